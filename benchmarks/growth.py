@@ -76,7 +76,7 @@ def waiting(seed: int, pods: int) -> float:
         for uid in gone:
             del bound[uid]
         # As many wait in every step: at first more than that did not fit, later some have started.
-        wait = [root.removeprefix(LONE) for root in state.pending.roots()]
+        wait = [root.removeprefix(LONE) for root in state.queue.workloads()]
         inbox = [*(PodRemoved(uid, now_ms, True) for uid in [*gone, *wait[pods:]]), *arrive(max(0, pods - len(wait)))]
     return statistics.median(took_ms)
 

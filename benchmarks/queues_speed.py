@@ -181,7 +181,7 @@ class Day(Struct):
     def settle(self, decisions: list[Decision]) -> list[Event]:
         """What comes of decisions: pods are bound, victims are gone."""
         told: list[Event] = []
-        pods = self.state.roster.pods
+        pods = self.state.workloads.pods
         for decision in decisions:
             match decision:
                 case Bind():
@@ -249,7 +249,7 @@ def steady(case: str, node_count: int, waiting: int, steps: int, seed: int) -> d
 
 
 def ended(day: Day, dice: random.Random) -> list[Event]:
-    pods = day.state.roster.pods
+    pods = day.state.workloads.pods
     gone: list[Event] = []
     running = [root for root, uids in day.jobs.items() if uids[0] in pods and pods[uids[0]].node]
     for root in dice.sample(running, ENDED):

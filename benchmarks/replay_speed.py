@@ -84,7 +84,7 @@ def live(step: Step, renewed: Callable[[State], State], node_count: int, pod_cou
             if dice.random() < 0.005:
                 inbox.append(BindFailed(bind.uid, bind.node, "the node was deleted", now_ms + 50))
                 continue
-            pod = state.roster.pods[bind.uid]
+            pod = state.workloads.pods[bind.uid]
             inbox.append(PodChanged(replace(pod, node=bind.node, bound_ms=now_ms)))
             if not pod.gang and dice.random() < 0.1:
                 inbox.append(PodRemoved(bind.uid))

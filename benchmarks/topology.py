@@ -136,7 +136,7 @@ class Core:
             events, self._told = self._told, []
             for decision in step(self._state, events, now_ms):
                 if isinstance(decision, Bind):
-                    pod = replace(self._state.roster.pods[decision.uid], node=decision.node, bound_ms=now_ms)
+                    pod = replace(self._state.workloads.pods[decision.uid], node=decision.node, bound_ms=now_ms)
                     self._told.append(PodChanged(pod))
                     job, node, pick = self._jobs.pop(decision.uid), int(decision.node), self._pick
                     gpus = pick(self._layouts[node], free[node], job.gpus) if pick else _mask(decision.devices)

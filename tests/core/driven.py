@@ -41,7 +41,7 @@ class Driven:
         return binds
 
     def confirm(self, uid: str, node: str) -> None:
-        self.tell(ev.PodChanged(replace(self.state.roster.pods[uid], node=node, bound_ms=max(1, self.now_ms))))
+        self.tell(ev.PodChanged(replace(self.state.workloads.pods[uid], node=node, bound_ms=max(1, self.now_ms))))
 
     def holds(self) -> dict[str, Refusal]:
         """uid -> why it waits, of what the last step told."""

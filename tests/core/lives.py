@@ -54,7 +54,7 @@ class Life(Struct):
             self.now_ms = then_ms
 
     def carry_out(self, decision: Decision) -> list[ev.Event]:
-        pods = self.state.roster.pods
+        pods = self.state.workloads.pods
         if isinstance(decision, Bind):
             pod = replace(pods[decision.uid], node=decision.node, bound_ms=self.now_ms)
             self.started_ms[pod.name] = self.now_ms
@@ -65,7 +65,7 @@ class Life(Struct):
         for uid in decision.uids if isinstance(decision, Evict) else ():
             pod = pods[uid]
             self.losses.append((self.now_ms, lost_milli_ms(pod, self.state.shares.rate(uid), self.now_ms)))
-            members = self.state.roster.members(self.state.roster.root_of(pod))
+            members = self.state.workloads.members(self.state.workloads.workload_of(pod))
             self.evicted.append((pod.name, self.now_ms - min(other.bound_ms for other in members if other.node)))
             end_ms = self.now_ms + self.grace_ms
             anew = replace(pod, uid=f"{uid}+", node="", bound_ms=0, created_ms=end_ms)
@@ -76,5 +76,5 @@ class Life(Struct):
         """The first start that is known of each."""
         for one in self.state.reservations:
             if one.expected.sure is Sure.KNOWN and not one.evicting:
-                for pod in self.state.roster.members(one.root):
+                for pod in self.state.workloads.members(one.workload):
                     self.promised_ms.setdefault(pod.name, one.expected.start_ms)

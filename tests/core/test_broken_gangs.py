@@ -99,7 +99,7 @@ def test_while_the_owner_ends_the_others_nobody_interferes() -> None:
     """A Job that failed deletes its other pods itself."""
     world = world_of()
     world.fails("g0")
-    world.tell(ev.PodChanged(replace(world.state.roster.pods["g1"], deleting=True)))
+    world.tell(ev.PodChanged(replace(world.state.workloads.pods["g1"], deleting=True)))
     world.live(12 * HOUR_MS)
     assert world.released == []
 

@@ -32,7 +32,7 @@ def full(told: bool) -> State:
     events = [ev.DeviceClassChanged(DeviceClass("gpu")), node, ev.SliceChanged(gpus), *claiming("p"), *claiming("q")]
     for bind in step(state, events, 1):
         assert isinstance(bind, Bind)
-        pod = state.roster.pods[bind.uid]
+        pod = state.workloads.pods[bind.uid]
         if told:
             key = pod.device_claims[0]
             allocated = replace(
@@ -51,13 +51,13 @@ def test_devices_by_claim_are_free_in_a_trial_and_held_again_after_it() -> None:
         waiting = Pod("r", "ns", "r", Request(((CPU, 100),)), device_claims=("ns/r-gpu",))
         shape = cluster.shape_of(waiting)
         before = {uid: placement.grants for uid, placement in cluster.placements.items()}
-        assert state.rows.of(shape).copies()[0] == 0
+        assert state.score_cache.of(shape).copies()[0] == 0
         with cluster.trial():
             cluster.evict("p")
-            assert state.rows.of(shape).copies()[0] == 1
+            assert state.score_cache.of(shape).copies()[0] == 1
             cluster.evict("q")
-            assert state.rows.of(shape).copies()[0] == 2
-        assert state.rows.of(shape).copies()[0] == 0
+            assert state.score_cache.of(shape).copies()[0] == 2
+        assert state.score_cache.of(shape).copies()[0] == 0
         assert {uid: placement.grants for uid, placement in cluster.placements.items()} == before
         assert cluster.check() == []
 
@@ -68,7 +68,7 @@ def test_who_has_a_device_by_claim_gives_way_to_a_higher_priority() -> None:
     [evict] = [decision for decision in decisions if isinstance(decision, Evict)]
     assert len(evict.uids) == 1
     (gone,) = evict.uids
-    key = state.roster.pods[gone].device_claims[0]
+    key = state.workloads.pods[gone].device_claims[0]
     decisions = step(state, [ev.PodRemoved(gone), ev.ClaimRemoved(key)], 61_000)
     assert [decision.uid for decision in decisions if isinstance(decision, Bind)] == ["urgent"]
 
@@ -95,7 +95,7 @@ def test_an_allocated_claim_whose_devices_failed_or_took_too_long_keeps_its_pod_
         assert isinstance(hold, Hold)
         assert (hold.refusal.reason, hold.refusal.when) == (Reason.DEVICE_CLAIM_STUCK, When.NOT_YET)
         assert (failed or "within 600 s") in hold.refusal.detail
-        assert state.cluster.claims.stuck(state.roster.pods["p"]) == [made.key]
+        assert state.cluster.claims.stuck(state.workloads.pods["p"]) == [made.key]
         [bind] = step(state, [ev.ClaimChanged(told.claim)], allocated_ms + 600_000 + 5_000)
         assert isinstance(bind, Bind)
         assert len(bind.claims) == 1
@@ -136,7 +136,7 @@ def test_each_gpu_by_claim_counts_with_the_memory_of_its_node_and_for_one_pod_al
     assert dict(state.shares.amounts("x")) == {"cpu": 100, GPU: 1000, GPU_MEMORY: 3000}
     assert dict(state.shares.amounts("y")) == {"cpu": 100}
     for uid, bind_node in where.items():
-        state.apply(ev.PodChanged(replace(state.roster.pods[uid], node=bind_node, bound_ms=1)))
+        state.apply(ev.PodChanged(replace(state.workloads.pods[uid], node=bind_node, bound_ms=1)))
     state.apply(ev.PodRemoved("x"))
-    state.apply(ev.PodChanged(replace(state.roster.pods["y"], priority=1)))
+    state.apply(ev.PodChanged(replace(state.workloads.pods["y"], priority=1)))
     assert dict(state.shares.amounts("y")) == {"cpu": 100, GPU: 1000, GPU_MEMORY: 3000}

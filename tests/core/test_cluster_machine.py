@@ -379,7 +379,7 @@ class Machine(RuleBasedStateMachine):
     @rule(request=requests, data=st.data())
     def fill_one_by_one(self, request: Request, data: st.DataObject) -> None:
         """A row tells how many pods of a shape a node takes: place them until it takes no more."""
-        cluster, rows = self.state.cluster, self.state.rows
+        cluster, rows = self.state.cluster, self.state.score_cache
         slot, shape = cluster.nodes.slots[data.draw(st.sampled_from(sorted(self.nodes)))], cluster.shapes.of(request)
         told, count = int(rows.of(shape).copies()[slot]), 0
         with cluster.trial():
@@ -422,7 +422,7 @@ class Machine(RuleBasedStateMachine):
     def rows_are_what_they_were_if_made_anew(self) -> None:
         cluster, fresh = self.state.cluster, ScoreCache(self.state.cluster, self.state.policy.scoring)
         for request in REQUESTS[::4]:
-            kept, new = self.state.rows.of(cluster.shapes.of(request)), fresh.of(cluster.shapes.of(request))
+            kept, new = self.state.score_cache.of(cluster.shapes.of(request)), fresh.of(cluster.shapes.of(request))
             assert np.array_equal(kept.score, new.score)
             assert np.array_equal(kept.copies(), new.copies())
             assert kept.best() == new.best()
@@ -468,7 +468,7 @@ def test_books_and_rows_survive_more_nodes_resources_and_gpus_than_there_was_roo
         state.apply(ev.NodeChanged(Node(f"n{i}", amounts, labels)))
         state.apply(ev.PodChanged(Pod(f"p{i}", "ns", f"p{i}", replace(shape, resources=((GPU, 1 + i % 3),)))))
         assert len([d for d in step(state, (), i) if isinstance(d, Bind)]) == 1
-        kept = state.rows.of(state.cluster.shapes.of(shape))
+        kept = state.score_cache.of(state.cluster.shapes.of(shape))
         fresh = ScoreCache(state.cluster, state.policy.scoring).of(state.cluster.shapes.of(shape))
         assert np.array_equal(kept.score, fresh.score)
         assert np.array_equal(kept.tally(RACK), fresh.tally(RACK))
@@ -481,12 +481,12 @@ def test_a_row_that_was_not_asked_for_long_is_still_right() -> None:
     for name in "abc":
         state.apply(ev.NodeChanged(Node(name, ((GPU, 4), (PODS, 9)), ((RACK, name),))))
     cluster, shape = state.cluster, state.cluster.shapes.of(Request(((GPU, 1),)))
-    assert state.rows.of(shape).tally(RACK)[cluster.fabric.domains(RACK)[:3]].tolist() == [4, 4, 4]
+    assert state.score_cache.of(shape).tally(RACK)[cluster.fabric.domains(RACK)[:3]].tolist() == [4, 4, 4]
     for i in range(9000):
         cluster.place(Pod(f"p{i}", "ns", f"p{i}", shape.request), i % 3)
         cluster.unplace(f"p{i}")
     cluster.place(Pod("last", "ns", "last", shape.request), 1)
-    assert state.rows.of(shape).tally(RACK)[cluster.fabric.domains(RACK)[:3]].tolist() == [4, 3, 4]
+    assert state.score_cache.of(shape).tally(RACK)[cluster.fabric.domains(RACK)[:3]].tolist() == [4, 3, 4]
 
 
 def test_a_restart_leaves_gpus_where_they_were_written_down() -> None:

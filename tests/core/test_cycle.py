@@ -48,7 +48,7 @@ def tried(deciding: Callable[[Decide], None]) -> list[str]:
     roots: list[str] = []
 
     def noted(attempt: Attempt) -> list[Decision]:
-        roots.append(attempt._root)
+        roots.append(attempt._workload)
         return attempt.decide()
 
     deciding(noted)
@@ -107,7 +107,7 @@ def test_the_line_does_not_grow_with_those_who_left_it() -> None:
     for number in range(1_000):
         state.apply(lone(f"p{number}"))
         state.apply(ev.PodRemoved(f"p{number}"))
-    assert sum(map(len, state.pending._heaps.values())) < 200
+    assert sum(map(len, state.queue._heaps.values())) < 200
 
 
 def test_nobody_is_tried_again_without_a_change(tried: list[str]) -> None:
@@ -151,7 +151,7 @@ def test_a_bound_pod_that_gets_other_labels_keeps_its_gpus_and_lets_others_come(
     driven.at(0, lone("first"), lone("p", labels=(("app", "web"),)))
     waits = replace(gpu_pod("waits"), request=Request(((GPU, 2),), anti_affinity=(apart,)))
     assert driven.at(1, ev.PodRemoved("first"), ev.PodChanged(waits)) == {}
-    driven.at(2, ev.PodChanged(replace(driven.state.roster.pods["p"], labels=())))
+    driven.at(2, ev.PodChanged(replace(driven.state.workloads.pods["p"], labels=())))
     [bind] = [decision for decision in driven.last if isinstance(decision, Bind)]
     assert (bind.uid, bind.devices) == ("waits", (0, 2))
 
@@ -335,7 +335,9 @@ def test_an_event_told_twice_or_for_something_unknown_changes_nothing() -> None:
     driven = Driven(ONE_GPU)
     driven.at(0, lone("p"))
     before = repr(driven.state.cluster.nodes.free.tolist())
-    again = [event for event in (ev.NodeChanged(ONE_GPU), ev.PodChanged(driven.state.roster.pods["p"])) for _ in "12"]
+    again = [
+        event for event in (ev.NodeChanged(ONE_GPU), ev.PodChanged(driven.state.workloads.pods["p"])) for _ in "12"
+    ]
     gone: list[ev.Event] = [
         ev.NodeRemoved("?"), ev.PodRemoved("?"), ev.GangRemoved("?"), ev.NamespaceRemoved("?"), ev.VolumeRemoved("?"),
         ev.VolumeClaimRemoved("?"), ev.StorageClassRemoved("?"),
@@ -375,7 +377,9 @@ def scenario(name: Callable[[int], str], seed: int = 1) -> tuple[list[str], list
             levels: list[tuple[str, ...]] = [(), (RACK,)]
             told += [gang(f"g{now_ms}", 3, required=dice.choice(levels)), *members(3, f"g{now_ms}", created_ms=now_ms)]
         steps.append(step(state, told, now_ms))
-        told = [ev.PodRemoved(uid) for uid in dice.sample(sorted(state.roster.pods), k=len(state.roster.pods) // 5)]
+        told = [
+            ev.PodRemoved(uid) for uid in dice.sample(sorted(state.workloads.pods), k=len(state.workloads.pods) // 5)
+        ]
     return names, steps
 
 

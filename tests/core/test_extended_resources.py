@@ -108,7 +108,7 @@ def test_nodes_of_both_kinds_are_used_by_pods_of_one_shape() -> None:
     assert sorted(bind.node for bind in binds) == ["claimed", "claimed", "counted", "counted"]
     assert all((bind.made is None) == (bind.node == "counted") for bind in binds)
     assert sorted(device for bind in binds for device in taken(bind)) == [f"gpu-{i}" for i in range(4)]
-    refusal = state.pending.refusal(state.roster.root_of(pod("p4")))
+    refusal = state.queue.refusal(state.workloads.workload_of(pod("p4")))
     assert refusal is not None
     assert sorted((count.reason.code, count.nodes, count.when) for count in refusal.nodes) == [
         ("DevicesNotAllocatable", 1, "NotYet"),
@@ -302,7 +302,7 @@ def test_books_and_rows_stay_true_whatever_happens(seed: int) -> None:
             event = [bound(one, bind)]
             if bind.made is not None and bind.claims:
                 event.insert(dice.randint(0, 1), told(state, bind))
-        elif some and kind < 0.93 and not state.roster.pods[some].node:
+        elif some and kind < 0.93 and not state.workloads.pods[some].node:
             event = [ev.BindFailed(some, name, "no", retry_at_ms=now_ms + 1)]
             known[some] = known[some][0], None
         elif some:
@@ -313,7 +313,7 @@ def test_books_and_rows_stay_true_whatever_happens(seed: int) -> None:
         for bind in decided(state, *event, now_ms=now_ms):
             known[bind.uid] = known[bind.uid][0], bind
         asked = state.cluster.shape_of(pod("x", dice.randint(1, 3)))
-        kept, fresh = state.rows.of(asked), ScoreCache(state.cluster, state.policy.scoring).of(asked)
+        kept, fresh = state.score_cache.of(asked), ScoreCache(state.cluster, state.policy.scoring).of(asked)
         assert (kept.score == fresh.score).all()
         assert (kept.copies() == fresh.copies()).all()
         assert kept.best() == fresh.best()

@@ -31,7 +31,7 @@ def accepted(state: State, pod: Pod) -> set[str]:
     if cluster.volumes.refusal(pod) is not None:
         return set()
     shape = cluster.shapes.of(pod.request)
-    mask = state.rows.of(shape).score != scores.INFEASIBLE
+    mask = state.score_cache.of(shape).score != scores.INFEASIBLE
     for _, satisfied in filters.hindrances(cluster, pod, shape):
         mask &= satisfied
     names = cluster.nodes.names

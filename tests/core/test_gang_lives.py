@@ -97,7 +97,7 @@ def test_a_gang_that_comes_to_be_below_another_waits_for_it_once() -> None:
     driven.at(0, gang("s", 2), *members(2, "s"))
     driven.at(1, gang("s", 2, parent="root"), gang("root", 1), ev.NodeChanged(gpu_node("b", 2)), bind=False)
     assert {decision.gang for decision in driven.last} == {"root"}
-    assert driven.state.pending.lengths() == (0, 0)
+    assert driven.state.queue.lengths() == (0, 0)
 
 
 # All or nothing.
@@ -119,7 +119,7 @@ def test_two_gangs_never_take_half_of_the_room_each() -> None:
 
 def test_a_gang_that_is_restarted_as_a_whole_starts_as_a_whole() -> None:
     driven = running(gpu_node("a", 2))
-    old = [replace(driven.state.roster.pods[uid], deleting=True) for uid in ("g0", "g1")]
+    old = [replace(driven.state.workloads.pods[uid], deleting=True) for uid in ("g0", "g1")]
     driven.at(2000, *(ev.PodChanged(pod) for pod in old), *members(2, first=2, created_ms=2000))
     assert driven.at(2001, ev.PodRemoved("g0")) == {}
     assert driven.at(2002, ev.PodRemoved("g1")).keys() == {"g2", "g3"}
@@ -206,7 +206,7 @@ def test_half_a_start_that_is_released_still_waits_and_is_completed_if_room_come
     driven = half_started()
     driven.at(1000 + DEADLINE_MS)
     assert driven.released() == [{"g0"}]
-    assert driven.state.pending.roots() == ["g"]
+    assert driven.state.queue.workloads() == ["g"]
     assert driven.at(1001 + DEADLINE_MS, ev.PodRemoved("x")).keys() == {"g1"}
 
 

@@ -258,20 +258,20 @@ def test_every_bind_is_one_that_a_kubelet_of_its_own_admits_with_the_same_gpus(
         for bind in decided(state, *told):
             if not isinstance(bind, Bind):
                 continue
-            managed = state.roster.pods[bind.uid].request.managed
+            managed = state.workloads.pods[bind.uid].request.managed
             assert managed is not None
             before, aside = seen[bind.node].copy(), {gpu for name, gpu in shared.values() if name == bind.node}
             before.devices[GPU] = before.devices.get(GPU, 0) | sum(1 << gpu for gpu in aside)
             verdict = kubelet.admit(before, bind.uid, managed)
             assert verdict.admitted, (number, verdict)
             held = dict(verdict.holdings.pods[bind.uid].containers[0].devices).get(GPU, 0)
-            if state.roster.pods[bind.uid].request.gpu_milli:
+            if state.workloads.pods[bind.uid].request.gpu_milli:
                 assert not held
                 shared[bind.uid] = bind.node, bind.devices[0]
             else:
                 assert held == sum(1 << gpu for gpu in bind.devices)
             verdict.holdings.devices[GPU] &= ~sum(1 << gpu for gpu in aside)
             seen[bind.node], running[bind.uid] = verdict.holdings, bind.node
-            told_back = replace(state.roster.pods[bind.uid], node=bind.node, devices=bind.devices)
+            told_back = replace(state.workloads.pods[bind.uid], node=bind.node, devices=bind.devices)
             state.apply(ev.PodChanged(told_back))
     assert len(running) > 3

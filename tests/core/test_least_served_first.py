@@ -25,7 +25,7 @@ def evicted(driven: Driven) -> list[str]:
 
 def returns(driven: Driven, uid: str, new: str) -> list[ev.Event]:
     """The pod is gone, and its controller has made another one."""
-    pod = driven.state.roster.pods[uid]
+    pod = driven.state.workloads.pods[uid]
     again = replace(pod, uid=new, name=new, node="", bound_ms=0, created_ms=driven.now_ms)
     return [ev.PodRemoved(uid), ev.PodChanged(again)]
 
@@ -145,7 +145,7 @@ def test_who_had_a_level_holds_no_room() -> None:
         runs = lone("runs", queue="q", work=Work(max_runtime_ms=40 * HOUR_MS))
         driven.at(1, ev.QueueChanged(told), runs)
         driven.at(2, gang("g", 2), *members(2, queue="q"))
-        assert ("g" in driven.state.reservations.by_root) == holds
+        assert ("g" in driven.state.reservations.by_workload) == holds
         late = driven.at(3, lone("late", queue="q", work=long, created_ms=3))
         assert (late == {}) == holds
 

@@ -153,7 +153,7 @@ def test_a_status_that_is_older_than_the_last_binds_is_enough(seed: int) -> None
     after = Driven(gpu_node("a", 8), gpu_node("b", 8))
     told: list[ev.Event] = [ev.QueueChanged(replace(queue, usage=usages[queue.name])) for queue in queues]
     dice.shuffle(told)
-    after.at(now_ms, *told, *map(ev.PodChanged, driven.state.roster.pods.values()))
+    after.at(now_ms, *told, *map(ev.PodChanged, driven.state.workloads.pods.values()))
     for name in "txyz":
         old, new = standing(driven, name), standing(after, name)
         assert new.used == pytest.approx(old.used, rel=1e-6, abs=100)
@@ -190,7 +190,7 @@ def gpu_hours(seed: int, sleeps: bool, boasts: int) -> dict[str, float]:
         decided = step(state, told, now_ms)
         told = []
         for bind in (d for d in decided if isinstance(d, Bind)):
-            pod = state.roster.pods[bind.uid]
+            pod = state.workloads.pods[bind.uid]
             ran_ms = PODS_MS + dice.randint(-120_000, 120_000)
             ends[bind.uid], waiting[pod.queue] = now_ms + ran_ms, waiting[pod.queue] - 1
             got[pod.queue] += ran_ms / HOUR_MS

@@ -692,7 +692,7 @@ class Machine(RuleBasedStateMachine):
         evictors = {uid for one in self.state.reservations if one.evicting for uid, _ in one.nominated}
         assert evictors & waiting <= self.nominated.keys()
         for one in self.state.reservations:
-            assert any(pod.uid in waiting for pod in self.state.roster.members(one.root)), one.root
+            assert any(pod.uid in waiting for pod in self.state.workloads.members(one.workload)), one.workload
 
     def queue(self, name: str) -> Queue:
         found = self.model.record(name)
@@ -704,7 +704,7 @@ class Machine(RuleBasedStateMachine):
         of the same queue, of a lower priority, or had more already where that counts."""
         model, allowed = self.model, {key: budget.allowed for key, budget in self.model.budgets.items()}
         winner = model.pods[evict.nominations[0][0]]
-        priority = max(pod.priority for pod in self.state.roster.members(evict.gang or f"pod/{winner.uid}"))
+        priority = max(pod.priority for pod in self.state.workloads.members(evict.gang or f"pod/{winner.uid}"))
         assert len(set(evict.uids)) == len(evict.uids)
         levels = {uid: self.state.shares.level(model.pods[uid]) for uid in (winner.uid, *evict.uids)}
         for uid in evict.uids:
@@ -728,13 +728,13 @@ class Machine(RuleBasedStateMachine):
         assert all(left >= 0 for left in allowed.values())
 
     def nobody_waits_who_fits(self) -> None:
-        for root in self.state.pending.roots():
+        for root in self.state.queue.workloads():
             assert not self.surely_fits(root), root
 
     def surely_fits(self, root: str) -> bool:
         """Whether there is room for the root that is held for nobody else, and nothing that keeps it from it."""
         model, state = self.model, self.state
-        members = state.roster.members(root)
+        members = state.workloads.members(root)
         waiting = [pod for pod in members if not pod.node and pod.uid not in model.decided]
         gang = model.gangs.get(root)
         if not waiting or any(pod.request != waiting[0].request for pod in waiting):
@@ -752,7 +752,7 @@ class Machine(RuleBasedStateMachine):
             return False
         held = sum(1 for pod in members if pod not in waiting and not pod.deleting)
         needed = 1
-        if gang is not None and not state.roster.has_started(root):
+        if gang is not None and not state.workloads.has_started(root):
             needed = max(1, gang.min_count - held)
         if gang is not None and gang.max_count is not None and gang.max_count - held < needed:
             return False

@@ -45,7 +45,7 @@ def test_what_is_due_is_not_divided_where_queues_are_not_compared() -> None:
     driven = Driven(gpu_node("a", 4))
     for number in range(3):
         assert driven.at(number, lone(f"p{number}", queue="x"), queue("x")).keys() == {f"p{number}"}
-        assert driven.state.shares.dues._due is None
+        assert driven.state.shares.fair_share._due is None
 
 
 def test_weights_count() -> None:
@@ -269,7 +269,7 @@ def test_without_a_run_time_there_is_no_start_and_no_room_is_held() -> None:
     expected = driven.holds()["big"].expected
     assert expected is not None
     assert (expected.sure, expected.start_ms) == (Sure.UNKNOWN, 0)
-    assert not driven.state.reservations.by_root
+    assert not driven.state.reservations.by_workload
     assert driven.at(2, *removed("r0", "r1"), lone("small")).keys() == {"small"}
     assert driven.at(3, *removed("r2", "r3", "small")).keys() == {"big"}
 
@@ -293,9 +293,9 @@ def test_a_reservation_is_sticky_and_ends_with_its_job() -> None:
     driven.at(0, *running(4, hours=2))
     driven.at(1, lone("big", 4))
     driven.at(2, lone("other", 4, priority=0, created_ms=0))
-    assert list(driven.state.reservations.by_root) == ["pod/big"]
+    assert list(driven.state.reservations.by_workload) == ["pod/big"]
     driven.at(3, *removed("big"))
-    assert list(driven.state.reservations.by_root) == ["pod/other"]
+    assert list(driven.state.reservations.by_workload) == ["pod/other"]
 
 
 def test_a_higher_priority_in_the_same_queue_takes_the_place_of_the_head() -> None:
@@ -303,7 +303,7 @@ def test_a_higher_priority_in_the_same_queue_takes_the_place_of_the_head() -> No
     driven.at(0, *running(4, hours=2))
     driven.at(1, lone("big", 4))
     driven.at(2, lone("urgent", 4, priority=9))
-    assert list(driven.state.reservations.by_root) == ["pod/urgent"]
+    assert list(driven.state.reservations.by_workload) == ["pod/urgent"]
 
 
 def test_a_gang_among_small_jobs_starts() -> None:
@@ -350,7 +350,7 @@ def test_what_is_guaranteed_is_taken_back() -> None:
     assert evictions(driven) == []
     assert driven.at(MINUTE_MS + 2, *removed(evict.uids[0])) == {}
     assert driven.at(MINUTE_MS + 3, *removed(evict.uids[1])).keys() == {"x0"}
-    assert not driven.state.reservations.by_root
+    assert not driven.state.reservations.by_workload
 
 
 def test_nobody_takes_the_room_of_who_was_waited_for() -> None:
@@ -464,7 +464,7 @@ def test_what_others_of_the_queue_were_promised_counts() -> None:
     driven.at(0, queue("x", 4), queue("y", 4), *(lone(f"y{i}", queue="y") for i in range(8)))
     driven.at(MINUTE_MS, lone("a", 3, queue="x"), lone("b", 3, queue="x", created_ms=1))
     driven.at(MINUTE_MS + 1)
-    assert len(driven.state.reservations.by_root) >= 1
+    assert len(driven.state.reservations.by_workload) >= 1
     assert len(evictions(driven)) == 0
     driven.at(2 * MINUTE_MS)
     assert evictions(driven) == []
@@ -482,10 +482,10 @@ def test_room_on_a_node_that_is_gone_is_held_elsewhere() -> None:
     work = Work(max_runtime_ms=HOUR_MS)
     driven.at(0, *(lone(f"a{i}", 4, work=work) for i in range(2)))
     driven.at(1, lone("big", 4))
-    [slot] = driven.state.reservations.by_root["pod/big"].slots.tolist()
+    [slot] = driven.state.reservations.by_workload["pod/big"].slots.tolist()
     name = driven.state.cluster.nodes.names[slot]
     driven.at(MINUTE_MS, ev.NodeRemoved(name))
-    [other] = driven.state.reservations.by_root["pod/big"].slots.tolist()
+    [other] = driven.state.reservations.by_workload["pod/big"].slots.tolist()
     assert other != slot
 
 
@@ -501,7 +501,7 @@ def test_two_users_of_a_queue_do_not_displace_each_other_for_ever() -> None:
     for _ in range(9):
         driven.at(2)
     assert not driven.state.busy
-    assert [one.root for one in driven.state.reservations] == ["pod/small"]
+    assert [one.workload for one in driven.state.reservations] == ["pod/small"]
 
 
 def test_room_that_is_held_for_one_of_a_gang_is_not_given_up_for_another_who_never_fits() -> None:
@@ -518,4 +518,4 @@ def test_room_that_is_held_for_one_of_a_gang_is_not_given_up_for_another_who_nev
     for _ in range(5):
         driven.at(3)
     assert not driven.state.busy
-    assert [one.root for one in driven.state.reservations] == ["g"]
+    assert [one.workload for one in driven.state.reservations] == ["g"]

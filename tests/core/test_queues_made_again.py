@@ -83,7 +83,7 @@ class Live(Struct):
             for name, queue in self.objects.items()
         ]
         told: list[ev.Event] = [*map(ev.QueueChanged, queues)]
-        told += map(ev.PodChanged, self.driven.state.roster.pods.values())
+        told += map(ev.PodChanged, self.driven.state.workloads.pods.values())
         dice.shuffle(told)
         after = Driven(gpu_node("n", 16))
         after.at(self.now_ms, *told)
@@ -105,7 +105,7 @@ def live_through(seed: int) -> Live:
     for number in range(dice.randint(20, 50)):
         live.advance(dice.choice([0, SECOND_MS, 30 * SECOND_MS, 5 * MINUTE_MS, HOUR_MS, 3 * HOUR_MS, 3 * DAY_MS]))
         name, parent = dice.choice(NAMES), dice.choice(["", *NAMES])
-        known, pods = live.objects.get(name), sorted(live.driven.state.roster.pods)
+        known, pods = live.objects.get(name), sorted(live.driven.state.workloads.pods)
         what = dice.random()
         if what < 0.35:
             live.driven.at(live.now_ms, lone(f"p{number}", queue=name, user=dice.choice("uv"), recorded=True))

@@ -219,7 +219,7 @@ class World:
         for job in moment.jobs:
             told += job.events(f"j{self.made}", self.now_ms)
             self.made += 1
-        running = sorted(uid for uid, pod in self.state.roster.pods.items() if pod.node)
+        running = sorted(uid for uid, pod in self.state.workloads.pods.items() if pod.node)
         told += [ev.PodRemoved(running[i], self.now_ms, True) for i in moment.end if i < len(running)]
         if moment.node >= 0:
             node = _node(moment.node)
@@ -231,9 +231,9 @@ class World:
     def searches(self) -> dict[Signature, list[tuple[type[object], ...]]]:
         """What a search finds now for each root of which the kind is known: by preemption, below a limit, by moves."""
         state, found = self.state, dict[Signature, list[tuple[type[object], ...]]]()
-        for root in state.pending.roots():
-            groups = state.roster.groups(root)
-            if (known := state.failures.kind(root)) is None or not groups or not fewest(groups[0]):
+        for root in state.queue.workloads():
+            groups = state.workloads.groups(root)
+            if (known := state.equivalence.kind(root)) is None or not groups or not fewest(groups[0]):
                 continue
             results: list[object] = [find(state, root, groups[0]) for find in (search.find, within_limit.find)]
             if state.policy.moves_per_hour:
@@ -258,13 +258,13 @@ class World:
                     retry_ms = self.now_ms + MINUTE_MS
                     told.append(ev.BindFailed(decision.uid, decision.node, "conflict", retry_ms))
                 elif isinstance(decision, Bind):
-                    pod = self.state.roster.pods[decision.uid]
+                    pod = self.state.workloads.pods[decision.uid]
                     told.append(ev.PodChanged(replace(pod, node=decision.node, bound_ms=self.now_ms)))
                 elif isinstance(decision, Evict) and self.stays:
                     told += [ev.EvictionFailed(uid, "a budget") for uid in decision.uids]
                 elif isinstance(decision, Evict | Release):
                     for uid in decision.uids:
-                        pod = self.state.roster.pods[uid]
+                        pod = self.state.workloads.pods[uid]
                         again = replace(
                             pod, uid=f"{uid}+", name=f"{pod.name}+", node="", bound_ms=0, created_ms=self.now_ms,
                             nominated_node="",

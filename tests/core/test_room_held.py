@@ -20,7 +20,7 @@ def runs(uid: str, node: str, minutes: int, gpus: int = 1, **more: object) -> ev
 
 
 def held_for(driven: Driven) -> list[str]:
-    return [one.root for one in driven.state.reservations]
+    return [one.workload for one in driven.state.reservations]
 
 
 @pytest.mark.parametrize("size", [1, 17, 33, 40, 51, 63, 64])
@@ -43,7 +43,7 @@ def test_the_room_moves_where_somebody_can_start_then_and_the_head_all_the_same(
     assert driven.at(3, lone("long", 2, **long)) == {"long": "a"}
     [after] = driven.state.reservations
     assert after.slots.tolist() != before.slots.tolist()
-    assert (after.root, after.expected.start_ms, after.made_ms) == ("g", 10 * MINUTE_MS, before.made_ms)
+    assert (after.workload, after.expected.start_ms, after.made_ms) == ("g", 10 * MINUTE_MS, before.made_ms)
     assert driven.at(10 * MINUTE_MS, *(ev.PodRemoved(uid, 10 * MINUTE_MS, True) for uid in ("rb", "rc"))).keys() == {
         f"g{i}" for i in range(6)
     }

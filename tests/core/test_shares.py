@@ -56,7 +56,7 @@ def placed(state: State, *requests: Request) -> dict[str, str]:
     """uid -> node of what is bound of pods that come one after the other."""
     found = {}
     for i, request in enumerate(requests):
-        uid = f"p{len(state.roster.pods)}-{i}"
+        uid = f"p{len(state.workloads.pods)}-{i}"
         for decision in step(state, [ev.PodChanged(pod(uid, request, created_ms=i))], 0):
             if isinstance(decision, Bind):
                 found[decision.uid] = decision.node
@@ -373,7 +373,7 @@ class Machine(RuleBasedStateMachine):
     @rule(request=requests, slot=st.integers(0, 1))
     def fill_one_by_one(self, request: Request, slot: int) -> None:
         """A row tells how many pods of a shape a node takes: place them until it takes no more."""
-        cluster, rows = self.state.cluster, self.state.rows
+        cluster, rows = self.state.cluster, self.state.score_cache
         shape = cluster.shapes.of(request)
         told, count = int(rows.of(shape).copies()[slot]), 0
         with cluster.trial():
@@ -419,7 +419,7 @@ class Machine(RuleBasedStateMachine):
     def rows_are_what_they_were_if_made_anew(self) -> None:
         cluster, fresh = self.state.cluster, ScoreCache(self.state.cluster, self.state.policy.scoring)
         for request in REQUESTS[::3]:
-            kept, new = self.state.rows.of(cluster.shapes.of(request)), fresh.of(cluster.shapes.of(request))
+            kept, new = self.state.score_cache.of(cluster.shapes.of(request)), fresh.of(cluster.shapes.of(request))
             assert np.array_equal(kept.score, new.score)
             assert np.array_equal(kept.copies(), new.copies())
 

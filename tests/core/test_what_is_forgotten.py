@@ -60,14 +60,14 @@ def sizes(state: State) -> dict[str, int]:
         "shapes": len(list(shapes.known())),
         "requests": len(shapes._asked),
         "users": sum(1 for asked in shapes._asked.values() if asked.users),
-        "rows": len(state.rows._rows),
+        "rows": len(state.score_cache._rows),
         "resources": len(cluster.nodes.resources),
         "columns": len(cluster.nodes.columns._by_key),
         "counts": len(cluster.peers.counts),
         "carriers": len(cluster.peers.carriers),
         "ports": len(cluster.ports),
         "classes": len(cluster.mix._classes) + len(cluster.mix.counts),
-        "known": len(state.failures._known) + len(state.failures._roots) + len(state.failures.no_room),
+        "known": len(state.equivalence._known) + len(state.equivalence._workloads) + len(state.equivalence.no_room),
     }
 
 
@@ -122,7 +122,7 @@ def test_a_job_that_comes_again_finds_what_was_worked_out_for_it() -> None:
     step(state, [ev.PodRemoved("a")], 2)
     step(state, [ev.PodChanged(pod("b", request))], 3)
     assert state.cluster.shapes.of(request) is shape
-    assert shape.id in state.rows._rows
+    assert shape.id in state.score_cache._rows
 
 
 def test_made_up_resources_make_no_columns_and_are_told_by_name() -> None:
@@ -200,7 +200,7 @@ def test_what_did_not_fit_is_forgotten_although_no_room_is_freed(monkeypatch: py
     for n in range(400):
         step(state, [ev.PodChanged(pod(f"p{n}", Request(((CPU, 10**9 + n),))))], n + 1)
         step(state, [ev.PodRemoved(f"p{n}")], n + 1)
-        most = max(most, len(state.failures.no_room))
+        most = max(most, len(state.equivalence.no_room))
     assert 0 < most <= 100
 
 
@@ -218,7 +218,7 @@ def test_gangs_of_one_root_have_a_limit(below: int) -> None:
     assert isinstance(hold, Hold)
     assert (hold.refusal.reason, len(hold.uids)) == (Reason.INVALID, MOST_GANGS)
     assert "the limit is 255" in str(hold.refusal)
-    assert len(state.roster.tree("root")) == MOST_GANGS + 1
+    assert len(state.workloads.tree("root")) == MOST_GANGS + 1
     # Once they are few enough they start.
     gone = [ev.PodRemoved(one.uid) for one in pods[100:]] + [ev.GangRemoved(gang.id) for gang in gangs[101:]]
     assert sum(isinstance(one, Bind) for one in step(state, gone, 2)) == 100

@@ -142,7 +142,7 @@ class Cluster:
             self.now_ms += 5_000
 
     def _bind(self, bind: Bind) -> None:
-        known = self.state.roster.pods[bind.uid]
+        known = self.state.workloads.pods[bind.uid]
         for grant in bind.claims:
             claim = self.state.cluster.claims.claims[grant.claim]
             self.state.apply(ev.ClaimChanged(replace(claim, allocation=grant.allocation, reserved_for=(bind.uid,))))
@@ -309,7 +309,7 @@ MIG_ATTRIBUTES = (
 
 def test_what_nodes_offer_by_claim_counts_in_what_there_is() -> None:
     cluster = Cluster(*CLASSES, node("a"), gpus_by_claim("a", 4), nics_by_claim("a"), whole("b", 2))
-    assert cluster.state.shares.meter.capacity()[MILLI] == 6000
+    assert cluster.state.shares.accounting.capacity()[MILLI] == 6000
     instances = tuple(
         Device(f"mig-{i}", tuple(sorted((*MIG_ATTRIBUTES, (BUS_ID, f"0000:0{i // 2}:00.0"))))) for i in range(4)
     )
@@ -317,9 +317,9 @@ def test_what_nodes_offer_by_claim_counts_in_what_there_is() -> None:
         "c", GPU_DRIVER, "c", 1, 1, node="c", devices=(*instances, Device("gpu-9", ((BUS_ID, "0000:09:00.0"),)))
     )
     cluster.run(0, node("c", gpu_memory_mib=80_000), ev.SliceChanged(own))
-    assert cluster.state.shares.meter.capacity()[MILLI] == 9000
+    assert cluster.state.shares.accounting.capacity()[MILLI] == 9000
     cluster.run(0, ev.SliceRemoved("c"), ev.NodeRemoved("b"))
-    assert cluster.state.shares.meter.capacity()[MILLI] == 4000
+    assert cluster.state.shares.accounting.capacity()[MILLI] == 4000
 
 
 def test_partitions_and_shares_by_claim_count_as_parts_and_admin_access_as_nothing() -> None:
@@ -429,7 +429,7 @@ def test_books_of_what_waits_are_right_however_seldom_they_are_asked(seed: int) 
         options: list[ev.Event] = [
             ev.PodChanged(pod(f"p{number}", {GPU: dice.choice([1, 8])}, name)),
             ev.PodChanged(pod(f"p{number}", {GPU: 8}, name)),
-            ev.PodRemoved(dice.choice([*state.roster.pods, "nobody"])),
+            ev.PodRemoved(dice.choice([*state.workloads.pods, "nobody"])),
             ev.QueueChanged(Queue(name, parent=dice.choice(["", *"abxy"]))),
             ev.QueueChanged(Queue(dice.choice("ab"), parent=dice.choice(["", "c"]))),
             ev.QueueRemoved(dice.choice("abxyz")),
@@ -444,7 +444,7 @@ def test_books_of_what_waits_are_right_however_seldom_they_are_asked(seed: int) 
             for queue in state.shares.tree.in_order():
                 below = [q for q in "xyz" if queue in state.shares.path(q)]
                 placed = state.cluster.placements
-                own = [one for one in state.roster.pods.values() if one.queue in below and one.uid not in placed]
+                own = [one for one in state.workloads.pods.values() if one.queue in below and one.uid not in placed]
                 assert {n: a for n, a in state.shares.pending(queue).items() if a} == state.shares.wanted(own)
     assert asked > 10
 
@@ -466,10 +466,10 @@ def test_books_of_what_waits_agree_with_a_new_count() -> None:
                 [ev.SliceRemoved(f"{name}-gpus")],
                 [ev.PodChanged(pod(uid, {SHARED_GPU: 1}, dice.choice("xy"), gpu_memory_mib=dice.choice([0, 9_000])))],
                 claiming(uid, dice.choice([[GPUS], [NICS], [GPUS, NICS]]), dice.choice("xy")),
-                [ev.PodRemoved(dice.choice([*state.roster.pods, "nobody"]))],
+                [ev.PodRemoved(dice.choice([*state.workloads.pods, "nobody"]))],
             ]
             cluster.run(0, *dice.choice(options))
-            waiting = [p for p in state.roster.pods.values() if p.uid not in state.cluster.placements and not p.node]
+            waiting = [p for p in state.workloads.pods.values() if p.uid not in state.cluster.placements and not p.node]
             for queue in "xy":
                 own = state.shares.wanted([one for one in waiting if one.queue == queue])
                 assert {n: a for n, a in state.shares.pending(queue).items() if a} == own

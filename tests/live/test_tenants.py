@@ -64,11 +64,12 @@ class Books:
         """Of the bound pods of a namespace, by name."""
         state, found = self.state, {}
         for uid, placement in state.cluster.placements.items():
-            pod = state.roster.pods[uid]
+            pod = state.workloads.pods[uid]
             if pod.namespace == namespace and pod.node:
                 found[pod.name] = Counted(
                     state.shares.queue_of(pod), pod.user, state.shares.amounts(uid), state.shares.rate(uid),
-                    state.shares.preemptible(pod), state.roster.job_of(pod), placement.devices, placement.share_milli,
+                    state.shares.preemptible(pod), state.workloads.job_of(pod), placement.devices,
+                    placement.share_milli,
                     pod.work.max_runtime_ms, (pod.work.checkpoint_interval_ms, pod.work.startup_ms),
                 )  # fmt: skip
         return found

@@ -76,13 +76,13 @@ class World:
 
     def ends(self, *names: str) -> None:
         """These succeed."""
-        uids = {pod.name: uid for uid, pod in self.state.roster.pods.items()}
+        uids = {pod.name: uid for uid, pod in self.state.workloads.pods.items()}
         self.tell(*(ev.PodRemoved(uids[name], self.now_ms, True) for name in names))
 
     def fails(self, *names: str, replaced_after_ms: int | None = None) -> None:
         """The pods of these names that run fail; their owner makes them anew after so long, or never."""
         for name in names:
-            pod = next(one for one in self.state.roster.pods.values() if one.name == name and one.node)
+            pod = next(one for one in self.state.workloads.pods.values() if one.name == name and one.node)
             self.tell(ev.PodRemoved(pod.uid, self.now_ms, failed=True))
             if replaced_after_ms is not None:
                 self.at(self.now_ms + replaced_after_ms, ev.PodChanged(self._anew(pod, replaced_after_ms)))
@@ -110,7 +110,7 @@ class World:
             self.now_ms = max(self.now_ms + SECOND_MS // 2, min(times))
 
     def _carry_out(self, decision: Decision) -> None:
-        pods = self.state.roster.pods
+        pods = self.state.workloads.pods
         match decision:
             case Bind():
                 bound = replace(pods[decision.uid], node=decision.node, bound_ms=self.now_ms)
@@ -127,7 +127,7 @@ class World:
 
     def _end(self, uids: Iterable[str]) -> None:
         for uid in uids:
-            pod = self.state.roster.pods[uid]
+            pod = self.state.workloads.pods[uid]
             grace_ms = pod.work.grace_ms if self._grace_ms is None else self._grace_ms
             end_ms = self.now_ms + grace_ms
             self.tell(ev.PodChanged(replace(pod, deleting=True)))
@@ -143,7 +143,7 @@ class World:
     @property
     def running(self) -> dict[str, str]:
         """Nodes by the names of pods."""
-        return {pod.name: pod.node for pod in self.state.roster.pods.values() if pod.node and not pod.deleting}
+        return {pod.name: pod.node for pod in self.state.workloads.pods.values() if pod.node and not pod.deleting}
 
     @property
     def gave_way(self) -> list[str]:

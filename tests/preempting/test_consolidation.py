@@ -318,4 +318,4 @@ def test_decision_names_targets() -> None:
     world.live(SECOND_MS)
     [evict] = found
     assert evict.cause == "move" and len(evict.targets) == len(evict.uids) == 1
-    assert world.state.roster.pods[evict.uids[0]].node != evict.targets[0]
+    assert world.state.workloads.pods[evict.uids[0]].node != evict.targets[0]

@@ -135,7 +135,7 @@ def test_moves_can_be_carried_out_in_their_order_and_lose_the_least_in_most_case
         if contest.fits_without(set()):
             continue
         state = contest.state()
-        found = planned(state, state.roster.groups("big")[0], "big")
+        found = planned(state, state.workloads.groups("big")[0], "big")
         least = cheapest(contest)
         if isinstance(found, NoPlan):
             kinds["missed" if least is not None else "none"] += 1
@@ -157,7 +157,7 @@ def test_gangs_move_whole_and_in_order() -> None:
         if contest.fits_without(set()):
             continue
         state = contest.state()
-        found = planned(state, state.roster.groups("big")[0], "big")
+        found = planned(state, state.workloads.groups("big")[0], "big")
         if isinstance(found, MovePlan):
             assert fits(contest, replay(contest, found)), seed
             gone = {move.uid for step in found.steps for move in step.moves}
@@ -191,7 +191,7 @@ def test_who_needs_most_room_moves_first_so_that_nobody_takes_it() -> None:
     found = room_for(told(*nodes(4, 3, 2), *running), 4)
     assert moved(found) == {"big": "n1", "small": "n2"}
     assert isinstance(found, MovePlan)
-    assert [step.root for step in found.steps] == ["pod/big", "pod/small"]
+    assert [step.workload for step in found.steps] == ["pod/big", "pod/small"]
 
 
 def test_less_free_in_all_than_is_asked_for_is_proof_that_no_moves_help() -> None:
@@ -265,4 +265,4 @@ def test_a_shape_that_nobody_has_is_planned_for_like_a_job() -> None:
     assert isinstance(asked, MovePlan)
     assert len(asked.steps) == 1
     state.apply(ev.PodChanged(replace(pod, priority=0)))
-    assert planned(state, state.roster.groups("pod/shape")[0], "pod/shape") == asked
+    assert planned(state, state.workloads.groups("pod/shape")[0], "pod/shape") == asked

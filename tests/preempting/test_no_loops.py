@@ -46,7 +46,7 @@ class Restless:
         return MOST_STEPS
 
     def _come_true(self, decision: Bind | Evict) -> list[ev.Event]:
-        pods = self.state.roster.pods
+        pods = self.state.workloads.pods
         if isinstance(decision, Bind):
             return [ev.PodChanged(replace(pods[decision.uid], node=decision.node, bound_ms=NOW_MS))]
         events: list[ev.Event] = []

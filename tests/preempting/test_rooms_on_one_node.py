@@ -18,7 +18,7 @@ from tests.preempting.lives import GIB, MINUTE_MS, SECOND_MS, World, gang, node,
 
 
 def started_ms(world: World, *names: str) -> list[int]:
-    by_name = {one.name: one.bound_ms for one in world.state.roster.pods.values()}
+    by_name = {one.name: one.bound_ms for one in world.state.workloads.pods.values()}
     return [by_name[name] for name in names]
 
 
@@ -144,13 +144,13 @@ class Watched(World):
         that is not held if one of its victims stays."""
         state, names = self.state, self.state.cluster.nodes.names
         [(uid, home)] = evict.nominations
-        job, own = state.roster.pods[uid], state.reservations.by_root[f"pod/{uid}"]
+        job, own = state.workloads.pods[uid], state.reservations.by_workload[f"pod/{uid}"]
         others = [one for one in state.reservations.evictors() if one is not own]
         gone = own.waits_for.union(*(one.leaving for one in others))
         coming: dict[str, list[Pod]] = {one.name: [] for one in self.nodes}
         for other, slot in (pair for one in others for pair in one.nominated):
             if other not in state.cluster.placements:
-                coming[names[slot]].append(state.roster.pods[other])
+                coming[names[slot]].append(state.workloads.pods[other])
 
         def room(where: Node) -> Room:
             there = [p for p in state.cluster.placements.values() if names[p.slot] == where.name]
@@ -161,7 +161,7 @@ class Watched(World):
 
         assert room(next(one for one in self.nodes if one.name == home)).takes(job, evict.uids), "it has no room there"
         held = {names[slot] for one in state.reservations if not one.nominated for slot in one.slots.tolist()}
-        queues = {state.shares.queue_of(state.roster.pods[victim]) for victim in evict.uids}
+        queues = {state.shares.queue_of(state.workloads.pods[victim]) for victim in evict.uids}
         # Of several queues some may have to go so that others may be taken at all.
         for victim in evict.uids if len(queues) == 1 else ():
             others_gone = [one for one in evict.uids if one != victim]
@@ -235,7 +235,7 @@ def test_evictions_are_needed_and_every_job_that_evicts_starts_when_its_victims_
         running = sorted(world.running)
         world.ends(*dice.sample(running, min(len(running), dice.choice([0, 0, 1, 2]))))
     world.live(10 * MINUTE_MS)
-    pods = world.state.roster.pods
+    pods = world.state.workloads.pods
     for uid, at_ms in world.decided_ms.items():
         if uid in pods and at_ms + 31 * SECOND_MS <= world.now_ms:
             assert 0 <= pods[uid].bound_ms - at_ms <= 31 * SECOND_MS, f"{pods[uid].name} starts late"

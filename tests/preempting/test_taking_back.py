@@ -39,7 +39,7 @@ def contest_of_queues(seed: int) -> Contest:
 
 def state_of(contest: Contest) -> State:
     state = contest.state(POLICY)
-    for pod in list(state.roster.pods.values()):
+    for pod in list(state.workloads.pods.values()):
         if not pod.node:
             state.apply(ev.PodChanged(replace(pod, queue="big")))
     state.advance(NOW_MS)
@@ -51,7 +51,7 @@ def may_take(state: State, group: Group, units: Sequence[Unit]) -> bool:
     shares = state.shares
     wanted = shares.wanted(easiest_part(state.cluster, group).all_pods())
     for order in permutations(units):
-        claim = shares.entitlements.claim_back("big", wanted)
+        claim = shares.quota.claim_back("big", wanted)
         if claim is None:
             return False
         if all(reclaims(claim, unit, held_by(state, unit)) for unit in order):
@@ -75,7 +75,7 @@ def spared(victims: Victims, units: Sequence[Unit]) -> bool:
 def least_weight(state: State, group: Group, contest: Contest) -> int | None:
     shares = state.shares
     wanted = shares.wanted(easiest_part(state.cluster, group).all_pods())
-    victims = Victims(state, "big", "big", of=[*shares.entitlements.debtors("big", wanted), "big"])
+    victims = Victims(state, "big", "big", of=[*shares.quota.debtors("big", wanted), "big"])
     best: int | None = None
     for count in range(1, min(MOST_UNITS, len(victims.units)) + 1):
         for units in combinations(victims.units, count):
@@ -95,7 +95,7 @@ def test_a_queue_takes_back_only_what_it_may_and_the_least_there_is_but_for_one_
         if contest.fits_without(set()):
             continue
         state = state_of(contest)
-        group = state.roster.groups("big")[0]
+        group = state.workloads.groups("big")[0]
         found = search.find(state, "big", group)
         assert state.cluster.check() == []
         least = least_weight(state, group, contest)

@@ -69,7 +69,7 @@ def outcome(state: State, root: str = "pod/new") -> PreemptionPlan | GaveUp | No
     """Searched for the root's first group; nothing may be left of the search."""
     before = dict(state.cluster.placements)
     devices = {uid: (p.slot, p.gpu_bits, p.share_bits, p.slices) for uid, p in before.items()}
-    found = search.find(state, root, state.roster.groups(root)[0])
+    found = search.find(state, root, state.workloads.groups(root)[0])
     assert state.cluster.check() == []
     assert state.cluster.placements == before
     assert {uid: (p.slot, p.gpu_bits, p.share_bits, p.slices) for uid, p in before.items()} == devices
@@ -222,7 +222,7 @@ def test_who_is_placed_but_not_seen_bound_is_left_alone() -> None:
 
 def test_who_gives_way_to_another_already_is_left_alone() -> None:
     state = told(*nodes(1, 1), runs("a", "n0", minutes=1), runs("b", "n1", minutes=2), waits())
-    group = state.roster.groups("pod/new")[0]
+    group = state.workloads.groups("pod/new")[0]
     found = search.find(state, "pod/new", group, ending={"a"})
     assert isinstance(found, PreemptionPlan)
     assert found.uids == ("b",)
@@ -230,7 +230,7 @@ def test_who_gives_way_to_another_already_is_left_alone() -> None:
 
 def test_inside_a_scope_only_its_nodes_are_cleared() -> None:
     state = told(*nodes(1, 1), runs("a", "n0", minutes=1), runs("b", "n1", minutes=2), waits())
-    found = search.find(state, "pod/new", state.roster.groups("pod/new")[0], np.array([1]))
+    found = search.find(state, "pod/new", state.workloads.groups("pod/new")[0], np.array([1]))
     assert isinstance(found, PreemptionPlan)
     assert found.uids == ("b",)
 
@@ -522,7 +522,7 @@ def test_a_queue_takes_no_more_than_what_is_due_to_it() -> None:
     three = [gang("big", 3, priority=9), *(waits(f"big{i}", priority=9, gang="big", queue="b") for i in range(3))]
     for event in three:
         state.apply(event)
-    assert isinstance(search.find(state, "big", state.roster.groups("big")[0]), NoPreemption)
+    assert isinstance(search.find(state, "big", state.workloads.groups("big")[0]), NoPreemption)
 
 
 def test_between_queues_the_minimum_run_time_before_reclaim_counts() -> None:
@@ -538,11 +538,11 @@ def test_what_was_taken_is_not_taken_back_in_the_same_instant() -> None:
     found = outcome(state)
     assert isinstance(found, PreemptionPlan)
     step(state, [ev.PodRemoved(uid) for uid in found.uids], NOW_MS + 1)
-    new = state.roster.pods["new"]
+    new = state.workloads.pods["new"]
     node = state.cluster.nodes.names[state.cluster.placements["new"].slot]
     state.apply(ev.PodChanged(replace(new, node=node, bound_ms=NOW_MS + 1)))
     state.apply(waits("again", priority=0, queue="a"))
-    assert isinstance(search.find(state, "pod/again", state.roster.groups("pod/again")[0]), NoPreemption)
+    assert isinstance(search.find(state, "pod/again", state.workloads.groups("pod/again")[0]), NoPreemption)
 
 
 def test_where_the_cheapest_may_not_all_be_taken_others_are() -> None:

@@ -93,7 +93,7 @@ def live(recorded: Recorded, seed: int, steps: int = 40) -> list[Decision]:
             if dice.random() < 0.3:
                 # As the status of queues and the answers of views ask it: that must move nothing.
                 recorded.state.shares.standings(now_ms + dice.choice([0, 40]))
-                recorded.state.pending.ordered()
+                recorded.state.queue.ordered()
             leads = dice.random() < 0.9
         inbox += _news(number, dice, world, recorded.state, now_ms)
     recorded.settle()
@@ -112,7 +112,7 @@ def _came_of(decision: Decision, state: State, dice: random.Random, now_ms: int)
 def _came_of_bind(bind: Bind, state: State, dice: random.Random, now_ms: int) -> list[ev.Event]:
     what = dice.random()
     if what < 0.6:
-        return [ev.PodChanged(replace(state.roster.pods[bind.uid], node=bind.node, bound_ms=now_ms))]
+        return [ev.PodChanged(replace(state.workloads.pods[bind.uid], node=bind.node, bound_ms=now_ms))]
     if what < 0.8:
         return [ev.BindFailed(bind.uid, dice.choice([bind.node, ""]), "no", now_ms + 500)]
     return []
@@ -123,14 +123,14 @@ def _came_of_eviction(uid: str, state: State, dice: random.Random, now_ms: int) 
         case 0:
             return [ev.EvictionFailed(uid, "a budget")]
         case 1:
-            return [ev.PodChanged(replace(state.roster.pods[uid], deleting=True))]
+            return [ev.PodChanged(replace(state.workloads.pods[uid], deleting=True))]
         case 2 | 3:
             return [ev.PodRemoved(uid, now_ms)]
     return []
 
 
 def _news(number: int, dice: random.Random, world: Dice, state: State, now_ms: int) -> list[ev.Event]:
-    pods, records = list(state.roster.pods), [node for node in state.cluster.nodes.records if node is not None]
+    pods, records = list(state.workloads.pods), [node for node in state.cluster.nodes.records if node is not None]
     match dice.randrange(10):
         case 0 if pods:
             return [ev.PodRemoved(dice.choice(pods), dice.choice([0, now_ms]), dice.random() < 0.5)]
@@ -146,8 +146,8 @@ def _news(number: int, dice: random.Random, world: Dice, state: State, now_ms: i
             ids = {e.gang.id: f"{e.gang.id}{number}" for e in tree.events() if isinstance(e, ev.GangChanged)}
             queue = dice.choice(["", *QUEUES])
             return [_renamed(event, ids, number, queue) for event in tree.events()]
-        case 5 if state.roster.gangs:
-            return [ev.GangRemoved(dice.choice(list(state.roster.gangs)))]
+        case 5 if state.workloads.gangs:
+            return [ev.GangRemoved(dice.choice(list(state.workloads.gangs)))]
         case 6:
             name = dice.choice(QUEUES)
             gone = name in state.shares.tree.queues and dice.random() < 0.2

@@ -301,7 +301,7 @@ def test_to_look_at_a_state_moves_nothing(tmp_path: Path) -> None:
         [ev.NodeChanged(gpu_node("a", 1)), *map(ev.QueueChanged, queues), *map(ev.PodChanged, pods)], start_ms
     )
     for after_ms in range(100, 1_100, 100):
-        recorded.state.pending.ordered()
+        recorded.state.queue.ordered()
         recorded.state.shares.standings(start_ms + after_ms - 50)
         recorded.step([], start_ms + after_ms)
     recorded.close()

@@ -95,7 +95,7 @@ class World:
         }
 
     def verdict(self) -> Verdict:
-        cluster, pod = self._state.cluster, self._state.roster.pods[self._pod]
+        cluster, pod = self._state.cluster, self._state.workloads.pods[self._pod]
         refusal = cluster.claims.refusal(pod)
         if refusal is not None:
             return Verdict(False, refusal.detail, refusal.detail)

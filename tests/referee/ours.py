@@ -70,7 +70,7 @@ def read(case: Case) -> tuple[State, Pod]:
     state = State()
     for event in told(Translator(SCHEDULER), case):
         state.apply(event)
-    return state, state.roster.pods[case["pod"]["metadata"]["uid"]]
+    return state, state.workloads.pods[case["pod"]["metadata"]["uid"]]
 
 
 def ask(case: Case) -> Verdicts:
@@ -91,7 +91,7 @@ def ask(case: Case) -> Verdicts:
 def _accepted(state: State, pod: Pod) -> set[str]:
     """The nodes that the core would put the pod on, as a step finds them."""
     cluster, shape = state.cluster, state.cluster.shapes.of(pod.request)
-    mask = state.rows.of(shape).score != scores.INFEASIBLE
+    mask = state.score_cache.of(shape).score != scores.INFEASIBLE
     for _, satisfied in filters.hindrances(cluster, pod, shape):
         mask &= satisfied
     names = cluster.nodes.names

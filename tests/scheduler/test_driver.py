@@ -145,7 +145,7 @@ async def test_who_does_not_lead_follows_and_is_ready_when_its_turn_comes(bench:
     bench.pod("fits", 2)
     bench.pod("waits", 4)
     async with bench.running():
-        await until(lambda: len(bench.state.roster.pods) == 3)
+        await until(lambda: len(bench.state.workloads.pods) == 3)
         assert bench.server.asked == []
         bench.leads = True
         bench.mirror.changed.set()
@@ -189,7 +189,7 @@ async def test_a_group_has_started_when_all_are_seen_bound_however_long_that_too
         await until(lambda: len(bench.notes("Scheduled")) == 4)
         for number in (1, 2, 3):
             bench.pod(f"p{number}", node="a", group="g", kind="modified")
-        await until(lambda: bench.state.roster.pods["uid-p3"].node == "a")
+        await until(lambda: bench.state.workloads.pods["uid-p3"].node == "a")
         assert not any(status == "True" for status, _ in bench.group_conditions())
         bench.pod("p0", node="a", group="g", kind="modified")
         await until(lambda: any(status == "True" for status, _ in bench.group_conditions()))
@@ -209,10 +209,10 @@ async def test_a_group_that_goes_away_while_it_starts_is_forgotten(bench: Bench)
             for member in range(2):
                 bench.pod(f"p{number}{member}", group=f"g{number}", kind="deleted")
             bench.group(f"g{number}", 2, kind="deleted")
-        await until(lambda: not bench.state.roster.pods)
+        await until(lambda: not bench.state.workloads.pods)
         await until(lambda: not bench.driver._starting)
         await until(bench.driver.reporter.idle.is_set)
-        assert bench.state.pending.lengths() == (0, 0)
+        assert bench.state.queue.lengths() == (0, 0)
 
 
 async def test_a_pod_deleted_before_its_bind_goes_out_frees_its_place(bench: Bench) -> None:
@@ -335,7 +335,7 @@ async def test_after_a_restart_pods_hold_the_gpus_that_were_written_down(bench: 
     }
     bench.mirror.tell(bench.mirror.feed.pods([Change("added", wire(Pod, document))]))
     async with bench.running():
-        await until(lambda: "old" in bench.state.roster.pods)
+        await until(lambda: "old" in bench.state.workloads.pods)
         bench.pod("new", 2)
         await until(lambda: bool(bench.bindings()))
     assert bench.annotations() == {"new": {"dovetail.dev/devices": "1,3"}}

@@ -142,7 +142,7 @@ async def test_a_nomination_of_the_scheduler_before_is_cleared_and_that_of_other
     stage.nominate("other", "a", {})
     stage.leads = False
     async with stage.running():
-        await until(lambda: len(stage.state.roster.pods) == 4)
+        await until(lambda: len(stage.state.workloads.pods) == 4)
         assert not stage.nominations()
         stage.leads = True
         stage.mirror.changed.set()
@@ -158,7 +158,7 @@ async def test_a_nomination_of_ours_stays_while_it_is_held(stage: Stage) -> None
         stage.evict("v0", "v1")
         await until(lambda: stage.nominations() == ["a"])
         stage.nominate("big", "a", {"dovetail.dev/decision": "run-7"})
-        await until(lambda: stage.state.roster.pods["uid-big"].nominated_node == "a")
+        await until(lambda: stage.state.workloads.pods["uid-big"].nominated_node == "a")
         await until(stage.driver.reporter.idle.is_set)
         assert stage.nominations() == ["a"]
 

@@ -47,7 +47,7 @@ def kinds() -> list[Node]:
 def capacity(nodes: list[Node]) -> dict[str, int]:
     state = State(Policy())
     step(state, [ev.NodeChanged(node) for node in nodes], 1)
-    return {name: amount for name, amount in state.shares.meter.capacity().items() if amount}
+    return {name: amount for name, amount in state.shares.accounting.capacity().items() if amount}
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -70,5 +70,5 @@ def test_a_node_that_changes_counts_as_it_is_now() -> None:
         for node, other in zip(nodes, reversed(nodes), strict=True)
     ]
     step(state, changed, 2)
-    now = {name: amount for name, amount in state.shares.meter.capacity().items() if amount}
+    now = {name: amount for name, amount in state.shares.accounting.capacity().items() if amount}
     assert now == capacity([event.node for event in changed])

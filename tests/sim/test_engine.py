@@ -79,7 +79,7 @@ def test_an_impatient_simulation_drops_who_does_not_fit_at_once() -> None:
     done = Simulation(Workload("w", cluster(8), jobs), Policy(), patient=False)
     done.run()
     assert [fate.dropped for fate in done.result.fates] == [False, True, False]
-    assert "b-0" not in done.state.roster.pods
+    assert "b-0" not in done.state.workloads.pods
 
 
 @pytest.mark.parametrize(("grace_s", "expected"), [(0, [(0, 14), (5, 7)]), (2, [(0, 16), (7, 9)])])
@@ -95,7 +95,7 @@ def test_who_gives_way_holds_its_gpus_for_its_grace_and_comes_back_later(
     fate = done.result.fates[0]
     assert (done.result.evicted, fate.lost_ms, fate.runs, fate.saved_ms) == (1, 1000, 2, 10_000)
     assert fate.waited_ms == 2000 + 1000 * grace_s
-    assert not done.state.roster.pods
+    assert not done.state.workloads.pods
 
 
 def test_a_gang_gives_way_as_a_whole() -> None:

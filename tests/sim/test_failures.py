@@ -96,7 +96,7 @@ def test_all_work_is_done_in_spite_of_failures(scheduler: Callable[[Workload], V
         assert fate.ended_ms - fate.job.at_ms == fate.waited_ms + fate.ran_ms
     if isinstance(simulation, Simulation):
         assert simulation.state.cluster.check() == []
-        assert not simulation.state.roster.pods
+        assert not simulation.state.workloads.pods
 
 
 def test_a_plan_is_drawn_from_its_seed() -> None:

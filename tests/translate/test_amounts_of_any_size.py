@@ -117,7 +117,7 @@ def test_a_pool_stays_usable_whatever_its_devices_say_of_themselves(tmp_path: Pa
     for size in SIZES:
         state = told(tmp_path, node(), *device_pool(str(size), str(size)), *claiming("p"))
         assert starts(state) == {"p"}, size
-        assert state.shares.meter.capacity()["gpu"] == 3000
+        assert state.shares.accounting.capacity()["gpu"] == 3000
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_nothing_overflows_whatever_objects_say(tmp_path: Path) -> None:
             for decision in step(state, [], NOW_MS + hour * 3_600_000):
                 if isinstance(decision, Bind):
                     bound += 1
-                    known = state.roster.pods[decision.uid]
+                    known = state.workloads.pods[decision.uid]
                     state.apply(ev.PodChanged(replace(known, node=decision.node, bound_ms=NOW_MS)))
                 elif isinstance(decision, Evict):
                     for uid in decision.uids:

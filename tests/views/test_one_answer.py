@@ -136,14 +136,14 @@ def _is_told_by_why(state: State, one: WaitingWorkload) -> None:
         assert not said.holders and {rule.when for rule in said.rules} <= {When.NEVER}
         return
     assert said.expected == one.expected and said.ahead == one.position - 1
-    on_nodes = {pod.key for pod in state.roster.pods.values() if pod.node}
+    on_nodes = {pod.key for pod in state.workloads.pods.values() if pod.node}
     assert {holder.pod for holder in said.holders if not holder.next} <= on_nodes
     assert {holder.pod for holder in said.holders if holder.next}.isdisjoint(on_nodes)
 
 
 def _is_told_by_whatif(state: State, by_job: dict[str, WaitingWorkload]) -> None:
     """Of a change that changes nothing."""
-    roots = frozenset(job.root for job in waiting_jobs(state))
+    roots = frozenset(job.workload for job in waiting_jobs(state))
     answer = whatif(copy(state), Hypothesis((), roots), NOW)
     assert {one.job for one in answer.jobs} == by_job.keys()
     for one in answer.jobs:
@@ -189,7 +189,7 @@ def _first_fits_where_free_says_so(state: State, found: QueuePosition) -> None:
     first = found.jobs[0] if found.jobs else None
     if first is None or first.pods != 1 or first.code not in (PLACED, "NoNodeFits"):
         return
-    if any(gang.name == first.job.partition("/")[2] for gang in state.roster.gangs.values()):
+    if any(gang.name == first.job.partition("/")[2] for gang in state.workloads.gangs.values()):
         return
     answer = largest(copy(state), ShapeView(first.gpus_milli // 1000), Beside(CPU_EACH, MEMORY_EACH))
     assert answer.starts == (first.state == PLACED)

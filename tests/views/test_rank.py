@@ -68,7 +68,7 @@ def test_a_queue_that_used_more_comes_before_when_that_counts_less() -> None:
     for shift_ms, first in ((-10 * MINUTE, "ns/q"), (10 * MINUTE, "ns/p")):
         state = _by_usage()
         state.advance(NOW + passing.in_ms + shift_ms)
-        assert state.pending.ordered()[0].endswith(first)
+        assert state.queue.ordered()[0].endswith(first)
 
 
 def test_in_a_queue_that_tells_users_apart_who_used_less_comes_first() -> None:

@@ -127,7 +127,7 @@ async def _until(
 
 async def _ask(config: ClusterConfig) -> list[Why]:
     state = await snapshot(config, unhurried(Policy()), "dovetail")
-    keys = sorted(pod.key for pod in state.roster.pods.values())
+    keys = sorted(pod.key for pod in state.workloads.pods.values())
     return [why(state, key, now_ms()) for key in keys]
 
 

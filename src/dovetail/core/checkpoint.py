@@ -126,15 +126,15 @@ def take(state: State) -> Checkpoint:
         events=tuple(_known(state)),
         held=tuple(
             Held(uid, names[p.slot], p.devices, p.picks, p.grants, p.slices, p.by_claim)
-            for uid in state.roster.pods
+            for uid in state.workloads.pods
             if (p := cluster.placements.get(uid)) is not None
         ),
         avoided=tuple(
             Avoided(uid, node, until_ms) for uid, nodes in cluster.avoided.items() for node, until_ms in nodes.items()
         ),
-        starting=tuple(state.roster.starting.items()),
-        started=tuple(sorted(state.roster.started)),
-        told=tuple(ToldRefusal(*telling) for telling in state.pending.tellings()),
+        starting=tuple(state.workloads.starting.items()),
+        started=tuple(sorted(state.workloads.started)),
+        told=tuple(ToldRefusal(*telling) for telling in state.queue.tellings()),
         rejections=tuple(cluster.rejections),
         histories=state.shares.histories(),
         run_times=state.run_times.records(),
@@ -142,7 +142,7 @@ def take(state: State) -> Checkpoint:
         ended=cluster.mix.ended,
         rooms=tuple(
             HeldRoom(
-                one.root,
+                one.workload,
                 one.queue,
                 tuple(names[slot] for slot in one.slots.tolist()),
                 one.expected,
@@ -167,7 +167,7 @@ def take(state: State) -> Checkpoint:
         kept=tuple(state.moves.rooms.values()),
         moved=tuple(state.moves.moved_ms.items()),
         moves=tuple(state.moves.times_ms),
-        given_way=state.given_way.records(),
+        given_way=state.eviction_counts.records(),
     )
 
 
@@ -179,25 +179,25 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     cluster = state.cluster
     for held in checkpoint.held:
         if held.uid not in cluster.placements:
-            pod = state.roster.pods[held.uid]
+            pod = state.workloads.pods[held.uid]
             shape = cluster.shapes.without(pod.request, held.by_claim)
             cluster.place(pod, cluster.nodes.slot_of(held.node), held.picks, shape)
             cluster.nominated.pop(held.uid, None)
-            state.touch(state.roster.root_of(pod))
+            state.touch(state.workloads.workload_of(pod))
         elif held.picks:
             cluster.placements[held.uid].picks = held.picks
             cluster.volumes.assume(held.picks)
     for held in checkpoint.held:
         if held.grants:
             cluster.placements[held.uid].grants = held.grants
-            cluster.claims.assume(held.grants, claim_key(state.roster.pods[held.uid]) if held.by_claim else "")
+            cluster.claims.assume(held.grants, claim_key(state.workloads.pods[held.uid]) if held.by_claim else "")
     cluster.gpus.hold_exactly({held.uid: held.devices for held in checkpoint.held})
     cluster.slices.hold_exactly(cluster.placements, {held.uid: held.slices for held in checkpoint.held})
     cluster.unsettled.clear()
     for avoided in checkpoint.avoided:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
-    state.roster.starting = dict(checkpoint.starting)
-    state.roster.started = set(checkpoint.started)
+    state.workloads.starting = dict(checkpoint.starting)
+    state.workloads.started = set(checkpoint.started)
     state.broken.failed, state.broken.succeeded = dict(checkpoint.failed), dict(checkpoint.succeeded)
     state.broken.since_ms = dict(checkpoint.broken)
     state.moves.moved_ms, state.moves.times_ms = dict(checkpoint.moved), list(checkpoint.moves)
@@ -206,15 +206,15 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     for rejection in checkpoint.rejections:
         cluster.rejections.put(rejection)
     for told in checkpoint.told:
-        state.pending.retell(told.root, told.refusal, told.at_ms, told.uids)
+        state.queue.retell(told.root, told.refusal, told.at_ms, told.uids)
     state.steps, state.now_ms, cluster.now_ms = checkpoint.steps, checkpoint.now_ms, checkpoint.now_ms
     state.shares.advance(checkpoint.now_ms)
     for held in checkpoint.held:
-        state.shares.sync(state.roster.pods[held.uid])
+        state.shares.sync(state.workloads.pods[held.uid])
     state.shares.restore(checkpoint.histories)
     state.run_times.restore(checkpoint.run_times)
     cluster.mix.restore(checkpoint.mix, checkpoint.ended)
-    state.given_way = EvictionCounts(checkpoint.given_way)
+    state.eviction_counts = EvictionCounts(checkpoint.given_way)
     state.reservations.spared = dict(checkpoint.spared)
     state.reservations.unknown = {root: (until_ms, why) for root, until_ms, why in checkpoint.unknown}
     for room in checkpoint.rooms:
@@ -243,7 +243,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
 
 
 def _known(state: State) -> Iterator[ev.Event]:
-    cluster, roster = state.cluster, state.roster
+    cluster, roster = state.cluster, state.workloads
     yield from (ev.NamespaceChanged(namespace) for namespace in cluster.peers.namespaces())
     yield from (ev.StorageClassChanged(storage_class) for storage_class in cluster.volumes.classes.values())
     yield from (ev.VolumeChanged(volume) for volume in cluster.volumes.volumes.values())

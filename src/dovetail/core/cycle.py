@@ -31,15 +31,15 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     state.steps += 1
     state.searches = 0
     decisions: list[Decision] = []
-    hopeless = partial(state.failures.hopeless, decisions=decisions)
+    hopeless = partial(state.equivalence.hopeless, decisions=decisions)
     work = 0
     while max(work, len(decisions)) < state.policy.attempts_per_step:
-        root = state.pending.pop(hopeless)
-        if root is None:
+        workload = state.queue.pop(hopeless)
+        if workload is None:
             break
-        attempt = Attempt(state, root)
+        attempt = Attempt(state, workload)
         if state.moves.rooms:
-            with state.moves.lent(state.roster.members(root)):
+            with state.moves.lent(state.workloads.members(workload)):
                 decisions += attempt.decide()
         else:
             decisions += attempt.decide()

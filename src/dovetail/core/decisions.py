@@ -98,11 +98,11 @@ Cause = Literal["reclaim", "preempt", "move"]
 
 
 class Evict(Struct, frozen=True):
-    """The pods `uids` give way to `root` (`gang` "" for a lone pod): to another queue that takes back what is due to it
-    (reclaim), to a higher priority in the same queue (preempt), or since they have a place elsewhere, which is kept for
-    what their owners make anew (move: `targets` are the nodes, pod by pod). `nominations` are the pods (uid) of the
-    root with the nodes that are held for them from now on; they are bound once the room is there. `lost_milli_ms` is
-    the work that is lost, in milli-GPU times ms. `message` says for whom and why."""
+    """The pods `uids` give way to `workload` (`gang` "" for a lone pod): to another queue that takes back what is due
+    to it (reclaim), to a higher priority in the same queue (preempt), or since they have a place elsewhere, which is
+    kept for what their owners make anew (move: `targets` are the nodes, pod by pod). `nominations` are the pods (uid)
+    of the workload with the nodes that are held for them from now on; they are bound once the room is there.
+    `lost_milli_ms` is the work that is lost, in milli-GPU times ms. `message` says for whom and why."""
 
     gang: str
     uids: tuple[str, ...]

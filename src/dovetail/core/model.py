@@ -245,9 +245,9 @@ class Pod(Struct, frozen=True):
 
 
 class Gang(Struct, frozen=True):
-    """Pods that start together or not at all. A gang holds pods or sub-gangs (`parent` points up); the root is decided
-    as one. Of its pods at least `min_count` must be placed and at most `max_count` are; of its sub-gangs at least
-    `min_groups` (0: all that exist) must reach their own minimum.
+    """Pods that start together or not at all. A gang holds pods or sub-gangs (`parent` points up); the workload is
+    decided as one. Of its pods at least `min_count` must be placed and at most `max_count` are; of its sub-gangs at
+    least `min_groups` (0: all that exist) must reach their own minimum.
 
     `survives` says that its pods succeed or fail each by itself: those that are left go on, however few they are.
 

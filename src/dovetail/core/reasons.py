@@ -89,7 +89,7 @@ class Reason(Enum):
         self.code = code
         self.text = text
 
-    # Each member is one object. Enum's own is a function in Python, and reasons are looked up for every root.
+    # Each member is one object. Enum's own is a function in Python, and reasons are looked up for every workload.
     __hash__ = object.__hash__
 
 

@@ -43,21 +43,21 @@ class State:
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
         self.cluster = Cluster(self.policy.scoring, self.policy.fabric)
-        self.rows = ScoreCache(self.cluster, self.policy.scoring)
+        self.score_cache = ScoreCache(self.cluster, self.policy.scoring)
         self.cluster.shapes.forgotten = self._forget_shape
-        self.roster = WorkloadIndex(self.cluster)
-        self.shares = Shares(self.cluster, self.roster, self.policy)
-        self.order = QueueOrder(self.shares, self.wanted)
-        self.pending = SchedulingQueue(self.order)
+        self.workloads = WorkloadIndex(self.cluster)
+        self.shares = Shares(self.cluster, self.workloads, self.policy)
+        self.queue_order = QueueOrder(self.shares, self.wanted)
+        self.queue = SchedulingQueue(self.queue_order)
         self.shares.waiting = self._waiting
         self.run_times = RunTimes()
         self.budgets: dict[str, Budget] = {}
         self.reservations = Reservations(self)
-        self.failures = EquivalenceCache(self)
-        self.given_way = EvictionCounts()
+        self.equivalence = EquivalenceCache(self)
+        self.eviction_counts = EvictionCounts()
         self.shares.pledged = self.reservations.pledged
-        self.moves = MovesUnderWay(self.cluster, self.roster)
-        self.broken = Broken(self.roster, self.cluster, self.policy.broken_deadline_ms)
+        self.moves = MovesUnderWay(self.cluster, self.workloads)
+        self.broken = Broken(self.workloads, self.cluster, self.policy.broken_deadline_ms)
         self.searches = 0
         """How many such searches there were in this step."""
         self._postponed: list[str] = []
@@ -70,12 +70,12 @@ class State:
     @property
     def busy(self) -> bool:
         """Whether a further step without events would try something."""
-        return bool(self.pending) or self._freed != self.cluster.freed
+        return bool(self.queue) or self._freed != self.cluster.freed
 
     def next_wake_ms(self) -> int | None:
         """When a step is due even if nothing happens: a back-off or a deadline ends."""
         times = [until for nodes in self.cluster.avoided.values() for until in nodes.values()]
-        times += self.roster.starting.values()
+        times += self.workloads.starting.values()
         times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
         reserved_ms = self.reservations.next_ms()
         times += [reserved_ms] if reserved_ms is not None else []
@@ -86,8 +86,8 @@ class State:
         if self._shared():
             times.append(self._dues_ms + _DUES_MS)
         times += self._turns_ms()
-        if any(self.failures.sought.values()):
-            times.append(self.failures.again_ms)
+        if any(self.equivalence.sought.values()):
+            times.append(self.equivalence.again_ms)
         return min(times, default=None)
 
     def _turns_ms(self) -> Iterator[int]:
@@ -99,7 +99,7 @@ class State:
 
     def _shared(self) -> bool:
         """Whether somebody waits where queues share what there is."""
-        return len(self.shares.tree.written) > 1 and any(self.pending.lengths())
+        return len(self.shares.tree.written) > 1 and any(self.queue.lengths())
 
     def apply(self, event: ev.Event) -> None:
         _HANDLERS[type(event)](self, event)
@@ -113,7 +113,7 @@ class State:
         self.shares.advance(self.now_ms)
         if self.now_ms - self._renewed_ms >= _RENEWED_MS:
             self._renewed_ms = self.now_ms
-            self.order.renew()
+            self.queue_order.renew()
         if any(before_ms < rejection.until_ms <= self.now_ms for rejection in cluster.rejections):
             cluster.freed += 1
         for uid in [uid for uid, nodes in cluster.avoided.items() if min(nodes.values()) <= self.now_ms]:
@@ -124,107 +124,107 @@ class State:
             cluster.freed += 1
         if self.moves.rooms:
             self.moves.advance(self.now_ms)
-        for root, due_ms in self.roster.starting.items():
+        for workload, due_ms in self.workloads.starting.items():
             if due_ms <= self.now_ms:
                 # What was found out before it started by half counts no more.
-                self.failures.forget(root)
-                self._push(root)
+                self.equivalence.forget(workload)
+                self._push(workload)
         for one in self.reservations:
             if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
-                self._push(one.root)
-        if any(self.failures.sought.values()) and self.now_ms >= self.failures.again_ms:
+                self._push(one.workload)
+        if any(self.equivalence.sought.values()) and self.now_ms >= self.equivalence.again_ms:
             # Who ran too short to give way may have run long enough by now.
             cluster.freed += 1
         if turned := self.shares.attained.turned(before_ms, self.now_ms):
             self._reorder(turned)
         if self._shared() and self.now_ms - self._dues_ms >= _DUES_MS:
             self._dues_ms = self.now_ms
-            if self.shares.dues.drifted():
+            if self.shares.fair_share.drifted():
                 # Who may take something back is another one now.
                 cluster.freed += 1
         if self._freed != cluster.freed:
             self._freed = cluster.freed
-            self.failures.clear()
-            self.pending.wake()
+            self.equivalence.clear()
+            self.queue.wake()
 
     def _reorder(self, queues: Collection[str]) -> None:
         """Jobs of these queues have had more: others may come before them now, and take their place."""
-        for root in self.pending.roots():
-            if self.line(root)[0] in queues:
-                self.touch(root)
+        for workload in self.queue.workloads():
+            if self.line(workload)[0] in queues:
+                self.touch(workload)
                 self.cluster.freed += 1
 
     def _forget_shape(self, number: int) -> None:
-        self.rows.forget(number)
+        self.score_cache.forget(number)
         self.cluster.kubelets.forget(number)
 
-    def postpone(self, root: str) -> None:
-        """There was no time for the root in this step: the next one tries it."""
-        self._postponed.append(root)
+    def postpone(self, workload: str) -> None:
+        """There was no time for the workload in this step: the next one tries it."""
+        self._postponed.append(workload)
 
     def resume(self) -> None:
         """The step is over."""
-        self.pending.wake(self._postponed)
+        self.queue.wake(self._postponed)
         self._postponed.clear()
 
-    def touch(self, root: str) -> None:
-        """Something about the root changed: try it in its turn, or forget it where it is no root any more or nothing
-        of it is pending."""
-        self.failures.forget(root)
-        stands = root.startswith(LONE) or self.roster.top(root) == root
-        if stands and self.roster.waits(root):
-            self._push(root)
+    def touch(self, workload: str) -> None:
+        """Something about the workload changed: try it in its turn, or forget it where it is no workload any more or
+        nothing of it is pending."""
+        self.equivalence.forget(workload)
+        stands = workload.startswith(LONE) or self.workloads.top(workload) == workload
+        if stands and self.workloads.waits(workload):
+            self._push(workload)
         else:
-            self.pending.forget(root)
-            self.reservations.drop(root)
+            self.queue.forget(workload)
+            self.reservations.drop(workload)
 
-    def _push(self, root: str) -> None:
-        self.pending.push(root, self.rank(root), self.line(root))
+    def _push(self, workload: str) -> None:
+        self.queue.push(workload, self.rank(workload), self.line(workload))
 
-    def line(self, root: str) -> Line:
-        """Where a root waits: with its first pod."""
-        first = self.roster.first(root)
-        return self.order.line(*self.shares.line_of(first)) if first is not None else NOWHERE
+    def line(self, workload: str) -> Line:
+        """Where a workload waits: with its first pod."""
+        first = self.workloads.first(workload)
+        return self.queue_order.line(*self.shares.line_of(first)) if first is not None else NOWHERE
 
-    def wanted(self, root: str) -> dict[str, int]:
-        """What the fewest pods of a root that can start next will be counted with."""
-        return self.shares.wanted(self.roster.next_pods(root))
+    def wanted(self, workload: str) -> dict[str, int]:
+        """What the fewest pods of a workload that can start next will be counted with."""
+        return self.shares.wanted(self.workloads.next_pods(workload))
 
     def sync(self, pod: Pod) -> None:
         """Count the pod for its queue as it is now."""
         self.shares.sync(pod)
-        self.order.counted((pod,))
+        self.queue_order.counted((pod,))
 
     def _waiting(self) -> dict[str, tuple[str, int]]:
         """Who is first of those that wait in each queue and below it, and how many they are."""
-        heads, counts = self.pending.heads()
+        heads, counts = self.queue.heads()
         found = {}
-        with self.order.looked_at() as turns:
+        with self.queue_order.looked_at() as turns:
             for queue, jobs in turns.below(counts).items():
                 line = turns.first_in(queue, heads)
                 found[queue] = (heads[line[0]][line] if line is not None else "", jobs)
         return found
 
-    def rank(self, root: str) -> Rank:
+    def rank(self, workload: str) -> Rank:
         """Priority and age are the gang's own where it has them, else its highest pod's and its oldest pod's."""
-        gang = self.roster.gangs.get(root)
+        gang = self.workloads.gangs.get(workload)
         created_ms = gang.created_ms if gang is not None else 0
         if not created_ms:
-            created_ms = self.roster.created_ms(root)
-        priority, lowness = self.precedence(root)
+            created_ms = self.workloads.created_ms(workload)
+        priority, lowness = self.precedence(workload)
         return Rank(priority, -lowness, created_ms)
 
-    def precedence(self, root: str) -> Precedence:
+    def precedence(self, workload: str) -> Precedence:
         """Priority, the gang's own where it has one, else its highest pod's, and how little its job had."""
-        gang, first = self.roster.gangs.get(root), self.roster.first(root)
+        gang, first = self.workloads.gangs.get(workload), self.workloads.first(workload)
         priority = gang.priority if gang is not None else None
         if priority is None:
-            priority = self.roster.priority(root)
+            priority = self.workloads.priority(workload)
         return priority, -self.shares.level(first) if first is not None else 0
 
     def _put_pod(self, event: ev.PodChanged) -> None:
         pod, cluster = event.pod, self.cluster
-        old = self.roster.pods.get(pod.uid)
+        old = self.workloads.pods.get(pod.uid)
         if old == pod:
             return
         if old is None and pod.managed:
@@ -240,25 +240,25 @@ class State:
             if old is not None:
                 cluster.claims.forget(old)
             cluster.claims.know(pod)
-        self.roster.put_pod(pod)
+        self.workloads.put_pod(pod)
         if pod.node:
             self._hold(pod)
         nominated = pod.nominated_node and not pod.node and pod.uid not in cluster.placements
-        if nominated and not (pod.managed and self.roster.root_of(pod) in self.reservations.by_root):
+        if nominated and not (pod.managed and self.workloads.workload_of(pod) in self.reservations.by_workload):
             cluster.nominated[pod.uid] = pod
         elif cluster.nominated.pop(pod.uid, None) is not None:
             cluster.freed += 1
         self.sync(pod)
         if pod.managed:
-            root = self.roster.root_of(pod)
+            workload = self.workloads.workload_of(pod)
             if old is not None and old.gang != pod.gang:
-                self.touch(self.roster.root_of(old))
+                self.touch(self.workloads.workload_of(old))
             if pod.gang and pod.node:
-                self.roster.note_start(root)
+                self.workloads.note_start(workload)
             if pod.gang:
-                self.broken.look(root, self.now_ms)
+                self.broken.look(workload, self.now_ms)
             if not pod.node or (old is not None and startable(old)):
-                self.touch(root)
+                self.touch(workload)
 
     def _release(self, pod: Pod) -> None:
         """Nothing asks for what the pod asked for, unless others do."""
@@ -292,7 +292,7 @@ class State:
 
     def _remove_pod(self, event: ev.PodRemoved) -> None:
         cluster = self.cluster
-        pod = self.roster.pods.get(event.uid)
+        pod = self.workloads.pods.get(event.uid)
         if pod is None:
             return
         self.broken.ended(event.gang or pod.gang, event.succeeded, event.failed)
@@ -301,7 +301,7 @@ class State:
         if event.succeeded and pod.bound_ms:
             ran_ms = max(0, (event.ended_ms or self.now_ms) - pod.bound_ms)
             self.run_times.learn(pod.work.family, self.shares.queue_of(pod), ran_ms)
-        self.roster.remove_pod(event.uid)
+        self.workloads.remove_pod(event.uid)
         placement = cluster.placements.get(event.uid)
         cluster.unplace(event.uid)
         if placement is not None:
@@ -313,30 +313,30 @@ class State:
         if cluster.nominated.pop(event.uid, None) is not None:
             cluster.freed += 1
         self.sync(pod)
-        root = self.roster.root_of(pod)
+        workload = self.workloads.workload_of(pod)
         if pod.gang:
-            self.roster.note_start(root)
-            self.broken.look(root, self.now_ms)
-        self.touch(root)
+            self.workloads.note_start(workload)
+            self.broken.look(workload, self.now_ms)
+        self.touch(workload)
 
     def _put_gang(self, event: ev.GangChanged) -> None:
-        before = self.roster.top(event.gang.id)
-        if self.roster.put_gang(event.gang):
-            root = self.roster.top(event.gang.id)
+        before = self.workloads.top(event.gang.id)
+        if self.workloads.put_gang(event.gang):
+            workload = self.workloads.top(event.gang.id)
             # A gang may be told after its pods, some of them bound.
-            self.roster.note_start(root)
-            self.broken.look(root, self.now_ms)
-            for touched in dict.fromkeys((before, root)):
+            self.workloads.note_start(workload)
+            self.broken.look(workload, self.now_ms)
+            for touched in dict.fromkeys((before, workload)):
                 self.touch(touched)
 
     def _remove_gang(self, event: ev.GangRemoved) -> None:
-        root = self.roster.top(event.id)
-        self.roster.remove_gang(event.id)
-        for gang_id in dict.fromkeys((root, event.id)):
+        workload = self.workloads.top(event.id)
+        self.workloads.remove_gang(event.id)
+        for gang_id in dict.fromkeys((workload, event.id)):
             self.touch(gang_id)
 
     def _bind_failed(self, event: ev.BindFailed) -> None:
-        pod = self.roster.pods.get(event.uid)
+        pod = self.workloads.pods.get(event.uid)
         if pod is None or pod.node:
             return
         placement = self.cluster.placements.get(event.uid)
@@ -345,7 +345,7 @@ class State:
             self.cluster.leave(placement.slot)
         self.cluster.avoided.setdefault(event.uid, {})[event.node] = event.retry_at_ms
         self.sync(pod)
-        self.touch(self.roster.root_of(pod))
+        self.touch(self.workloads.workload_of(pod))
 
     def _put_queue(self, event: ev.QueueChanged) -> None:
         old = self.shares.tree.written.get(event.queue.name)
@@ -360,9 +360,9 @@ class State:
 
     def _queues_changed(self) -> None:
         """Everybody may wait in another line now, and what was refused may fit."""
-        self.order.renew()
-        for root in self.pending.roots():
-            self.touch(root)
+        self.queue_order.renew()
+        for workload in self.queue.workloads():
+            self.touch(workload)
         self.cluster.freed += 1
 
     def _remove_node(self, event: ev.NodeRemoved) -> None:

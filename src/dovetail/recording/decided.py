@@ -119,19 +119,19 @@ def _found(runs: Sequence[RecordedRun], decision: str) -> tuple[RecordedRun, int
 
 def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> DecidedRun:
     """Tell what the step was told, look around, and let it decide without further events, which is the same."""
-    state, roots = player.state, list[str]()
+    state, workloads = player.state, list[str]()
     told = tuple(_event(state, event) for event in line.events)
     call, standings = line, tuple[QueueStanding, ...]()
     if not line.raised:
         tell(state, line.events, line.now_ms)
         call = replace(line, events=())
-        roots, standings = state.pending.ordered(), tuple(state.shares.standings(state.now_ms))
-    waiting = [_waiting(state, root) for root in roots]
-    root_of = {pod.uid: root for root in roots for pod in state.roster.members(root)}
+        workloads, standings = state.queue.ordered(), tuple(state.shares.standings(state.now_ms))
+    waiting = [_waiting(state, workload) for workload in workloads]
+    workload_of = {pod.uid: workload for workload in workloads for pod in state.workloads.members(workload)}
     decisions = player.call(segment, number, call)
     about: dict[str, list[str]] = {}
     for decision in decisions:
-        about.setdefault(root_of.get(_concerns(decision), ""), []).append(described(state, decision))
+        about.setdefault(workload_of.get(_concerns(decision), ""), []).append(described(state, decision))
     return DecidedRun(
         run=segment.brief.run,
         step=line.step,
@@ -141,7 +141,8 @@ def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> 
         told=told,
         standings=standings,
         waiting=tuple(
-            replace(one, decided=tuple(about.get(root, ()))) for root, one in zip(roots, waiting, strict=True)
+            replace(one, decided=tuple(about.get(workload, ())))
+            for workload, one in zip(workloads, waiting, strict=True)
         ),
         decided=tuple(described(state, decision) for decision in decisions),
         rooms=tuple(_room(state, reservation) for reservation in state.reservations),
@@ -160,29 +161,29 @@ def _concerns(decision: Decision) -> str:
     return decision.uids[0]
 
 
-def _waiting(state: State, root: str) -> RecordedWaiting:
-    members, placements = state.roster.members(root), state.cluster.placements
-    refusal = state.pending.refusal(root)
+def _waiting(state: State, workload: str) -> RecordedWaiting:
+    members, placements = state.workloads.members(workload), state.cluster.placements
+    refusal = state.queue.refusal(workload)
     return RecordedWaiting(
-        job=_job(state, root),
+        job=_job(state, workload),
         queue=state.shares.queue_of(members[0]) if members else "",
         pods=sum(1 for pod in members if not pod.node and pod.uid not in placements),
         before="" if refusal is None else refused(refusal),
     )
 
 
-def _job(state: State, root: str) -> str:
+def _job(state: State, workload: str) -> str:
     """ "namespace/name" of a gang or of a pod."""
-    if root.startswith(LONE):
-        return pod_names(state, (root.removeprefix(LONE),))
-    gang = state.roster.gangs.get(root)
-    return root if gang is None else f"{gang.namespace}/{gang.name}"
+    if workload.startswith(LONE):
+        return pod_names(state, (workload.removeprefix(LONE),))
+    gang = state.workloads.gangs.get(workload)
+    return workload if gang is None else f"{gang.namespace}/{gang.name}"
 
 
 def _room(state: State, reservation: Reservation) -> RecordedRoom:
     names, expected = state.cluster.nodes.names, reservation.expected
     return RecordedRoom(
-        job=_job(state, reservation.root),
+        job=_job(state, reservation.workload),
         queue=reservation.queue,
         nodes=tuple(dict.fromkeys(names[slot] for slot in reservation.slots)),
         start_ms=expected.start_ms,
@@ -196,7 +197,7 @@ def _event(state: State, event: Event) -> str:
     """What kind of event it is, and of what it tells: `PodChanged team-a/train-0`."""
     first = getattr(event, fields(event)[0].name)
     if isinstance(first, str):
-        pod = state.roster.pods.get(first)
+        pod = state.workloads.pods.get(first)
         name = first if pod is None else pod.key
     else:
         name = getattr(first, "key", "") or getattr(first, "name", "")

@@ -205,5 +205,5 @@ def refused(refusal: Refusal) -> str:
 
 def pod_names(state: State, uids: tuple[str, ...]) -> str:
     """The pods in words: their keys where they are known."""
-    pods = state.roster.pods
+    pods = state.workloads.pods
     return ", ".join(pods[uid].key if uid in pods else f"pod {uid}" for uid in uids)

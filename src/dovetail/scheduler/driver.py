@@ -118,7 +118,7 @@ class Driver:
                 metrics.count(metrics.DECISIONS, kind.__name__.lower(), times=times)
             for decision in decisions:
                 self._carry_out(decision)
-            self._preemptions.note(events, self.state.roster)
+            self._preemptions.note(events, self.state.workloads)
             if self.state.busy:
                 await asyncio.sleep(0)
                 continue
@@ -152,7 +152,7 @@ class Driver:
                     self._divider.wish(decision.uid, None)
                 if ref is not None:
                     self._bind(self._named(decision), BindTarget(ref.namespace, ref.name, ref.uid))
-                if decision.gang and not self.state.roster.has_started(decision.gang):
+                if decision.gang and not self.state.workloads.has_started(decision.gang):
                     self._starting[decision.gang] = decision.level
             case Hold():
                 self._report_hold(decision)
@@ -166,7 +166,7 @@ class Driver:
     def _bind(self, bind: Bind, target: BindTarget) -> None:
         """An older "unschedulable" must not be written after the bind, nor that it is to go there. What decides about
         the pod is what was in force when it was decided, however long the bind takes."""
-        queue = self.state.shares.queue_of(self.state.roster.pods[bind.uid])
+        queue = self.state.shares.queue_of(self.state.workloads.pods[bind.uid])
         record = self._mirror.feed.decided(bind.uid, queue, bind.node, wire.devices(bind))
         late = [key for key in (f"condition/{bind.uid}", nominations.key(bind.uid)) if self.reporter.writes(key)]
         if not late:
@@ -215,7 +215,7 @@ class Driver:
 
     def _let_go(self, uid: str) -> None:
         """Of a pod that waits, devices that will not become ready."""
-        pod = self.state.roster.pods.get(uid)
+        pod = self.state.workloads.pods.get(uid)
         stuck = self.state.cluster.claims.stuck(pod) if pod is not None and pod.device_claims else []
         if pod is not None and stuck:
             self._tasks.create_task(self.binder.let_go(stuck, uid, claim_key(pod)))
@@ -228,16 +228,16 @@ class Driver:
 
     def _note_starts(self, events: list[Event]) -> None:
         """Tell of gangs that have started: when their pods are seen bound, however many attempts that took."""
-        roster = self.state.roster
+        workload_index = self.state.workloads
         for event in events:
             match event:
                 case PodChanged(pod) if pod.gang and pod.node:
-                    root = roster.root_of(pod)
-                    if root in self._starting and roster.has_started(root):
-                        level = self._starting.pop(root)
+                    workload = workload_index.workload_of(pod)
+                    if workload in self._starting and workload_index.has_started(workload):
+                        level = self._starting.pop(workload)
                         where = f" inside one {level}" if level else ""
-                        count = sum(1 for member in roster.members(root) if member.node)
-                        for gang_id in roster.tree(root):
+                        count = sum(1 for member in workload_index.members(workload) if member.node)
+                        for gang_id in workload_index.tree(workload):
                             self._group(gang_id, True, "Scheduled", f"{count} pods were bound{where}")
                 case GangRemoved(gang_id):
                     self._starting.pop(gang_id, None)
@@ -262,8 +262,8 @@ class Driver:
             path = kinds.PODS.path(ref.namespace, ref.name, "status")
             self.reporter.put(f"condition/{uid}", StepReport("condition", "PATCH", path, body))
             self._events.put(target, EventKind.HELD, message, step=hold.step)
-        if not self.state.roster.has_started(hold.gang):
-            for gang_id in self.state.roster.tree(hold.gang):
+        if not self.state.workloads.has_started(hold.gang):
+            for gang_id in self.state.workloads.tree(hold.gang):
                 self._group(gang_id, False, "Unschedulable", message)
 
     def _group(self, gang_id: str, status: bool, reason: str, message: str) -> None:

@@ -74,7 +74,7 @@ class Endpoints:
     def _measure(self, driver: Driver) -> None:
         for reflector in self._reflectors:
             metrics.STALENESS_SECONDS.labels(str(reflector.resource)).set(reflector.staleness_s())
-        waiting, parked = driver.state.pending.lengths()
+        waiting, parked = driver.state.queue.lengths()
         metrics.PENDING.labels("queued").set(waiting)
         metrics.PENDING.labels("refused").set(parked)
         metrics.DIFFERENCES.set(driver.differences)

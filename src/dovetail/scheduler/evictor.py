@@ -53,13 +53,13 @@ Result = Literal["evicted", "gone", "refused", "withdrawn", "not leader"]
 
 
 class Victim(Struct, frozen=True):
-    """A pod that is to leave its node, for `root` (the gang, or the lone pod's uid, that gets the room; of a gang that
-    is released, or broken, that gang itself). `note` says for whom and why, `step` is when it was decided, and
+    """A pod that is to leave its node, for `workload` (the gang, or the lone pod's uid, that gets the room; of a gang
+    that is released, or broken, that gang itself). `note` says for whom and why, `step` is when it was decided, and
     `preemptor` one of the pods that get the room."""
 
     target: BindTarget
     cause: Cause | Literal["release", "broken"]
-    root: str
+    workload: str
     note: str
     step: int
     preemptor: BindTarget | None = None
@@ -94,9 +94,9 @@ class Evictor:
         if len(victims) == 1 or await self._agreed(victims):
             await asyncio.gather(*(self._carry_out(victim) for victim in victims))
 
-    def withdraw(self, root: str) -> None:
+    def withdraw(self, workload: str) -> None:
         """Whoever was to have the room wants it no more: who was not evicted yet stays."""
-        self._wanted = {uid: victim for uid, victim in self._wanted.items() if victim.root != root}
+        self._wanted = {uid: victim for uid, victim in self._wanted.items() if victim.workload != workload}
 
     async def _agreed(self, victims: Sequence[Victim]) -> bool:
         """Whether each of them could be evicted now. If not, all stay, and one is told as failed."""

@@ -60,7 +60,7 @@ class Preemptions:
 
     def evict(self, evict: Evict) -> None:
         """Who gets the room is told first: it is to wait for the nodes that are held for it."""
-        root = evict.gang or (evict.nominations[0][0] if evict.nominations else "")
+        workload = evict.gang or (evict.nominations[0][0] if evict.nominations else "")
         note = given_way(evict)
         for uid, node in evict.nominations:
             self._nominations.put(uid, node, evict.step)
@@ -72,7 +72,7 @@ class Preemptions:
         preemptor = self._target(evict.nominations[0][0]) if evict.nominations else None
         targets = self._targets(evict.uids)
         if targets:
-            victims = [Victim(target, evict.cause, root, note, evict.step, preemptor) for target in targets]
+            victims = [Victim(target, evict.cause, workload, note, evict.step, preemptor) for target in targets]
             self._spawn(self._evictor.evict(victims))
 
     def give_up(self, given_up: Unnominate) -> None:
@@ -94,11 +94,11 @@ class Preemptions:
     def bind_failed(self, uid: str) -> None:
         self._nominations.bind_failed(uid)
 
-    def note(self, events: Iterable[Event], roster: WorkloadIndex) -> None:
+    def note(self, events: Iterable[Event], workload_index: WorkloadIndex) -> None:
         """What happened, of which the core has decided already. When this process begins to lead all pods are looked
         at: the one before may have nominated some."""
         changed = [event.pod for event in events if isinstance(event, PodChanged)]
-        for pod in changed if self._has_led else roster.pods.values():
+        for pod in changed if self._has_led else workload_index.pods.values():
             self._nominations.seen(pod)
         self._has_led = True
         for event in events:

@@ -166,9 +166,9 @@ def _drift(status: dict[str, Any]) -> tuple[Any, ...]:
 
 def head_of(state: State, standing: QueueStanding) -> tuple[str, str, Expected | None] | None:
     """The first job of a queue that waits: its name, why in a word, and when it is expected to start."""
-    members = state.roster.members(standing.head) if standing.head else []
+    members = state.workloads.members(standing.head) if standing.head else []
     if not members:
         return None
-    gang, refusal = state.roster.gangs.get(standing.head), state.pending.refusal(standing.head)
+    gang, refusal = state.workloads.gangs.get(standing.head), state.queue.refusal(standing.head)
     name = f"{gang.namespace}/{gang.name}" if gang is not None else min(pod.key for pod in members)
     return name, refusal.reason.code if refusal is not None else "", refusal.expected if refusal is not None else None

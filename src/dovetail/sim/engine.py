@@ -91,7 +91,7 @@ class Simulation(VirtualClock):
         return acted
 
     def _carry_out(self, decision: Decision) -> None:
-        pods = self.state.roster.pods
+        pods = self.state.workloads.pods
         match decision:
             case Bind(uid, node, made=made):
                 fate, i = self._owner[uid]
@@ -117,5 +117,5 @@ class Simulation(VirtualClock):
         """A job whose pods are told to end ends as a whole."""
         for fate in {fate.number: fate for fate, _ in map(self._owner.__getitem__, uids)}.values():
             for uid in self._uids[fate.number]:
-                self._told.append(PodChanged(replace(self.state.roster.pods[uid], deleting=True)))
+                self._told.append(PodChanged(replace(self.state.workloads.pods[uid], deleting=True)))
             self.evict(fate, max(pod.work.grace_ms for pod in fate.job.pods))

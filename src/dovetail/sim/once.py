@@ -40,5 +40,5 @@ class Once(Simulation):
         for fate in self.result.fates:
             if fate.waiting:
                 pod = fate.job.pods[0]
-                fate.refusal = self.state.pending.refusal(self.state.roster.root_of(pod))
+                fate.refusal = self.state.queue.refusal(self.state.workloads.workload_of(pod))
         return True

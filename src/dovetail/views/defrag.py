@@ -69,13 +69,13 @@ def for_job(state: State, key: str) -> Defrag:
     job = find_jobs(state, key)[0]
     if not job.waiting:
         raise JobNotFound(f"{job.name} does not wait: {not_waiting(job)}")
-    refusal = blocked(state, job.root, job.queue, job.waiting, state.roster.distinct(job.waiting))
+    refusal = blocked(state, job.workload, job.queue, job.waiting, state.workloads.distinct(job.waiting))
     groups: list[Group] = []
     if refusal is None:
-        groups = [group for group in state.roster.groups(job.root) if complete(group)]
+        groups = [group for group in state.workloads.groups(job.workload) if complete(group)]
     found: MovePlan | NoPlan = NoPlan(str(refusal or Reason.GANG_INCOMPLETE.text), proven=True)
     for group in groups:
-        found = plan(state, group, job.root)
+        found = plan(state, group, job.workload)
         if isinstance(found, NoPlan) or found.steps:
             break
     names = {pod.uid: pod.key for pod in job.pods}
@@ -87,10 +87,10 @@ def _beside_room(state: State, job: JobView) -> Iterator[str]:
     fixed = not all(map(state.shares.preemptible, job.waiting))
     refusal = None
     if job.queue in state.shares.tree.queues:
-        refusal = beyond(state, job.root, job.queue, state.wanted(job.root), fixed)
+        refusal = beyond(state, job.workload, job.queue, state.wanted(job.workload), fixed)
     if refusal is not None:
         yield f"room is not all that it waits for: {refusal}"
-    if ahead := state.pending.before(job.root):
+    if ahead := state.queue.before(job.workload):
         which = "a job before it" if ahead == 1 else f"{ahead} jobs before it"
         yield f"{which} in the line may take the room: dovetail priority {job.name}"
 
@@ -108,7 +108,7 @@ def for_shape(state: State, shape: ShapeView, beside: Beside) -> Defrag:
             best = found
     why = "; ".join(dict.fromkeys(one.why for one in none))
     names = {f"{i}": f"pod {i + 1}" for i in range(shape.pods)}
-    others = ("those who wait may take the room before anybody comes for it",) if state.pending.roots() else ()
+    others = ("those who wait may take the room before anybody comes for it",) if state.queue.workloads() else ()
     return _told(state, "", shape, best or NoPlan(why, all(one.proven for one in none)), names, *others)
 
 
@@ -123,12 +123,12 @@ def _told(
     """`names` are those of the pods that get room, by uid."""
     if isinstance(found, NoPlan):
         return Defrag(job, shape, False, (), 0.0, (), found.why, found.proven, ())
-    roster, queue_of = state.roster, state.shares.queue_of
+    index, queue_of = state.workloads, state.shares.queue_of
     steps = tuple(
         MoveStep(
-            name_of(state, step.root),
-            queue_of(roster.pods[step.moves[0].uid]),
-            tuple(PodMove(roster.pods[one.uid].key, one.source, one.target, _known(state, one)) for one in step.moves),
+            name_of(state, step.workload),
+            queue_of(index.pods[step.moves[0].uid]),
+            tuple(PodMove(index.pods[one.uid].key, one.source, one.target, _known(state, one)) for one in step.moves),
             _minutes(step.lost_milli_ms),
         )
         for step in found.steps
@@ -147,7 +147,7 @@ def _known(state: State, move: Move) -> tuple[int, ...]:
 def _without_owner(state: State, found: MovePlan) -> Iterator[str]:
     for step in found.steps:
         for move in step.moves:
-            pod = state.roster.pods[move.uid]
+            pod = state.workloads.pods[move.uid]
             if not pod.owner:
                 yield f"{pod.key} has no controller: whoever made it has to make it anew"
 

@@ -96,8 +96,8 @@ class ForecastVictim(Struct, frozen=True):
 
 
 class Forecast(Struct):
-    """`starts` by root, in the order in which they start, then those of which none can be given. `held_milli` are the
-    GPUs that each queue holds after the next step. `whole` is false where it was looked no further."""
+    """`starts` by workload, in the order in which they start, then those of which none can be given. `held_milli` are
+    the GPUs that each queue holds after the next step. `whole` is false where it was looked no further."""
 
     now_ms: int
     starts: dict[str, Start] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def forecast(
     watch: Watch = lambda started, waiting: None,
     most: int = MOST_MOMENTS,
 ) -> Forecast:
-    """Look ahead from a checkpoint until nobody waits, nothing ends any more, or all of the `wanted` roots have
+    """Look ahead from a checkpoint until nobody waits, nothing ends any more, or all of the `wanted` workloads have
     started; at `most` so many moments. `watch` is told how many jobs have started, and of how many."""
     return _Ahead(restore(unhurried(policy), checkpoint), now_ms, most).run(wanted, watch)
 
@@ -135,7 +135,7 @@ class _Ahead:
         self._most = most
         self._now_ms = self._at_ms = max(now_ms, state.now_ms)
         self._found = Forecast(self._now_ms)
-        self._waiting = {job.root: job for job in waiting_jobs(state)}
+        self._waiting = {job.workload: job for job in waiting_jobs(state)}
         self._ends: list[tuple[int, str, Sure, str]] = []
         self._ended_on: dict[str, list[_End]] = {}
         self._lately: list[_End] = []
@@ -168,9 +168,9 @@ class _Ahead:
             self._pass_time(due_ms)
         self._found.until_ms = self._at_ms
         if wanted is None or left & set(wanted):
-            for root in sorted(left, key=lambda root: (self._waiting[root].since_ms, root)):
-                if wanted is None or root in wanted:
-                    self._found.starts[root] = self._without_start(self._waiting[root])
+            for workload in sorted(left, key=lambda workload: (self._waiting[workload].since_ms, workload)):
+                if wanted is None or workload in wanted:
+                    self._found.starts[workload] = self._without_start(self._waiting[workload])
         return self._found
 
     def _next_step(self) -> None:
@@ -179,7 +179,9 @@ class _Ahead:
         for decision in step(state, (), self._at_ms):
             self._carry_out(decision)
         self._start_placed(at_once=True)
-        self._refusals = {root: told for root in self._waiting if (told := state.pending.refusal(root)) is not None}
+        self._refusals = {
+            workload: told for workload in self._waiting if (told := state.queue.refusal(workload)) is not None
+        }
         for name in state.shares.tree.in_order():
             self._found.held_milli[name] = state.shares.allocated(name).get(GPU, 0)
         # Numbers in refusals need not be of the last moment: they would be worked out for everybody at every moment.
@@ -198,39 +200,39 @@ class _Ahead:
         self._start_placed(at_once=False)
 
     def _start_placed(self, *, at_once: bool) -> None:
-        for root, places in self._placed.items():
-            if root in self._waiting and root not in self._found.starts:
-                refusal = None if at_once else self._refusals.get(root)
-                expected = self._expected(root, places)
-                self._found.starts[root] = Start(self._waiting[root], expected, at_once, tuple(places), refusal)
+        for workload, places in self._placed.items():
+            if workload in self._waiting and workload not in self._found.starts:
+                refusal = None if at_once else self._refusals.get(workload)
+                expected = self._expected(workload, places)
+                self._found.starts[workload] = Start(self._waiting[workload], expected, at_once, tuple(places), refusal)
         self._placed.clear()
 
     def _carry_out(self, decision: Decision) -> None:
         state, now_ms = self._state, self._at_ms
         match decision:
             case Bind(uid, node, made=made):
-                pod = state.roster.pods[uid]
+                pod = state.workloads.pods[uid]
                 held = gpus_of(state, pod)
                 place = ForecastPlace(pod.key, node, held.gpus or (), held.mbps or 0, held.ideal_mbps or 0)
-                self._placed.setdefault(state.roster.root_of(pod), []).append(place)
+                self._placed.setdefault(state.workloads.workload_of(pod), []).append(place)
                 by_claim = made.resources if made is not None else ()
                 bound = replace(pod, node=node, bound_ms=now_ms, by_claim=by_claim)
                 self._told.append(PodChanged(bound))
                 self._expect_end(bound, self._sure_of(node))
             case Evict(gang, uids):
-                root = gang or state.roster.root_of(state.roster.pods[decision.nominations[0][0]])
-                self._given_way_to.add(root)
-                pods = [state.roster.pods[uid] for uid in uids]
+                workload = gang or state.workloads.workload_of(state.workloads.pods[decision.nominations[0][0]])
+                self._given_way_to.add(workload)
+                pods = [state.workloads.pods[uid] for uid in uids]
                 self._found.victims += [
                     ForecastVictim(
-                        pod.key, pod.node, dict(state.shares.amounts(pod.uid)).get(GPU, 0), name_of(state, root),
+                        pod.key, pod.node, dict(state.shares.amounts(pod.uid)).get(GPU, 0), name_of(state, workload),
                         decision.cause, now_ms, decision.lost_milli_ms, decision.message,
                     )
                     for pod in pods
                 ]  # fmt: skip
                 self._end_early(pods)
             case Release(_, uids):
-                self._end_early([state.roster.pods[uid] for uid in uids])
+                self._end_early([state.workloads.pods[uid] for uid in uids])
 
     def _end_early(self, pods: list[Pod]) -> None:
         """The pods are told to end, and have their grace for it."""
@@ -267,7 +269,7 @@ class _Ahead:
         self._lately = []
         while self._ends and self._ends[0][0] <= due_ms:
             ended_ms, uid, sure, basis = heapq.heappop(self._ends)
-            pod = self._state.roster.pods.get(uid)
+            pod = self._state.workloads.pods.get(uid)
             if pod is None or not pod.node:
                 continue
             end = _End(pod.key, ended_ms, sure, basis)
@@ -281,11 +283,11 @@ class _Ahead:
     def _sure_of(self, node: str) -> Sure:
         return max((end.sure for end in self._ended_on.get(node, ())), key=_ORDER.index, default=Sure.KNOWN)
 
-    def _expected(self, root: str, places: list[ForecastPlace]) -> Expected:
+    def _expected(self, workload: str, places: list[ForecastPlace]) -> Expected:
         """Of a job that starts at this moment."""
         if self._at_ms == self._now_ms:
             return Expected(Sure.KNOWN, self._at_ms, _NOW)
-        if root in self._given_way_to:
+        if workload in self._given_way_to:
             return Expected(Sure.LEARNED, self._at_ms, _AFTER_EVICTIONS)
         nodes = dict.fromkeys(place.node for place in places)
         # Whoever starts where nobody ended waited for its queue, or for another kind of end.
@@ -299,9 +301,9 @@ class _Ahead:
 
     def _without_start(self, job: JobView) -> Start:
         """Why no start can be given to a job that still waits at the end."""
-        now, last = job_of(self._state, job.root), self._state.pending.refusal(job.root)
+        now, last = job_of(self._state, job.workload), self._state.queue.refusal(job.workload)
         expected = Expected(Sure.UNKNOWN, 0, self._why_none(now, last))
-        return Start(job, expected, refusal=self._refusals.get(job.root, last))
+        return Start(job, expected, refusal=self._refusals.get(job.workload, last))
 
     def _why_none(self, job: JobView, refusal: Refusal | None) -> str:
         if not self._found.whole:

@@ -38,7 +38,7 @@ class JobView(Struct, frozen=True):
     """`name` is NAMESPACE/NAME. `pods` are all that are known of it, `waiting` those of ours that have no place;
     `gpus_milli` is what these will be counted with in their `queue`, which may not exist."""
 
-    root: str
+    workload: str
     name: str
     queue: str
     pods: tuple[Pod, ...]
@@ -55,56 +55,58 @@ class JobView(Struct, frozen=True):
         return min((pod.created_ms for pod in self.waiting), default=0)
 
 
-def job_of(state: State, root: str) -> JobView:
-    """The job of a root that has pods."""
-    pods = state.roster.members(root)
+def job_of(state: State, workload: str) -> JobView:
+    """The job of a workload that has pods."""
+    pods = state.workloads.members(workload)
     waiting = [pod for pod in pods if pod.managed and not pod.node and pod.uid not in state.cluster.placements]
     gpus_milli = state.shares.wanted(waiting).get(GPU, 0)
-    return JobView(root, name_of(state, root), state.shares.queue_of(pods[0]), tuple(pods), tuple(waiting), gpus_milli)
+    return JobView(
+        workload, name_of(state, workload), state.shares.queue_of(pods[0]), tuple(pods), tuple(waiting), gpus_milli
+    )
 
 
-def name_of(state: State, root: str) -> str:
-    """What people call a root: NAMESPACE/NAME. The id of a gang that nobody has declared yet ends with the same."""
-    if root.startswith(LONE) or root in state.roster.gangs:
-        return state.roster.name_of(root)
-    namespace = state.roster.members(root)[0].namespace
-    return f"{namespace}/{root.partition(f'/{namespace}/')[2] or root}"
+def name_of(state: State, workload: str) -> str:
+    """What people call a workload: NAMESPACE/NAME. The id of a gang that nobody has declared yet ends with the same."""
+    if workload.startswith(LONE) or workload in state.workloads.gangs:
+        return state.workloads.name_of(workload)
+    namespace = state.workloads.members(workload)[0].namespace
+    return f"{namespace}/{workload.partition(f'/{namespace}/')[2] or workload}"
 
 
 def waiting_jobs(state: State) -> list[JobView]:
     """Everybody of ours who waits."""
-    roots = dict.fromkeys(
-        state.roster.root_of(pod)
-        for pod in state.roster.pods.values()
+    workloads = dict.fromkeys(
+        state.workloads.workload_of(pod)
+        for pod in state.workloads.pods.values()
         if pod.managed and not pod.node and pod.uid not in state.cluster.placements
     )
-    return [job_of(state, root) for root in roots]
+    return [job_of(state, workload) for workload in workloads]
 
 
 def find_pod(state: State, key: str) -> Pod:
     """The pod "namespace/name". Raises NotFound."""
-    for pod in state.roster.pods.values():
+    for pod in state.workloads.pods.values():
         if pod.key == key:
             return pod
-    near = nearest(key, (pod.key for pod in state.roster.pods.values()))
+    near = nearest(key, (pod.key for pod in state.workloads.pods.values()))
     raise JobNotFound(f"pod {key} does not exist or is finished{near}")
 
 
 def find_jobs(state: State, key: str) -> list[JobView]:
     """The job "namespace/name": a pod, the gang of this name, or all that an object of this name made; who waits comes
     first, the oldest first of these. Raises NotFound."""
-    roots: dict[str, None] = {}
+    workloads: dict[str, None] = {}
     names: dict[str, None] = {}
-    for pod in state.roster.pods.values():
-        root = state.roster.root_of(pod)
+    for pod in state.workloads.pods.values():
+        workload = state.workloads.workload_of(pod)
         called = {pod.name, *(value for label, value in pod.labels if label in OWNER_LABELS)}
-        own = {f"{pod.namespace}/{one}" for one in called} | ({name_of(state, root)} if pod.gang else set())
+        own = {f"{pod.namespace}/{one}" for one in called} | ({name_of(state, workload)} if pod.gang else set())
         names.update(dict.fromkeys(own))
         if key in own:
-            roots[root] = None
-    if not roots:
+            workloads[workload] = None
+    if not workloads:
         raise JobNotFound(f"no pod, gang or job {key} exists that is not finished{nearest(key, names)}")
-    jobs = [job_of(state, root) for root in roots]
+    jobs = [job_of(state, workload) for workload in workloads]
     return sorted(jobs, key=lambda job: (not job.waiting, job.since_ms, job.name))
 
 

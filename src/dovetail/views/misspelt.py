@@ -17,7 +17,7 @@ def of_scheduler(state: State, pod: Pod, schedulers: Mapping[str, str], ours: st
     named = schedulers.get(pod.key, "")
     if not named:
         return ()
-    binding = {schedulers.get(one.key, "") for one in state.roster.pods.values() if one.node and not one.managed}
+    binding = {schedulers.get(one.key, "") for one in state.workloads.pods.values() if one.node and not one.managed}
     if named in binding:
         return (f"it names {shown(named)!r}, which has bound other pods here; ours is {ours!r}",)
     known = sorted((binding | {ours}) - {""})
@@ -30,8 +30,8 @@ def of_refusal(state: State, pod: Pod, refusal: Refusal) -> tuple[str, ...]:
         queue = state.shares.queue_of(pod)
         near = nearest(queue, sorted(state.shares.tree.queues))
         return (f"no queue is called {shown(queue)!r}: nearest is {near!r}",)
-    if refusal.reason is Reason.GANG_MISSING and pod.gang not in state.roster.gangs:
-        gangs = sorted(gang.id for gang in state.roster.gangs.values() if gang.namespace == pod.namespace)
+    if refusal.reason is Reason.GANG_MISSING and pod.gang not in state.workloads.gangs:
+        gangs = sorted(gang.id for gang in state.workloads.gangs.values() if gang.namespace == pod.namespace)
         near = nearest(pod.gang, gangs)
         return (f"no gang is called {shown(pod.gang)!r}: nearest is {near!r}",) if near else ()
     return ()

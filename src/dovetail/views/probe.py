@@ -85,7 +85,7 @@ class Probe:
 
     def copies(self, pod: Pod, where: Mask) -> NDArray[np.int64]:
         """How many such pods each of these nodes takes now."""
-        row = self.state.rows.of(self.cluster.shape_of(pod))
+        row = self.state.score_cache.of(self.cluster.shape_of(pod))
         return np.where(where & self.open, row.copies(), 0)
 
     def allocatable(self, resource: str) -> NDArray[np.int64]:

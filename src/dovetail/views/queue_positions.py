@@ -51,20 +51,20 @@ def line(state: State, now_ms: int, queue: str = "", watch: Watch = lambda start
     """Those who wait in a queue or below it, or everywhere. Raises NotFound."""
     if queue:
         queue_named(state, queue)
-    order = state.pending.ordered()
+    order = state.queue.ordered()
     found = forecast(take(state), state.policy, now_ms, watch=watch)
     jobs = tuple(
-        _waiting(state, position, found.starts[root])
-        for position, root in enumerate(order, 1)
-        if root in found.starts and inside(state, found.starts[root].job.queue, queue)
+        _waiting(state, position, found.starts[workload])
+        for position, workload in enumerate(order, 1)
+        if workload in found.starts and inside(state, found.starts[workload].job.queue, queue)
     )
     return QueuePosition(queue, now_ms, jobs, found.whole)
 
 
 def _waiting(state: State, position: int, start: Start) -> WaitingWorkload:
-    job, refusal = job_of(state, start.job.root), start.refusal
+    job, refusal = job_of(state, start.job.workload), start.refusal
     return WaitingWorkload(
-        position, job.name, job.queue, job.user, len(job.waiting), job.gpus_milli, state.precedence(job.root)[0],
+        position, job.name, job.queue, job.user, len(job.waiting), job.gpus_milli, state.precedence(job.workload)[0],
         start.state,
         PLACED if start.at_once else refusal.reason.code if refusal is not None else "",
         str(refusal) if refusal is not None else "",

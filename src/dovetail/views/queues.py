@@ -23,10 +23,10 @@ def inside(state: State, queue: str, above: str) -> bool:
 
 
 def heads(state: State) -> dict[str, str]:
-    """Of each queue in which somebody waits, or below it, the root that is tried first."""
+    """Of each queue in which somebody waits, or below it, the workload that is tried first."""
     tree, found = state.shares.tree, dict[str, str]()
-    for root in state.pending.ordered():
-        queue = state.shares.queue_of(state.roster.members(root)[0])
+    for workload in state.queue.ordered():
+        queue = state.shares.queue_of(state.workloads.members(workload)[0])
         for name in tree.path(queue) if queue in tree.queues else ():
-            found.setdefault(name, root)
+            found.setdefault(name, workload)
     return found

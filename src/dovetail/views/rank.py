@@ -93,15 +93,15 @@ class RankView(Struct, frozen=True):
 def rank(state: State, key: str, now_ms: int) -> RankView:
     """The place of the job "namespace/name" in the line. Raises NotFound where it does not exist or does not wait."""
     job = find_jobs(state, key)[0]
-    order = state.pending.ordered()
-    if job.root not in order:
+    order = state.queue.ordered()
+    if job.workload not in order:
         raise JobNotFound(f"{job.name} does not wait: {not_waiting(job)}")
-    line, position = state.pending.line(job.root), order.index(job.root)
+    line, position = state.queue.line(job.workload), order.index(job.workload)
     view = _Comparing(state, job, now_ms)
-    priority, _, since_ms = state.rank(job.root)
+    priority, _, since_ms = state.rank(job.workload)
     return RankView(
         job.name, job.queue, line[1] if line is not None else "", position + 1, len(order), priority, since_ms,
-        tuple(view.levels()), tuple(view.before(root) for root in order[:position]),
+        tuple(view.levels()), tuple(view.before(workload) for workload in order[:position]),
         tuple(view.overtaking(order)),
     )  # fmt: skip
 
@@ -132,30 +132,30 @@ class _Comparing:
             name, name_of(self._state, head), standing, record.priority, _gpus(ratio), record.weight, created_ms
         )
 
-    def _key(self, queue: str, root: str) -> tuple[int, int, int, int]:
-        return self._shares.entitlements.key(queue, self._wanted(root))
+    def _key(self, queue: str, workload: str) -> tuple[int, int, int, int]:
+        return self._shares.quota.key(queue, self._wanted(workload))
 
-    def _wanted(self, root: str) -> Mapping[str, int]:
-        return self._state.wanted(root)
+    def _wanted(self, workload: str) -> Mapping[str, int]:
+        return self._state.wanted(workload)
 
-    def _by(self, queue: str, root: str, other: str, other_root: str) -> By:
+    def _by(self, queue: str, workload: str, other: str, other_root: str) -> By:
         """The first term in which two siblings differ."""
-        mine, theirs = self._key(queue, root), self._key(other, other_root)
+        mine, theirs = self._key(queue, workload), self._key(other, other_root)
         return next((by for by, a, b in zip(_TERMS, mine, theirs, strict=True) if a != b), "queue age")
 
-    def before(self, root: str) -> Before:
+    def before(self, workload: str) -> Before:
         """Why another job is tried before this one."""
-        other = job_of(self._state, root)
+        other = job_of(self._state, workload)
         by, text = self._against(other)
         return Before(other.name, other.queue, by, text)
 
     def _against(self, other: JobView) -> tuple[By, str]:
-        state, pending = self._state, self._state.pending
-        line, theirs = pending.line(self._job.root), pending.line(other.root)
+        state, pending = self._state, self._state.queue
+        line, theirs = pending.line(self._job.workload), pending.line(other.workload)
         if other.queue not in self._tree.queues or not self._tree.leaf(other.queue):
             return "no queue", "its queue takes no jobs: it is only told so"
         if line == theirs:
-            mine, theirs_rank = state.rank(self._job.root), state.rank(other.root)
+            mine, theirs_rank = state.rank(self._job.workload), state.rank(other.workload)
             if mine.priority != theirs_rank.priority:
                 return "priority", f"priority {theirs_rank.priority} is above {mine.priority}"
             if mine.level != theirs_rank.level:
@@ -169,17 +169,17 @@ class _Comparing:
                 f"{_gpus(used):g}"
             )
         own, others = self._parting(other.queue)
-        by = self._by(own, self._job.root, others, other.root)
-        return by, self._in_words(by, own, self._job.root, others, other.root)
+        by = self._by(own, self._job.workload, others, other.workload)
+        return by, self._in_words(by, own, self._job.workload, others, other.workload)
 
     def _parting(self, queue: str) -> tuple[str, str]:
         """The two siblings where the ways up from the job's queue and from another one meet."""
         mine, theirs = self._path[::-1], self._tree.path(queue)[::-1]
         return next((a, b) for a, b in zip(mine, theirs, strict=False) if a != b)
 
-    def _in_words(self, by: By, own: str, root: str, other: str, other_root: str) -> str:
+    def _in_words(self, by: By, own: str, workload: str, other: str, other_root: str) -> str:
         """Why `other` comes before `own`."""
-        mine, theirs = self._key(own, root), self._key(other, other_root)
+        mine, theirs = self._key(own, workload), self._key(other, other_root)
         if by == "standing":
             return f"{other} would be {STANDINGS[theirs[0]]} with it, {own} {STANDINGS[mine[0]]}"
         if by == "queue priority":
@@ -252,24 +252,24 @@ class _Comparing:
                 yield Overtaking(f"queue {own}", f"queue {', '.join(better)}", condition)
 
     def _by_priority(self, order: list[str]) -> Iterator[Overtaking]:
-        line = self._state.pending.line(self._job.root)
-        own = [root for root in order if self._state.pending.line(root) == line]
-        mine, where = self._state.precedence(self._job.root)[0], f"queue {self._job.queue}"
-        first = max(self._state.precedence(root)[0] for root in own)
-        if own[0] != self._job.root:
+        line = self._state.queue.line(self._job.workload)
+        own = [workload for workload in order if self._state.queue.line(workload) == line]
+        mine, where = self._state.precedence(self._job.workload)[0], f"queue {self._job.queue}"
+        first = max(self._state.precedence(workload)[0] for workload in own)
+        if own[0] != self._job.workload:
             condition = f"its priority is above {first}"
             yield Overtaking(self._job.name, f"all others of {where}", condition)
         yield Overtaking(f"a new job of {where}", self._job.name, f"its priority is above {mine}")
 
     def _newcomers(self) -> Iterator[Overtaking]:
         """Queues in which nobody waits, and whose jobs would come first."""
-        wanted = self._wanted(self._job.root)
+        wanted = self._wanted(self._job.workload)
         names = []
         for name in self._tree.in_order():
             if name in self._heads or not self._tree.leaf(name) or self._tree.problem(name) is not None:
                 continue
             own, other = self._parting(name) if self._path else ("", "")
-            if own and self._shares.entitlements.key(other, wanted) < self._key(own, self._heads[own]):
+            if own and self._shares.quota.key(other, wanted) < self._key(own, self._heads[own]):
                 names.append(name)
         if names:
             condition = "somebody submits one that asks for as much"

@@ -149,7 +149,9 @@ def _place(ask: Probe, pod: Pod, count: int, key: str) -> list[int]:
     pods = [replace(pod, uid=f"{pod.name}-{i}") for i in range(count)]
     group = Group(pods=pods, missing=count, required=(key,) if key else ())
     try:
-        fits = bool(count) and GangSearch(ask.cluster, ask.state.rows, ask.state.policy.search_limit).place(group)
+        fits = bool(count) and GangSearch(ask.cluster, ask.state.score_cache, ask.state.policy.search_limit).place(
+            group
+        )
     except SearchLimitReached:
         fits = False
     return [ask.cluster.placements[one.uid].slot for one in pods] if fits else []

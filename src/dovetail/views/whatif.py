@@ -41,8 +41,8 @@ class ChangeError(ValueError):
 
 
 class Hypothesis(Struct, frozen=True):
-    """`jobs` are the roots that it is about: told whether they differ or not. Of those that it takes from nodes `left`
-    says from which. `notes` say what it does not do."""
+    """`jobs` are the workloads that it is about: told whether they differ or not. Of those that it takes from nodes
+    `left` says from which. `notes` say what it does not do."""
 
     events: tuple[Event, ...]
     jobs: frozenset[str] = frozenset()
@@ -101,11 +101,14 @@ def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda 
     tell(changed, change.events, now_ms)
     without = forecast(base, state.policy, now_ms, watch=watch)
     with_it = forecast(take(changed), state.policy, now_ms, watch=watch)
-    roots = dict.fromkeys((*sorted(change.jobs), *with_it.starts, *without.starts))
-    outcomes = [_outcome(changed, change, root, without.starts.get(root), with_it.starts.get(root)) for root in roots]
+    workloads = dict.fromkeys((*sorted(change.jobs), *with_it.starts, *without.starts))
+    outcomes = [
+        _outcome(changed, change, workload, without.starts.get(workload), with_it.starts.get(workload))
+        for workload in workloads
+    ]
     told = [
-        outcome for root, outcome in zip(roots, outcomes, strict=True)
-        if outcome is not None and (root in change.jobs or outcome.effect != "as before")
+        outcome for workload, outcome in zip(workloads, outcomes, strict=True)
+        if outcome is not None and (workload in change.jobs or outcome.effect != "as before")
     ]  # fmt: skip
     before, after = set(without.victims), set(with_it.victims)
     return WhatIf(
@@ -121,7 +124,7 @@ def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda 
 
 
 def _outcome(
-    changed: State, change: Hypothesis, root: str, before: Start | None, after: Start | None
+    changed: State, change: Hypothesis, workload: str, before: Start | None, after: Start | None
 ) -> WhatifOutcome | None:
     start = after or before
     if start is None:
@@ -130,12 +133,12 @@ def _outcome(
     refusal = after.refusal if after is not None else None
     return WhatifOutcome(
         job.name, job.queue, len(job.waiting), job.gpus_milli,
-        _effect(before, after, bool(changed.roster.members(root))),
+        _effect(before, after, bool(changed.workloads.members(workload))),
         before.expected if before is not None else None,
         after.expected if after is not None else None,
         before.state if before is not None else "",
         after.state if after is not None else "",
-        change.left.get(root, ()),
+        change.left.get(workload, ()),
         after.places if after is not None else (),
         refusal.reason.code if refusal is not None else "",
         str(refusal) if refusal is not None else "",
@@ -179,7 +182,7 @@ def _gains(without: Forecast, with_it: Forecast) -> Iterable[QueueGain]:
 
 def submit(state: State, events: Sequence[Event], now_ms: int) -> Hypothesis:
     """Objects that somebody makes. Raises ChangeError where a pod of that name is there already."""
-    known = {pod.key: pod.uid for pod in state.roster.pods.values()}
+    known = {pod.key: pod.uid for pod in state.workloads.pods.values()}
     told: list[Event] = []
     uids: list[str] = []
     for event in events:
@@ -195,7 +198,7 @@ def submit(state: State, events: Sequence[Event], now_ms: int) -> Hypothesis:
                 told.append(event)
     changed = restore(state.policy, take(state))
     tell(changed, told, now_ms)
-    jobs = (changed.roster.root_of(changed.roster.pods[uid]) for uid in uids)
+    jobs = (changed.workloads.workload_of(changed.workloads.pods[uid]) for uid in uids)
     return Hypothesis(tuple(told), frozenset(jobs))
 
 
@@ -227,8 +230,8 @@ def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
     tell(changed, events, now_ms)
     left: dict[str, tuple[str, ...]] = {}
     for pod in again:
-        root = changed.roster.root_of(changed.roster.pods[restarted(pod, now_ms).uid])
-        left[root] = tuple(dict.fromkeys((*left.get(root, ()), pod.node)))
+        workload = changed.workloads.workload_of(changed.workloads.pods[restarted(pod, now_ms).uid])
+        left[workload] = tuple(dict.fromkeys((*left.get(workload, ()), pod.node)))
     return Hypothesis(tuple(events), frozenset(left), left, tuple(notes))
 
 

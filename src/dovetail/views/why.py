@@ -137,7 +137,7 @@ def why(
     """Explain the pod or job "namespace/name". `watch` is told how far a look ahead has come. `schedulers` are those
     that pods name which are not ours, `ours` is what they should. Raises NotFound."""
     jobs = find_jobs(state, key)
-    job, root = jobs[0], jobs[0].root
+    job, workload = jobs[0], jobs[0].workload
     pod = next((one for one in job.pods if one.key == key), (*job.waiting, *job.pods)[0])
     queue = state.shares.queue_of(pod) if pod.managed else ""
     answer = Why(pod.key, "", gang=_gang(state, pod), job=job.name, others=len(jobs) - 1, queue=queue)
@@ -146,7 +146,7 @@ def why(
     if not pod.managed:
         hints = of_scheduler(state, pod, schedulers, ours)
         return replace(answer, state=When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS, hints=hints)
-    before, wanted, ahead = take(state), state.wanted(root), state.pending.before(root)
+    before, wanted, ahead = take(state), state.wanted(workload), state.queue.before(workload)
     answer = replace(answer, ahead=ahead, wanted=_amounts(wanted), terms=tuple(_terms(state, queue, wanted)))
     state = restore(unhurried(state.policy), before)
     binds = {d.uid: d.node for d in step(state, (), now_ms) if isinstance(d, Bind)}
@@ -155,7 +155,7 @@ def why(
         answer = replace(answer, pod=pod.key)
     if pod.uid in binds:
         return _with_gpus(state, pod, replace(answer, state="Placed", node=binds[pod.uid]))
-    refusal = refusal_of(state, root)
+    refusal = refusal_of(state, workload)
     never = refusal.when is When.NEVER
     found = refusals.verdicts(state.cluster, pod) if refusal.nodes else []
     if never:
@@ -163,12 +163,12 @@ def why(
         found = [replace(verdict, when=When.NEVER) for verdict in found]
     rules = tuple(sorted(_rules(state, pod, found), key=lambda rule: -len(rule.nodes)))
     asked, devices = [name for name, _ in pod.request.resources], refused(state.cluster, pod, found)
-    start = None if never else forecast(before, state.policy, now_ms, {root}, watch).starts.get(root)
+    start = None if never else forecast(before, state.policy, now_ms, {workload}, watch).starts.get(workload)
     return replace(
         answer, state=refusal.when, code=refusal.reason.code, message=str(refusal), head=refusal.head, rules=rules,
         holders=holders(state.cluster, asked, found, devices), devices=devices, repartition=refusal.repartition,
         ahead=0 if never else ahead, reclaim=refusal.reclaim, expected=start.expected if start is not None else None,
-        reserved=tuple(_reserved(state, root, refusal)), hints=of_refusal(state, pod, refusal),
+        reserved=tuple(_reserved(state, workload, refusal)), hints=of_refusal(state, pod, refusal),
     )  # fmt: skip
 
 
@@ -176,12 +176,12 @@ def refused_pods(state: State, now_ms: int) -> dict[str, Refusal]:
     """By "namespace/name", what the next step tells each pod of ours that it does not place."""
     state = restore(unhurried(state.policy), take(state))
     step(state, (), now_ms)
-    return {pod.key: refusal_of(state, job.root) for job in waiting_jobs(state) for pod in job.waiting}
+    return {pod.key: refusal_of(state, job.workload) for job in waiting_jobs(state) for pod in job.waiting}
 
 
-def refusal_of(state: State, root: str) -> Refusal:
-    """What the step has told a root that waits on."""
-    return state.pending.refusal(root) or Refusal(Reason.NO_NODES, When.NOT_YET)
+def refusal_of(state: State, workload: str) -> Refusal:
+    """What the step has told a workload that waits on."""
+    return state.queue.refusal(workload) or Refusal(Reason.NO_NODES, When.NOT_YET)
 
 
 def _terms(state: State, queue: str, wanted: Mapping[str, int]) -> Iterator[QueueTerm]:
@@ -191,7 +191,7 @@ def _terms(state: State, queue: str, wanted: Mapping[str, int]) -> Iterator[Queu
         over = {resource: held.get(resource, 0) + wanted.get(resource, 0) - most for resource, most in record.limit}
         yield QueueTerm(
             name, _amounts(held), record.guarantee, record.limit, _amounts(shares.due(name)),
-            STANDINGS[shares.entitlements.standing_class(name, wanted)] if problem is None else "",
+            STANDINGS[shares.quota.standing_class(name, wanted)] if problem is None else "",
             _amounts({resource: amount for resource, amount in over.items() if wanted.get(resource, 0) and amount > 0}),
             str(problem) if problem is not None else "",
         )  # fmt: skip
@@ -201,13 +201,13 @@ def _amounts(amounts: Mapping[str, int]) -> Amounts:
     return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
 
 
-def _reserved(state: State, root: str, refusal: Refusal) -> Iterator[Reserved]:
-    """What is held for the root, or, of one that must not use it, for others."""
+def _reserved(state: State, workload: str, refusal: Refusal) -> Iterator[Reserved]:
+    """What is held for the workload, or, of one that must not use it, for others."""
     names, placements = state.cluster.nodes.names, state.cluster.placements
     for one in state.reservations:
-        if one.root == root or refusal.reason is Reason.RESERVED:
+        if one.workload == workload or refusal.reason is Reason.RESERVED:
             yield Reserved(
-                name_of(state, one.root), one.queue, tuple(names[slot] for slot in one.slots.tolist()),
+                name_of(state, one.workload), one.queue, tuple(names[slot] for slot in one.slots.tolist()),
                 one.made_ms, one.expected,
                 tuple(sorted(placements[uid].pod.key for uid in one.evicting if uid in placements)),
             )  # fmt: skip
@@ -234,17 +234,17 @@ def _rules(state: State, pod: Pod, found: list[refusals.Verdict]) -> Iterator[Ru
 
 
 def _gang(state: State, pod: Pod) -> GangView | None:
-    root = state.roster.root_of(pod)
-    gang = state.roster.gangs.get(root)
-    if root.startswith(LONE):
+    workload = state.workloads.workload_of(pod)
+    gang = state.workloads.gangs.get(workload)
+    if workload.startswith(LONE):
         return None
-    members = state.roster.members(root)
+    members = state.workloads.members(workload)
     bound = sum(1 for member in members if member.node)
     if gang is None:
-        return GangView(root, None, len(members), bound, (), ())
+        return GangView(workload, None, len(members), bound, (), ())
     needs = sum(
-        state.roster.gangs[gang_id].min_count
-        for gang_id in state.roster.tree(root)
-        if gang_id in state.roster.gangs and any(member.gang == gang_id for member in members)
+        state.workloads.gangs[gang_id].min_count
+        for gang_id in state.workloads.tree(workload)
+        if gang_id in state.workloads.gangs and any(member.gang == gang_id for member in members)
     )
-    return GangView(root, needs, len(members), bound, gang.required, gang.preferred)
+    return GangView(workload, needs, len(members), bound, gang.required, gang.preferred)

@@ -44,7 +44,7 @@ def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda starte
     codes = Counter(_code(looked, job, placed) for job in jobs)
     head = None
     if first is not None:
-        pod = next(pod for job in jobs if job.root == first for pod in job.waiting)
+        pod = next(pod for job in jobs if job.workload == first for pod in job.waiting)
         head = why(state, pod.key, now_ms, watch)
     below = state.shares.tree.children(name)
     return WhyQueue(own, below, tuple(sorted(codes.items(), key=lambda item: (-item[1], item[0]))), head)
@@ -54,4 +54,4 @@ def _code(state: State, job: JobView, placed: Collection[str]) -> str:
     """Whoever starts is placed, also if some of its pods wait on."""
     if any(pod.uid in placed for pod in job.waiting):
         return PLACED
-    return refusal_of(state, job.root).reason.code
+    return refusal_of(state, job.workload).reason.code

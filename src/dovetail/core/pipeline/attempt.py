@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt to place one root: a gang, or a pod on its own."""
+"""One attempt to place one workload: a gang, or a pod on its own."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE
 _LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 _TOO_MUCH = {*_LIMITS, Reason.RESERVED}
 _ALIKE = _NO_ROOM | _LIMITS
-"""Reasons that all roots of a kind have, how long ever they run."""
+"""Reasons that all workloads of a kind have, how long ever they run."""
 
 
 class Attempt:
-    def __init__(self, state: State, root: str) -> None:
+    def __init__(self, state: State, workload: str) -> None:
         self._state = state
-        self._root = root
-        self._members = state.roster.members(root)
-        self._kinds = state.roster.kinds_among(root) if len(self._members) > 1 else self._members
+        self._workload = workload
+        self._members = state.workloads.members(workload)
+        self._kinds = state.workloads.kinds_among(workload) if len(self._members) > 1 else self._members
         self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
-        self._limited = state.shares.entitlements.limited(self._queue)
-        self._failures = state.failures
+        self._limited = state.shares.quota.limited(self._queue)
+        self._failures = state.equivalence
         self._took_least = False
         """Whether an elastic gang was given no more than it needs: what else its queue may have it gets one by one."""
         self._crowded: set[int] = set()
@@ -56,21 +56,21 @@ class Attempt:
         """Binds for what could be placed, evictions for what could be if others left; a Hold where that is news; a
         Release where a half start is overdue."""
         state, placements = self._state, self._state.cluster.placements
-        by_uid = state.roster.waiting(self._root)
+        by_uid = state.workloads.waiting(self._workload)
         waiting = list(by_uid.values())
         decisions: list[Decision] = []
-        room = PostFilter(state, self._root, self._queue)
-        kinds = self._kinds if len(waiting) == len(self._members) else state.roster.distinct(waiting)
-        refusal = pre_enqueue.blocked(state, self._root, self._queue, waiting, kinds)
+        room = PostFilter(state, self._workload, self._queue)
+        kinds = self._kinds if len(waiting) == len(self._members) else state.workloads.distinct(waiting)
+        refusal = pre_enqueue.blocked(state, self._workload, self._queue, waiting, kinds)
         if refusal is not None:
             decisions += room.give_up(str(refusal))
-        for group in state.roster.groups(self._root) if refusal is None else ():
+        for group in state.workloads.groups(self._workload) if refusal is None else ():
             # A gang that lacks pods is refused by their number, whatever they want.
             alike = self._alike(group) if group.groups or len(group.pods) >= group.missing else None
             # Of what kind it is matters to those alone that are refused.
             kind = self._know(group, alike) if self._failures.concern(alike) else None
             placed: list[Decision] = []
-            lacking = self._failures.refusal(self._root) if kind is not None else None
+            lacking = self._failures.refusal(self._workload) if kind is not None else None
             if lacking is None:
                 placed, lacking = self._place(group, alike)
                 if lacking is not None and not placed:
@@ -78,7 +78,7 @@ class Attempt:
                     made, lacking = room.make(group, lacking, kind)
                     decisions += made
             if lacking is not None and kind is not None and not placed and lacking.reason in _ALIKE and not room.again:
-                self._failures.refuse(self._root, lacking)
+                self._failures.refuse(self._workload, lacking)
             decisions += placed
             refusal = refusal or lacking
         decisions += room.close()
@@ -87,18 +87,18 @@ class Attempt:
             refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
         overdue = self._overdue(decisions, waiting)
         if not waiting:
-            state.pending.forget(self._root)
+            state.queue.forget(self._workload)
             return decisions
-        state.pending.park(self._root, state.rank(self._root), state.line(self._root))
+        state.queue.park(self._workload, state.rank(self._workload), state.line(self._workload))
         if room.again or self._took_least:
-            state.postpone(self._root)
+            state.postpone(self._workload)
         if refusal is not None and overdue:
-            decisions.append(Release(self._root, tuple(pod.uid for pod in overdue), refusal, state.steps))
+            decisions.append(Release(self._workload, tuple(pod.uid for pod in overdue), refusal, state.steps))
         elif refusal is not None:
             uids = tuple(pod.uid for pod in waiting)
-            news = state.pending.tell(self._root, refusal, uids, state.now_ms, state.policy.tell_again_ms)
+            news = state.queue.tell(self._workload, refusal, uids, state.now_ms, state.policy.tell_again_ms)
             if news:
-                decisions.append(Hold(self._root, news, refusal, state.steps))
+                decisions.append(Hold(self._workload, news, refusal, state.steps))
         return decisions
 
     def _incomplete(self, group: Group) -> Refusal:
@@ -137,19 +137,19 @@ class Attempt:
         if not self._limited:
             return None
         return pre_enqueue.beyond(
-            self._state, self._root, self._queue, self._state.shares.wanted(pods), self._fixed(pods)
+            self._state, self._workload, self._queue, self._state.shares.wanted(pods), self._fixed(pods)
         )
 
     def _fixed(self, pods: Sequence[Pod]) -> bool:
         """Whether some of them must not be preempted."""
-        return not all(map(self._state.shares.preemptible, self._state.roster.distinct(pods)))
+        return not all(map(self._state.shares.preemptible, self._state.workloads.distinct(pods)))
 
     def _beside_reserved(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""
-        state, held = self._state, self._state.reservations.by_root
-        others = state.reservations.others(self._root) if held else []
-        if self._root in held:
-            # What is held for the root itself is in the way of others alone.
+        state, held = self._state, self._state.reservations.by_workload
+        others = state.reservations.others(self._workload) if held else []
+        if self._workload in held:
+            # What is held for the workload itself is in the way of others alone.
             alike = None
         if not others:
             return self._within_limits(group, None)
@@ -165,7 +165,7 @@ class Attempt:
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
         if not state.reservations.conflicts(shapes, waiting):
             return [], beside
-        if state.reservations.ends_before(group.all_pods(), state.reservations.soonest_ms(self._root)):
+        if state.reservations.ends_before(group.all_pods(), state.reservations.soonest_ms(self._workload)):
             return self._leaving_room(group, None, makers)
         known = self._failures.reserved.get(alike) if alike is not None else None
         if known is not None:
@@ -213,7 +213,7 @@ class Attempt:
         placed: list[Placement] = []
         with state.cluster.trial() as trial:
             try:
-                fits = GangSearch(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
+                fits = GangSearch(state.cluster, state.score_cache, state.policy.search_limit).place(group, scope)
             except SearchLimitReached:
                 words = f"after {state.policy.search_limit} domains"
                 return [], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words)
@@ -225,7 +225,7 @@ class Attempt:
                 if makers and not nominated_room.left(state, slots, makers):
                     self._crowded = {slot for one in makers for slot in one.slots.tolist()} & slots
                     return [], _reserved(state, makers[0])
-                kept = state.reservations.kept(waiting, state.roster.groups)
+                kept = state.reservations.kept(waiting, state.workloads.groups)
                 if kept is None:
                     return [], _reserved(state, waiting[0])
                 binds = self._binds(placed)
@@ -237,7 +237,7 @@ class Attempt:
         if not placed:
             return [], self._no_room(group, scope)
         state.shares.placed(placed)
-        state.order.counted(state.roster.distinct([placement.pod for placement in placed]))
+        state.queue_order.counted(state.workloads.distinct([placement.pod for placement in placed]))
         return binds, None if len(binds) == len(pods) else self._left_over(group)
 
     def _over(self, placed: Sequence[Placement]) -> Refusal | None:
@@ -246,16 +246,16 @@ class Attempt:
         if not self._limited:
             return None
         more: dict[str, int] = {}
-        for amounts in state.shares.meter.held_by(placed):
+        for amounts in state.shares.accounting.held_by(placed):
             for name, amount in amounts:
                 more[name] = more.get(name, 0) + amount
-        return pre_enqueue.beyond(state, self._root, self._queue, more, self._fixed([p.pod for p in placed]))
+        return pre_enqueue.beyond(state, self._workload, self._queue, more, self._fixed([p.pod for p in placed]))
 
     def _no_room(self, group: Group, scope: Scope | None) -> Refusal:
         state = self._state
         if (lately := self._told_lately()) is not None:
             return lately
-        refusal = refusals.for_gang(state.cluster, state.rows, group)
+        refusal = refusals.for_gang(state.cluster, state.score_cache, group)
         if scope is not None and refusal.when is When.NEVER and refusal.reason not in _NO_ROOM:
             return refusal
         proposal = repartition.proposal(state.cluster, state.cluster.shape_of(group.all_pods()[0]))
@@ -267,7 +267,7 @@ class Attempt:
         for part in group.walk():
             waiting = [pod for pod in part.pods if pod.uid not in cluster.placements]
             if waiting and not part.chosen:
-                return refusals.for_gang(cluster, self._state.rows, part)
+                return refusals.for_gang(cluster, self._state.score_cache, part)
             if waiting and part.room is not None and len(part.pods) - len(waiting) >= part.room:
                 return self._beyond(waiting) or Refusal(Reason.GANG_FULL, When.NOT_YET)
             if waiting:
@@ -277,12 +277,12 @@ class Attempt:
     def _told_lately(self) -> Refusal | None:
         """The numbers of a search that failed need not be worked out anew every time; that it can never succeed must
         be taken back at once."""
-        lately = self._state.pending.told_lately(self._root, self._state.now_ms, self._state.policy.tell_again_ms)
+        lately = self._state.queue.told_lately(self._workload, self._state.now_ms, self._state.policy.tell_again_ms)
         return lately if lately is not None and lately.reason in _NO_ROOM and lately.when is When.NOT_YET else None
 
     def _binds(self, placed: Sequence[Placement]) -> list[Decision]:
         state = self._state
-        gang = "" if self._root.startswith(LONE) else self._root
+        gang = "" if self._workload.startswith(LONE) else self._workload
         there = placed if not gang or len(placed) == len(self._members) else self._placements()
         level = state.cluster.fabric.narrowest([p.slot for p in there]) if gang else ""
         names, nominated = state.cluster.nodes.names, state.cluster.nominated
@@ -326,7 +326,7 @@ class Attempt:
         cluster = self._state.cluster
         if not self._state.policy.remember_refusals:
             return None
-        pods: Sequence[Pod] = group.pods[:1] if group.alike else self._state.roster.distinct(group.pods)
+        pods: Sequence[Pod] = group.pods[:1] if group.alike else self._state.workloads.distinct(group.pods)
         if group.groups or group.held:
             return None
         if cluster.avoided or cluster.rejections or cluster.peers.carriers:
@@ -352,15 +352,15 @@ class Attempt:
         return pre_enqueue.barred_models(self._state, self._queue, self._state.shares.wanted(pods))
 
     def _know(self, group: Group, alike: object | None) -> Signature | None:
-        """Note the kind of the root: equal for roots of which none is placed, and nobody gives way to, when that is so
-        for one of them."""
-        if alike is None or self._root in self._state.reservations.by_root:
+        """Note the kind of the workload: equal for workloads of which none is placed, and nobody gives way to, when
+        that is so for one of them."""
+        if alike is None or self._workload in self._state.reservations.by_workload:
             return None
-        precedence = self._state.precedence(self._root)
+        precedence = self._state.precedence(self._workload)
         preempts = all(pod.work.preempts for pod in self._kinds)
         work = next(iter(fewest(group)), group.pods[0]).work if self._state.policy.moves_per_hour else None
         kind = Signature(alike, self._queue, precedence, self._fixed(group.pods), preempts, work)
-        self._failures.know(self._root, kind, group)
+        self._failures.know(self._workload, kind, group)
         return kind
 
     def _overdue(self, decisions: list[Decision], waiting: list[Pod]) -> list[Pod]:
@@ -369,19 +369,19 @@ class Attempt:
         A half start shows even after a restart: a pod waits that existed when the last of the others was bound. (A pod
         created later replaces one that ran: then the gang had started whole.)
         """
-        state, starting = self._state, self._state.roster.starting
-        if self._root.startswith(LONE) or state.roster.has_started(self._root):
+        state, starting = self._state, self._state.workloads.starting
+        if self._workload.startswith(LONE) or state.workloads.has_started(self._workload):
             return []
-        bound = state.roster.bound(self._root)
+        bound = state.workloads.bound(self._workload)
         deadline_ms = state.policy.start_deadline_ms
         newest = max((pod.bound_ms for pod in bound), default=0)
         if any(isinstance(decision, Bind) for decision in decisions):
-            starting.setdefault(self._root, state.now_ms + deadline_ms)
+            starting.setdefault(self._workload, state.now_ms + deadline_ms)
         elif bound and any(pod.created_ms <= newest for pod in waiting):
-            starting.setdefault(self._root, newest + deadline_ms)
-        if starting.get(self._root, state.now_ms + 1) > state.now_ms:
+            starting.setdefault(self._workload, newest + deadline_ms)
+        if starting.get(self._workload, state.now_ms + 1) > state.now_ms:
             return []
-        starting[self._root] = state.now_ms + deadline_ms
+        starting[self._workload] = state.now_ms + deadline_ms
         return [pod for pod in bound if not pod.deleting]
 
 
@@ -405,4 +405,4 @@ def _elastic(group: Group) -> bool:
 def _reserved(state: State, first: Reservation) -> Refusal:
     """That somebody waits longer for the room."""
     until = f", which starts {first.expected.basis} at the latest" if first.expected.start_ms else ""
-    return Refusal(Reason.RESERVED, When.NOT_YET, f"for {state.roster.name_of(first.root)}{until}")
+    return Refusal(Reason.RESERVED, When.NOT_YET, f"for {state.workloads.name_of(first.workload)}{until}")

@@ -31,7 +31,7 @@ _AGAIN_MS = 60_000
 
 
 class Signature(NamedTuple):
-    """Roots of one kind are refused alike. `fixed`: they must not be preempted. `preempts`: others may give way to
+    """Workloads of one kind are refused alike. `fixed`: they must not be preempted. `preempts`: others may give way to
     them. `work` is what pods that may be moved for them are weighed against; None where nobody is moved."""
 
     alike: Hashable
@@ -43,9 +43,9 @@ class Signature(NamedTuple):
 
 
 class _Known(Struct, eq=False):
-    """A kind, what its roots want at least, and what was found out about it at `version`: why it is `refused`, whether
-    nothing can be done about it where there is no room (`final`), and whether it would be searched who gives way
-    (`asks`)."""
+    """A kind, what its workloads want at least, and what was found out about it at `version`: why it is `refused`,
+    whether nothing can be done about it where there is no room (`final`), and whether it would be searched who gives
+    way (`asks`)."""
 
     kind: Signature
     shapes: list[Shape]
@@ -74,7 +74,7 @@ class EquivalenceCache:
         """How much all of them say."""
         self._refused: set[object] = set()
         """What those want who were refused, as far as that counts still."""
-        self._roots: dict[str, _Known] = {}
+        self._workloads: dict[str, _Known] = {}
         self._version = 0
         """Grows when what was found out about kinds counts no more."""
 
@@ -98,7 +98,7 @@ class EquivalenceCache:
         self.sought.clear()
 
     def concern(self, alike: object) -> bool:
-        """Whether anything is known by which a root that wants this could be refused."""
+        """Whether anything is known by which a workload that wants this could be refused."""
         return alike in self.no_room or alike in self._refused
 
     def search_failed(self, key: object, why: str, ripe_ms: int) -> None:
@@ -109,40 +109,40 @@ class EquivalenceCache:
         self.again_ms = min(self.again_ms, again_ms) if any(self.sought.values()) else again_ms
         self.sought[key] = why
 
-    def know(self, root: str, kind: Signature, group: Group) -> None:
-        """The root is of this kind as long as nothing about it changes."""
+    def know(self, workload: str, kind: Signature, group: Group) -> None:
+        """The workload is of this kind as long as nothing about it changes."""
         known = self._known.get(kind)
         if known is None:
             shapes = [shape for shape, _ in shapes_of(self._state.cluster, group)]
             self._parts += 1 + sum([parts(shape.request) for shape in shapes])
             if self._parts > _MOST_PARTS:
-                # Roots that are of these kinds keep them; what they want is tried once more.
+                # Workloads that are of these kinds keep them; what they want is tried once more.
                 self._known.clear()
                 self._parts = 0
                 self.no_room.clear()
                 self.reserved.clear()
                 self.beside.clear()
             known = self._known[kind] = _Known(kind, shapes, self._state.shares.wanted(fewest(group)))
-        self._roots[root] = known
+        self._workloads[workload] = known
 
-    def kind(self, root: str) -> Signature | None:
-        """The kind of the root, where it is known."""
-        known = self._roots.get(root)
+    def kind(self, workload: str) -> Signature | None:
+        """The kind of the workload, where it is known."""
+        known = self._workloads.get(workload)
         return known.kind if known is not None else None
 
-    def forget(self, root: str) -> None:
-        """Something about the root has changed."""
-        self._roots.pop(root, None)
+    def forget(self, workload: str) -> None:
+        """Something about the workload has changed."""
+        self._workloads.pop(workload, None)
 
-    def refuse(self, root: str, refusal: Refusal) -> None:
-        """All roots of the kind of this one are refused so."""
-        known = self._now(self._roots[root])
+    def refuse(self, workload: str, refusal: Refusal) -> None:
+        """All workloads of the kind of this one are refused so."""
+        known = self._now(self._workloads[workload])
         known.refused = refusal
         self._refused.add(known.kind.alike)
 
-    def refusal(self, root: str) -> Refusal | None:
-        """Why roots of the kind of this one are refused; None where one has to be tried."""
-        return self._refusal(self._now(self._roots[root]))
+    def refusal(self, workload: str) -> Refusal | None:
+        """Why workloads of the kind of this one are refused; None where one has to be tried."""
+        return self._refusal(self._now(self._workloads[workload]))
 
     def _now(self, known: _Known) -> _Known:
         """Without what counts no more."""
@@ -157,12 +157,12 @@ class EquivalenceCache:
                 known.refused = refusal
         return known.refused
 
-    def _reserved(self, root: str, known: _Known) -> Refusal | None:
+    def _reserved(self, workload: str, known: _Known) -> Refusal | None:
         """That room is held for others, who would be delayed."""
         refusal, state = self.reserved.get(known.kind.alike), self._state
         if refusal is None or known.final is False:
             return None
-        if state.reservations.ends_before(state.roster.members(root), state.reservations.soonest_ms(root)):
+        if state.reservations.ends_before(state.workloads.members(workload), state.reservations.soonest_ms(workload)):
             return None
         if known.final is None:
             known.final = self._final(known)
@@ -173,10 +173,10 @@ class EquivalenceCache:
         state, kind = self._state, known.kind
         if known.asks and kind not in self.sought:
             return False
-        if kind.fixed and state.shares.entitlements.limited(kind.queue):
+        if kind.fixed and state.shares.quota.limited(kind.queue):
             return False
         promised = state.reservations.promised_beside("")
-        if state.shares.entitlements.beyond_limit(kind.queue, known.wanted, promised) is not None:
+        if state.shares.quota.beyond_limit(kind.queue, known.wanted, promised) is not None:
             return False
         if self._asks(known):
             return False
@@ -191,15 +191,15 @@ class EquivalenceCache:
         shares = self._state.shares
         if self._state.policy.moves_per_hour:
             return True
-        return shares.holds_below(queue, precedence) or any(shares.entitlements.debtors(queue, wanted))
+        return shares.holds_below(queue, precedence) or any(shares.quota.debtors(queue, wanted))
 
-    def hopeless(self, root: str, decisions: list[Decision]) -> bool:
-        """Whether the root is refused as others of its kind are, or has to wait for a search for which this step has no
-        time; a Hold is added to the decisions where that is news."""
-        state, known = self._state, self._roots.get(root)
-        if known is None or root in state.reservations.by_root:
+    def hopeless(self, workload: str, decisions: list[Decision]) -> bool:
+        """Whether the workload is refused as others of its kind are, or has to wait for a search for which this step
+        has no time; a Hold is added to the decisions where that is news."""
+        state, known = self._state, self._workloads.get(workload)
+        if known is None or workload in state.reservations.by_workload:
             return False
-        refusal = self._refusal(self._now(known)) or self._reserved(root, known)
+        refusal = self._refusal(self._now(known)) or self._reserved(workload, known)
         if refusal is None:
             if state.searches < state.policy.searches_per_step or not self._asks(known):
                 return False
@@ -207,14 +207,14 @@ class EquivalenceCache:
             refusal = self.no_room.get(alike) or self.reserved.get(alike)
             if refusal is None:
                 return False
-            state.postpone(root)
-        # All pods of the root that wait were told when its kind was last noted.
-        if not state.pending.old_news(root, refusal, state.now_ms, state.policy.tell_again_ms):
-            pods, placements = state.roster.members(root), state.cluster.placements
+            state.postpone(workload)
+        # All pods of the workload that wait were told when its kind was last noted.
+        if not state.queue.old_news(workload, refusal, state.now_ms, state.policy.tell_again_ms):
+            pods, placements = state.workloads.members(workload), state.cluster.placements
             uids = tuple([pod.uid for pod in pods if not pod.node and pod.uid not in placements])
-            news = state.pending.tell(root, refusal, uids, state.now_ms, state.policy.tell_again_ms)
+            news = state.queue.tell(workload, refusal, uids, state.now_ms, state.policy.tell_again_ms)
             if news:
-                decisions.append(Hold(root, news, refusal, state.steps))
+                decisions.append(Hold(workload, news, refusal, state.steps))
         return True
 
     def _asks(self, known: _Known) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done for a root that does not fit: others give way to it, or room is held for it until they end.
+"""What is done for a workload that does not fit: others give way to it, or room is held for it until they end.
 
 Rules: it is first searched whether jobs could give way (`preemption.search`); if so their eviction is decided, and
 the room is held until they are gone, which ends in a start or is given up, its nominations cleared. Else the first in
@@ -32,11 +32,11 @@ _ROOM_HELPS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
 
 
 class PostFilter:
-    """`again` says that the root is to be tried in the next step, since this one had no time for it."""
+    """`again` says that the workload is to be tried in the next step, since this one had no time for it."""
 
-    def __init__(self, state: State, root: str, queue: str) -> None:
+    def __init__(self, state: State, workload: str, queue: str) -> None:
         self._state = state
-        self._root = root
+        self._workload = workload
         self._queue = queue
         self.again = False
         self._lacking = False
@@ -45,17 +45,17 @@ class PostFilter:
 
     @property
     def _gang(self) -> str:
-        return "" if self._root.startswith(LONE) else self._root
+        return "" if self._workload.startswith(LONE) else self._workload
 
     def close(self) -> list[Decision]:
-        """All of the root was tried: what is held stays only for who lacks room still."""
+        """All of the workload was tried: what is held stays only for who lacks room still."""
         return [] if self._lacking else self.give_up(self._why)
 
     def give_up(self, why: str) -> list[Decision]:
-        """Hold nothing for the root any more."""
-        own = self._state.reservations.by_root.get(self._root)
+        """Hold nothing for the workload any more."""
+        own = self._state.reservations.by_workload.get(self._workload)
         left = tuple(pod.uid for pod in self._nominated(own)) if own is not None else ()
-        self._state.reservations.drop(self._root)
+        self._state.reservations.drop(self._workload)
         if own is not None and left:
             self._state.reservations.withdrawn(own)
         if own is not None and own.moving:
@@ -65,14 +65,14 @@ class PostFilter:
 
     def _nominated(self, own: Reservation) -> list[Pod]:
         """Those that were told a node and have none."""
-        pods, placements = self._state.roster.pods, self._state.cluster.placements
+        pods, placements = self._state.workloads.pods, self._state.cluster.placements
         return [pods[uid] for uid, _ in own.nominated if uid in pods and uid not in placements]
 
     def make(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
-        """Decisions that make room, and why the root waits now. For roots of one `kind` (None: of its own) the search
-        for who could give way ends alike."""
+        """Decisions that make room, and why the workload waits now. For workloads of one `kind` (None: of its own) the
+        search for who could give way ends alike."""
         decisions: list[Decision] = []
-        own = self._state.reservations.by_root.get(self._root)
+        own = self._state.reservations.by_workload.get(self._workload)
         if own is not None and own.nominated:
             waiting = {pod.uid for pod in self._nominated(own) if startable(pod)}
             if not waiting:
@@ -101,7 +101,7 @@ class PostFilter:
         return decisions, refusal if limited else self._hold(group, refusal)
 
     def _failed(self, own: Reservation) -> str:
-        """Why the eviction for the root has come to nothing, "" where it has not."""
+        """Why the eviction for the workload has come to nothing, "" where it has not."""
         if own.failure:
             return f"an eviction failed: {own.failure}"
         left = sorted(own.leaving.intersection(self._state.cluster.placements))
@@ -118,37 +118,37 @@ class PostFilter:
 
     def _evict(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
         state = self._state
-        # Parts of a root are searched for one by one.
-        key = kind or (self._root, next(iter(group.all_pods())).uid)
-        if not state.policy.preempt or key in state.failures.sought:
-            return [], replace(refusal, reclaim=state.failures.sought.get(key, ""))
-        limited, precedence = refusal.reason is Reason.QUEUE_LIMIT, state.precedence(self._root)
+        # Parts of a workload are searched for one by one.
+        key = kind or (self._workload, next(iter(group.all_pods())).uid)
+        if not state.policy.preempt or key in state.equivalence.sought:
+            return [], replace(refusal, reclaim=state.equivalence.sought.get(key, ""))
+        limited, precedence = refusal.reason is Reason.QUEUE_LIMIT, state.precedence(self._workload)
         wanted = state.shares.wanted(fewest(group))
-        if not state.failures.may_ask(self._queue, precedence, wanted):
+        if not state.equivalence.may_ask(self._queue, precedence, wanted):
             return [], refusal
         if state.searches >= state.policy.searches_per_step:
             self.again = True
             return [], refusal
         state.searches += 1
-        others = state.reservations.others(self._root)
+        others = state.reservations.others(self._workload)
         ending = state.reservations.left_alone(others)
         moves: MovePlan | str = ""
         if state.policy.moves_per_hour and refusal.reason in _IN_PIECES:
-            own = state.reservations.by_root.get(self._root)
-            moves = consolidation.find(state, self._root, group, self._away_from(others, wanted), ending, own)
+            own = state.reservations.by_workload.get(self._workload)
+            moves = consolidation.find(state, self._workload, group, self._away_from(others, wanted), ending, own)
             if isinstance(moves, MovePlan):
                 return self._moved(moves, refusal)
         find = within_limit.find if limited else search.find
         with nominated_room.ahead(state, others):
             scope = self._away_from([one for one in others if not one.nominated], wanted)
-            found = find(state, self._root, group, scope, ending)
+            found = find(state, self._workload, group, scope, ending)
         if isinstance(found, search.PreemptionPlan):
             evict = self._evicted(found)
             if (own := self._made(evict, others)) is not None:
                 return self._make(evict, own, refusal)
             found = search.NoPreemption("others that have room made for them on the same nodes would be delayed")
         why = f"{found}; {moves}" if moves else str(found)
-        state.failures.search_failed(key, why, found.ripe_ms)
+        state.equivalence.search_failed(key, why, found.ripe_ms)
         return [], replace(refusal, reclaim=why)
 
     def _away_from(self, others: Sequence[Reservation], wanted: Mapping[str, int]) -> Scope | None:
@@ -158,7 +158,7 @@ class PostFilter:
 
     def _evicted(self, found: search.PreemptionPlan) -> Evict:
         what = "takes back what is due to it" if found.cause == "reclaim" else "has jobs of a higher priority"
-        message = f"queue {self._queue!r} {what}: {self._state.roster.name_of(self._root)} is to start here"
+        message = f"queue {self._queue!r} {what}: {self._state.workloads.name_of(self._workload)} is to start here"
         names = self._state.cluster.nodes.names
         nominations = tuple([(uid, names[slot]) for uid, slot in found.nominations])
         return Evict(self._gang, found.uids, found.cause, nominations, found.lost_milli_ms, message, self._state.steps)
@@ -167,7 +167,7 @@ class PostFilter:
         state = self._state
         moves = [move for step in found.steps for move in step.moves]
         uids, targets = tuple([move.uid for move in moves]), tuple([move.target for move in moves])
-        message = f"it has room elsewhere, and where it was {state.roster.name_of(self._root)} is to start"
+        message = f"it has room elsewhere, and where it was {state.workloads.name_of(self._workload)} is to start"
         lost = found.lost_milli_ms
         evict = Evict(self._gang, uids, "move", found.placed, lost, message, state.steps, targets)
         # Its owner has as long to make each anew as it may take to end.
@@ -187,13 +187,13 @@ class PostFilter:
         start_ms = max(start_ms, state.now_ms + self._grace_ms(evict.uids))
         nominated = tuple([(uid, state.cluster.nodes.slots[node]) for uid, node in evict.nominations])
         return Reservation(
-            self._root,
+            self._workload,
             self._queue,
             np.array(sorted({slot for _, slot in nominated}), dtype=np.int64),
             Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(evict.uids) + len(waits_for))} to give way ended"),
             state.now_ms,
             state.now_ms,
-            state.precedence(self._root),
+            state.precedence(self._workload),
             guaranteed=True,
             waits_for=waits_for,
             evicting=frozenset(evict.uids),
@@ -217,33 +217,35 @@ class PostFilter:
         """Have these go, and hold the room until they are gone."""
         state = self._state
         state.reservations.put(own)
-        state.given_way.note((state.roster.job_of(state.roster.pods[uid]) for uid in evict.uids), state.now_ms)
+        state.eviction_counts.note(
+            (state.workloads.job_of(state.workloads.pods[uid]) for uid in evict.uids), state.now_ms
+        )
         for uid, _ in own.nominated:
             state.cluster.nominated.pop(uid, None)
         return [evict] if evict.uids else [], self._evicting(own, refusal)
 
     def _hold(self, group: Group, refusal: Refusal) -> Refusal:
-        """Hold room for the root if it is its turn; the refusal with when it starts then."""
+        """Hold room for the workload if it is its turn; the refusal with when it starts then."""
         state = self._state
         reservations = state.reservations
-        own = reservations.by_root.get(self._root)
-        precedence = state.precedence(self._root)
+        own = reservations.by_workload.get(self._workload)
+        precedence = state.precedence(self._workload)
         if not reservations.may_hold(precedence):
-            reservations.drop(self._root)
+            reservations.drop(self._workload)
             return refusal
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
-        until_ms, unknown = reservations.unknown.get(self._root, (0, None))
+        until_ms, unknown = reservations.unknown.get(self._workload, (0, None))
         if state.now_ms < until_ms:
             reservations.deny(shapes)
             return replace(refusal, expected=unknown)
         if own is None or reservations.stale(own):
-            wanted, line = state.wanted(self._root), state.line(self._root)
-            guaranteed = state.shares.entitlements.within_guarantee(self._queue, wanted)
-            others = reservations.others(self._root)
+            wanted, line = state.wanted(self._workload), state.line(self._workload)
+            guaranteed = state.shares.quota.within_guarantee(self._queue, wanted)
+            others = reservations.others(self._workload)
             displaced = [one for one in others if reservations.displaced(one, line, precedence, wanted, guaranteed)]
             staying = [one for one in others if not any(one is other for other in displaced)]
             if own is None and reservations.denies(shapes, staying):
-                if displaced and state.pending.refusal(self._root) is None:
+                if displaced and state.queue.refusal(self._workload) is None:
                     # It has just come, and may be before those who were refused: they are tried in their order.
                     state.cluster.freed += 1
                 return refusal
@@ -251,16 +253,17 @@ class PostFilter:
             if plan is None or plan.expected.sure is Sure.UNKNOWN:
                 # It is still before the others, who would be worked out for nothing.
                 reservations.deny(shapes)
-                reservations.drop(self._root)
+                reservations.drop(self._workload)
                 expected = plan.expected if plan is not None else None
-                reservations.unknown[self._root] = state.now_ms + state.policy.tell_again_ms, expected
+                reservations.unknown[self._workload] = state.now_ms + state.policy.tell_again_ms, expected
                 return replace(refusal, expected=expected)
             for one in displaced:
                 if np.intersect1d(one.slots, plan.slots).size:
-                    reservations.drop(one.root)
+                    reservations.drop(one.workload)
             own = Reservation(
-                self._root, self._queue, plan.slots, plan.expected, own.made_ms if own is not None else state.now_ms,
-                state.now_ms, precedence, guaranteed, waits_for=plan.waits_for,
+                self._workload, self._queue, plan.slots, plan.expected,
+                own.made_ms if own is not None else state.now_ms, state.now_ms, precedence, guaranteed,
+                waits_for=plan.waits_for,
             )  # fmt: skip
             reservations.put(own)
         return replace(refusal, expected=own.expected)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a root from being tried at all: input that cannot be honoured, gates, its gang's objects, its queue."""
+"""What keeps a workload from being tried at all: input that cannot be honoured, gates, its gang's objects, its
+queue."""
 
 from __future__ import annotations
 
@@ -16,33 +17,33 @@ from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE, MOST_DEPTH, MOST_GANGS
 
 
-def blocked(state: State, root: str, queue: str, waiting: Collection[Pod], kinds: Iterable[Pod]) -> Refusal | None:
-    """Why the root, of which these pods wait, is not tried; None where it is. `queue` is that of its first pod, which
-    may run; `kinds` are one of each kind of those that wait."""
+def blocked(state: State, workload: str, queue: str, waiting: Collection[Pod], kinds: Iterable[Pod]) -> Refusal | None:
+    """Why the workload, of which these pods wait, is not tried; None where it is. `queue` is that of its first pod,
+    which may run; `kinds` are one of each kind of those that wait."""
     avoided = state.cluster.avoided
     for pod in waiting if avoided else kinds:
         if pod.problem is not None:
             return Refusal(Reason.INVALID, When.NEVER, f"{pod.key}: {pod.problem}")
         if pod.uid in avoided and "" in avoided[pod.uid]:
             return Refusal(Reason.BIND_BACKOFF, When.NOT_YET, f"{pod.key} could not be bound a moment ago")
-    if (refusal := _in_gang(state, root, waiting)) is not None:
+    if (refusal := _in_gang(state, workload, waiting)) is not None:
         return refusal
     return _in_queue(state, queue, kinds)
 
 
-def _in_gang(state: State, root: str, waiting: Iterable[Pod]) -> Refusal | None:
-    gangs = state.roster.gangs
-    if root.startswith(LONE):
+def _in_gang(state: State, workload: str, waiting: Iterable[Pod]) -> Refusal | None:
+    gangs = state.workloads.gangs
+    if workload.startswith(LONE):
         for pod in waiting:
             if pod.gated:
                 return Refusal(Reason.GATED, When.NOT_YET)
             if pod.deleting:
                 return Refusal(Reason.DELETING, When.NEVER)
         return None
-    tree = state.roster.tree(root)
+    tree = state.workloads.tree(workload)
     if len(tree) > MOST_GANGS:
         return Refusal(
-            Reason.INVALID, When.NEVER, f"{root!r} has too many gangs below it; the limit is {MOST_GANGS - 1}"
+            Reason.INVALID, When.NEVER, f"{workload!r} has too many gangs below it; the limit is {MOST_GANGS - 1}"
         )
     for gang_id in tree:
         gang = gangs.get(gang_id)
@@ -50,10 +51,10 @@ def _in_gang(state: State, root: str, waiting: Iterable[Pod]) -> Refusal | None:
             return Refusal(Reason.GANG_MISSING, When.NOT_YET, repr(gang_id))
         if gang.problem is not None:
             return Refusal(Reason.INVALID, When.NEVER, f"{gang.namespace}/{gang.name}: {gang.problem}")
-        if gang.parent and gang_id == root:
+        if gang.parent and gang_id == workload:
             missing = gang.parent not in gangs
             what = "does not exist" if missing else f"lies too deep: {MOST_DEPTH} can be below each other"
-            if state.roster.circles(gang_id):
+            if state.workloads.circles(gang_id):
                 what = "is below itself: the parents form a cycle"
             when = When.NOT_YET if missing else When.NEVER
             return Refusal(Reason.GANG_MISSING, when, f"the parent {gang.parent!r} of {gang_id!r} {what}")
@@ -87,10 +88,10 @@ def _in_queue(state: State, first: str, kinds: Iterable[Pod]) -> Refusal | None:
     return None
 
 
-def beyond(state: State, root: str, queue: str, more: Mapping[str, int], fixed: bool) -> Refusal | None:
-    """Why so much more must not be placed for the root in the queue: a limit, or, with `fixed` (it must not be
+def beyond(state: State, workload: str, queue: str, more: Mapping[str, int], fixed: bool) -> Refusal | None:
+    """Why so much more must not be placed for the workload in the queue: a limit, or, with `fixed` (it must not be
     preempted), a guarantee."""
-    entitlements, promised = state.shares.entitlements, state.reservations.promised_beside(root)
+    entitlements, promised = state.shares.quota, state.reservations.promised_beside(workload)
     found, reason, what = entitlements.beyond_limit(queue, more, promised), Reason.QUEUE_LIMIT, "limit"
     if found is None and fixed:
         found, reason, what = entitlements.beyond_guarantee(queue, more), Reason.BEYOND_GUARANTEE, "guarantee"

@@ -14,7 +14,8 @@ from dovetail.core.reasons import Reason, Refusal
 from dovetail.core.workloads.index import Rank
 
 Place = tuple[int, ...]
-"""Priority, level and time of creation as they are compared, and the number of the arrival: it stands for the root."""
+"""Priority, level and time of creation as they are compared, and the number of the arrival: it stands for the
+workload."""
 _ROOM_LACKS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.SEARCH_LIMIT, Reason.RESERVED}
 _COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 """Reasons whose details are numbers, which change all the time; the details of all others name what is wrong. That
@@ -22,7 +23,7 @@ there is no room has several, of which now one is true and now another."""
 
 
 class _Told(Struct):
-    """What was said about a root, when, and of which pods."""
+    """What was said about a workload, when, and of which pods."""
 
     refusal: Refusal
     at_ms: int
@@ -30,63 +31,63 @@ class _Told(Struct):
 
 
 class SchedulingQueue:
-    """Roots to try, each in the line of its queue (and user). A root that failed is parked and comes back when `wake`
-    says that room was freed, or when something about itself changes (`push`)."""
+    """Workloads to try, each in the line of its queue (and user). A workload that failed is parked and comes back when
+    `wake` says that room was freed, or when something about itself changes (`push`)."""
 
     def __init__(self, order: QueueOrder) -> None:
         self._order = order
         self._heaps: dict[Line, list[Place]] = {}
         self._heads: dict[str, dict[Line, str]] = {}
-        """The lines in which somebody waits, by queue, with the root that is first in each."""
+        """The lines in which somebody waits, by queue, with the workload that is first in each."""
         self._ranks: dict[str, Place] = {}
         self._parked: dict[str, Place] = {}
         self._lines: dict[str, Line] = {}
         self._told: dict[str, _Told] = {}
         self._arrivals: dict[str, int] = {}
         self._arrived: dict[int, str] = {}
-        """The roots by the numbers of their arrivals."""
+        """The workloads by the numbers of their arrivals."""
         self._count = 0
 
     def __bool__(self) -> bool:
         return bool(self._ranks)
 
-    def push(self, root: str, of: Rank, line: Line) -> None:
-        """Try the root in its turn."""
-        rank = self._rank(root, of)
-        self._parked.pop(root, None)
-        if self._ranks.get(root) != rank or self._lines[root] != line:
-            self._leave(root)
-            self._enter(root, rank, line)
+    def push(self, workload: str, of: Rank, line: Line) -> None:
+        """Try the workload in its turn."""
+        rank = self._rank(workload, of)
+        self._parked.pop(workload, None)
+        if self._ranks.get(workload) != rank or self._lines[workload] != line:
+            self._leave(workload)
+            self._enter(workload, rank, line)
 
-    def _enter(self, root: str, rank: Place, line: Line) -> None:
-        self._ranks[root], self._lines[root] = rank, line
+    def _enter(self, workload: str, rank: Place, line: Line) -> None:
+        self._ranks[workload], self._lines[workload] = rank, line
         heap = self._heaps.setdefault(line, [])
         if len(heap) > 64 + 2 * len(self._ranks):
             # A process that does not lead pushes and forgets, and never pops.
             heap[:] = sorted([one for one in heap if self._who(one, line)])
         heapq.heappush(heap, rank)
         if heap[0] is rank:
-            self._put_head(line, root)
+            self._put_head(line, workload)
 
     def _who(self, rank: Place, line: Line) -> str:
-        """The root that has this place in this line; "" where none has it any more."""
-        root = self._arrived.get(rank[-1], "")
-        return root if root and self._ranks.get(root) is rank and self._lines[root] == line else ""
+        """The workload that has this place in this line; "" where none has it any more."""
+        workload = self._arrived.get(rank[-1], "")
+        return workload if workload and self._ranks.get(workload) is rank and self._lines[workload] == line else ""
 
-    def _leave(self, root: str) -> None:
+    def _leave(self, workload: str) -> None:
         """Out of its line; the heap keeps a rank that counts no more."""
-        if self._ranks.pop(root, None) is not None:
-            line = self._lines[root]
-            if self._heads[line[0]][line] == root:
+        if self._ranks.pop(workload, None) is not None:
+            line = self._lines[workload]
+            if self._heads[line[0]][line] == workload:
                 self._next(line)
 
     def _next(self, line: Line) -> None:
         """Who is first in a line now."""
         heap = self._heaps[line]
         while heap:
-            root = self._who(heap[0], line)
-            if root:
-                self._put_head(line, root)
+            workload = self._who(heap[0], line)
+            if workload:
+                self._put_head(line, workload)
                 return
             heapq.heappop(heap)
         del self._heaps[line]
@@ -96,76 +97,78 @@ class SchedulingQueue:
             del self._heads[line[0]]
         self._order.moved(line)
 
-    def _put_head(self, line: Line, root: str) -> None:
-        self._heads.setdefault(line[0], {})[line] = root
+    def _put_head(self, line: Line, workload: str) -> None:
+        self._heads.setdefault(line[0], {})[line] = workload
         self._order.moved(line)
 
     def pop(self, hopeless: Callable[[str], bool] = lambda _: False) -> str | None:
-        """The next root to try. Those before it in its line that are `hopeless` are parked, and not tried."""
+        """The next workload to try. Those before it in its line that are `hopeless` are parked, and not tried."""
         while (line := self._order.first(self._heads)) is not None:
             heap, ranks = self._heaps[line], self._ranks
             while heap:
                 rank = heapq.heappop(heap)
-                root = self._who(rank, line)
-                if not root:
+                workload = self._who(rank, line)
+                if not workload:
                     continue
-                del ranks[root]
-                if not hopeless(root):
+                del ranks[workload]
+                if not hopeless(workload):
                     self._next(line)
-                    return root
-                self._parked[root] = rank
+                    return workload
+                self._parked[workload] = rank
             self._next(line)
         return None
 
-    def park(self, root: str, of: Rank, line: Line) -> None:
-        self._lines[root] = line
-        self._parked[root] = self._rank(root, of)
+    def park(self, workload: str, of: Rank, line: Line) -> None:
+        self._lines[workload] = line
+        self._parked[workload] = self._rank(workload, of)
 
-    def _rank(self, root: str, of: Rank) -> Place:
+    def _rank(self, workload: str, of: Rank) -> Place:
         """Creation times are whole seconds, so then who came first."""
-        arrival = self._arrivals.get(root)
+        arrival = self._arrivals.get(workload)
         if arrival is None:
             self._count += 1
-            arrival = self._arrivals[root] = self._count
-            self._arrived[arrival] = root
+            arrival = self._arrivals[workload] = self._count
+            self._arrived[arrival] = workload
         return -of.priority, of.level, of.created_ms, arrival
 
-    def forget(self, root: str) -> None:
-        """The root is placed or gone."""
-        self._leave(root)
-        self._parked.pop(root, None)
-        self._lines.pop(root, None)
-        self._told.pop(root, None)
-        arrival = self._arrivals.pop(root, None)
+    def forget(self, workload: str) -> None:
+        """The workload is placed or gone."""
+        self._leave(workload)
+        self._parked.pop(workload, None)
+        self._lines.pop(workload, None)
+        self._told.pop(workload, None)
+        arrival = self._arrivals.pop(workload, None)
         if arrival is not None:
             del self._arrived[arrival]
 
-    def wake(self, roots: Iterable[str] | None = None) -> None:
+    def wake(self, workloads: Iterable[str] | None = None) -> None:
         """These who are parked are tried again; everybody (None) where room was freed."""
         back: dict[Line, list[Place]] = {}
-        for root in list(self._parked) if roots is None else roots:
-            rank = self._ranks[root] = self._parked.pop(root)
-            back.setdefault(self._lines[root], []).append(rank)
+        for workload in list(self._parked) if workloads is None else workloads:
+            rank = self._ranks[workload] = self._parked.pop(workload)
+            back.setdefault(self._lines[workload], []).append(rank)
         for line, ranks in back.items():
             heap = self._heaps.setdefault(line, [])
             heap += ranks
             heapq.heapify(heap)
             self._next(line)
 
-    def tell(self, root: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int) -> tuple[str, ...]:
+    def tell(
+        self, workload: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int
+    ) -> tuple[str, ...]:
         """Which of the pods this refusal is news for: all of them for another reason than last told, or for other
         numbers after a while; else those that were not told yet."""
-        if self.old_news(root, refusal, now_ms, again_ms):
-            last = self._told[root]
+        if self.old_news(workload, refusal, now_ms, again_ms):
+            last = self._told[workload]
             untold = tuple([uid for uid in uids if uid not in last.uids])
             last.uids.update(untold)
             return untold
-        self._told[root] = _Told(refusal, now_ms, set(uids))
+        self._told[workload] = _Told(refusal, now_ms, set(uids))
         return uids
 
-    def old_news(self, root: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
-        """Whether this refusal is no news for those pods of a root that were told before."""
-        last = self._told.get(root)
+    def old_news(self, workload: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
+        """Whether this refusal is no news for those pods of a workload that were told before."""
+        last = self._told.get(workload)
         if last is None:
             return False
         if last.refusal is refusal:
@@ -174,32 +177,32 @@ class SchedulingQueue:
         return (lately and _numbers_only(last.refusal, refusal)) or last.refusal == refusal
 
     def tellings(self) -> Iterator[tuple[str, Refusal, int, tuple[str, ...]]]:
-        """What was told: root, refusal, when, and of which pods; `retell` takes it."""
-        return ((root, told.refusal, told.at_ms, tuple(sorted(told.uids))) for root, told in self._told.items())
+        """What was told: workload, refusal, when, and of which pods; `retell` takes it."""
+        return ((workload, told.refusal, told.at_ms, tuple(sorted(told.uids))) for workload, told in self._told.items())
 
-    def retell(self, root: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
+    def retell(self, workload: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
         """Remember what was told before."""
-        self._told[root] = _Told(refusal, at_ms, set(uids))
+        self._told[workload] = _Told(refusal, at_ms, set(uids))
 
-    def refusal(self, root: str) -> Refusal | None:
-        """What was last told about a root."""
-        told = self._told.get(root)
+    def refusal(self, workload: str) -> Refusal | None:
+        """What was last told about a workload."""
+        told = self._told.get(workload)
         return told.refusal if told is not None else None
 
-    def told_lately(self, root: str, now_ms: int, again_ms: int) -> Refusal | None:
-        """What the root was told, where that is not `again_ms` ago."""
-        told = self._told.get(root)
+    def told_lately(self, workload: str, now_ms: int, again_ms: int) -> Refusal | None:
+        """What the workload was told, where that is not `again_ms` ago."""
+        told = self._told.get(workload)
         return told.refusal if told is not None and now_ms - told.at_ms < again_ms else None
 
-    def roots(self) -> list[str]:
+    def workloads(self) -> list[str]:
         """All who wait, those aside with them."""
         return [*self._ranks, *self._parked]
 
     def ordered(self) -> list[str]:
         """All who wait, those aside with them, in the order in which they would be tried if none of them fitted."""
         lines: dict[Line, list[Place]] = {}
-        for root, rank in (*self._ranks.items(), *self._parked.items()):
-            lines.setdefault(self._lines[root], []).append(rank)
+        for workload, rank in (*self._ranks.items(), *self._parked.items()):
+            lines.setdefault(self._lines[workload], []).append(rank)
         for ranks in lines.values():
             ranks.sort(reverse=True)
         heads: dict[str, dict[Line, str]] = {}
@@ -223,8 +226,8 @@ class SchedulingQueue:
         """Who is first in each line, those aside with them, by queue; and how many wait in each queue."""
         first: dict[Line, Place] = {}
         counts: dict[str, int] = {}
-        for root, rank in (*self._ranks.items(), *self._parked.items()):
-            line = self._lines[root]
+        for workload, rank in (*self._ranks.items(), *self._parked.items()):
+            line = self._lines[workload]
             counts[line[0]] = counts.get(line[0], 0) + 1
             if line not in first or rank < first[line]:
                 first[line] = rank
@@ -233,17 +236,17 @@ class SchedulingQueue:
             heads.setdefault(line[0], {})[line] = self._arrived[rank[-1]]
         return heads, counts
 
-    def before(self, root: str) -> int:
+    def before(self, workload: str) -> int:
         """How many are tried before this one if none of them fits; 0 where it does not wait."""
         order = self.ordered()
-        return order.index(root) if root in order else 0
+        return order.index(workload) if workload in order else 0
 
-    def line(self, root: str) -> Line | None:
-        """Where a root waits."""
-        return self._lines.get(root)
+    def line(self, workload: str) -> Line | None:
+        """Where a workload waits."""
+        return self._lines.get(workload)
 
     def lengths(self) -> tuple[int, int]:
-        """How many roots are in the line, and how many wait aside."""
+        """How many workloads are in the line, and how many wait aside."""
         return len(self._ranks), len(self._parked)
 
 

@@ -131,7 +131,7 @@ class Candidates:
     def plans(
         self, group: Group, within: Scope | None, most: int, start: Sequence[Unit] = (), without: Collection[int] = ()
     ) -> list[list[Unit]]:
-        """Units to take, in the order in which they were chosen, for at most so many domains of the root's required
+        """Units to take, in the order in which they were chosen, for at most so many domains of the workload's required
         levels. The units of `start` are taken before, those numbered `without` never."""
         plans: list[list[Unit]] = []
         self._without = without

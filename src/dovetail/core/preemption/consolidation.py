@@ -32,14 +32,14 @@ _RESTART_MS = 60_000
 
 
 def find(
-    state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str], own: Reservation | None
+    state: State, workload: str, group: Group, scope: Scope | None, ending: Collection[str], own: Reservation | None
 ) -> MovePlan | str:
     """Moves after which `group`, which is complete and does not fit, fits inside `scope`; else why there are none.
-    `ending` are pods (uid) that give way already, `own` is the room that is held for the root."""
+    `ending` are pods (uid) that give way already, `own` is the room that is held for the workload."""
     left = state.moves.left(state.policy.moves_per_hour, state.now_ms)
     if not left:
         return f"as many pods as may be were moved in the last hour: {state.policy.moves_per_hour}"
-    found = plan(state, group, root, scope, movable=lambda unit: _movable(state, unit), ending=ending)
+    found = plan(state, group, workload, scope, movable=lambda unit: _movable(state, unit), ending=ending)
     if isinstance(found, NoPlan):
         return f"no moves help: {found}"
     if not found.steps:
@@ -48,7 +48,7 @@ def find(
     if len(uids) > left:
         return f"{len(uids)} pods would have to move, and {left} more may in this hour"
     lost = found.lost_milli_ms + _RESTART_MS * sum(state.shares.rate(uid) for uid in uids)
-    gained = _gained(state, root, group, own)
+    gained = _gained(state, workload, group, own)
     if lost >= gained:
         minutes = 60_000_000
         return f"moves would lose {lost // minutes} GPU-minutes of work, and gain {gained // minutes}"
@@ -56,7 +56,7 @@ def find(
 
 
 def _movable(state: State, unit: Unit) -> bool:
-    pods = [state.roster.pods[uid] for uid in unit.uids]
+    pods = [state.workloads.pods[uid] for uid in unit.uids]
     return all(_may_move(state, pod, unit.elastic) for pod in pods)
 
 
@@ -67,7 +67,7 @@ def _may_move(state: State, pod: Pod, elastic: bool) -> bool:
     return may and alone and bool(pod.owner) and not state.moves.rests(pod, state.now_ms, state.policy.move_again_ms)
 
 
-def _gained(state: State, root: str, group: Group, own: Reservation | None) -> int:
+def _gained(state: State, workload: str, group: Group, own: Reservation | None) -> int:
     """What the job is charged while it runs earlier than it would, in milli-GPU times ms. Of jobs that want the same
     the first counts: what is held for others is not in the way."""
     pods = fewest(group)

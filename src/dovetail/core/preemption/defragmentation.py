@@ -42,9 +42,9 @@ class Move(Struct, frozen=True):
 
 
 class MoveStep(Struct, frozen=True):
-    """Pods of one root that move at the same time, and the work that is lost by it, in milli-GPU times ms."""
+    """Pods of one workload that move at the same time, and the work that is lost by it, in milli-GPU times ms."""
 
-    root: str
+    workload: str
     moves: tuple[Move, ...]
     lost_milli_ms: int
 
@@ -75,20 +75,20 @@ class NoPlan(Struct, frozen=True):
 def plan(
     state: State,
     group: Group,
-    root: str = "",
+    workload: str = "",
     scope: Scope | None = None,
     movable: Callable[[Unit], bool] | None = None,
     ending: Collection[str] = (),
 ) -> MovePlan | NoPlan:
     """Moves after which the fewest pods that complete `group` fit, inside `scope` (None: anywhere), into which those go
-    that move, too. `root` is whose they are, "" where they are only asked about. `movable` says who may be moved
+    that move, too. `workload` is whose they are, "" where they are only asked about. `movable` says who may be moved
     (None: whoever may give way), `ending` are pods (uid) that give way to others already."""
-    return _Planning(state, root, easiest_part(state.cluster, group), scope, movable, ending).plan()
+    return _Planning(state, workload, easiest_part(state.cluster, group), scope, movable, ending).plan()
 
 
 class _Planning:
     def __init__(
-        self, state: State, root: str, group: Group, scope: Scope | None, movable: Callable[[Unit], bool] | None,
+        self, state: State, workload: str, group: Group, scope: Scope | None, movable: Callable[[Unit], bool] | None,
         ending: Collection[str],
     ) -> None:  # fmt: skip
         self._state = state
@@ -96,8 +96,8 @@ class _Planning:
         self._group = group
         self._scope = scope
         policy = state.policy
-        self._proof = DryRun(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
-        self._victims = Victims(state, state.shares.queue_of(group.all_pods()[0]), root, ending)
+        self._proof = DryRun(state.cluster, state.score_cache, group, scope, policy.search_limit, policy.probes)
+        self._victims = Victims(state, state.shares.queue_of(group.all_pods()[0]), workload, ending)
         self._units = [unit for unit in self._victims.units if movable is None or movable(unit)]
         self._best: list[Unit] | None = None
         self._moves: MovePlan | None = None
@@ -125,11 +125,11 @@ class _Planning:
         shapes = [shape for shape, _ in shapes_of(cluster, self._group)]
         with cluster.trial():
             evict(cluster, units)
-            most = {shape.id: self._state.rows.of(shape).copies().copy() for shape in shapes}
+            most = {shape.id: self._state.score_cache.of(shape).copies().copy() for shape in shapes}
             if self._proof.placed() is None:
                 pods = len({uid for unit in units for uid in unit.uids})
                 return NoPlan(f"it would not fit if all {pods} pods that may be moved were gone", proven=True)
-        clearing = Candidates(cluster, self._state.rows, units, self._victims.spare, most)
+        clearing = Candidates(cluster, self._state.score_cache, units, self._victims.spare, most)
         for target in clearing.targets(self._group, self._scope):
             without: set[int] = set()
             for _ in range(_PLANS):
@@ -223,7 +223,7 @@ class _Planning:
         mark = cluster.mark()
         evict(cluster, [unit])
         try:
-            moved = GangSearch(cluster, self._state.rows, self._state.policy.search_limit).place(
+            moved = GangSearch(cluster, self._state.score_cache, self._state.policy.search_limit).place(
                 self._anew(unit), where
             )
         except SearchLimitReached:
@@ -235,20 +235,20 @@ class _Planning:
         moves = (
             Move(p.pod.uid, names[slot], names[p.slot], p.devices) for p, slot in zip(there, unit.slots, strict=True)
         )
-        return MoveStep(unit.root, tuple(moves), unit.lost_milli_ms)
+        return MoveStep(unit.workload, tuple(moves), unit.lost_milli_ms)
 
     def _anew(self, unit: Unit) -> Group:
         """The pods of a unit as they will wait, beside the rest of their gangs."""
-        roster, placements = self._state.roster, self._cluster.placements
-        if unit.root.startswith(LONE):
-            return Group(pods=[_unbound(roster.pods[unit.uids[0]])])
-        gone, below = set(unit.uids), subgangs(roster, unit.root)
+        workload_index, placements = self._state.workloads, self._cluster.placements
+        if unit.workload.startswith(LONE):
+            return Group(pods=[_unbound(workload_index.pods[unit.uids[0]])])
+        gone, below = set(unit.uids), subgangs(workload_index, unit.workload)
         members: dict[str, list[Pod]] = {}
-        for pod in roster.members(unit.root):
+        for pod in workload_index.members(unit.workload):
             members.setdefault(pod.gang, []).append(pod)
 
         def group(gang_id: str) -> Group:
-            gang, own = roster.gangs.get(gang_id), members.get(gang_id, [])
+            gang, own = workload_index.gangs.get(gang_id), members.get(gang_id, [])
             pods = [_unbound(pod) for pod in own if pod.uid in gone]
             held = [placements[pod.uid].slot for pod in own if pod.uid in placements and not pod.deleting]
             parts = [group(child) for child in below.get(gang_id, ())]
@@ -258,7 +258,7 @@ class _Planning:
             moving = [part for part in parts if any(part.all_pods())]
             return Group(pods, held, len(pods), len(pods), moving, 0, *levels)
 
-        return group(unit.root)
+        return group(unit.workload)
 
     def _by_node(self, placed: Placed) -> tuple[tuple[str, str], ...]:
         names = self._cluster.nodes.names

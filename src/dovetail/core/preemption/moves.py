@@ -39,12 +39,12 @@ class MovesUnderWay:
     """`rooms` by the uid of the record that keeps each, `moved_ms` when each job was moved last, `times_ms` when pods
     were moved in the last hour, one for each."""
 
-    def __init__(self, cluster: Cluster, roster: WorkloadIndex) -> None:
+    def __init__(self, cluster: Cluster, workload_index: WorkloadIndex) -> None:
         self.rooms: dict[str, MoveRoom] = {}
         self.moved_ms: dict[str, int] = {}
         self.times_ms: list[int] = []
         self._cluster = cluster
-        self._roster = roster
+        self._workload_index = workload_index
 
     def left(self, most: int, now_ms: int) -> int:
         """How many more pods may be moved now, of so many in an hour."""
@@ -53,15 +53,15 @@ class MovesUnderWay:
 
     def rests(self, pod: Pod, now_ms: int, for_ms: int) -> bool:
         """Whether the job of the pod was moved less than so long ago."""
-        at_ms = self.moved_ms.get(self._roster.job_of(pod))
+        at_ms = self.moved_ms.get(self._workload_index.job_of(pod))
         return at_ms is not None and now_ms - at_ms < for_ms
 
     def begin(self, targets: Iterable[tuple[str, str]], now_ms: int, until_ms: int, again_ms: int) -> None:
         """These pods (uid) are evicted, and go to these nodes."""
         self.moved_ms = {job: at_ms for job, at_ms in self.moved_ms.items() if now_ms - at_ms < again_ms}
         for uid, node in targets:
-            pod = self._roster.pods[uid]
-            job = self._roster.job_of(pod)
+            pod = self._workload_index.pods[uid]
+            job = self._workload_index.job_of(pod)
             self.times_ms.append(now_ms)
             self.moved_ms[job] = now_ms
             record = replace(
@@ -82,7 +82,7 @@ class MovesUnderWay:
 
     def give_up(self, olds: Collection[str]) -> None:
         """Of these pods those that run still are left where they are."""
-        pods = self._roster.pods
+        pods = self._workload_index.pods
         staying = {uid for uid in olds if uid in pods and not pods[uid].deleting}
         self._drop([uid for uid, room in self.rooms.items() if room.old in staying])
 
@@ -96,9 +96,9 @@ class MovesUnderWay:
 
     @contextmanager
     def lent(self, pods: Collection[Pod]) -> Iterator[None]:
-        """While these pods of one root are tried, what is kept for their job is theirs."""
+        """While these pods of one workload are tried, what is kept for their job is theirs."""
         first = next(iter(pods), None) if self.rooms else None
-        job = self._roster.job_of(first) if first is not None else ""
+        job = self._workload_index.job_of(first) if first is not None else ""
         own = [uid for uid, room in self.rooms.items() if room.job == job]
         for uid in own:
             del self._cluster.nominated[uid]

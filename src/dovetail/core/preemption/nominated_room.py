@@ -53,14 +53,16 @@ def left(state: State, slots: Collection[int], makers: Sequence[Reservation]) ->
     trial, of which so much is on these slots: all together that have it there, or share a node with one that has."""
     near: dict[str, Reservation] = {}
     reached, there = set(slots), [(one, one.slots.tolist()) for one in makers]
-    while found := {one.root: one for one, held in there if one.root not in near and not reached.isdisjoint(held)}:
+    while found := {
+        one.workload: one for one, held in there if one.workload not in near and not reached.isdisjoint(held)
+    }:
         near |= found
         reached.update(*(one.slots.tolist() for one in found.values()))
     if not near:
         return True
     with state.cluster.trial():
         # Of those at the same time who was first to have room made is first here, too.
-        for one in sorted([one for one in makers if one.root in near], key=lambda one: one.start_ms):
+        for one in sorted([one for one in makers if one.workload in near], key=lambda one: one.start_ms):
             if not all(_fill(state, pod, slot) for pod, slot in _give_way(state, [one])):
                 return False
     return True
@@ -68,7 +70,7 @@ def left(state: State, slots: Collection[int], makers: Sequence[Reservation]) ->
 
 def _give_way(state: State, others: Iterable[Reservation]) -> list[tuple[Pod, int]]:
     """Take all pods off, in the running trial, that give way to any of these. Returns who comes for it, and where."""
-    pods, placements = state.roster.pods, state.cluster.placements
+    pods, placements = state.workloads.pods, state.cluster.placements
     makers = [one for one in others if one.nominated]
     for uid in {uid: None for one in makers for uid in sorted(one.leaving)}:
         if uid in placements:
@@ -80,4 +82,4 @@ def _give_way(state: State, others: Iterable[Reservation]) -> list[tuple[Pod, in
 def _fill(state: State, pod: Pod, slot: int) -> bool:
     """Place a pod there in the running trial; False where it does not fit."""
     there = np.array([slot], dtype=np.int64)
-    return fill(state.cluster, state.rows, state.cluster.shape_of(pod), [pod], there) == 1
+    return fill(state.cluster, state.score_cache, state.cluster.shape_of(pod), [pod], there) == 1

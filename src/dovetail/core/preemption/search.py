@@ -2,8 +2,8 @@
 """Who has to give way so that a job fits: searched and proven in a trial that is undone.
 
 Rules: units of other queues may be taken where the shares let the job's queue take back what is due to it, units of its
-own queue where their root is of a strictly lower precedence. Nothing is found that the search for a placement has not
-placed with the victims gone, so topology, devices, kubelets and claims are proven with it. Victims are those of the
+own queue where their workload is of a strictly lower precedence. Nothing is found that the search for a placement has
+not placed with the victims gone, so topology, devices, kubelets and claims are proven with it. Victims are those of the
 nodes, and of the domain of a required level, that are cleared most cheaply; then whoever of them the job can do without
 is left alone, the dearest first. Where that leads nowhere, units are taken in their own order until the job fits: first
 twice as many each time, then halving. What is compared is `Unit.weight`.
@@ -82,7 +82,7 @@ class NoPreemption(Struct, frozen=True):
 
 def find(
     state: State,
-    root: str,
+    workload: str,
     group: Group,
     scope: Scope | None = None,
     ending: Collection[str] = (),
@@ -94,45 +94,45 @@ def find(
     easiest = easiest_part(state.cluster, group)
     if not any(easiest.all_pods()):
         return NoPreemption("nobody has to give way: it needs no more pods")
-    found = _Finding(state, root, easiest, scope, ending, only).find()
+    found = _Finding(state, workload, easiest, scope, ending, only).find()
     alike = not group.groups and len(shapes_of(state.cluster, group)) == 1
     if isinstance(found, PreemptionPlan) or alike or len(group.all_pods()) == len(easiest.all_pods()):
         return found
     # Others than the easiest may fit where these do not.
-    other = _Finding(state, root, group, scope, ending, only).find()
+    other = _Finding(state, workload, group, scope, ending, only).find()
     return other if isinstance(other, PreemptionPlan) or isinstance(found, NoPreemption) else found
 
 
-def victim_queues(state: State, root: str, queue: str, wanted: Mapping[str, int]) -> list[str]:
-    """The queues whose pods may have to give way to a root of the queue that wants so much: its own last."""
+def victim_queues(state: State, workload: str, queue: str, wanted: Mapping[str, int]) -> list[str]:
+    """The queues whose pods may have to give way to a workload of the queue that wants so much: its own last."""
     shares = state.shares
     # Those of a lower precedence in its queue may give way, too: then it has less.
-    own = shares.allocated(queue) if shares.holds_below(queue, state.precedence(root)) else None
-    return [*shares.entitlements.debtors(queue, wanted, own), queue]
+    own = shares.allocated(queue) if shares.holds_below(queue, state.precedence(workload)) else None
+    return [*shares.quota.debtors(queue, wanted, own), queue]
 
 
 class _Finding:
     def __init__(
-        self, state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str],
+        self, state: State, workload: str, group: Group, scope: Scope | None, ending: Collection[str],
         only: Collection[str] | None,
     ) -> None:  # fmt: skip
         self._state = state
         self._cluster = state.cluster
         self._shares = shares = state.shares
         self._scope = scope
-        self._root = root
+        self._workload = workload
         self._group = group
         policy = state.policy
-        self._proof = DryRun(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
+        self._proof = DryRun(state.cluster, state.score_cache, group, scope, policy.search_limit, policy.probes)
         self._best: list[Unit] | None = None
         self._levels: dict[str, int] = {}
         self._pods = list(group.all_pods())
         self._queue = shares.queue_of(self._pods[0])
         self._wanted = shares.wanted(self._pods)
         self._shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
-        queues = victim_queues(state, root, self._queue, self._wanted)
+        queues = victim_queues(state, workload, self._queue, self._wanted)
         queues = queues if only is None else [name for name in queues if name in only]
-        self._victims = Victims(state, self._queue, root, ending, queues)
+        self._victims = Victims(state, self._queue, workload, ending, queues)
 
     def find(self) -> PreemptionPlan | GaveUp | NoPreemption:
         found = self._find()
@@ -143,7 +143,7 @@ class _Finding:
             return NoPreemption("its pods never make others give way (preemptionPolicy Never)")
         units = self._eligible()
         if not units:
-            claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
+            claim = self._shares.quota.claim_back(self._queue, self._wanted)
             others = "more is not due to its queue, and nobody" if claim is None else "nobody who may give way, or"
             return NoPreemption(f"{others} {lesser(self._state, self._queue)} in its queue, runs where it could")
         why = "those who may go together do not make enough room"
@@ -164,7 +164,7 @@ class _Finding:
 
     def _search(self, units: list[Unit]) -> NoPreemption | None:
         """Leaves the cheapest victims that were found in `_best`."""
-        clearing = Candidates(self._cluster, self._state.rows, units, self._victims.spare, self._most(units))
+        clearing = Candidates(self._cluster, self._state.score_cache, units, self._victims.spare, self._most(units))
         for plan in self._plans(clearing, units):
             self._try(plan)
         if self._best is None and not self._leans_on_others() and self._proof.placed_without(units) is None:
@@ -184,7 +184,7 @@ class _Finding:
         if any(shape.stand_ins is not None for shape in self._shapes):
             with cluster.trial():
                 evict(cluster, units)
-                return {shape.id: self._state.rows.of(shape).copies().copy() for shape in self._shapes}
+                return {shape.id: self._state.score_cache.of(shape).copies().copy() for shape in self._shapes}
         left = nodes.free.copy()
         gone: dict[int, tuple[Shape, list[int]]] = {}
         uids = dict.fromkeys(uid for unit in units for uid in unit.uids)
@@ -199,7 +199,7 @@ class _Finding:
         for shape in self._shapes:
             asked = np.flatnonzero(shape.need)
             copies = (left[asked] // shape.need[asked]).min(axis=0)
-            most[shape.id] = np.where(self._state.rows.of(shape).suitable, np.maximum(copies, 0), 0)
+            most[shape.id] = np.where(self._state.score_cache.of(shape).suitable, np.maximum(copies, 0), 0)
         return most
 
     def _useful(self) -> NDArray[np.bool_] | None:
@@ -208,7 +208,7 @@ class _Finding:
             return None
         useful = np.zeros(self._cluster.nodes.size, dtype=np.bool_)
         for shape in self._shapes:
-            useful |= self._state.rows.of(shape).suitable
+            useful |= self._state.score_cache.of(shape).suitable
         if self._scope is not None:
             outside = np.ones_like(useful)
             outside[self._scope] = False
@@ -222,7 +222,7 @@ class _Finding:
     def _eligible(self) -> list[Unit]:
         """Who may be taken, each on its own: with all that has to go with it. What is taken of the job's own queue, or
         of those near it, is taken from those above both, too, so who is in a farther one may be taken after that."""
-        useful, precedence = self._useful(), self._state.precedence(self._root)
+        useful, precedence = self._useful(), self._state.precedence(self._workload)
         useless = frozenset() if useful is None else frozenset(np.flatnonzero(~useful).tolist())
         levels: dict[int, list[Unit]] = {}
         allowed: set[int] = set()
@@ -236,7 +236,7 @@ class _Finding:
                 allowed.add(unit.number)
                 own.update(unit.uids)
         less = amounts_of(self._shares, own)
-        claim = self._shares.entitlements.claim_back(self._queue, self._wanted, less)
+        claim = self._shares.quota.claim_back(self._queue, self._wanted, less)
         if claim is not None:
             for level in sorted(levels):
                 allowed |= self._reclaimable(levels[level], claim)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who could give way: what runs, cut into the units that can be taken away, and what each of them would lose.
 
-Rules: a unit is taken as a whole. A root is one; a pod on its own is a gang of one. Of a gang with more pods than its
-minimum each pod is one, too, and of one with more sub-gangs than it needs each sub-gang: no more of them are taken than
-are to spare (a pool), unless the whole goes. Left alone is who is not ours, who is ending already, whose bind has not
-been seen yet, who must not be preempted, who ran less than its queue grants it, and who has no disruption left in a
+Rules: a unit is taken as a whole. A workload is one; a pod on its own is a gang of one. Of a gang with more pods than
+its minimum each pod is one, too, and of one with more sub-gangs than it needs each sub-gang: no more of them are taken
+than are to spare (a pool), unless the whole goes. Left alone is who is not ours, who is ending already, whose bind has
+not been seen yet, who must not be preempted, who ran less than its queue grants it, and who has no disruption left in a
 budget.
 
 Lost work is the charged rate times what has to be done again: the time since the last checkpoint (else since the start)
@@ -39,13 +39,13 @@ _STARTUP_MS = 300_000
 
 class Unit(Struct, eq=False):
     """Pods that give way together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
-    `pool` is what it is to spare of (`Victims.spare`), -1 for whole roots. It holds the units with the numbers
+    `pool` is what it is to spare of (`Victims.spare`), -1 for whole workloads. It holds the units with the numbers
     `covers`. `settled` and `cheap` are what `queues.reclaim` asks for, `rate_milli` is what it is
     charged, `preempts` whether its pods may evict others, and `follow_milli_ms` the work that these would lose. `core`
     is what is left of one that holds others once as many of these as may are gone, by resource class."""
 
     number: int
-    root: str
+    workload: str
     queue: str
     precedence: Precedence
     uids: tuple[str, ...]
@@ -68,7 +68,7 @@ class Unit(Struct, eq=False):
 
     @property
     def weight(self) -> int:
-        """What sets of units are compared by, added up: the lost work of whole roots, with what their jobs evict in
+        """What sets of units are compared by, added up: the lost work of whole workloads, with what their jobs evict in
         turn, then that of what is to spare, then the number of pods."""
         own = self.lost_milli_ms << (_ELASTIC_BITS if self.pool < 0 else _PODS_BITS)
         return (self.follow_milli_ms << _ELASTIC_BITS) + own + len(self.uids)
@@ -97,12 +97,12 @@ def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
     return rate_milli * (ran_ms + pod.work.startup_ms)
 
 
-def subgangs(roster: WorkloadIndex, root: str) -> dict[str, list[str]]:
+def subgangs(workload_index: WorkloadIndex, workload: str) -> dict[str, list[str]]:
     """The gangs right below each gang of a tree."""
     below: dict[str, list[str]] = {}
-    for gang_id in roster.tree(root):
-        gang = roster.gangs.get(gang_id)
-        if gang is not None and gang_id != root:
+    for gang_id in workload_index.tree(workload):
+        gang = workload_index.gangs.get(gang_id)
+        if gang is not None and gang_id != workload:
             below.setdefault(gang.parent, []).append(gang_id)
     return below
 
@@ -149,12 +149,12 @@ class Allowances:
 
 
 class Victims:
-    """The units of all that runs in the queues `of` (None: in any) but `root`, as jobs of `queue` see them, in the
+    """The units of all that runs in the queues `of` (None: in any) but `workload`, as jobs of `queue` see them, in the
     order of `Unit.order`. The pods (uid) `ending` give way already. `spare` is how many units of each pool there are.
     """
 
     def __init__(
-        self, state: State, queue: str, root: str, ending: Collection[str] = (), of: Collection[str] | None = None
+        self, state: State, queue: str, workload: str, ending: Collection[str] = (), of: Collection[str] | None = None
     ) -> None:
         self._state = state
         self._queue = queue
@@ -165,32 +165,32 @@ class Victims:
         self.units: list[Unit] = []
         self.ripe_ms = 0
         """When the first of those that run too short for it can be taken, or with less right; 0 where all can."""
-        root_of, queue_of = state.roster.root_of, state.shares.queue_of
+        workload_of, queue_of = state.workloads.workload_of, state.shares.queue_of
         queues = None if of is None else frozenset(of)
-        seen = {root}
+        seen = {workload}
         for placement in state.cluster.placements.values():
             pod = placement.pod
             if not pod.managed or (queues is not None and queue_of(pod) not in queues):
                 continue
-            other = root_of(pod)
+            other = workload_of(pod)
             if other in seen:
                 continue
             seen.add(other)
             self._precedence = state.precedence(other)
             if pod.gang:
-                self._cut(other, state.roster.members(other))
+                self._cut(other, state.workloads.members(other))
             else:
                 self._add(other, [placement])
         follow(self.units)
         if queues is not None:
-            shares, entitlements = state.shares, state.shares.entitlements
+            shares, entitlements = state.shares, state.shares.quota
             follow_beyond(
                 self.units, queue, entitlements.owes, lambda unit: amounts_of(shares, unit.uids),
                 lambda name, lost: entitlements.claim_back(name, lost, less=lost),
             )  # fmt: skip
         self.units.sort(key=lambda unit: unit.order)
 
-    def _cut(self, root: str, members: Sequence[Pod]) -> None:
+    def _cut(self, workload: str, members: Sequence[Pod]) -> None:
         """Add the units of a gang."""
         state = self._state
         placements = state.cluster.placements
@@ -199,36 +199,36 @@ class Victims:
             placement = placements.get(pod.uid)
             if placement is not None and not (pod.deleting or pod.uid in self._ending):
                 own.setdefault(pod.gang, []).append(placement)
-        below = subgangs(state.roster, root)
+        below = subgangs(state.workloads, workload)
         first = len(self.units)
-        running, _ = self._parts(root, root, own, below)
-        self._add(root, running, covers=tuple(range(first, len(self.units))))
+        running, _ = self._parts(workload, workload, own, below)
+        self._add(workload, running, covers=tuple(range(first, len(self.units))))
 
     def _parts(
-        self, root: str, gang_id: str, own: Mapping[str, list[Placement]], below: Mapping[str, list[str]]
+        self, workload: str, gang_id: str, own: Mapping[str, list[Placement]], below: Mapping[str, list[str]]
     ) -> tuple[list[Placement], bool]:
         """Add what may be spared of the gang and of those below it. Returns all that runs of it, and whether that is
         enough for it to run."""
-        gang = self._state.roster.gangs.get(gang_id)
+        gang = self._state.workloads.gangs.get(gang_id)
         pods, children = own.get(gang_id, []), below.get(gang_id, [])
         if gang is None:
             return pods, False
         least = gang.min_count if pods or not children else 0
         pool = self._pool(len(pods) - least)
         for placement in pods if pool >= 0 else ():
-            self._add(root, [placement], pool)
+            self._add(workload, [placement], pool)
         running = list(pods)
         whole: list[tuple[list[Placement], tuple[int, ...]]] = []
         for child in children:
             first = len(self.units)
-            part, enough = self._parts(root, child, own, below)
+            part, enough = self._parts(workload, child, own, below)
             running += part
             if enough:
                 whole.append((part, tuple(range(first, len(self.units)))))
         needed = gang.min_groups or len(children)
         pool = self._pool(len(whole) - needed)
         for part, covers in whole if pool >= 0 else ():
-            self._add(root, part, pool, covers)
+            self._add(workload, part, pool, covers)
         return running, len(pods) >= least and len(whole) >= needed
 
     def _pool(self, spare: int) -> int:
@@ -237,7 +237,9 @@ class Victims:
         self.spare.append(spare)
         return len(self.spare) - 1
 
-    def _add(self, root: str, placements: Sequence[Placement], pool: int = -1, covers: tuple[int, ...] = ()) -> None:
+    def _add(
+        self, workload: str, placements: Sequence[Placement], pool: int = -1, covers: tuple[int, ...] = ()
+    ) -> None:
         """Add a unit, if its pods may be taken at all."""
         if not placements:
             return
@@ -261,9 +263,13 @@ class Victims:
             cost += lost_here if pod.work.startup_ms else lost_here + rate * _STARTUP_MS
             done += rate * max(0, now_ms - since_ms)
         # A member that came later does not protect those that have run for long.
-        ran_ms, job, given_way = now_ms - min(started_ms), self._state.roster.job_of(first), self._state.given_way
+        ran_ms, job, given_way = (
+            now_ms - min(started_ms),
+            self._state.workloads.job_of(first),
+            self._state.eviction_counts,
+        )
         least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms or 0
-        least_ms = max(least_ms, given_way.spared_ms(job, now_ms))
+        least_ms = max(least_ms, self._state.eviction_counts.spared_ms(job, now_ms))
         settled_ms = max(least_ms, given_way.settled_ms(job, queue.least_run_ms, now_ms))
         if ran_ms < settled_ms:
             ripe_ms = now_ms - ran_ms + (least_ms if ran_ms < least_ms else settled_ms)
@@ -274,7 +280,7 @@ class Victims:
         if settled and self._ends_soon(pods, name, lost):
             settled = 0
         unit = Unit(
-            len(self.units), root, name, self._precedence, tuple([pod.uid for pod in pods]), tuple(slots), lost,
+            len(self.units), workload, name, self._precedence, tuple([pod.uid for pod in pods]), tuple(slots), lost,
             max(started_ms), pool, covers, settled, _CHEAP * cost <= done,
             sum([shares.rate(pod.uid) for pod in pods]), all(pod.work.preempts for pod in pods),
             core=self._core(pods, covers) if covers else {},

@@ -27,19 +27,19 @@ from dovetail.core.state import State
 
 
 def find(
-    state: State, root: str, group: Group, scope: Scope | None = None, ending: Collection[str] = ()
+    state: State, workload: str, group: Group, scope: Scope | None = None, ending: Collection[str] = ()
 ) -> PreemptionPlan | GaveUp | NoPreemption:
     """Search who has to give way so that the limits above the job, and the room that there is, suffice for it. Pods
     (uid) that are `ending` give way to others already."""
     if not all(pod.work.preempts for pod in group.all_pods()):
         return NoPreemption("its pods never make others give way (preemptionPolicy Never)")
-    return _Finding(state, root, group, scope, ending).find()
+    return _Finding(state, workload, group, scope, ending).find()
 
 
 class _Finding:
-    def __init__(self, state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str]) -> None:
+    def __init__(self, state: State, workload: str, group: Group, scope: Scope | None, ending: Collection[str]) -> None:
         self._state = state
-        self._root = root
+        self._workload = workload
         self._group = group = easiest_part(state.cluster, group)
         self._scope = scope
         self._ending = ending
@@ -47,11 +47,13 @@ class _Finding:
         pods = list(group.all_pods())
         self._queue = shares.queue_of(pods[0])
         self._wanted = shares.wanted(pods)
-        pledged = state.reservations.pledged_beside(root)
-        self._excess = shares.entitlements.excess(self._queue, self._wanted, pledged)
-        self._queues = search.victim_queues(state, root, self._queue, self._wanted)
-        self._victims = Victims(state, self._queue, root, ending, self._queues)
-        self._proof = DryRun(state.cluster, state.rows, group, scope, state.policy.search_limit, state.policy.probes)
+        pledged = state.reservations.pledged_beside(workload)
+        self._excess = shares.quota.excess(self._queue, self._wanted, pledged)
+        self._queues = search.victim_queues(state, workload, self._queue, self._wanted)
+        self._victims = Victims(state, self._queue, workload, ending, self._queues)
+        self._proof = DryRun(
+            state.cluster, state.score_cache, group, scope, state.policy.search_limit, state.policy.probes
+        )
 
     def find(self) -> PreemptionPlan | GaveUp | NoPreemption:
         found = self._find()
@@ -61,7 +63,7 @@ class _Finding:
         if not self._excess:
             return NoPreemption(
                 "those that give way to others already leave enough below the limit"
-                if self._state.reservations.pledged_beside(self._root)
+                if self._state.reservations.pledged_beside(self._workload)
                 else "only where it would go shows what it has of the limit: of a GPU model, or of memory"
             )
         try:
@@ -88,7 +90,7 @@ class _Finding:
         return found if isinstance(found, list) else self._room_made_by(None)
 
     def _room_made_by(self, only: Collection[str] | None) -> list[Unit] | GaveUp | NoPreemption:
-        found = search.find(self._state, self._root, self._group, self._scope, self._ending, only)
+        found = search.find(self._state, self._workload, self._group, self._scope, self._ending, only)
         if not isinstance(found, PreemptionPlan):
             return found
         there = {unit.uids: unit for unit in self._victims.units}
@@ -99,9 +101,9 @@ class _Finding:
 
     def _within_limits(self, room: Sequence[Unit]) -> list[Unit] | None:
         """These, and as many more as have to give way so that no limit is in the way; None where there are too few."""
-        state, precedence = self._state, self._state.precedence(self._root)
+        state, precedence = self._state, self._state.precedence(self._workload)
         together = Together(state, self._victims.spare)
-        claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
+        claim = self._shares.quota.claim_back(self._queue, self._wanted)
         taken: list[Unit] = []
         for unit in [*room, *self._victims.units]:
             if not self._beyond(taken):

@@ -141,7 +141,7 @@ class FairShare:
     def _divide(self, grains: Mapping[str, int], history_milli: int) -> dict[str, dict[str, int]]:
         shares, tree = self._shares, self._shares.tree
         due: dict[str, dict[str, int]] = {}
-        capacity, others, usage = shares.meter.capacity(), shares.others(), self._usage()
+        capacity, others, usage = shares.accounting.capacity(), shares.others(), self._usage()
         for parent in ("", *tree.in_order()):
             names = [name for name in tree.children(parent) if tree.problem(name) is None]
             for resource, grain in grains.items() if names else ():

@@ -25,7 +25,7 @@ _STALE = 64
 
 class QueueOrder:
     def __init__(self, shares: Shares, wanted: Callable[[str], Mapping[str, int]]) -> None:
-        """wanted: what a root will be counted with."""
+        """wanted: what a workload will be counted with."""
         self._shares = shares
         self._wanted = wanted
         self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
@@ -40,7 +40,7 @@ class QueueOrder:
     @contextmanager
     def looked_at(self) -> Iterator[QueueOrder]:
         """One that remembers nothing, to look with: who only looks must not change who comes next."""
-        with self._shares.dues.looked_at():
+        with self._shares.fair_share.looked_at():
             yield QueueOrder(self._shares, self._wanted)
 
     def line(self, queue: str, user: str) -> Line:
@@ -93,7 +93,7 @@ class QueueOrder:
     def first_in(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
         """The line whose turn it is in a queue and below it."""
         # What is due counts only where queues were compared; to divide it takes longer than to place a pod.
-        if self._keys and (version := self._shares.dues.version) != self._dues_version:
+        if self._keys and (version := self._shares.fair_share.version) != self._dues_version:
             self._dues_version = version
             self._best.clear()
             self._keys.clear()
@@ -129,7 +129,7 @@ class QueueOrder:
     def _key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
         known = self._keys.get(queue)
         if known is None or known[0] != more:
-            known = self._keys[queue] = more, self._shares.entitlements.key(queue, more)
+            known = self._keys[queue] = more, self._shares.quota.key(queue, more)
         return known[1]
 
     def _first_user(self, queue: str, own: Collection[Line]) -> Line:

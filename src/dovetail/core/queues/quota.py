@@ -106,7 +106,7 @@ class Quota:
         """Whether a job counts as due that is larger, in these classes, than all that is due to the queue: where it
         holds nothing else and has used less than its part. So such jobs have their turns in time."""
         held = self._shares.allocated(queue)
-        return not any(held.get(resource, 0) for resource in beyond) and self._shares.dues.owed(queue)
+        return not any(held.get(resource, 0) for resource in beyond) and self._shares.fair_share.owed(queue)
 
     def within_guarantee(self, queue: str, more: Mapping[str, int]) -> bool:
         """Whether all queues on the way up stay within their guarantees, of those that name one."""
@@ -144,7 +144,7 @@ class Quota:
 
     def owes(self, queue: str) -> bool:
         """Whether a queue holds more than is due to it: of GPUs, where it holds some, else of anything."""
-        held, due = self._shares.allocated(queue), self._shares.dues.exact(queue)
+        held, due = self._shares.allocated(queue), self._shares.fair_share.exact(queue)
         return any(held.get(r, 0) > due.get(r, 0) for r in ((GPU,) if held.get(GPU, 0) else DIVIDED))
 
     def debtors(

@@ -7,7 +7,7 @@ With `due` the exact amount that a queue is due, `after` is what the job's queue
 `excess` what the unit's queue holds beyond it now, and `rest` the same without the unit:
 
 1. A queue within its guarantee keeps what it holds. A class that a guarantee does not name is not guaranteed, and
-   takes nothing away from the classes that it does name. Of a unit that others of its root could go on without (its
+   takes nothing away from the classes that it does name. Of a unit that others of its workload could go on without (its
    `pieces`) these count as gone first: a gang that can shrink is taken as a whole only where the rest of it could be.
 2. A job that stays within its queue's guarantee takes whatever other queues hold beyond theirs.
 3. Any other job takes units that ran for the least run time of their queue (`settled` says how many times), that have
@@ -147,9 +147,9 @@ class Reclaim:
         pledged, taken = self._pledged.get(name, {}), self._taken.get(name, {})
         more = {resource: amount + pledged.get(resource, 0) for resource, amount in self._amounts.items()}
         less = {resource: min(amount, self._amounts.get(resource, 0)) for resource, amount in taken.items()}
-        if self._shares.entitlements.guaranteed(name, more, less):
+        if self._shares.quota.guaranteed(name, more, less):
             return ReclaimRight.GUARANTEED
-        exact = self._shares.dues.exact
+        exact = self._shares.fair_share.exact
         beyond = [r for r in self._wanted if self._after(name, r, exact) > max(self._slack(r), DIVIDED[r] - 1)]
         if not beyond:
             return ReclaimRight.DUE
@@ -193,7 +193,7 @@ class Reclaim:
         self, mine: str, name: str, resource: str, amount: int, pieces: int, settled: int, cheap: bool, turn: bool
     ) -> bool:  # fmt: skip
         """Whether both queues are better served once the job runs and the unit does not (rule 3)."""
-        dues, core = self._shares.dues, amount - pieces
+        dues, core = self._shares.fair_share, amount - pieces
         after = self._after(mine, resource, dues.exact)
         excess = self._left(name, resource) - dues.exact(name).get(resource, 0)
         rest = excess - pieces

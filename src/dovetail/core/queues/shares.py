@@ -58,19 +58,19 @@ class _Awaited:
 
 
 class Shares:
-    def __init__(self, cluster: Cluster, roster: WorkloadIndex, policy: Policy) -> None:
+    def __init__(self, cluster: Cluster, workload_index: WorkloadIndex, policy: Policy) -> None:
         self.tree = Tree()
         self.accounts = Accounts(self.tree)
         self.attained = Attained()
-        self.meter = Accounting(cluster)
-        self.dues = FairShare(self, policy.history_milli)
-        self.entitlements = Quota(self)
+        self.accounting = Accounting(cluster)
+        self.fair_share = FairShare(self, policy.history_milli)
+        self.quota = Quota(self)
         self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
         """Who is first of those that wait in each queue and below it, and how many they are."""
         self.pledged: Callable[[], Mapping[str, Mapping[str, int]]] = dict
         """What queues will hold more, or less, once everybody has given way who was told to."""
         self._cluster = cluster
-        self._roster = roster
+        self._workload_index = workload_index
         self.rates = ChargeRates(policy.model_milli)
         self.books = QueueTotals(self.path)
         self._held: dict[str, _Held] = {}
@@ -114,8 +114,8 @@ class Shares:
             self.accounts.moved(queue.name)
         if old is not None and not new and old.half_life_ms != queue.half_life_ms > 0:
             self.accounts.set_half_life(queue)
-        self.dues.changed()
-        self.entitlements.changed()
+        self.fair_share.changed()
+        self.quota.changed()
         self._alike.clear()
 
     def remove_queue(self, name: str) -> None:
@@ -153,12 +153,12 @@ class Shares:
         self._rights.clear()
         for uid in uids:
             self._sync(uid, late=False)
-        self.dues.changed()
-        self.entitlements.changed()
+        self.fair_share.changed()
+        self.quota.changed()
         self._alike.clear()
 
     def sync(self, pod: Pod) -> None:
-        """Count the pod as it is now: held, waiting, or gone where the roster does not have it."""
+        """Count the pod as it is now: held, waiting, or gone where the workload_index does not have it."""
         if pod.device_claims:
             self._settle_claims(pod)
         self._sync(pod.uid)
@@ -167,12 +167,12 @@ class Shares:
         """There is another claim, or it has other devices: count those again that use it, and the pod for which it was
         made."""
         for uid in dict.fromkeys((*self._cluster.claims.users(key), owner)):
-            if uid in self._roster.pods:
+            if uid in self._workload_index.pods:
                 self._sync(uid, late=False)
 
     def _settle_claims(self, pod: Pod) -> None:
         """A claim counts for one of its users; count those again whom what happened to this one concerns."""
-        counted = self.meter.counted_for
+        counted = self.accounting.counted_for
         for key in pod.device_claims:
             before, now = counted.get(key), self._counts_for(key)
             if now == before:
@@ -182,22 +182,22 @@ class Shares:
             else:
                 counted.pop(key, None)
             for uid in (before, now):
-                if uid and uid != pod.uid and uid in self._roster.pods:
+                if uid and uid != pod.uid and uid in self._workload_index.pods:
                     self._sync(uid, late=False)
 
     def _counts_for(self, key: str) -> str:
         """The first of the claim's users that is placed, else the first that waits; "" for nobody."""
-        users, pods = self._cluster.claims.users(key), self._roster.pods
+        users, pods = self._cluster.claims.users(key), self._workload_index.pods
         for uid in users:
             if uid in self._cluster.placements:
                 return uid
         return next((uid for uid in users if uid in pods and startable(pods[uid])), "")
 
     def _sync(self, uid: str, late: bool = True) -> None:
-        if self.meter.behind:
+        if self.accounting.behind:
             # First of all: it may count this pod anew, too.
             self._follow_capacity()
-        known, placement = self._roster.pods.get(uid), self._cluster.placements.get(uid)
+        known, placement = self._workload_index.pods.get(uid), self._cluster.placements.get(uid)
         held = self._held.get(uid)
         if known is None or placement is None:
             if held is not None:
@@ -205,7 +205,7 @@ class Shares:
             self.attained.end(uid, self.now_ms)
             self._wait(uid, known if known is not None and startable(known) else None)
             return
-        kind = self._kind(known, self.meter.held(placement))
+        kind = self._kind(known, self.accounting.held(placement))
         if held is None or held.kind != kind:
             if held is not None:
                 self._release(uid, held)
@@ -219,16 +219,16 @@ class Shares:
 
     def placed(self, placements: Sequence[Placement]) -> None:
         """These pods, which waited, were placed."""
-        if self.meter.behind:
+        if self.accounting.behind:
             self._follow_capacity()
         for placement in placements:
             if placement.pod.device_claims:
                 self._settle_claims(placement.pod)
-        uids, kinds = [placement.pod.uid for placement in placements], self._roster.kinds
+        uids, kinds = [placement.pod.uid for placement in placements], self._workload_index.kinds
         alike: dict[tuple[int, Amounts], list[str]] = {}
         some: list[str] = []
         last: tuple[int, Amounts] | None = None
-        for uid, amounts in zip(uids, self.meter.held_by(placements), strict=True):
+        for uid, amounts in zip(uids, self.accounting.held_by(placements), strict=True):
             if last is None or amounts is not last[1] or kinds[uid] != last[0]:
                 last = kinds[uid], amounts
                 some = alike.setdefault(last, [])
@@ -238,7 +238,7 @@ class Shares:
             if held is None:
                 if len(self._alike) >= 65_536:
                     self._alike.clear()
-                kind = self._kind(self._roster.pods[some[0]], key[1])
+                kind = self._kind(self._workload_index.pods[some[0]], key[1])
                 held = self._alike[key] = _Held(kind, self.rates.of(key[1]))
             self._hold(some, held)
             self._attain(some, held)
@@ -268,8 +268,8 @@ class Shares:
 
     def _follow_capacity(self) -> None:
         """What pods are charged follows what there is."""
-        if self.rates.follow(self.meter.capacity()):
-            self.dues.changed()
+        if self.rates.follow(self.accounting.capacity()):
+            self.fair_share.changed()
             self._alike.clear()
             counts = Counter(map(id, self._held.values()))
             for held in {id(one): one for one in self._held.values()}.values():
@@ -281,9 +281,9 @@ class Shares:
                 # While all are counted anew some are not held yet.
                 if uid in self._held:
                     self._attain([uid], self._held[uid])
-        if self._awaited_version != self.meter.demand.version:
+        if self._awaited_version != self.accounting.demand.version:
             self._wait_again()
-        moved, self.meter.moved = self.meter.moved, []
+        moved, self.accounting.moved = self.accounting.moved, []
         for uid in [uid for slot in moved for uid in self._cluster.on_slot.get(slot, ()) if uid in self._held]:
             # The model of the node, or the memory of its GPUs, is another one now.
             self._sync(uid, late=False)
@@ -302,9 +302,9 @@ class Shares:
         queue, user, priority, amounts, fixed = held.kind
         self.books.hold(queue, priority, amounts, fixed, times)
         if not queue:
-            self.dues.changed()
+            self.fair_share.changed()
             return
-        self.dues.moved(queue, amounts, times)
+        self.fair_share.moved(queue, amounts, times)
         self.accounts.change(queue, user, times * held.rate)
 
     def _attain(self, uids: Iterable[str], held: _Held) -> bool:
@@ -313,10 +313,10 @@ class Shares:
         if queue is None or not queue.least_served_first:
             return False
         for uid in uids:
-            pod = self._roster.pods[uid]
+            pod = self._workload_index.pods[uid]
             since_ms = pod.bound_ms if pod.node and pod.bound_ms else self.attained.since_ms(uid)
             since_ms = self.now_ms if since_ms is None else min(since_ms, self.now_ms)
-            self.attained.put(uid, held.kind[0], self._roster.job_of(pod), held.rate, since_ms)
+            self.attained.put(uid, held.kind[0], self._workload_index.job_of(pod), held.rate, since_ms)
         return True
 
     def _wait(self, uid: str, pod: Pod | None) -> None:
@@ -331,7 +331,7 @@ class Shares:
         queue, shape = self.queue_of(pod), self._counted_as(pod)
         waits = self._awaited.get((queue, shape.id))
         if waits is None:
-            waits = self._awaited[queue, shape.id] = _Awaited(queue, shape, self.meter.demand.wanted(shape))
+            waits = self._awaited[queue, shape.id] = _Awaited(queue, shape, self.accounting.demand.wanted(shape))
         return waits
 
     def _unwait(self, uids: Iterable[str]) -> None:
@@ -368,15 +368,15 @@ class Shares:
         self._moved.clear()
 
     def _enter_wait(self, waits: _Awaited, amounts: Amounts, times: int) -> None:
-        self.dues.moved(waits.queue, amounts, times)
+        self.fair_share.moved(waits.queue, amounts, times)
         self.books.wait(waits.queue, amounts, times)
 
     def _wait_again(self) -> None:
         """What is waited for may be counted with other amounts now: there are other nodes."""
         self.enter_waits()
-        self._awaited_version = self.meter.demand.version
+        self._awaited_version = self.accounting.demand.version
         for waits in list(self._awaited.values()):
-            amounts = self.meter.demand.wanted(waits.shape)
+            amounts = self.accounting.demand.wanted(waits.shape)
             if amounts != waits.amounts:
                 self._enter_wait(waits, waits.amounts, -waits.pods)
                 self._enter_wait(waits, amounts, waits.pods)
@@ -384,7 +384,7 @@ class Shares:
 
     def _since(self, uid: str) -> int:
         """Since when a bound pod runs; now for one that is being bound."""
-        pod = self._roster.pods.get(uid)
+        pod = self._workload_index.pods.get(uid)
         return pod.bound_ms if pod is not None and pod.node and pod.bound_ms else self.now_ms
 
     # What is asked.
@@ -441,14 +441,14 @@ class Shares:
         )
         for _, alike in groupby(shapes, attrgetter("id")):
             some = list(alike)
-            add(found, self.meter.demand.wanted(some[0]), len(some))
+            add(found, self.accounting.demand.wanted(some[0]), len(some))
         return found
 
     def _counted_as(self, pod: Pod) -> Shape:
         """What a pod that waits is counted as: of its claims with those that will count for it."""
         if not pod.device_claims:
             return self._cluster.shape_with(pod, ())
-        counted = self.meter.counted_for
+        counted = self.accounting.counted_for
         specs = self._cluster.claims.specs(pod)
         return self._cluster.shape_with(pod, tuple([s for key, s in specs if counted.get(key, pod.uid) == pod.uid]))
 
@@ -488,7 +488,7 @@ class Shares:
         record = self.tree.written.get(queue)
         if record is None or not record.least_served_first:
             return 0
-        return self.attained.level(queue, self._roster.job_of(pod), self.now_ms)
+        return self.attained.level(queue, self._workload_index.job_of(pod), self.now_ms)
 
     def holds_below(self, queue: str, precedence: Precedence) -> bool:
         """Whether there may be pods in the queue that are before nobody of this precedence."""
@@ -502,11 +502,11 @@ class Shares:
 
     def due(self, queue: str) -> Mapping[str, int]:
         """What a queue is due of each class that is divided, by what everybody holds and waits for now."""
-        return self.dues.of(queue)
+        return self.fair_share.of(queue)
 
     def standings(self, now_ms: int) -> list[status.QueueStanding]:
         """How all queues stand, each before those below it."""
-        with self.dues.looked_at():
+        with self.fair_share.looked_at():
             return status.standings(self, max(now_ms, self.now_ms))
 
     def told(self) -> Iterator[Queue]:
@@ -527,7 +527,7 @@ class Shares:
         for history in histories:
             if self.tree.written[history.queue].least_served_first:
                 self.attained.restore(history.queue, history.usage.jobs, history.usage.as_of_ms)
-        self.dues.changed()
+        self.fair_share.changed()
 
 
 def _counted_by(queue: Queue) -> tuple[object, ...]:

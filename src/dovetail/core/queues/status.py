@@ -26,7 +26,7 @@ class QueueStanding(Struct, frozen=True):
     siblings. `credit` is what is due to it by weight less what it used, in milli-GPU times ms. `days`, `users` and
     `jobs` are as in Usage, of users and jobs those that had most: what the others had counts as nothing after a
     restart. `warning` is what is wrong with it although it can be used.
-    `head` is the root that is tried first of those that wait in it and below it, "" for none."""
+    `head` is the workload that is tried first of those that wait in it and below it, "" for none."""
 
     name: str
     parent: str
@@ -60,8 +60,8 @@ def standings(shares: Shares, now_ms: int) -> list[QueueStanding]:
 
 def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> QueueStanding:
     queue, ledger = shares.tree.queues[name], shares.accounts.of(name)
-    held, guarantee, capacity = shares.allocated(name), dict(queue.guarantee), shares.meter.capacity()
-    due_rate = shares.whole * shares.dues.part_ppm(name) // _MILLION
+    held, guarantee, capacity = shares.allocated(name), dict(queue.guarantee), shares.accounting.capacity()
+    due_rate = shares.whole * shares.fair_share.part_ppm(name) // _MILLION
     return QueueStanding(
         name=name,
         parent=queue.parent,
@@ -75,7 +75,7 @@ def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> Q
         pending_jobs=jobs,
         used=ledger.at(now_ms),
         share_ppm=shares.accounts.share_ppm(name, shares.whole),
-        weight_ppm=shares.dues.weight_ppm(name),
+        weight_ppm=shares.fair_share.weight_ppm(name),
         credit=ledger.credit(due_rate, now_ms),
         rate_milli=ledger.rate,
         days=_days(ledger, now_ms),

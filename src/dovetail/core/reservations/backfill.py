@@ -2,21 +2,21 @@
 """Room that is held for who waits: for the first that does not fit, and for those that others give way to.
 
 Rules
-- A reservation is sticky: it stays until its root starts, is gone or cannot be tried, or until somebody displaces it:
-  of the same line who is of a higher precedence, of another line who stays within its guarantee where the owner does
-  not, or whose turn it is with a job larger than all that is due to its queue, where the owner is smaller and beyond
-  what is due. In a line precedence alone counts, and only there, as in the order, and elsewhere owners only grow: else
-  two could displace each other for ever.
-  What others give way to is never displaced; it is given up when an eviction fails or takes too long.
+- A reservation is sticky: it stays until its workload starts, is gone or cannot be tried, or until somebody displaces
+  it: of the same line who is of a higher precedence, of another line who stays within its guarantee where the owner
+  does not, or whose turn it is with a job larger than all that is due to its queue, where the owner is smaller and
+  beyond what is due. In a line precedence alone counts, and only there, as in the order, and elsewhere owners only
+  grow: else two could displace each other for ever. What others give way to is never displaced; it is given up when an
+  eviction fails or takes too long.
 - Its nodes and its start come from one trial: running pods are taken off in the order in which they end, by the limits
-  of their run times or by what was learned, until the root fits. Pods of which nothing is known end last: where their
-  room is needed no start can be given, and none is held, since it could idle for ever. It is worked out anew when the
-  start has passed, or when something on its nodes has changed.
+  of their run times or by what was learned, until the workload fits. Pods of which nothing is known end last: where
+  their room is needed no start can be given, and none is held, since it could idle for ever. It is worked out anew when
+  the start has passed, or when something on its nodes has changed.
 - Where the job that had least comes first, nothing is held for who had a level of service already: those on the same
   level pass it, and once they had more than it they give way.
-- Others start beside it, or if they end before its start (not where others give way to it), or if the root would still
-  fit by then with them in place, on its nodes or on others, to which the reservation moves: its time is kept, not its
-  nodes (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
+- Others start beside it, or if they end before its start (not where others give way to it), or if the workload would
+  still fit by then with them in place, on its nodes or on others, to which the reservation moves: its time is kept, not
+  its nodes (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
 - Two that wait for others to end never have a node in common that both owners could use: then there is only the first.
   Those that others give way to hold amounts and devices, not nodes (`preemption.nominated_room`).
 """
@@ -51,13 +51,13 @@ _Changes = dict[str, dict[str, int]]
 
 
 class Reservation(Struct, frozen=True):
-    """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on, as it was worked out at `planned_ms`.
+    """Room on `slots` (ascending) for `workload`, of `queue`, from `expected` on, as it was worked out at `planned_ms`.
     `waits_for` are the pods on these whose end it waits for. Where others give way to it, `nominated` are its own pods
     (uid) with the slots that are held for them, `evicting` the pods that have to be gone for it by `deadline_ms`, and
     `waits_for` those that give way to others and have to be gone, too; `failure` is why one of them does not. With
     `moving` those that give way come back elsewhere."""
 
-    root: str
+    workload: str
     queue: str
     slots: Slots
     expected: Expected
@@ -90,71 +90,71 @@ class ReservationPlan(Struct, frozen=True):
 
 
 class Reservations:
-    """Reservations by root, in the order in which they were made."""
+    """Reservations by workload, in the order in which they were made."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.by_root: dict[str, Reservation] = {}
+        self.by_workload: dict[str, Reservation] = {}
         self.spared: dict[str, int] = {}
         """Pods that were to give way in vain, with the time until when nobody asks them again."""
         self.unknown: dict[str, tuple[int, Expected | None]] = {}
-        """Roots for which no start can be given, with why, and the time until when that is not worked out again."""
+        """Workloads for which no start can be given, with why, and the time until when that is not worked out again."""
         self._version = 0
         self._pledged: tuple[tuple[int, int], tuple[dict[str, _Changes], _Changes]] = ((-1, -1), ({}, {}))
         self._pledges_kept = False
         self._soonest = -1, FOR_EVER_MS
         self._gone: dict[str, tuple[tuple[int, int], list[tuple[int, Placement]]]] = {}
-        """By root, the pods that ran when the step began and end by its start; with the step and that start."""
+        """By workload, the pods that ran when the step began and end by its start; with the step and that start."""
         self._denied: NDArray[np.bool_] | None = None
         """The slots that somebody could use who may hold none, since another does, and who is before all who come."""
 
     def __iter__(self) -> Iterator[Reservation]:
-        return iter(self.by_root.values())
+        return iter(self.by_workload.values())
 
     def put(self, reservation: Reservation) -> None:
-        self.by_root[reservation.root] = reservation
+        self.by_workload[reservation.workload] = reservation
         self._version += 1
-        self._state.failures.recheck()
+        self._state.equivalence.recheck()
 
-    def drop(self, root: str) -> None:
-        """Hold nothing for the root any more: who was refused for its sake may start."""
-        self.unknown.pop(root, None)
-        self._gone.pop(root, None)
-        if self.by_root.pop(root, None) is not None:
+    def drop(self, workload: str) -> None:
+        """Hold nothing for the workload any more: who was refused for its sake may start."""
+        self.unknown.pop(workload, None)
+        self._gone.pop(workload, None)
+        if self.by_workload.pop(workload, None) is not None:
             self._version += 1
             self._state.cluster.freed += 1
             # For those that are tried later in this step, too.
-            self._state.failures.room_given_up()
+            self._state.equivalence.room_given_up()
 
     def may_hold(self, precedence: Precedence) -> bool:
         """Whether room may be held for jobs of this precedence."""
         return self._state.policy.reserve and precedence[1] == 0
 
-    def others(self, root: str) -> list[Reservation]:
-        """What is held for others than this root."""
-        return [one for one in self.by_root.values() if one.root != root]
+    def others(self, workload: str) -> list[Reservation]:
+        """What is held for others than this workload."""
+        return [one for one in self.by_workload.values() if one.workload != workload]
 
     def eviction_failed(self, uid: str, message: str) -> None:
         """A pod that was to give way stays."""
         for one in self.evictors():
             if uid in one.leaving:
-                self.by_root[one.root] = replace(one, failure=message)
+                self.by_workload[one.workload] = replace(one, failure=message)
                 self.spare([uid])
                 self._state.cluster.freed += 1
 
     def withdrawn(self, given_up: Reservation) -> None:
         """Nobody gives way to this one any more: who is not ending yet stays, and who waits for that knows it."""
-        pods = self._state.roster.pods
+        pods = self._state.workloads.pods
         staying = [uid for uid in given_up.evicting if uid in pods and not pods[uid].deleting]
         for one in self.evictors():
-            if one.root != given_up.root and not one.waits_for.isdisjoint(staying):
-                name = self._state.roster.name_of(given_up.root)
-                self.by_root[one.root] = replace(one, failure=f"{name} needs it no more")
+            if one.workload != given_up.workload and not one.waits_for.isdisjoint(staying):
+                name = self._state.workloads.name_of(given_up.workload)
+                self.by_workload[one.workload] = replace(one, failure=f"{name} needs it no more")
                 self._state.cluster.freed += 1
 
     def evictors(self) -> list[Reservation]:
         """Those that others give way to."""
-        return [one for one in self.by_root.values() if one.nominated]
+        return [one for one in self.by_workload.values() if one.nominated]
 
     def spare(self, uids: Iterable[str]) -> None:
         """These pods did not give way: they are left alone for a while."""
@@ -171,39 +171,40 @@ class Reservations:
         """What queues will hold more, or less, once everybody has given way who was told to, by queue and class."""
         return self._pledges()[1]
 
-    def pledged_beside(self, root: str) -> Mapping[str, Mapping[str, int]]:
-        """The same for others than this root."""
-        one = self.by_root.get(root)
-        return self.pledged() if one is None or not one.nominated else _sum(self._pledges()[0], root)
+    def pledged_beside(self, workload: str) -> Mapping[str, Mapping[str, int]]:
+        """The same for others than this workload."""
+        one = self.by_workload.get(workload)
+        return self.pledged() if one is None or not one.nominated else _sum(self._pledges()[0], workload)
 
-    def promised_beside(self, root: str) -> Mapping[str, Mapping[str, int]]:
-        """What is kept for others than this root, by queue and class: what they will hold, less what those hold still
-        that give way to them."""
+    def promised_beside(self, workload: str) -> Mapping[str, Mapping[str, int]]:
+        """What is kept for others than this workload, by queue and class: what they will hold, less what those hold
+        still that give way to them."""
         if not self.evictors():
             return {}
-        return _sum(self._pledges()[0], root, least=0)
+        return _sum(self._pledges()[0], workload, least=0)
 
     def _pledges(self) -> tuple[dict[str, _Changes], _Changes]:
-        """By root what changes with those who give way to it, and all of that together."""
+        """By workload what changes with those who give way to it, and all of that together."""
         state = self._state
         version = self._version, state.cluster.freed
         if self._pledged[0] != version and not self._pledges_kept:
-            roots: dict[str, _Changes] = {}
+            workloads: dict[str, _Changes] = {}
             for one in self.evictors():
                 left = [uid for uid in one.evicting if uid in state.cluster.placements and not one.moving]
-                pods = [pod for uid, _ in one.nominated if (pod := state.roster.pods.get(uid)) is not None]
+                pods = [pod for uid, _ in one.nominated if (pod := state.workloads.pods.get(uid)) is not None]
                 coming = [pod for pod in pods if pod.uid not in state.cluster.placements and startable(pod)]
                 moves: list[tuple[str, Mapping[str, int], int]] = [(one.queue, state.shares.wanted(coming), 1)]
                 moves += [
-                    (state.shares.queue_of(state.roster.pods[uid]), dict(state.shares.amounts(uid)), -1) for uid in left
+                    (state.shares.queue_of(state.workloads.pods[uid]), dict(state.shares.amounts(uid)), -1)
+                    for uid in left
                 ]
-                changes = roots[one.root] = {}
+                changes = workloads[one.workload] = {}
                 for queue, amounts, sign in moves:
                     for name in state.shares.path(queue):
                         books = changes.setdefault(name, {})
                         for resource, amount in amounts.items():
                             books[resource] = books.get(resource, 0) + sign * amount
-            self._pledged = version, (roots, _sum(roots))
+            self._pledged = version, (workloads, _sum(workloads))
         return self._pledged[1]
 
     @contextmanager
@@ -246,11 +247,11 @@ class Reservations:
         if not held:
             return False
         slots = np.array(sorted(held), dtype=np.int64)
-        return any(bool(self._state.rows.of(shape).suitable[slots].any()) for shape in shapes)
+        return any(bool(self._state.score_cache.of(shape).suitable[slots].any()) for shape in shapes)
 
     def bar(self, shapes: Sequence[Shape], queue: str, precedence: Precedence, wanted: Mapping[str, int]) -> bool:
         """Whether a job that has no reservation cannot have one, in whichever line of the queue it waits."""
-        guaranteed = self._state.shares.entitlements.within_guarantee(queue, wanted)
+        guaranteed = self._state.shares.quota.within_guarantee(queue, wanted)
         staying = [
             one
             for one in self
@@ -280,7 +281,7 @@ class Reservations:
     def _suitable(self, shapes: Sequence[Shape]) -> NDArray[np.bool_]:
         suitable = np.zeros(self._state.cluster.nodes.size, dtype=np.bool_)
         for shape in shapes:
-            suitable |= self._state.rows.of(shape).suitable
+            suitable |= self._state.score_cache.of(shape).suitable
         return suitable
 
     def forget_denied(self) -> None:
@@ -293,7 +294,7 @@ class Reservations:
         """Whether a job of this line and precedence takes the place of a reservation; `guaranteed` says that its queue
         stays within its guarantee with what is `wanted` for it."""
         within, beyond = _beaten(one, line[0], precedence, guaranteed)
-        if self._state.line(one.root) == line:
+        if self._state.line(one.workload) == line:
             return within
         return beyond or self._has_turn(line[0], wanted, one)
 
@@ -304,7 +305,7 @@ class Reservations:
         owner = state.shares.tree.queues.get(one.queue)
         if owner is None or one.nominated or state.now_ms - one.made_ms < (owner.reclaim_min_runtime_ms or 0):
             return False
-        return state.shares.entitlements.outranks(queue, wanted, one.queue, state.wanted(one.root))
+        return state.shares.quota.outranks(queue, wanted, one.queue, state.wanted(one.workload))
 
     def plan(self, group: Group, others: Iterable[Reservation]) -> ReservationPlan | None:
         """Where and from when on the group fits beside what is held for others; None where it would not fit either if
@@ -385,10 +386,10 @@ class Reservations:
         start_ms = 0 if left.sure is Sure.UNKNOWN else self.end_ms(placement)
         return Expected(left.sure, start_ms, left.basis)
 
-    def soonest_ms(self, root: str) -> int:
+    def soonest_ms(self, workload: str) -> int:
         """When the first of the others starts that waits for others to end; for ever where that is not known."""
-        if root in self.by_root:
-            return min([one.start_ms for one in self.others(root) if not one.nominated], default=FOR_EVER_MS)
+        if workload in self.by_workload:
+            return min([one.start_ms for one in self.others(workload) if not one.nominated], default=FOR_EVER_MS)
         if self._soonest[0] != self._version:
             starts_ms = [one.start_ms for one in self if not one.nominated]
             self._soonest = self._version, min(starts_ms, default=FOR_EVER_MS)
@@ -416,14 +417,14 @@ class Reservations:
         for one in others:
             if one.nominated:
                 continue
-            needed = next(map(least, groups(one.root)), None)
+            needed = next(map(least, groups(one.workload)), None)
             if needed is None or self._fits_there(needed, one):
                 continue
-            staying = [moved.get(other.root, other) for other in self.others(one.root)]
+            staying = [moved.get(other.workload, other) for other in self.others(one.workload)]
             plan = self._elsewhere(needed, one, self.beside(staying))
             if plan is None or plan.expected.start_ms > one.expected.start_ms:
                 return None
-            moved[one.root] = replace(
+            moved[one.workload] = replace(
                 one, slots=plan.slots, expected=plan.expected, waits_for=plan.waits_for, planned_ms=self._state.now_ms
             )
         return list(moved.values())
@@ -440,10 +441,10 @@ class Reservations:
     def _elsewhere(self, needed: Group, one: Reservation, scope: Slots) -> ReservationPlan | None:
         """Where else the group fits by its start, with twice as many gone each time."""
         cluster, key = self._state.cluster, (self._state.steps, one.expected.start_ms)
-        known = self._gone.get(one.root)
+        known = self._gone.get(one.workload)
         if known is None or known[0] != key:
             ends = self._ends(np.arange(cluster.nodes.used, dtype=np.int64))
-            known = self._gone[one.root] = key, [end for end in ends if end[0] <= key[1]]
+            known = self._gone[one.workload] = key, [end for end in ends if end[0] <= key[1]]
         inside = np.zeros(cluster.nodes.size, dtype=np.bool_)
         inside[scope] = True
         leaving = [p for _, p in known[1] if inside[p.slot] and cluster.placements.get(p.pod.uid) is p]
@@ -457,7 +458,7 @@ class Reservations:
 
     def _might_fit(self, group: Group, scope: Slots) -> bool:
         """A bound by count, which is cheap."""
-        rows = self._state.rows
+        rows = self._state.score_cache
         room = sum(
             min(int(rows.of(shape).copies()[scope].sum()), count)
             for shape, count in shapes_of(self._state.cluster, group)
@@ -471,7 +472,7 @@ class Reservations:
             return None
         with state.cluster.trial():
             try:
-                fits = GangSearch(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
+                fits = GangSearch(state.cluster, state.score_cache, state.policy.search_limit).place(group, scope)
             except SearchLimitReached:
                 fits = False
             if not fits:
@@ -481,11 +482,11 @@ class Reservations:
         return np.array(sorted(slots), dtype=np.int64)
 
 
-def _sum(roots: Mapping[str, _Changes], without: str = "", least: int | None = None) -> _Changes:
-    """The changes of all roots but one, each at `least` so much."""
+def _sum(workloads: Mapping[str, _Changes], without: str = "", least: int | None = None) -> _Changes:
+    """The changes of all workloads but one, each at `least` so much."""
     total: _Changes = {}
-    for root, changes in roots.items():
-        for name, amounts in changes.items() if root != without else ():
+    for workload, changes in workloads.items():
+        for name, amounts in changes.items() if workload != without else ():
             books = total.setdefault(name, {})
             for resource, amount in amounts.items():
                 books[resource] = books.get(resource, 0) + (amount if least is None else max(least, amount))

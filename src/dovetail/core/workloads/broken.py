@@ -21,15 +21,15 @@ from dovetail.core.workloads.index import LONE, WorkloadIndex
 
 
 class Broken:
-    """`failed` and `succeeded` are numbers of pods that ended, by gang; `since_ms` is by root since when it is broken,
-    or was released last."""
+    """`failed` and `succeeded` are numbers of pods that ended, by gang; `since_ms` is by workload since when it is
+    broken, or was released last."""
 
-    def __init__(self, roster: WorkloadIndex, cluster: Cluster, deadline_ms: int) -> None:
+    def __init__(self, workload_index: WorkloadIndex, cluster: Cluster, deadline_ms: int) -> None:
         """deadline_ms: 0 where nobody is ever told to go."""
         self.failed: dict[str, int] = {}
         self.succeeded: dict[str, int] = {}
         self.since_ms: dict[str, int] = {}
-        self._roster = roster
+        self._workload_index = workload_index
         self._cluster = cluster
         self._deadline_ms = deadline_ms
 
@@ -39,14 +39,14 @@ class Broken:
             books = self.succeeded if succeeded else self.failed
             books[gang] = books.get(gang, 0) + 1
 
-    def look(self, root: str, now_ms: int) -> None:
-        """Something about the root has changed."""
-        if not (self.failed or self.succeeded) or root.startswith(LONE):
+    def look(self, workload: str, now_ms: int) -> None:
+        """Something about the workload has changed."""
+        if not (self.failed or self.succeeded) or workload.startswith(LONE):
             return
-        if self._is_broken(root):
-            self.since_ms.setdefault(root, now_ms)
+        if self._is_broken(workload):
+            self.since_ms.setdefault(workload, now_ms)
         else:
-            self.since_ms.pop(root, None)
+            self.since_ms.pop(workload, None)
 
     def next_ms(self) -> int | None:
         """When the next of them is released."""
@@ -54,37 +54,37 @@ class Broken:
 
     def release(self, now_ms: int, step: int) -> list[Release]:
         """Those that were broken for long enough."""
-        due = [root for root, since_ms in self.since_ms.items() if now_ms - since_ms >= self._deadline_ms]
+        due = [workload for workload, since_ms in self.since_ms.items() if now_ms - since_ms >= self._deadline_ms]
         found = []
-        for root in due:
-            self.since_ms[root] = now_ms
-            uids = tuple([pod.uid for pod in self._roster.bound(root) if not pod.deleting])
+        for workload in due:
+            self.since_ms[workload] = now_ms
+            uids = tuple([pod.uid for pod in self._workload_index.bound(workload) if not pod.deleting])
             if uids:
-                found.append(Release(root, uids, self._refusal(root, len(uids)), step, "broken"))
+                found.append(Release(workload, uids, self._refusal(workload, len(uids)), step, "broken"))
         return found
 
-    def _refusal(self, root: str, left: int) -> Refusal:
-        tree = self._roster.tree(root)
+    def _refusal(self, workload: str, left: int) -> Refusal:
+        tree = self._workload_index.tree(workload)
         failed = sum(self.failed.get(gang_id, 0) for gang_id in tree)
         words = f"{failed} failed and are not replaced; {left} are left, which is less than the gang needs"
         return Refusal(Reason.GANG_BROKEN, When.NEVER, words)
 
-    def _is_broken(self, root: str) -> bool:
-        roster, tree = self._roster, self._roster.tree(root)
-        if roster.first(root) is None:
+    def _is_broken(self, workload: str) -> bool:
+        workload_index, tree = self._workload_index, self._workload_index.tree(workload)
+        if workload_index.first(workload) is None:
             self._forget(tree)
             return False
         if not self._deadline_ms or not any(gang_id in self.failed for gang_id in tree):
             return False
-        gangs = [roster.gangs.get(gang_id) for gang_id in tree]
+        gangs = [workload_index.gangs.get(gang_id) for gang_id in tree]
         if any(gang is None or gang.problem is not None or gang.survives for gang in gangs):
             return False
         placements = self._cluster.placements
-        if any(pod.deleting or pod.uid not in placements for pod in roster.members(root)):
+        if any(pod.deleting or pod.uid not in placements for pod in workload_index.members(workload)):
             return False
-        if not roster.has_started(root):
+        if not workload_index.has_started(workload):
             return False
-        if roster.enough(root, self.succeeded):
+        if workload_index.enough(workload, self.succeeded):
             # Whoever failed was replaced.
             for gang_id in tree:
                 self.failed.pop(gang_id, None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who belongs to which gang: all known pods, the gangs, and their trees.
 
-Rules: the unit of decision is a root: the top of a gang tree, or a pod on its own (`pod/<uid>`). A gang may be told
+Rules: the unit of decision is a workload: the top of a gang tree, or a pod on its own (`pod/<uid>`). A gang may be told
 after its pods; until then its pods wait. A gang has started once it had its minimum on nodes at the same time, and
 enough of its sub-gangs had; from then on each of its pending pods is placed as it comes, since it replaces or extends
 what runs, and each sub-gang that comes later starts on its own.
@@ -32,13 +32,13 @@ _KINDS_KIB = 16 * 1024
 MOST_DEPTH = 8
 """Gangs below each other. What lies deeper waits, and is told so."""
 MOST_GANGS = 256
-"""Gangs of one root. Of more so many and one are looked at, whenever one of them changes, and they wait."""
+"""Gangs of one workload. Of more so many and one are looked at, whenever one of them changes, and they wait."""
 Precedence = tuple[int, int]
 """Priority, and how little the job had (a level, negative): who has less gives way within a queue."""
 
 
 class Rank(NamedTuple):
-    """The place of a root in its line: priority first, then the level of what it had, then age."""
+    """The place of a workload in its line: priority first, then the level of what it had, then age."""
 
     priority: int
     level: int
@@ -53,7 +53,7 @@ class WorkloadIndex:
         self._members: dict[str, Members] = {}
         self._children: dict[str, dict[str, None]] = {}
         self.starting: dict[str, int] = {}
-        """Roots that are being bound and do not have their minimum yet, with the time when that is overdue."""
+        """Workloads that are being bound and do not have their minimum yet, with the time when that is overdue."""
         self.started: set[str] = set()
         """Gangs that had their minimum on nodes at the same time."""
         self.kinds: dict[str, int] = {}
@@ -120,22 +120,22 @@ class WorkloadIndex:
         if old is not None and old.parent:
             self._children[old.parent].pop(gang_id, None)
 
-    def root_of(self, pod: Pod) -> str:
+    def workload_of(self, pod: Pod) -> str:
         return self.top(pod.gang) if pod.gang else LONE + pod.uid
 
     def job_of(self, pod: Pod) -> str:
-        """What outlives its pods: its gang's root, else the controller that made it, else the pod itself."""
+        """What outlives its pods: its gang's workload, else the controller that made it, else the pod itself."""
         return self.top(pod.gang) if pod.gang else pod.owner or pod.uid
 
-    def name_of(self, root: str) -> str:
-        """What people call a root: "namespace/name" of the pod, or of the gang."""
-        pod, gang = self.pods.get(root.removeprefix(LONE)), self.gangs.get(root)
-        if root.startswith(LONE):
-            return pod.key if pod is not None else root
-        return f"{gang.namespace}/{gang.name}" if gang is not None else root
+    def name_of(self, workload: str) -> str:
+        """What people call a workload: "namespace/name" of the pod, or of the gang."""
+        pod, gang = self.pods.get(workload.removeprefix(LONE)), self.gangs.get(workload)
+        if workload.startswith(LONE):
+            return pod.key if pod is not None else workload
+        return f"{gang.namespace}/{gang.name}" if gang is not None else workload
 
     def top(self, gang_id: str) -> str:
-        """The root above a gang; of gangs that are below themselves one and the same for all of them. One
+        """The workload above a gang; of gangs that are below themselves one and the same for all of them. One
         that lies too deep stands alone."""
         path = [gang_id]
         while (gang := self.gangs.get(gang_id)) is not None and gang.parent:
@@ -157,13 +157,13 @@ class WorkloadIndex:
                 return True
         return False
 
-    def tree(self, root: str) -> list[str]:
-        """The ids of a root's gangs, the root first; of more than MOST_GANGS one more than that."""
-        if not self._children.get(root):
-            return [root]
+    def tree(self, workload: str) -> list[str]:
+        """The ids of a workload's gangs, the workload first; of more than MOST_GANGS one more than that."""
+        if not self._children.get(workload):
+            return [workload]
         order: list[str] = []
-        seen = {root}
-        stack = [(root, 1)]
+        seen = {workload}
+        stack = [(workload, 1)]
         while stack and len(order) <= MOST_GANGS:
             gang_id, depth = stack.pop()
             order.append(gang_id)
@@ -174,90 +174,90 @@ class WorkloadIndex:
                 seen.update(below)
         return order
 
-    def members(self, root: str) -> list[Pod]:
-        """All known pods of a root, placed or not."""
-        if root.startswith(LONE):
-            pod = self.pods.get(root[len(LONE) :])
+    def members(self, workload: str) -> list[Pod]:
+        """All known pods of a workload, placed or not."""
+        if workload.startswith(LONE):
+            pod = self.pods.get(workload[len(LONE) :])
             return [pod] if pod is not None else []
-        return [pod for members in self._below(root) for pod in members.pods.values()]
+        return [pod for members in self._below(workload) for pod in members.pods.values()]
 
-    def _below(self, root: str) -> list[Members]:
-        """The members of a root's gangs, of those that have any."""
-        return [members for gang_id in self.tree(root) if (members := self._members.get(gang_id)) is not None]
+    def _below(self, workload: str) -> list[Members]:
+        """The members of a workload's gangs, of those that have any."""
+        return [members for gang_id in self.tree(workload) if (members := self._members.get(gang_id)) is not None]
 
-    def kinds_among(self, root: str) -> Sequence[Pod]:
-        """One of all known pods of a root for each kind of them."""
-        if root.startswith(LONE):
-            return self.members(root)
-        below = self._below(root)
-        return below[0].distinct() if len(below) == 1 else self.distinct(self.members(root))
+    def kinds_among(self, workload: str) -> Sequence[Pod]:
+        """One of all known pods of a workload for each kind of them."""
+        if workload.startswith(LONE):
+            return self.members(workload)
+        below = self._below(workload)
+        return below[0].distinct() if len(below) == 1 else self.distinct(self.members(workload))
 
-    def first(self, root: str) -> Pod | None:
-        """Who was told first of all known pods of a root; of a tree of gangs, of the first that has any."""
-        if root.startswith(LONE):
-            return self.pods.get(root[len(LONE) :])
-        below = self._below(root)
+    def first(self, workload: str) -> Pod | None:
+        """Who was told first of all known pods of a workload; of a tree of gangs, of the first that has any."""
+        if workload.startswith(LONE):
+            return self.pods.get(workload[len(LONE) :])
+        below = self._below(workload)
         return next(iter(below[0].pods.values())) if below else None
 
-    def created_ms(self, root: str) -> int:
-        """When the oldest of all known pods of a root was made; 0 where it has none."""
-        if root.startswith(LONE):
-            pod = self.pods.get(root[len(LONE) :])
+    def created_ms(self, workload: str) -> int:
+        """When the oldest of all known pods of a workload was made; 0 where it has none."""
+        if workload.startswith(LONE):
+            pod = self.pods.get(workload[len(LONE) :])
             return pod.created_ms if pod is not None else 0
-        return min([members.created_ms for members in self._below(root)], default=0)
+        return min([members.created_ms for members in self._below(workload)], default=0)
 
-    def priority(self, root: str) -> int:
-        """The highest of all known pods of a root; 0 where it has none."""
-        if root.startswith(LONE):
-            pod = self.pods.get(root[len(LONE) :])
+    def priority(self, workload: str) -> int:
+        """The highest of all known pods of a workload; 0 where it has none."""
+        if workload.startswith(LONE):
+            pod = self.pods.get(workload[len(LONE) :])
             return pod.priority if pod is not None else 0
-        return max([members.priority for members in self._below(root)], default=0)
+        return max([members.priority for members in self._below(workload)], default=0)
 
-    def waits(self, root: str) -> bool:
-        """Whether there are pods of a root that this scheduler has to place and has not."""
+    def waits(self, workload: str) -> bool:
+        """Whether there are pods of a workload that this scheduler has to place and has not."""
         placements = self._cluster.placements
-        if root.startswith(LONE):
-            return bool(self.waiting(root))
-        for members in self._below(root):
+        if workload.startswith(LONE):
+            return bool(self.waiting(workload))
+        for members in self._below(workload):
             for uid, pod in members.pods.items():
                 if uid not in placements and pod.managed:
                     return True
         return False
 
-    def waiting(self, root: str) -> dict[str, Pod]:
-        """The pods of a root that this scheduler has to place and has not, by uid."""
+    def waiting(self, workload: str) -> dict[str, Pod]:
+        """The pods of a workload that this scheduler has to place and has not, by uid."""
         placements = self._cluster.placements
         found: dict[str, Pod] = {}
-        if root.startswith(LONE):
-            uid = root[len(LONE) :]
+        if workload.startswith(LONE):
+            uid = workload[len(LONE) :]
             lone = self.pods.get(uid)
             if lone is not None and lone.managed and uid not in placements:
                 found[uid] = lone
             return found
-        for members in self._below(root):
+        for members in self._below(workload):
             every = all(pod.managed for pod in members.distinct())
             for uid, pod in members.pods.items():
                 if uid not in placements and (every or pod.managed):
                     found[uid] = pod
         return found
 
-    def bound(self, root: str) -> list[Pod]:
+    def bound(self, workload: str) -> list[Pod]:
         """The pods of a gang that are told to be on a node."""
-        return [pod for members in self._below(root) if members.bound for pod in members.pods.values() if pod.node]
+        return [pod for members in self._below(workload) if members.bound for pod in members.pods.values() if pod.node]
 
-    def groups(self, root: str) -> list[Group]:
-        """What is placed together or not at all, one after another: the whole root; of one that has started, or that
-        lacks nobody it needs, each pending pod, and each sub-gang that has not."""
-        if root.startswith(LONE):
-            return [Group(pods=[self.pods[root[len(LONE) :]]], alike=True)]
-        return list(self._parts(root))
+    def groups(self, workload: str) -> list[Group]:
+        """What is placed together or not at all, one after another: the whole workload; of one that has started, or
+        that lacks nobody it needs, each pending pod, and each sub-gang that has not."""
+        if workload.startswith(LONE):
+            return [Group(pods=[self.pods[workload[len(LONE) :]]], alike=True)]
+        return list(self._parts(workload))
 
-    def next_pods(self, root: str) -> list[Pod]:
-        """The fewest pods of a root that can start next, the others of a gang that can grow left out; nobody where
+    def next_pods(self, workload: str) -> list[Pod]:
+        """The fewest pods of a workload that can start next, the others of a gang that can grow left out; nobody where
         nobody of it can start."""
-        if root.startswith(LONE) or root not in self.gangs:
-            return list(filter(startable, self.waiting(root).values()))
-        return next((pods for group in self._parts(root) if (pods := fewest(group))), [])
+        if workload.startswith(LONE) or workload not in self.gangs:
+            return list(filter(startable, self.waiting(workload).values()))
+        return next((pods for group in self._parts(workload) if (pods := fewest(group))), [])
 
     def _parts(self, gang_id: str, depth: int = 1) -> Iterator[Group]:
         group = self._group(gang_id, depth)
@@ -324,9 +324,9 @@ class WorkloadIndex:
         least = gang.min_count if gang_id in self._members or not children else 0
         return there + succeeded.get(gang_id, 0) >= least and whole >= (gang.min_groups or len(children))
 
-    def note_start(self, root: str) -> None:
+    def note_start(self, workload: str) -> None:
         """Remember the gangs of the tree that have their minimum bound, and forget those of which nothing is left."""
-        for gang_id in reversed(self.tree(root)):
+        for gang_id in reversed(self.tree(workload)):
             members = self._members.get(gang_id)
             bound = members.bound - members.leaving if members is not None else 0
             children = self._subgangs(gang_id)
@@ -336,8 +336,8 @@ class WorkloadIndex:
                 self.started.discard(gang_id)
             elif gang is not None and bound >= self._least(gang) and running >= (gang.min_groups or len(children)):
                 self.started.add(gang_id)
-        if root in self.started or not self._below(root):
-            self.starting.pop(root, None)
+        if workload in self.started or not self._below(workload):
+            self.starting.pop(workload, None)
 
 
 def startable(pod: Pod) -> bool:
