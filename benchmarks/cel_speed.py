@@ -14,7 +14,7 @@ import json
 import statistics
 import time
 
-from dovetail.core.dra import cel
+import kubecel
 from dovetail.core.dra.types import Capacity, Device, Version
 
 DRIVER = "gpu.nvidia.com"
@@ -65,14 +65,14 @@ def compiling(expression: str, runs: int = 200) -> list[float]:
     taken = []
     for _ in range(runs):
         began = time.perf_counter_ns()
-        cel.compile(expression)
+        kubecel.compile(expression)
         taken.append((time.perf_counter_ns() - began) / 1000)
     return taken
 
 
 def asking(expression: str, devices: list[Device]) -> tuple[list[float], int]:
     """How long each answer took, and how many devices matched."""
-    selector = cel.compile(expression)
+    selector = kubecel.compile(expression)
     taken, matched = [], 0
     for device in devices:
         began = time.perf_counter_ns()

@@ -15,12 +15,12 @@ from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.slices import contents, taint
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.machine.host import GpuFabric, GpuInstance, Host
-from dovetail.core.dra.cel import compile
 from dovetail.core.dra.types import Constraint, Slice, Version
 from dovetail.kube.objects.claims import DeviceClass as WireClass
 from dovetail.kube.objects.claims import ResourceSlice
 from dovetail.kube.translate.claims import device_class
 from dovetail.kube.translate.slices import resource_slice
+from kubecel import compile
 from tests.agent.dra_node import gpu, host
 from tests.docs.pages import page
 from tests.dra.device_worlds import World, ask, claim, world

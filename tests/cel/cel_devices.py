@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A device, and what a selector says of it."""
 
-from dovetail.core.dra import cel
+import kubecel
 from dovetail.core.dra.types import Capacity, Device, Version
 
 DRIVER = "gpu.example.com"
@@ -22,8 +22,8 @@ GPU = Device(
 
 
 def holds(expression: str, device: Device = GPU) -> bool:
-    return cel.compile(expression).matches(device, DRIVER)
+    return kubecel.compile(expression).matches(device, DRIVER)
 
 
 def cost(expression: str) -> int:
-    return cel.compile(expression).evaluate(GPU, DRIVER)[1]
+    return kubecel.compile(expression).evaluate(GPU, DRIVER)[1]

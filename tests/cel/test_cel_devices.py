@@ -3,9 +3,9 @@
 
 import pytest
 
-from dovetail.core.dra import cel
-from dovetail.core.dra.selectors import SelectorError, SelectorReads
+import kubecel
 from dovetail.core.dra.types import Capacity, Device, Version
+from kubecel import SelectorError, SelectorReads
 from tests.cel.cel_devices import DRIVER, GPU, holds
 from tests.referee.cel_expressions import Expressions
 
@@ -67,7 +67,7 @@ def test_it_is_true_of_the_device(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", ERRORS)
 def test_it_errs_on_the_device_and_does_not_just_not_match(expression: str) -> None:
-    selector = cel.compile(expression)
+    selector = kubecel.compile(expression)
     with pytest.raises(SelectorError) as error:
         selector.matches(GPU, DRIVER)
     assert ERRORS[expression] in str(error.value)
@@ -76,7 +76,7 @@ def test_it_errs_on_the_device_and_does_not_just_not_match(expression: str) -> N
 @pytest.mark.parametrize("expression", BROKEN)
 def test_it_is_no_selector_of_devices(expression: str) -> None:
     with pytest.raises(SelectorError) as error:
-        cel.compile(expression)
+        kubecel.compile(expression)
     assert BROKEN[expression] in str(error.value)
 
 
@@ -99,7 +99,7 @@ def test_a_broken_version_of_a_device_is_an_error() -> None:
 
 
 def test_one_selector_is_asked_about_many_devices() -> None:
-    selector = cel.compile(f'{A}.names.map(n, n + "!").exists(n, n == "b!")')
+    selector = kubecel.compile(f'{A}.names.map(n, n + "!").exists(n, n == "b!")')
     other = Device("d", attributes=((f"{DRIVER}/names", ("c",)),))
     assert [selector.matches(device, DRIVER) for device in (GPU, other, GPU)] == [True, False, True]
 
@@ -134,12 +134,12 @@ READS: dict[str, set[SelectorReads] | None] = {
 
 @pytest.mark.parametrize("expression", READS)
 def test_a_selector_tells_all_that_its_answer_depends_on(expression: str) -> None:
-    assert cel.compile(expression).reads == READS[expression]
+    assert kubecel.compile(expression).reads == READS[expression]
 
 
 def test_an_answer_depends_on_nothing_else() -> None:
     changed = Device("other", attributes=((f"{DRIVER}/fast", True), (f"{DRIVER}/uuid", "GPU-1")), capacity=GPU.capacity)
-    selector = cel.compile(f"cel.bind(gpu, {A}, gpu.fast)")
+    selector = kubecel.compile(f"cel.bind(gpu, {A}, gpu.fast)")
     assert selector.reads == {attribute("fast")}
     assert selector.matches(changed, DRIVER) is selector.matches(GPU, DRIVER) is True
 
@@ -150,7 +150,7 @@ def test_a_device_with_only_what_is_read_gets_the_same_answer(seed: int) -> None
     told = 0
     for _ in range(300):
         try:
-            selector = cel.compile(drawn.one())
+            selector = kubecel.compile(drawn.one())
         except SelectorError:
             continue
         reads = selector.reads
@@ -162,7 +162,7 @@ def test_a_device_with_only_what_is_read_gets_the_same_answer(seed: int) -> None
     assert told > 50
 
 
-def outcome(selector: cel.Selector, device: Device) -> object:
+def outcome(selector: kubecel.Selector, device: Device) -> object:
     try:
         return selector.evaluate(device, DRIVER)
     except SelectorError as error:

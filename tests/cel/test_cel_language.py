@@ -3,8 +3,8 @@
 
 import pytest
 
-from dovetail.core.dra import cel
-from dovetail.core.dra.selectors import SelectorError
+import kubecel
+from kubecel import SelectorError
 from tests.cel.cel_devices import DRIVER, GPU, cost, holds
 
 TRUE = r"""
@@ -168,7 +168,7 @@ def test_text_in_three_quotes_may_have_lines() -> None:
 
 @pytest.mark.parametrize("expression", ERRORS)
 def test_it_errs_with_what_upstream_says(expression: str) -> None:
-    selector = cel.compile(expression)
+    selector = kubecel.compile(expression)
     with pytest.raises(SelectorError) as error:
         selector.matches(GPU, DRIVER)
     assert ERRORS[expression] in str(error.value)
@@ -177,27 +177,27 @@ def test_it_errs_with_what_upstream_says(expression: str) -> None:
 @pytest.mark.parametrize("expression", BROKEN)
 def test_it_is_no_selector(expression: str) -> None:
     with pytest.raises(SelectorError) as error:
-        cel.compile(expression)
+        kubecel.compile(expression)
     assert BROKEN[expression] in str(error.value)
 
 
 def test_a_broken_expression_is_told_by_line_and_column() -> None:
     with pytest.raises(SelectorError, match=r"<input>:2:4: undeclared reference to 'x'"):
-        cel.compile("true &&\n   x")
+        kubecel.compile("true &&\n   x")
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(SelectorError) as error:
-        cel.compile("x && y")
+        kubecel.compile("x && y")
     assert "'x'" in str(error.value) and "'y'" in str(error.value)
 
 
 def test_an_expression_has_at_most_ten_kibibytes() -> None:
-    assert holds("true" + " " * (cel.MAX_LENGTH - 4))
+    assert holds("true" + " " * (kubecel.MAX_LENGTH - 4))
     with pytest.raises(SelectorError, match="at most 10240 are allowed"):
-        cel.compile("true" + " " * (cel.MAX_LENGTH - 3))
+        kubecel.compile("true" + " " * (kubecel.MAX_LENGTH - 3))
     with pytest.raises(SelectorError, match="at most 10240"):
-        cel.compile("'" + "\u00fc" * 5200 + "' == ''")
+        kubecel.compile("'" + "\u00fc" * 5200 + "' == ''")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_an_expression_has_at_most_ten_kibibytes() -> None:
 )  # fmt: skip
 def test_what_nests_too_deeply_is_refused(expression: str) -> None:
     with pytest.raises(SelectorError, match=r"recursion limit exceeded|Syntax error"):
-        cel.compile(expression)
+        kubecel.compile(expression)
 
 
 def test_what_nests_as_deeply_as_is_allowed_is_evaluated() -> None:
@@ -218,7 +218,7 @@ def test_what_nests_as_deeply_as_is_allowed_is_evaluated() -> None:
 
 
 def test_a_selector_that_costs_too_much_errs() -> None:
-    selector = cel.compile(
+    selector = kubecel.compile(
         "lists.range(1000).all(x, lists.range(1000).all(y, x + y >= 0)) || device.driver == 'never asked'"
     )
     with pytest.raises(SelectorError, match="actual cost limit exceeded"):
@@ -228,7 +228,7 @@ def test_a_selector_that_costs_too_much_errs() -> None:
 def test_text_that_doubles_without_cost_is_ended() -> None:
     doubling = "[1].map(i, dyn('x')).map(x, x + x)" + ".map(x, x + x)" * 40 + "[0].size() > 0"
     with pytest.raises(SelectorError, match="too large"):
-        cel.compile(doubling).matches(GPU, DRIVER)
+        kubecel.compile(doubling).matches(GPU, DRIVER)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_text_that_doubles_without_cost_is_ended() -> None:
 )
 def test_long_lists_do_not_hold_anything_up(expression: str) -> None:
     with pytest.raises(SelectorError, match=r"cost limit exceeded|too many elements"):
-        cel.compile(expression).matches(GPU, DRIVER)
+        kubecel.compile(expression).matches(GPU, DRIVER)
 
 
 def test_what_costs_is_counted_as_upstream_counts() -> None:

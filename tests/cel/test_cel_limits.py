@@ -5,10 +5,9 @@ from itertools import islice
 
 import pytest
 
-from dovetail.core.dra import cel
-from dovetail.core.dra.cel import costs, evaluation, values
-from dovetail.core.dra.cel.values import LARGEST, LONGEST_NUMBER, Map, Optional
-from dovetail.core.dra.selectors import SelectorError
+import kubecel
+from kubecel import SelectorError, costs, evaluation, values
+from kubecel.values import LARGEST, LONGEST_NUMBER, Map, Optional
 from tests.cel.cel_devices import DRIVER, GPU, holds
 
 TOO_MANY = "too many elements were looked at"
@@ -35,7 +34,7 @@ def long_text(body: str, first: str = "abcdefgh") -> str:
 
 def ended(expression: str) -> str:
     with pytest.raises(SelectorError) as error:
-        cel.compile(expression).evaluate(GPU, DRIVER)
+        kubecel.compile(expression).evaluate(GPU, DRIVER)
     return str(error.value)
 
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from dovetail.core.dra.cel.regex import Regex
-from dovetail.core.dra.cel.regex_syntax import RegexError
+from kubecel.regex import Regex
+from kubecel.regex_syntax import RegexError
 
 MATCHES = [
     ("H[0-9]+", "NVIDIA H100 80GB", (7, 11)), ("^a", "ba", None), ("a$", "ab\na\n", None),

@@ -18,7 +18,6 @@ from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.devices.layout import Layout
-from dovetail.core.dra.selectors import SelectorError, SelectorReads
 from dovetail.core.dra.types import (
     Capacity,
     Claim,
@@ -35,6 +34,7 @@ from dovetail.core.dra.types import (
     Value,
 )
 from dovetail.core.model import Node, NodeTerm, Pod, Request, Requirement, Toleration
+from kubecel import SelectorError, SelectorReads
 
 DRIVER = "gpu.test"
 

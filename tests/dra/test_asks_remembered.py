@@ -4,8 +4,9 @@
 from dovetail.core.dra import asks
 from dovetail.core.dra.asks import Asks
 from dovetail.core.dra.kinds import Kinds
-from dovetail.core.dra.selectors import DeviceSelector, SelectorError
+from dovetail.core.dra.selectors import DeviceSelector
 from dovetail.core.dra.types import ClaimSpec, DeviceClass, DeviceRequest
+from kubecel import SelectorError
 
 
 def test_of_many_expressions_the_last_ones_are_remembered() -> None:

@@ -15,8 +15,8 @@ from dovetail.core.devices.products import assumed_layout
 from dovetail.core.dra import kinds
 from dovetail.core.dra.kinds import BUS_ID, DeviceKind, Kinds
 from dovetail.core.dra.pools import PoolHere, PoolOffer
-from dovetail.core.dra.selectors import SelectorReads
 from dovetail.core.dra.types import Capacity, CounterUse, Device, DeviceTaint, RequestPolicy, Value
+from kubecel import SelectorReads
 
 DRIVER = "gpu.test"
 MODEL = f"{DRIVER}/model"

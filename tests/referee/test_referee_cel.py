@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+import kubecel
 from dovetail.core import quantities
-from dovetail.core.dra import cel
-from dovetail.core.dra.selectors import SelectorError
 from dovetail.core.dra.types import Capacity, Device, Value, Version
+from kubecel import SelectorError
 from tests.referee.cel_expressions import DRIVER, Expressions, device
 from tools.controlplane import referee
 
@@ -43,7 +43,7 @@ def ours(raw: dict[str, Any]) -> Device:
     )
 
 
-def answer(selector: cel.Selector, asked: Device) -> tuple[str, int | None]:
+def answer(selector: kubecel.Selector, asked: Device) -> tuple[str, int | None]:
     try:
         matches, cost = selector.evaluate(asked, DRIVER)
     except SelectorError as error:
@@ -79,7 +79,7 @@ def test_selectors_compile_match_err_and_cost_as_upstream(program: Path, chunk: 
     differences = []
     for expression, result in zip(drawn, asked(program, drawn, raw), strict=True):
         try:
-            selector = cel.compile(expression)
+            selector = kubecel.compile(expression)
         except SelectorError as error:
             if "compileError" not in result:
                 differences.append((expression, f"does not compile: {error}"))

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+import kubecel
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.selection import matches_terms
-from dovetail.core.dra import cel
 from dovetail.core.dra.asks import Alternative, Asks, RequestOption
 from dovetail.core.dra.kinds import DeviceKind, Kinds
 from dovetail.core.dra.pools import PoolHere, PoolId, PoolOffer, pools_on, uses_of
@@ -44,7 +44,7 @@ class Claimed:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._kinds = Kinds()
-        self._asks = Asks(self._kinds, cluster.claims.classes, cel.compile)
+        self._asks = Asks(self._kinds, cluster.claims.classes, kubecel.compile)
         self._pools: dict[PoolId, list[Slice]] = {}
         self._reaching: dict[str, dict[PoolId, None]] = {}
         """By the node of their slices, SHARED for those that are not one node's."""

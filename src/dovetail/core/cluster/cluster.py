@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+import kubecel
 from dovetail.core.cluster import shares
 from dovetail.core.cluster.audit import differences
 from dovetail.core.cluster.claims import Claims
@@ -31,7 +32,6 @@ from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.cluster.slices import Slices
 from dovetail.core.cluster.volumes import Volumes
 from dovetail.core.decisions import ClaimGrant, VolumePick
-from dovetail.core.dra import cel
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.dra.types import Allocation, ClaimSpec
 from dovetail.core.model import Node, Pod, Request
@@ -102,7 +102,7 @@ class Cluster:
         self.volumes = Volumes(self.nodes)
         self.kubelets = Kubelets(self.nodes)
         self.slices = Slices(self.nodes)
-        self.claims = Claims(self.nodes, cel.compile)
+        self.claims = Claims(self.nodes, kubecel.compile)
         self.rejections = Rejections()
         self.mix = Mix()
         self.now_ms = 0

@@ -15,9 +15,10 @@ from msgspec import Struct
 
 from dovetail.core.dra.capacity import CapacityError, Draw, draw_of
 from dovetail.core.dra.kinds import DeviceKind, DeviceProfile, Kinds
-from dovetail.core.dra.selectors import Compile, DeviceSelector, SelectorError
+from dovetail.core.dra.selectors import Compile, DeviceSelector
 from dovetail.core.dra.types import ClaimSpec, DeviceClass, DeviceRequest, DeviceTaint
 from dovetail.core.model import Toleration
+from kubecel import SelectorError
 
 _REMEMBERED = 16_384
 _MOST_CHARACTERS = 2**18

@@ -21,8 +21,8 @@ from msgspec import Struct
 from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
 from dovetail.core.dra.partitions import PartitionedGpu, cards_of
 from dovetail.core.dra.pools import PoolHere, uses_of
-from dovetail.core.dra.selectors import SelectorReads
 from dovetail.core.dra.types import Device, Value
+from kubecel import SelectorReads
 
 BUS_ID = "resource.kubernetes.io/pciBusID"
 _TYPE = "/type"

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from dovetail.core.dra.cel import network, times, types
-from dovetail.core.dra.cel.values import NO_OVERLOAD, NONE, Err, Optional, Value, register
+from kubecel import network, times, types
+from kubecel.values import NO_OVERLOAD, NONE, Err, Optional, Value, register
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"

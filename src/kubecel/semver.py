@@ -14,8 +14,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from dovetail.core.dra.cel import types
-from dovetail.core.dra.cel.values import (
+from kubecel import types
+from kubecel.values import (
     LONGEST_NUMBER,
     MAX_INT,
     MAX_UINT,

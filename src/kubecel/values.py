@@ -17,8 +17,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from dovetail.core.dra.cel import types
-from dovetail.core.dra.cel.types import Type
+from kubecel import types
+from kubecel.types import Type
 
 Value = Any
 """Any of the values here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.core.dra.cel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Parser, Select
+from kubecel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Parser, Select
 
 ACCU = "@result"
 """The variable that a macro collects its result in; no expression can name it."""

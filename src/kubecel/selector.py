@@ -8,18 +8,16 @@ Source: k8s.io/dynamic-resource-allocation/cel/compile.go (1.37).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, NamedTuple, Protocol
 
-from dovetail.core.dra.cel import macros, quantity, semver
-from dovetail.core.dra.cel.checker import DEVICE_SLOT, Checker
-from dovetail.core.dra.cel.paths import Frame, Link, Run
-from dovetail.core.dra.cel.program import Planner
-from dovetail.core.dra.cel.syntax import Parser
-from dovetail.core.dra.cel.values import Abort, Err, Map, Value, type_of
-from dovetail.core.dra.selectors import SelectorError, SelectorReads
-from dovetail.core.dra.types import Device, Version
-from dovetail.core.dra.types import Value as Attribute
+from kubecel import macros, quantity, semver
+from kubecel.checker import DEVICE_SLOT, Checker
+from kubecel.errors import SelectorError
+from kubecel.paths import Frame, Link, Run
+from kubecel.program import Planner
+from kubecel.syntax import Parser
+from kubecel.values import Abort, Err, Map, Value, type_of
 
 MAX_LENGTH: Final = 10 * 1024
 """Bytes of an expression, as the API allows."""
@@ -27,8 +25,55 @@ _TOO_DEEP: Final = "operation cancelled: lists, maps or optionals are nested too
 _NOTHING: Final = Map({}, named=True)
 
 
+class Version(Protocol):
+    """A semantic version attribute, as it is written."""
+
+    @property
+    def text(self) -> str: ...
+
+
+class Capacity(Protocol):
+    """An amount in thousandths of the quantity's unit, as a quantity may be a fraction of one."""
+
+    @property
+    def milli(self) -> int: ...
+
+
+Scalar = bool | int | str | Version
+Attribute = Scalar | tuple[Scalar, ...]
+"""A tuple is a list of values of one type."""
+
+
+class Device(Protocol):
+    """What an expression can read of a device. `attributes` and `capacity` are by qualified name ("domain/name");
+    `shareable` is `allowMultipleAllocations`."""
+
+    @property
+    def attributes(self) -> Sequence[tuple[str, Attribute]]: ...
+
+    @property
+    def capacity(self) -> Sequence[tuple[str, Capacity]]: ...
+
+    @property
+    def shareable(self) -> bool: ...
+
+
+Kind = Literal["attributes", "capacity", "driver", "shareable"]
+
+
+class SelectorReads(NamedTuple):
+    """Something of a device that an expression looks at: `attributes` or `capacity` of a domain, or the device's
+    `driver` or whether it is `shareable` (then domain and name are ""). `name` is "" where the expression looks at the
+    whole map of the domain; then its value depends on all names of it."""
+
+    kind: Kind
+    domain: str
+    name: str
+
+
 class Selector:
-    """A compiled selector; see `dovetail.core.dra.selectors`."""
+    """A compiled selector. `reads` is everything that its answer can depend on; None where that cannot be told, so that
+    it may be anything."""
 
     __slots__ = ("_run", "_slots", "expression", "reads")
 
@@ -120,9 +165,9 @@ def _by_domain(named: Iterable[tuple[str, Value]]) -> Map:
 def _attribute(value: Attribute) -> Value:
     if isinstance(value, tuple):
         return [_attribute(one) for one in value]
-    if isinstance(value, Version):
-        version = semver.of_text(value.text)
-        if isinstance(version, Err):
-            raise SelectorError(f"attribute: parse semantic version: {version.text}")
-        return version
-    return value
+    if isinstance(value, (int, str)):
+        return value
+    version = semver.of_text(value.text)
+    if isinstance(version, Err):
+        raise SelectorError(f"attribute: parse semantic version: {version.text}")
+    return version

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.core.dra.cel import arithmetic, formats, lists, network, quantity, regex, semver, text, times, types
-from dovetail.core.dra.cel.declarations import FUNCTIONS, Overload
-from dovetail.core.dra.cel.regex_syntax import RegexError
-from dovetail.core.dra.cel.types import Type
-from dovetail.core.dra.cel.values import NO_OVERLOAD, Err, Value, type_of
+from kubecel import arithmetic, formats, lists, network, quantity, regex, semver, text, times, types
+from kubecel.declarations import FUNCTIONS, Overload
+from kubecel.regex_syntax import RegexError
+from kubecel.types import Type
+from kubecel.values import NO_OVERLOAD, Err, Value, type_of
 
 Function = Callable[..., Value]
 

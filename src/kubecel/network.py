@@ -15,8 +15,8 @@ from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 
-from dovetail.core.dra.cel import types
-from dovetail.core.dra.cel.values import NO_OVERLOAD, Err, Map, Value, register
+from kubecel import types
+from kubecel.values import NO_OVERLOAD, Err, Map, Value, register
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

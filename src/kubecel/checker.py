@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dovetail.core.dra.cel import lexer, regex, text, types
-from dovetail.core.dra.cel.declarations import DEVICE, FIELDS, FUNCTIONS, TYPE_NAMES, Overload
-from dovetail.core.dra.cel.regex_syntax import RegexError
-from dovetail.core.dra.cel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
-from dovetail.core.dra.cel.types import BOOL, DYN, ERROR, Bindings, Type, list_of, map_of, optional_of
-from dovetail.core.dra.cel.values import type_of
-from dovetail.core.dra.selectors import SelectorError
+from kubecel import lexer, regex, text, types
+from kubecel.declarations import DEVICE, FIELDS, FUNCTIONS, TYPE_NAMES, Overload
+from kubecel.errors import SelectorError
+from kubecel.regex_syntax import RegexError
+from kubecel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
+from kubecel.types import BOOL, DYN, ERROR, Bindings, Type, list_of, map_of, optional_of
+from kubecel.values import type_of
 
 DEPTH: Final = 120
 """How deep a tree may be, so that neither this nor the evaluation runs out of stack (upstream: about 250)."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from dovetail.core.dra.cel import costs
-from dovetail.core.dra.cel.values import (
+from kubecel import costs
+from kubecel.values import (
     MISSING,
     NO_OVERLOAD,
     NONE,

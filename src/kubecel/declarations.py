@@ -14,8 +14,8 @@ import re
 
 from msgspec import Struct
 
-from dovetail.core.dra.cel import formats, types
-from dovetail.core.dra.cel.types import Type
+from kubecel import formats, types
+from kubecel.types import Type
 
 _OPERATORS = """
 conditional _?_:_(bool, A, A) -> A

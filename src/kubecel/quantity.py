@@ -15,8 +15,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from dovetail.core.dra.cel import types
-from dovetail.core.dra.cel.values import (
+from kubecel import types
+from kubecel.values import (
     LONGEST_NUMBER,
     MAX_INT,
     MIN_INT,

@@ -11,9 +11,9 @@ from functools import cmp_to_key
 from itertools import pairwise
 from typing import Final
 
-from dovetail.core.dra.cel import arithmetic
-from dovetail.core.dra.cel.declarations import ORDERED
-from dovetail.core.dra.cel.values import (
+from kubecel import arithmetic
+from kubecel.declarations import ORDERED
+from kubecel.values import (
     NO_OVERLOAD,
     NONE,
     Duration,

@@ -12,8 +12,8 @@ import math
 import re
 from collections.abc import Callable
 
-from dovetail.core.dra.cel import times
-from dovetail.core.dra.cel.values import (
+from kubecel import times
+from kubecel.values import (
     MAX_INT,
     MAX_UINT,
     MIN_INT,

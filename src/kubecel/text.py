@@ -12,9 +12,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from dovetail.core.dra.cel import times
-from dovetail.core.dra.cel.types import Type
-from dovetail.core.dra.cel.values import (
+from kubecel import times
+from kubecel.types import Type
+from kubecel.values import (
     Duration,
     Err,
     Map,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from typing import Final
 
-from dovetail.core.dra.cel.declarations import FUNCTIONS, ORDERED
-from dovetail.core.dra.cel.formats import Format
-from dovetail.core.dra.cel.values import Abort, Map, Optional, UInt, Value, size
+from kubecel.declarations import FUNCTIONS, ORDERED
+from kubecel.formats import Format
+from kubecel.values import Abort, Map, Optional, UInt, Value, size
 
 LIMIT: Final = 1_000_000
 WORK: Final = 1_000_000

@@ -12,9 +12,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from dovetail.core.dra.cel import regex_syntax
-from dovetail.core.dra.cel.regex_syntax import Char, Choice, Edge, Holds, RegexError, Repeat, Sequence, Tree
-from dovetail.core.dra.cel.values import Abort
+from kubecel import regex_syntax
+from kubecel.regex_syntax import Char, Choice, Edge, Holds, RegexError, Repeat, Sequence, Tree
+from kubecel.values import Abort
 
 _MAX_INSTRUCTIONS: Final = 20_000
 _MAX_STATES: Final = 5_000

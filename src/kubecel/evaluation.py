@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import repeat
 
-from dovetail.core.dra.cel import costs, functions
-from dovetail.core.dra.cel.paths import Frame, Run
-from dovetail.core.dra.cel.values import (
+from kubecel import costs, functions
+from kubecel.paths import Frame, Run
+from kubecel.values import (
     MISSING,
     NO_OVERLOAD,
     NONE,

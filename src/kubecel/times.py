@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dovetail.core.dra.cel.values import MAX_INT, MIN_INT, NO_OVERLOAD, Duration, Err, Timestamp, Value, shortest
+from kubecel.values import MAX_INT, MIN_INT, NO_OVERLOAD, Duration, Err, Timestamp, Value, shortest
 
 _SECOND: Final = 10**9
 _UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": _SECOND, "m": 60 * _SECOND,

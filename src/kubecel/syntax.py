@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dovetail.core.dra.cel import lexer
-from dovetail.core.dra.cel.lexer import Token
-from dovetail.core.dra.cel.types import Type
-from dovetail.core.dra.cel.values import MAX_INT, MAX_UINT, MIN_INT, UInt, Value
-from dovetail.core.dra.selectors import SelectorError
+from kubecel import lexer
+from kubecel.errors import SelectorError
+from kubecel.lexer import Token
+from kubecel.types import Type
+from kubecel.values import MAX_INT, MAX_UINT, MIN_INT, UInt, Value
 
 NESTING = 60
 _RESERVED = frozenset(

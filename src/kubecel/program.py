@@ -12,12 +12,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from dovetail.core.dra.cel import costs, evaluation, functions, regex
-from dovetail.core.dra.cel.checker import DEVICE_SLOT
-from dovetail.core.dra.cel.declarations import TYPE_NAMES
-from dovetail.core.dra.cel.lexer import syntax_error
-from dovetail.core.dra.cel.macros import ACCU
-from dovetail.core.dra.cel.paths import (
+from kubecel import costs, evaluation, functions, regex
+from kubecel.checker import DEVICE_SLOT
+from kubecel.declarations import TYPE_NAMES
+from kubecel.lexer import syntax_error
+from kubecel.macros import ACCU
+from kubecel.paths import (
     KEYS,
     Fork,
     Frame,
@@ -32,10 +32,10 @@ from dovetail.core.dra.cel.paths import (
     observed,
     tested,
 )
-from dovetail.core.dra.cel.regex_syntax import RegexError
-from dovetail.core.dra.cel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
-from dovetail.core.dra.cel.types import TYPE, Type
-from dovetail.core.dra.cel.values import Err, Value, key_of
+from kubecel.regex_syntax import RegexError
+from kubecel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
+from kubecel.types import TYPE, Type
+from kubecel.values import Err, Value, key_of
 
 _UNSET: Final = object()
 """A local variable that nothing has asked for yet."""
