@@ -229,16 +229,16 @@ class World:
         return self._step(told, moment.fail)
 
     def searches(self) -> dict[Signature, list[tuple[type[object], ...]]]:
-        """What a search finds now for each root of which the kind is known: by preemption, below a limit, by moves."""
+        """What a search finds now for each workload of which the signature is known: by preemption, below a limit, by moves."""
         state, found = self.state, dict[Signature, list[tuple[type[object], ...]]]()
         for root in state.queue.workloads():
             groups = state.workloads.groups(root)
-            if (known := state.equivalence.kind(root)) is None or not groups or not fewest(groups[0]):
+            if (known := state.equivalence.of(root)) is None or not groups or not fewest(groups[0]):
                 continue
             results: list[object] = [find(state, root, groups[0]) for find in (search.find, within_limit.find)]
             if state.policy.moves_per_hour:
                 results.append(consolidation.find(state, root, groups[0], None, (), None))
-            found.setdefault(known, []).append(tuple(map(type, results)))
+            found.setdefault(known.signature, []).append(tuple(map(type, results)))
         return found
 
     def _cordoned(self, name: str) -> bool:

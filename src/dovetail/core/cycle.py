@@ -9,6 +9,7 @@ from functools import partial
 from dovetail.core.decisions import Decision
 from dovetail.core.events import Event
 from dovetail.core.pipeline.attempt import Attempt
+from dovetail.core.pipeline.known_refusals import KnownRefusals
 from dovetail.core.state import State
 
 
@@ -28,13 +29,12 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     """
     tell(state, events, now_ms)
     state.advance(now_ms)
-    state.steps += 1
-    state.searches = 0
+    state.begin_step()
     decisions: list[Decision] = []
-    hopeless = partial(state.equivalence.hopeless, decisions=decisions)
+    passed_over = partial(KnownRefusals(state).passed_over, decisions=decisions)
     work = 0
     while max(work, len(decisions)) < state.policy.attempts_per_step:
-        workload = state.queue.pop(hopeless)
+        workload = state.queue.pop(passed_over)
         if workload is None:
             break
         attempt = Attempt(state, workload)

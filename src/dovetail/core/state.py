@@ -52,8 +52,11 @@ class State:
         self.shares.waiting = self._waiting
         self.run_times = RunTimes()
         self.budgets: dict[str, Budget] = {}
-        self.reservations = Reservations(self)
-        self.equivalence = EquivalenceCache(self)
+        self.equivalence = EquivalenceCache()
+        self.reservations = Reservations(
+            self.cluster, self.policy, self.workloads, self.score_cache,
+            self.shares, self.run_times, self.equivalence, self.line,
+        )  # fmt: skip
         self.eviction_counts = EvictionCounts()
         self.shares.pledged = self.reservations.pledged
         self.moves = MovesUnderWay(self.cluster, self.workloads)
@@ -145,6 +148,7 @@ class State:
         if self._freed != cluster.freed:
             self._freed = cluster.freed
             self.equivalence.clear()
+            self.reservations.forget_denied()
             self.queue.wake()
 
     def _reorder(self, queues: Collection[str]) -> None:
@@ -157,6 +161,11 @@ class State:
     def _forget_shape(self, number: int) -> None:
         self.score_cache.forget(number)
         self.cluster.kubelets.forget(number)
+
+    def begin_step(self) -> None:
+        self.steps += 1
+        self.searches = 0
+        self.reservations.begin_step()
 
     def postpone(self, workload: str) -> None:
         """There was no time for the workload in this step: the next one tries it."""

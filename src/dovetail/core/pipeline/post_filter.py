@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from dovetail.core.decisions import Decision, Evict, Unnominate
 from dovetail.core.model import Pod
+from dovetail.core.pipeline.known_refusals import may_preempt
 from dovetail.core.pipeline.pre_enqueue import within_models
 from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.placing.pods import Scope
@@ -124,7 +125,7 @@ class PostFilter:
             return [], replace(refusal, reclaim=state.equivalence.sought.get(key, ""))
         limited, precedence = refusal.reason is Reason.QUEUE_LIMIT, state.precedence(self._workload)
         wanted = state.shares.wanted(fewest(group))
-        if not state.equivalence.may_ask(self._queue, precedence, wanted):
+        if not may_preempt(state, self._queue, precedence, wanted):
             return [], refusal
         if state.searches >= state.policy.searches_per_step:
             self.again = True
@@ -148,7 +149,8 @@ class PostFilter:
                 return self._make(evict, own, refusal)
             found = search.NoPreemption("others that have room made for them on the same nodes would be delayed")
         why = f"{found}; {moves}" if moves else str(found)
-        state.equivalence.search_failed(key, why, found.ripe_ms)
+        ripe_ms = max(found.ripe_ms, state.now_ms + state.policy.tell_again_ms) if found.ripe_ms else 0
+        state.equivalence.search_failed(key, why, state.now_ms, ripe_ms)
         return [], replace(refusal, reclaim=why)
 
     def _away_from(self, others: Sequence[Reservation], wanted: Mapping[str, int]) -> Scope | None:

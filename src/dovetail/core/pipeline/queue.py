@@ -101,8 +101,8 @@ class SchedulingQueue:
         self._heads.setdefault(line[0], {})[line] = workload
         self._order.moved(line)
 
-    def pop(self, hopeless: Callable[[str], bool] = lambda _: False) -> str | None:
-        """The next workload to try. Those before it in its line that are `hopeless` are parked, and not tried."""
+    def pop(self, passed_over: Callable[[str], bool] = lambda _: False) -> str | None:
+        """The next workload to try. Those before it in its line that are `passed_over` are parked, and not tried."""
         while (line := self._order.first(self._heads)) is not None:
             heap, ranks = self._heaps[line], self._ranks
             while heap:
@@ -111,7 +111,7 @@ class SchedulingQueue:
                 if not workload:
                     continue
                 del ranks[workload]
-                if not hopeless(workload):
+                if not passed_over(workload):
                     self._next(line)
                     return workload
                 self._parked[workload] = rank

@@ -25,25 +25,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
+from dovetail.core.pipeline.equivalence import EquivalenceCache
 from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Placed
+from dovetail.core.placing.score_cache import ScoreCache
+from dovetail.core.policy import Policy
 from dovetail.core.queues.accounts import Line
+from dovetail.core.queues.run_times import RunTimes
+from dovetail.core.queues.shares import Shares
 from dovetail.core.reasons import Expected, Sure
-from dovetail.core.workloads.index import Precedence, startable
-
-if TYPE_CHECKING:
-    from dovetail.core.state import State
+from dovetail.core.workloads.index import Precedence, WorkloadIndex, startable
 
 Slots = NDArray[np.int64]
 _Changes = dict[str, dict[str, int]]
@@ -92,8 +94,20 @@ class ReservationPlan(Struct, frozen=True):
 class Reservations:
     """Reservations by workload, in the order in which they were made."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        workloads: WorkloadIndex,
+        score_cache: ScoreCache,
+        shares: Shares,
+        run_times: RunTimes,
+        equivalence: EquivalenceCache,
+        line: Callable[[str], Line],
+    ) -> None:
+        self._cluster, self._policy, self._workloads = cluster, policy, workloads
+        self._score_cache, self._shares, self._run_times = score_cache, shares, run_times
+        self._equivalence, self._line = equivalence, line
         self.by_workload: dict[str, Reservation] = {}
         self.spared: dict[str, int] = {}
         """Pods that were to give way in vain, with the time until when nobody asks them again."""
@@ -103,18 +117,22 @@ class Reservations:
         self._pledged: tuple[tuple[int, int], tuple[dict[str, _Changes], _Changes]] = ((-1, -1), ({}, {}))
         self._pledges_kept = False
         self._soonest = -1, FOR_EVER_MS
-        self._gone: dict[str, tuple[tuple[int, int], list[tuple[int, Placement]]]] = {}
-        """By workload, the pods that ran when the step began and end by its start; with the step and that start."""
+        self._gone: dict[str, tuple[int, list[tuple[int, Placement]]]] = {}
+        """By workload, the pods that ran when the step began and end by its start; with that start."""
         self._denied: NDArray[np.bool_] | None = None
         """The slots that somebody could use who may hold none, since another does, and who is before all who come."""
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(self.by_workload.values())
 
+    def begin_step(self) -> None:
+        """Forget which pods ran when the last step began."""
+        self._gone.clear()
+
     def put(self, reservation: Reservation) -> None:
         self.by_workload[reservation.workload] = reservation
         self._version += 1
-        self._state.equivalence.recheck()
+        self._equivalence.recheck()
 
     def drop(self, workload: str) -> None:
         """Hold nothing for the workload any more: who was refused for its sake may start."""
@@ -122,13 +140,13 @@ class Reservations:
         self._gone.pop(workload, None)
         if self.by_workload.pop(workload, None) is not None:
             self._version += 1
-            self._state.cluster.freed += 1
+            self._cluster.freed += 1
             # For those that are tried later in this step, too.
-            self._state.equivalence.room_given_up()
+            self._equivalence.room_given_up()
 
     def may_hold(self, precedence: Precedence) -> bool:
         """Whether room may be held for jobs of this precedence."""
-        return self._state.policy.reserve and precedence[1] == 0
+        return self._policy.reserve and precedence[1] == 0
 
     def others(self, workload: str) -> list[Reservation]:
         """What is held for others than this workload."""
@@ -140,17 +158,17 @@ class Reservations:
             if uid in one.leaving:
                 self.by_workload[one.workload] = replace(one, failure=message)
                 self.spare([uid])
-                self._state.cluster.freed += 1
+                self._cluster.freed += 1
 
     def withdrawn(self, given_up: Reservation) -> None:
         """Nobody gives way to this one any more: who is not ending yet stays, and who waits for that knows it."""
-        pods = self._state.workloads.pods
+        pods = self._workloads.pods
         staying = [uid for uid in given_up.evicting if uid in pods and not pods[uid].deleting]
         for one in self.evictors():
             if one.workload != given_up.workload and not one.waits_for.isdisjoint(staying):
-                name = self._state.workloads.name_of(given_up.workload)
+                name = self._workloads.name_of(given_up.workload)
                 self.by_workload[one.workload] = replace(one, failure=f"{name} needs it no more")
-                self._state.cluster.freed += 1
+                self._cluster.freed += 1
 
     def evictors(self) -> list[Reservation]:
         """Those that others give way to."""
@@ -158,12 +176,12 @@ class Reservations:
 
     def spare(self, uids: Iterable[str]) -> None:
         """These pods did not give way: they are left alone for a while."""
-        until_ms = self._state.now_ms + self._state.policy.eviction_deadline_ms
+        until_ms = self._cluster.now_ms + self._policy.eviction_deadline_ms
         self.spared |= dict.fromkeys(uids, until_ms)
 
     def left_alone(self, others: Iterable[Reservation]) -> frozenset[str]:
         """Pods that are not asked to give way: they do already for others, or did not a while ago."""
-        now_ms, placements = self._state.now_ms, self._state.cluster.placements
+        now_ms, placements = self._cluster.now_ms, self._cluster.placements
         self.spared = {uid: until for uid, until in self.spared.items() if until > now_ms and uid in placements}
         return frozenset(self.spared).union(*(one.evicting for one in others))
 
@@ -185,22 +203,21 @@ class Reservations:
 
     def _pledges(self) -> tuple[dict[str, _Changes], _Changes]:
         """By workload what changes with those who give way to it, and all of that together."""
-        state = self._state
-        version = self._version, state.cluster.freed
+        version = self._version, self._cluster.freed
         if self._pledged[0] != version and not self._pledges_kept:
             workloads: dict[str, _Changes] = {}
             for one in self.evictors():
-                left = [uid for uid in one.evicting if uid in state.cluster.placements and not one.moving]
-                pods = [pod for uid, _ in one.nominated if (pod := state.workloads.pods.get(uid)) is not None]
-                coming = [pod for pod in pods if pod.uid not in state.cluster.placements and startable(pod)]
-                moves: list[tuple[str, Mapping[str, int], int]] = [(one.queue, state.shares.wanted(coming), 1)]
+                left = [uid for uid in one.evicting if uid in self._cluster.placements and not one.moving]
+                pods = [pod for uid, _ in one.nominated if (pod := self._workloads.pods.get(uid)) is not None]
+                coming = [pod for pod in pods if pod.uid not in self._cluster.placements and startable(pod)]
+                moves: list[tuple[str, Mapping[str, int], int]] = [(one.queue, self._shares.wanted(coming), 1)]
                 moves += [
-                    (state.shares.queue_of(state.workloads.pods[uid]), dict(state.shares.amounts(uid)), -1)
+                    (self._shares.queue_of(self._workloads.pods[uid]), dict(self._shares.amounts(uid)), -1)
                     for uid in left
                 ]
                 changes = workloads[one.workload] = {}
                 for queue, amounts, sign in moves:
-                    for name in state.shares.path(queue):
+                    for name in self._shares.path(queue):
                         books = changes.setdefault(name, {})
                         for resource, amount in amounts.items():
                             books[resource] = books.get(resource, 0) + sign * amount
@@ -219,21 +236,21 @@ class Reservations:
 
     def beside(self, others: Iterable[Reservation]) -> Slots:
         """The slots that nobody holds, of those that ever had a node."""
-        free = np.ones(self._state.cluster.nodes.used, dtype=np.bool_)
+        free = np.ones(self._cluster.nodes.used, dtype=np.bool_)
         for one in others:
             free[one.slots] = False
         return np.flatnonzero(free)
 
     def next_ms(self) -> int | None:
         """When a reservation has to be looked at again."""
-        now_ms = self._state.now_ms
+        now_ms = self._cluster.now_ms
         times = [t for one in self for t in (one.deadline_ms, one.expected.start_ms) if t > now_ms]
         return min(times, default=None)
 
     def stale(self, one: Reservation) -> bool:
         """Whether its nodes and its start have to be worked out anew: its time has come, a pod that it waits for has
         gone, or one of its nodes cannot be used any more."""
-        placements, nodes, now_ms = self._state.cluster.placements, self._state.cluster.nodes, self._state.now_ms
+        placements, nodes, now_ms = self._cluster.placements, self._cluster.nodes, self._cluster.now_ms
         if now_ms <= one.planned_ms:
             return False
         records = (nodes.records[slot] for slot in one.slots.tolist())
@@ -247,11 +264,11 @@ class Reservations:
         if not held:
             return False
         slots = np.array(sorted(held), dtype=np.int64)
-        return any(bool(self._state.score_cache.of(shape).suitable[slots].any()) for shape in shapes)
+        return any(bool(self._score_cache.of(shape).suitable[slots].any()) for shape in shapes)
 
     def bar(self, shapes: Sequence[Shape], queue: str, precedence: Precedence, wanted: Mapping[str, int]) -> bool:
         """Whether a job that has no reservation cannot have one, in whichever line of the queue it waits."""
-        guaranteed = self._state.shares.quota.within_guarantee(queue, wanted)
+        guaranteed = self._shares.quota.within_guarantee(queue, wanted)
         staying = [
             one
             for one in self
@@ -279,9 +296,9 @@ class Reservations:
         self._denied = suitable
 
     def _suitable(self, shapes: Sequence[Shape]) -> NDArray[np.bool_]:
-        suitable = np.zeros(self._state.cluster.nodes.size, dtype=np.bool_)
+        suitable = np.zeros(self._cluster.nodes.size, dtype=np.bool_)
         for shape in shapes:
-            suitable |= self._state.score_cache.of(shape).suitable
+            suitable |= self._score_cache.of(shape).suitable
         return suitable
 
     def forget_denied(self) -> None:
@@ -294,23 +311,24 @@ class Reservations:
         """Whether a job of this line and precedence takes the place of a reservation; `guaranteed` says that its queue
         stays within its guarantee with what is `wanted` for it."""
         within, beyond = _beaten(one, line[0], precedence, guaranteed)
-        if self._state.line(one.workload) == line:
+        if self._line(one.workload) == line:
             return within
         return beyond or self._has_turn(line[0], wanted, one)
 
     def _has_turn(self, queue: str, wanted: Mapping[str, int], one: Reservation) -> bool:
         """Whether it is the turn of a job that is larger than all that is due to its queue, so that it takes the place
         of a smaller one that is beyond what is due; not before jobs that run would have to give way to it."""
-        state = self._state
-        owner = state.shares.tree.queues.get(one.queue)
-        if owner is None or one.nominated or state.now_ms - one.made_ms < (owner.reclaim_min_runtime_ms or 0):
+        owner = self._shares.tree.queues.get(one.queue)
+        if owner is None or one.nominated or self._cluster.now_ms - one.made_ms < (owner.reclaim_min_runtime_ms or 0):
             return False
-        return state.shares.quota.outranks(queue, wanted, one.queue, state.wanted(one.workload))
+        return self._shares.quota.outranks(
+            queue, wanted, one.queue, self._shares.wanted(self._workloads.next_pods(one.workload))
+        )
 
     def plan(self, group: Group, others: Iterable[Reservation]) -> ReservationPlan | None:
         """Where and from when on the group fits beside what is held for others; None where it would not fit either if
         all others were gone, or where the search was given up. Nothing is changed."""
-        cluster, scope, needed = self._state.cluster, self.beside(others), least(group)
+        cluster, scope, needed = self._cluster, self.beside(others), least(group)
         ends = [placement for _, placement in self._ends(scope)]
         with cluster.trial():
             marks, few, count = [cluster.mark()], -1, 0
@@ -333,11 +351,11 @@ class Reservations:
     def _take_off(self, ends: list[Placement], marks: list[int], count: int) -> None:
         """Have the first `count` of these gone in the running trial; `marks` are before each that is, and after all."""
         if count < len(marks) - 1:
-            self._state.cluster.rewind(marks[count])
+            self._cluster.rewind(marks[count])
             del marks[count + 1 :]
         for placement in ends[len(marks) - 1 : count]:
-            self._state.cluster.evict(placement.pod.uid)
-            marks.append(self._state.cluster.mark())
+            self._cluster.evict(placement.pod.uid)
+            marks.append(self._cluster.mark())
 
     def _planned(self, slots: Slots, gone: list[Placement]) -> ReservationPlan:
         inside = set(slots.tolist())
@@ -345,7 +363,7 @@ class Reservations:
         uids = frozenset(placement.pod.uid for placement, _ in waits)
         if not waits:
             return ReservationPlan(
-                slots, Expected(Sure.KNOWN, self._state.now_ms, "it fits beside what is held now"), uids
+                slots, Expected(Sure.KNOWN, self._cluster.now_ms, "it fits beside what is held now"), uids
             )
         last, expected = waits[-1]
         unknown = sum(1 for _, one in waits if one.sure is Sure.UNKNOWN)
@@ -359,7 +377,7 @@ class Reservations:
 
     def _ends(self, scope: Slots) -> list[tuple[int, Placement]]:
         """The pods that run in the scope, by when they end."""
-        placements, on_slot = self._state.cluster.placements, self._state.cluster.on_slot
+        placements, on_slot = self._cluster.placements, self._cluster.on_slot
         inside = [placements[uid] for slot in scope.tolist() for uid in on_slot.get(slot, ())]
         ends = [(self.end_ms(placement), placement) for placement in inside]
         ends.sort(key=lambda one: (one[0], one[1].slot))
@@ -367,22 +385,22 @@ class Reservations:
 
     def end_ms(self, placement: Placement) -> int:
         """When a placed pod ends; for ever where that is not known."""
-        pod, now_ms = placement.pod, self._state.now_ms
+        pod, now_ms = placement.pod, self._cluster.now_ms
         if pod.deleting:
             return now_ms
         ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
         if pod.work.max_runtime_ms > ran_ms:
             return now_ms + pod.work.max_runtime_ms - ran_ms
-        left = self._state.run_times.left_ms(pod.work, self._state.shares.queue_of(pod), ran_ms)
+        left = self._run_times.left_ms(pod.work, self._shares.queue_of(pod), ran_ms)
         return FOR_EVER_MS if left.sure is Sure.UNKNOWN else now_ms + max(1, left.ran_ms)
 
     def expected_end(self, placement: Placement) -> Expected:
         """When a placed pod ends, and how that is known."""
-        pod, now_ms = placement.pod, self._state.now_ms
+        pod, now_ms = placement.pod, self._cluster.now_ms
         if pod.deleting:
             return Expected(Sure.KNOWN, now_ms, "is ending")
         ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
-        left = self._state.run_times.left_ms(pod.work, self._state.shares.queue_of(pod), ran_ms)
+        left = self._run_times.left_ms(pod.work, self._shares.queue_of(pod), ran_ms)
         start_ms = 0 if left.sure is Sure.UNKNOWN else self.end_ms(placement)
         return Expected(left.sure, start_ms, left.basis)
 
@@ -397,15 +415,14 @@ class Reservations:
 
     def ends_before(self, pods: Iterable[Pod], start_ms: int) -> bool:
         """Whether pods that start now have ended by then."""
-        state = self._state
         if start_ms == FOR_EVER_MS:
             return False
         for pod in pods:
             ran_ms = pod.work.max_runtime_ms
             if not ran_ms:
-                run = state.run_times.estimate(pod.work, state.shares.queue_of(pod))
+                run = self._run_times.estimate(pod.work, self._shares.queue_of(pod))
                 ran_ms = FOR_EVER_MS if run.sure is Sure.UNKNOWN else run.ran_ms
-            if state.now_ms + ran_ms > start_ms:
+            if self._cluster.now_ms + ran_ms > start_ms:
                 return False
         return True
 
@@ -425,26 +442,26 @@ class Reservations:
             if plan is None or plan.expected.start_ms > one.expected.start_ms:
                 return None
             moved[one.workload] = replace(
-                one, slots=plan.slots, expected=plan.expected, waits_for=plan.waits_for, planned_ms=self._state.now_ms
+                one, slots=plan.slots, expected=plan.expected, waits_for=plan.waits_for, planned_ms=self._cluster.now_ms
             )
         return list(moved.values())
 
     def _fits_there(self, needed: Group, one: Reservation) -> bool:
         """Whether the group fits on the nodes of its reservation by its start."""
         gone, start_ms = one.waits_for, one.expected.start_ms
-        with self._state.cluster.trial():
+        with self._cluster.trial():
             for end_ms, placement in self._ends(one.slots):
                 if end_ms <= start_ms or placement.pod.uid in gone:
-                    self._state.cluster.evict(placement.pod.uid)
+                    self._cluster.evict(placement.pod.uid)
             return self._fits(needed, one.slots) is not None
 
     def _elsewhere(self, needed: Group, one: Reservation, scope: Slots) -> ReservationPlan | None:
         """Where else the group fits by its start, with twice as many gone each time."""
-        cluster, key = self._state.cluster, (self._state.steps, one.expected.start_ms)
+        cluster, start_ms = self._cluster, one.expected.start_ms
         known = self._gone.get(one.workload)
-        if known is None or known[0] != key:
+        if known is None or known[0] != start_ms:
             ends = self._ends(np.arange(cluster.nodes.used, dtype=np.int64))
-            known = self._gone[one.workload] = key, [end for end in ends if end[0] <= key[1]]
+            known = self._gone[one.workload] = start_ms, [end for end in ends if end[0] <= start_ms]
         inside = np.zeros(cluster.nodes.size, dtype=np.bool_)
         inside[scope] = True
         leaving = [p for _, p in known[1] if inside[p.slot] and cluster.placements.get(p.pod.uid) is p]
@@ -458,26 +475,24 @@ class Reservations:
 
     def _might_fit(self, group: Group, scope: Slots) -> bool:
         """A bound by count, which is cheap."""
-        rows = self._state.score_cache
+        rows = self._score_cache
         room = sum(
-            min(int(rows.of(shape).copies()[scope].sum()), count)
-            for shape, count in shapes_of(self._state.cluster, group)
+            min(int(rows.of(shape).copies()[scope].sum()), count) for shape, count in shapes_of(self._cluster, group)
         )
         return room >= group.total_missing()
 
     def _fits(self, group: Group, scope: Slots) -> Slots | None:
         """The slots that the group would have now; None where it does not fit or the search was given up."""
-        state = self._state
         if not self._might_fit(group, scope):
             return None
-        with state.cluster.trial():
+        with self._cluster.trial():
             try:
-                fits = GangSearch(state.cluster, state.score_cache, state.policy.search_limit).place(group, scope)
+                fits = GangSearch(self._cluster, self._score_cache, self._policy.search_limit).place(group, scope)
             except SearchLimitReached:
                 fits = False
             if not fits:
                 return None
-            placements = state.cluster.placements
+            placements = self._cluster.placements
             slots = {placements[pod.uid].slot for pod in group.all_pods() if pod.uid in placements}
         return np.array(sorted(slots), dtype=np.int64)
 

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filter and score: nodes for one group of a workload, within the limits of its queue and beside the reservations.
+
+Rules: an elastic group that may not have all its pods together is placed with the fewest first; the rest comes pod by
+pod. A placement that would delay a reservation is undone; then the nodes that others are evicted from are left out, as
+often as the policy has `probes`. What was refused is remembered by what was wanted (see `equivalence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from dovetail.core.cluster.placement import Placement
+from dovetail.core.decisions import Decision
+from dovetail.core.model import Pod
+from dovetail.core.pipeline import pre_enqueue
+from dovetail.core.pipeline.binding import binds_of
+from dovetail.core.pipeline.signature import fixed, wanted_by
+from dovetail.core.placing import refusals, repartition
+from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, fewest, shapes_of
+from dovetail.core.placing.pods import Scope
+from dovetail.core.preemption import nominated_room
+from dovetail.core.reasons import Reason, Refusal, When
+from dovetail.core.reservations.backfill import Reservation, least
+from dovetail.core.state import State
+from dovetail.core.workloads.index import complete, startable
+
+NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
+LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
+_TOO_MUCH = {*LIMITS, Reason.RESERVED}
+
+
+class Outcome(NamedTuple):
+    """What a phase decided for a group, and why not all of it starts; None where it does."""
+
+    decisions: list[Decision]
+    refusal: Refusal | None
+
+
+class PlacementPhase:
+    """For one workload. `took_least`: an elastic group was given no more than it needs; what else its queue may have it
+    gets pod by pod."""
+
+    def __init__(self, state: State, workload: str, queue: str, members: Sequence[Pod]) -> None:
+        self._state = state
+        self._workload = workload
+        self._queue = queue
+        self._members = members
+        self._limited = state.shares.quota.limited(queue)
+        self._cache = state.equivalence
+        self.took_least = False
+        self._crowded: set[int] = set()
+        """The nodes where the last placement would have taken room that others are evicted for."""
+
+    def _incomplete(self, group: Group) -> Refusal:
+        need = group.total_missing() + len(group.all_held())
+        exist = sum(1 for pod in self._members if startable(pod) or pod.node)
+        return Refusal(Reason.GANG_INCOMPLETE, When.NOT_YET, f"needs {need} pods, {exist} can start")
+
+    def place(self, group: Group, wanted: Hashable | None) -> Outcome:
+        """`wanted` is what the group wants, None where that may not be remembered."""
+        if not complete(group):
+            return Outcome([], self._incomplete(group))
+        whole = group
+        if self._limited:
+            refusal = self._beyond(fewest(group))
+            if refusal is not None:
+                return Outcome([], refusal)
+            if _elastic(group) and self._beyond(group.all_pods()) is not None:
+                group = least(group)
+                wanted = wanted_by(self._state, self._queue, group)
+        if wanted is not None and (known := self._cache.no_room.get(wanted)) is not None:
+            return Outcome([], known)
+        binds, refusal = self._beside_reserved(group, wanted)
+        if not binds and refusal is not None and refusal.reason in _TOO_MUCH and _elastic(group):
+            # Only where it would go shows what it has of a model, or of memory, or of what is held for others: too much
+            # all together.
+            group = least(group)
+            wanted = wanted_by(self._state, self._queue, group)
+            binds, refusal = self._beside_reserved(group, wanted)
+        self.took_least |= group is not whole and bool(binds)
+        if not binds and wanted is not None and refusal is not None and refusal.reason in NO_ROOM:
+            self._cache.no_room[wanted] = refusal
+        return Outcome(binds, refusal)
+
+    def _beyond(self, pods: Sequence[Pod]) -> Refusal | None:
+        """What of the queue's limits and guarantees these pods would break, wherever they went."""
+        if not self._limited:
+            return None
+        return pre_enqueue.beyond(
+            self._state, self._workload, self._queue, self._state.shares.wanted(pods), fixed(self._state, pods)
+        )
+
+    def _beside_reserved(self, group: Group, wanted: Hashable | None) -> Outcome:
+        """Place the group so that what is held for others is not delayed."""
+        state, held = self._state, self._state.reservations.by_workload
+        others = state.reservations.others(self._workload) if held else []
+        if self._workload in held:
+            # What is held for the workload itself is in the way of others alone.
+            wanted = None
+        if not others:
+            return self._within_limits(group, None)
+        makers, waiting = [one for one in others if one.nominated], [one for one in others if not one.nominated]
+        beside = self._cache.beside.get(wanted) if wanted is not None else None
+        if beside is None:
+            scope = state.reservations.beside(waiting) if waiting else None
+            binds, beside = self._leaving_room(group, scope, makers)
+            if binds or beside is None:
+                return Outcome(binds, beside)
+            if wanted is not None:
+                self._cache.beside[wanted] = beside
+        shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
+        if not state.reservations.conflicts(shapes, waiting):
+            return Outcome([], beside)
+        if state.reservations.ends_before(group.all_pods(), state.reservations.soonest_ms(self._workload)):
+            return self._leaving_room(group, None, makers)
+        known = self._cache.reserved.get(wanted) if wanted is not None else None
+        if known is not None:
+            return Outcome([], known)
+        binds, refusal = self._leaving_room(group, None, makers, waiting)
+        if wanted is not None and refusal is not None and refusal.reason is Reason.RESERVED:
+            self._cache.reserved[wanted] = refusal
+        return Outcome(binds, refusal)
+
+    def _leaving_room(
+        self, group: Group, scope: Scope | None, makers: Sequence[Reservation], waiting: Sequence[Reservation] = ()
+    ) -> Outcome:
+        """Place the group inside the scope so that none of those is delayed for whom others `make` room or whom room
+        `waits` for: where it would take what others make, without these nodes, as often as there are `probes`."""
+        state = self._state
+        binds, refusal = self._within_limits(group, scope, makers, waiting)
+        for _ in range(state.policy.probes):
+            if not self._crowded:
+                break
+            crowded = np.fromiter(self._crowded, np.int64, len(self._crowded))
+            scope = np.setdiff1d(np.arange(state.cluster.nodes.used) if scope is None else scope, crowded)
+            self._crowded = set()
+            binds, elsewhere = self._within_limits(group, scope, makers, waiting)
+            refusal = elsewhere if binds else refusal
+        self._crowded = set()
+        return Outcome(binds, refusal)
+
+    def _within_limits(
+        self,
+        group: Group,
+        scope: Scope | None,
+        makers: Sequence[Reservation] = (),
+        waiting: Sequence[Reservation] = (),
+    ) -> Outcome:
+        """Place the group inside the scope, away from GPU models of which its queue may have no more."""
+        if self._limited:
+            scope = pre_enqueue.within_models(self._state, self._queue, self._state.shares.wanted(fewest(group)), scope)
+        return self._search(group, scope, makers, waiting)
+
+    def _search(
+        self, group: Group, scope: Scope | None, makers: Sequence[Reservation], waiting: Sequence[Reservation]
+    ) -> Outcome:
+        """Binds, and why there are none or not for all."""
+        state, pods = self._state, group.all_pods()
+        placed: list[Placement] = []
+        with state.cluster.trial() as trial:
+            try:
+                fits = GangSearch(state.cluster, state.score_cache, state.policy.search_limit).place(group, scope)
+            except SearchLimitReached:
+                words = f"after {state.policy.search_limit} domains"
+                return Outcome([], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words))
+            if fits and (placed := trial.placed()):
+                over = self._over(placed)
+                if over is not None:
+                    return Outcome([], over)
+                slots = {one.slot for one in placed} if makers else set[int]()
+                if makers and not nominated_room.left(state, slots, makers):
+                    self._crowded = {slot for one in makers for slot in one.slots.tolist()} & slots
+                    return Outcome([], _reserved(state, makers[0]))
+                kept = state.reservations.kept(waiting, state.workloads.groups)
+                if kept is None:
+                    return Outcome([], _reserved(state, waiting[0]))
+                binds = binds_of(state, self._workload, self._members, placed)
+                trial.keep()
+                for one in kept:
+                    state.reservations.put(one)
+        if not pods:
+            return Outcome([], None)
+        if not placed:
+            return Outcome([], self._no_room(group, scope))
+        state.shares.placed(placed)
+        state.queue_order.counted(state.workloads.distinct([placement.pod for placement in placed]))
+        return Outcome(binds, None if len(binds) == len(pods) else self._left_over(group))
+
+    def _over(self, placed: Sequence[Placement]) -> Refusal | None:
+        """What limit is broken now that it is known what the pods get."""
+        state = self._state
+        if not self._limited:
+            return None
+        more: dict[str, int] = {}
+        for amounts in state.shares.accounting.held_by(placed):
+            for name, amount in amounts:
+                more[name] = more.get(name, 0) + amount
+        return pre_enqueue.beyond(state, self._workload, self._queue, more, fixed(state, [p.pod for p in placed]))
+
+    def _no_room(self, group: Group, scope: Scope | None) -> Refusal:
+        state = self._state
+        if (lately := self._told_lately()) is not None:
+            return lately
+        refusal = refusals.for_gang(state.cluster, state.score_cache, group)
+        if scope is not None and refusal.when is When.NEVER and refusal.reason not in NO_ROOM:
+            return refusal
+        proposal = repartition.proposal(state.cluster, state.cluster.shape_of(group.all_pods()[0]))
+        return refusal if proposal is None else replace(refusal, repartition=proposal)
+
+    def _left_over(self, group: Group) -> Refusal | None:
+        """Why a pod is not placed although its gang starts without it."""
+        cluster = self._state.cluster
+        for part in group.walk():
+            waiting = [pod for pod in part.pods if pod.uid not in cluster.placements]
+            if waiting and not part.chosen:
+                return refusals.for_gang(cluster, self._state.score_cache, part)
+            if waiting and part.room is not None and len(part.pods) - len(waiting) >= part.room:
+                return self._beyond(waiting) or Refusal(Reason.GANG_FULL, When.NOT_YET)
+            if waiting:
+                return refusals.for_pod(cluster, waiting[0], part.scope)
+        raise AssertionError("every pod was placed")
+
+    def _told_lately(self) -> Refusal | None:
+        """The numbers of a search that failed need not be worked out anew every time; that it can never succeed must
+        be taken back at once."""
+        lately = self._state.queue.told_lately(self._workload, self._state.now_ms, self._state.policy.tell_again_ms)
+        return lately if lately is not None and lately.reason in NO_ROOM and lately.when is When.NOT_YET else None
+
+
+def _elastic(group: Group) -> bool:
+    """Whether it may be given more pods than it needs."""
+    return len(fewest(group)) < len(group.all_pods())
+
+
+def _reserved(state: State, first: Reservation) -> Refusal:
+    """That somebody waits longer for the room."""
+    until = f", which starts {first.expected.basis} at the latest" if first.expected.start_ms else ""
+    return Refusal(Reason.RESERVED, When.NOT_YET, f"for {state.workloads.name_of(first.workload)}{until}")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a workload wants, as the key by which refusals are remembered.
+
+Rule: all that a remembered answer reads is in here; a workload about which an answer would depend on more has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from dovetail.core.model import Pod
+from dovetail.core.pipeline import pre_enqueue
+from dovetail.core.pipeline.equivalence import Signature
+from dovetail.core.placing import filters
+from dovetail.core.placing.gangs import Group, fewest, shapes_of
+from dovetail.core.state import State
+
+
+def wanted_by(state: State, queue: str, group: Group) -> Hashable | None:
+    """What the group wants in this queue; None where its pods differ beyond their shapes."""
+    cluster = state.cluster
+    if not state.policy.remember_refusals or group.groups or group.held:
+        return None
+    pods: Sequence[Pod] = group.pods[:1] if group.alike else state.workloads.distinct(group.pods)
+    if cluster.avoided or cluster.rejections or cluster.peers.carriers:
+        # Which nodes refused them, and which pods keep them away, differs between pods of one kind.
+        pods = group.pods
+    if any(pod.claims for pod in pods):
+        return None
+    if len(group.pods) == 1 and group.missing == 1 and not group.required:
+        # Preferred levels keep no single pod from a node.
+        shape = cluster.shape_of(pods[0])
+        return None if filters.hindered(cluster, shape, pods) else (shape.id, _barred(state, queue, group.pods))
+    wanted = shapes_of(cluster, group)
+    if any(filters.hindered(cluster, shape, pods) for shape, _ in wanted):
+        return None
+    counts = tuple([(shape.id, count) for shape, count in wanted])
+    barred = _barred(state, queue, fewest(group))
+    return counts, group.missing, group.room, group.required, group.preferred, barred
+
+
+def _barred(state: State, queue: str, pods: Sequence[Pod]) -> frozenset[str]:
+    """The GPU models of which the queue may have no more: what does not fit away from them may fit for others."""
+    if not state.shares.quota.limited(queue):
+        return frozenset()
+    return pre_enqueue.barred_models(state, queue, state.shares.wanted(pods))
+
+
+def signature_of(
+    state: State, workload: str, queue: str, group: Group, wanted: Hashable | None, kinds: Sequence[Pod]
+) -> Signature | None:
+    """The signature of the workload, of which this group with `wanted` is tried and `kinds` are its different pods;
+    None where it has none, or where room is held for it: then others are refused for its sake, and it is not."""
+    if wanted is None or workload in state.reservations.by_workload:
+        return None
+    preempts = all(pod.work.preempts for pod in kinds)
+    work = next(iter(fewest(group)), group.pods[0]).work if state.policy.moves_per_hour else None
+    return Signature(wanted, queue, state.precedence(workload), fixed(state, group.pods), preempts, work)
+
+
+def fixed(state: State, pods: Sequence[Pod]) -> bool:
+    """Whether some of them must not be preempted."""
+    return not all(map(state.shares.preemptible, state.workloads.distinct(pods)))
