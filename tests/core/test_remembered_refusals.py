@@ -229,7 +229,7 @@ class World:
         return self._step(told, moment.fail)
 
     def searches(self) -> dict[Signature, list[tuple[type[object], ...]]]:
-        """What a search finds now for each workload of which the signature is known: by preemption, below a limit, by moves."""
+        """What a search finds now, by signature: by preemption, below a limit, by moves."""
         state, found = self.state, dict[Signature, list[tuple[type[object], ...]]]()
         for root in state.queue.workloads():
             groups = state.workloads.groups(root)
