@@ -19,7 +19,7 @@ from dovetail.agent.apis import drahealth_pb2 as health
 from dovetail.agent.apis import registration_pb2 as registration
 from dovetail.agent.apis.serving import call, serve
 from dovetail.agent.dra.driver import DraDriver, DriverError, Folders
-from dovetail.agent.dra.publishing import Publisher
+from dovetail.agent.dra.publishing import SlicePublisher
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.machine.host import Host
 from dovetail.kube.api.client import Client
@@ -258,7 +258,7 @@ async def test_withdrawn_is_what_was_published_here(bench: Bench) -> None:
     await bench.update()
     await bench.driver.close()
     assert len(bench.slices()) == 2
-    await Publisher(bench.client, DRIVER, "n1").withdraw()
+    await SlicePublisher(bench.client, DRIVER, "n1").withdraw()
     assert bench.slices() == []
 
 

@@ -17,7 +17,7 @@ import pytest
 from dovetail.agent.apis import dra_pb2 as dra
 from dovetail.agent.apis.serving import call
 from dovetail.agent.dra.driver import DraDriver, Folders
-from dovetail.agent.dra.publishing import Publisher
+from dovetail.agent.dra.publishing import SlicePublisher
 from dovetail.agent.health.health import Unhealthy
 from dovetail.core.dra.types import DeviceClass
 from dovetail.kube.api.client import Client
@@ -89,7 +89,7 @@ async def bench(plane: Plane) -> AsyncIterator[Bench]:
         made = Bench(client, name, folder)
         yield made
         await made.driver.close()
-        await Publisher(client, DRIVER, name).withdraw()
+        await SlicePublisher(client, DRIVER, name).withdraw()
         await client.request("DELETE", NODES.path(name=name))
     shutil.rmtree(folder)
 

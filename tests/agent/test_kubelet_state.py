@@ -35,7 +35,7 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.credentials import Files
 from dovetail.kube.api.errors import ConfigError, Forbidden, Unreachable
 from dovetail.kube.nodes.inventories import inventory_of
-from dovetail.kube.objects.topology import Gpu, GPUNode, GPUNodeStatus, KubeletState, ObjectMeta
+from dovetail.kube.objects.topology import GPUNode, GPUNodeStatus, GpuStatus, KubeletState, ObjectMeta
 from tools.standin import Standin
 
 Machine = Callable[[Any], Standin]
@@ -62,7 +62,7 @@ def offered(*devices: tuple[str, str, int | None]) -> AllocatableResourcesRespon
 
 def inventory(state: KubeletState | None, uuids: tuple[str, ...] = ()) -> Inventory:
     """What the scheduler makes of it, as it comes over the wire."""
-    gpus = tuple(Gpu(index=i, uuid=uuid) for i, uuid in enumerate(uuids))
+    gpus = tuple(GpuStatus(index=i, uuid=uuid) for i, uuid in enumerate(uuids))
     status = document(GPUNodeStatus(kubelet=state, gpus=gpus))
     node = GPUNode(metadata=ObjectMeta(name="n1"), status=msgspec.convert(status, GPUNodeStatus))
     found, findings = inventory_of("n1", node, None, None)

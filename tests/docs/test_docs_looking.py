@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import fields
 
 from dovetail.core.reasons import Expected
-from dovetail.views.defrag import Defrag, MoveStep, PodMove
+from dovetail.views.defrag import Defrag, MoveStepView, PodMove
 from dovetail.views.forecast import ForecastPlace, ForecastVictim
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
 from dovetail.views.rank import Before, Overtaking, RankLevel, RankView, Term
@@ -54,7 +54,7 @@ def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:
     ("command", "head", "field", "kinds"),
     [
         ("defrag", "field", "shape", (ShapeView,)),
-        ("defrag", "field", "steps", (MoveStep, PodMove)),
+        ("defrag", "field", "steps", (MoveStepView, PodMove)),
         ("priority", "field", "levels", (RankLevel, Term)),
         ("priority", "field", "before", (Before,)),
         ("priority", "field", "overtaking", (Overtaking,)),

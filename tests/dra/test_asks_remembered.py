@@ -4,7 +4,7 @@
 from dovetail.core.dra import asks
 from dovetail.core.dra.asks import Asks
 from dovetail.core.dra.kinds import Kinds
-from dovetail.core.dra.selectors import DeviceSelector
+from dovetail.core.dra.selectors import CompiledSelector
 from dovetail.core.dra.types import ClaimSpec, DeviceClass, DeviceRequest
 from kubecel import SelectorError
 
@@ -12,7 +12,7 @@ from kubecel import SelectorError
 def test_of_many_expressions_the_last_ones_are_remembered() -> None:
     compiled: list[str] = []
 
-    def compile(expression: str) -> DeviceSelector:
+    def compile(expression: str) -> CompiledSelector:
         compiled.append(expression)
         raise SelectorError("no language")
 

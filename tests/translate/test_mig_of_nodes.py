@@ -7,7 +7,7 @@ from dovetail.core.devices.mig.products import of_product
 from dovetail.core.model import Instance
 from dovetail.kube.nodes.instances import NodeInstances, divided, shown, written
 from dovetail.kube.objects.base import ObjectMeta
-from dovetail.kube.objects.topology import Gpu, GPUNode, GPUNodeStatus, MigInstance
+from dovetail.kube.objects.topology import GPUNode, GPUNodeStatus, GpuStatus, MigInstance
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 SMALL, BIG = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
@@ -20,14 +20,14 @@ def names(found: NodeInstances) -> list[list[tuple[int, str, int]]]:
     ]
 
 
-def gpu_node(*gpus: Gpu) -> GPUNode:
+def gpu_node(*gpus: GpuStatus) -> GPUNode:
     return GPUNode(metadata=ObjectMeta(name="a"), status=GPUNodeStatus(gpus=gpus))
 
 
 def test_a_gpu_node_tells_the_instances_of_its_cards() -> None:
     told = gpu_node(
-        Gpu(index=0, uuid="GPU-0"),
-        Gpu(index=1, uuid="GPU-1", mig=(MigInstance("3g.20gb", 4), MigInstance("1g.5gb", 0))),
+        GpuStatus(index=0, uuid="GPU-0"),
+        GpuStatus(index=1, uuid="GPU-1", mig=(MigInstance("3g.20gb", 4), MigInstance("1g.5gb", 0))),
     )
     found = divided("a", A100, {SMALL: 1, BIG: 1}, 1, told)
     assert names(found) == [[(1, "1g.5gb", 0), (1, "3g.20gb", 4)]]
@@ -36,9 +36,9 @@ def test_a_gpu_node_tells_the_instances_of_its_cards() -> None:
 
 def test_a_card_that_does_not_work_and_has_none_is_not_one_to_be_divided() -> None:
     told = gpu_node(
-        Gpu(index=0, uuid="GPU-0", mig=()),
-        Gpu(index=1, uuid="GPU-1", healthy=False, mig=()),
-        Gpu(index=2, uuid="GPU-2", healthy=False, mig=(MigInstance("1g.5gb", 0),)),
+        GpuStatus(index=0, uuid="GPU-0", mig=()),
+        GpuStatus(index=1, uuid="GPU-1", healthy=False, mig=()),
+        GpuStatus(index=2, uuid="GPU-2", healthy=False, mig=(MigInstance("1g.5gb", 0),)),
     )
     found = divided("a", A100, {}, 0, told)
     assert [card.gpu for card in found.cards] == [0, 2], "pods may hold what is on the last one"
@@ -75,17 +75,25 @@ def test_what_cannot_be_is_said_and_only_counted(product: str, slices: dict[str,
 @pytest.mark.parametrize(
     ("gpu", "field", "said"),
     [
-        (Gpu(index=0, uuid="G", mig=(MigInstance("3g.20gb", 2),)), "status.gpus[0].mig", "starts at one of (0, 4)"),
-        (Gpu(index=0, uuid="G", mig=(MigInstance("9g.99gb", 0),)), "status.gpus[0].mig", "has no 9g.99gb"),
         (
-            Gpu(index=0, uuid="G", mig=(MigInstance("3g.20gb", 0), MigInstance("1g.5gb", 1))),
+            GpuStatus(index=0, uuid="G", mig=(MigInstance("3g.20gb", 2),)),
+            "status.gpus[0].mig",
+            "starts at one of (0, 4)",
+        ),
+        (GpuStatus(index=0, uuid="G", mig=(MigInstance("9g.99gb", 0),)), "status.gpus[0].mig", "has no 9g.99gb"),
+        (
+            GpuStatus(index=0, uuid="G", mig=(MigInstance("3g.20gb", 0), MigInstance("1g.5gb", 1))),
             "status.gpus[0].mig",
             "only counted",
         ),
-        (Gpu(index=0, uuid="G", product="Tesla T4", mig=()), "status.gpus[0].product", "no MIG profiles are known"),
+        (
+            GpuStatus(index=0, uuid="G", product="Tesla T4", mig=()),
+            "status.gpus[0].product",
+            "no MIG profiles are known",
+        ),
     ],
 )
-def test_a_gpu_node_that_contradicts_itself_is_told_by_field(gpu: Gpu, field: str, said: str) -> None:
+def test_a_gpu_node_that_contradicts_itself_is_told_by_field(gpu: GpuStatus, field: str, said: str) -> None:
     found = divided("a", A100, {}, 0, gpu_node(gpu))
     assert found.cards == ()
     [finding] = found.findings

@@ -10,7 +10,7 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import count, indices, key_of, namespace_option, output_option, write_json
 from dovetail.cli.shape import beside_options, shape_option
-from dovetail.views.defrag import Defrag, MoveStep, PodMove, for_job, for_shape
+from dovetail.views.defrag import Defrag, MoveStepView, PodMove, for_job, for_shape
 from dovetail.views.jobs import JobNotFound, some
 from dovetail.views.probe import Beside
 from dovetail.views.shape import ShapeError, ShapeView
@@ -91,11 +91,11 @@ def _notes(answer: Defrag, console: Console) -> None:
         console.print(f"[yellow]attention:[/yellow] {escape(note)}")
 
 
-def _head(number: int, step: MoveStep) -> tuple[str, str, str]:
+def _head(number: int, step: MoveStepView) -> tuple[str, str, str]:
     return str(number), step.job, step.queue
 
 
-def _lost(step: MoveStep) -> str:
+def _lost(step: MoveStepView) -> str:
     return f"{step.lost_gpu_minutes:g}"
 
 

@@ -21,7 +21,7 @@ from dovetail.core.reasons import Repartition
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.errors import Conflict, KubeError
 from dovetail.kube.api.resources import GPU_NODES
-from dovetail.kube.objects.topology import Gpu, GPUNode, MigInstance
+from dovetail.kube.objects.topology import GPUNode, GpuStatus, MigInstance
 from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
@@ -115,7 +115,7 @@ def _under_way(node: GPUNode) -> bool:
     return state is None or state.id != wanted.id or state.state in ("pending", "applying")
 
 
-def divided(gpu: Gpu, change: InstanceChange) -> list[dict[str, object]]:
+def divided(gpu: GpuStatus, change: InstanceChange) -> list[dict[str, object]]:
     """All instances that the GPU is to have, in the order of their starts."""
     kept = [one for one in gpu.mig or () if (one.profile, one.start) not in change.destroy]
     made = [MigInstance(profile, start) for profile, start in change.create]

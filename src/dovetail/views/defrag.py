@@ -39,7 +39,7 @@ class PodMove(Struct, frozen=True):
     gpus: tuple[int, ...]
 
 
-class MoveStep(Struct, frozen=True):
+class MoveStepView(Struct, frozen=True):
     """Pods of `job` that move at the same time. `lost_gpu_minutes` is the work that has to be done again."""
 
     job: str
@@ -56,7 +56,7 @@ class Defrag(Struct, frozen=True):
     job: str
     shape: ShapeView | None
     room: bool
-    steps: tuple[MoveStep, ...]
+    steps: tuple[MoveStepView, ...]
     lost_gpu_minutes: float
     places: tuple[ForecastPlace, ...]
     why: str
@@ -125,7 +125,7 @@ def _told(
         return Defrag(job, shape, False, (), 0.0, (), found.why, found.proven, ())
     index, queue_of = state.workloads, state.shares.queue_of
     steps = tuple(
-        MoveStep(
+        MoveStepView(
             name_of(state, step.workload),
             queue_of(index.pods[step.moves[0].uid]),
             tuple(PodMove(index.pods[one.uid].key, one.source, one.target, _known(state, one)) for one in step.moves),

@@ -37,7 +37,7 @@ from dovetail.agent.dra.health import Health
 from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.partitions import Partitions
 from dovetail.agent.dra.prepared import FAILURES, Prepared, PreparedRecord, TakenDevice, WantedClaim, cdi_id
-from dovetail.agent.dra.publishing import Publisher
+from dovetail.agent.dra.publishing import SlicePublisher
 from dovetail.agent.dra.slices import contents
 from dovetail.agent.dra.timeslices import set_slice
 from dovetail.agent.health.health import Unhealthy
@@ -103,7 +103,7 @@ class DraDriver:
         self._changed = changed
         checkpoint, slice_of = folders.plugin / "claims.json", partial(set_slice, nvidia_smi)
         self._prepared = Prepared(checkpoint, CdiFolder(folders.cdi), files, partitions, slice_of)
-        self._publisher = Publisher(client, name, node)
+        self._publisher = SlicePublisher(client, name, node)
         self._known = asyncio.Event()
         """Set once the kubelet has registered the driver."""
         self._found = asyncio.Event()

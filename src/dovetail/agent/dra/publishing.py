@@ -43,7 +43,7 @@ _GATES = {"taints": "DRADeviceTaints", "consumesCounters": "DRAPartitionableDevi
 Document = dict[str, Any]
 
 
-class Publisher:
+class SlicePublisher:
     """The slices of `driver` on `node`. `settled` is set while they say what was wanted last."""
 
     def __init__(self, client: Client, driver: str, node: str) -> None:

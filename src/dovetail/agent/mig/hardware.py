@@ -37,7 +37,7 @@ _OLDEST = 1
 """The version of a profile's structure that every driver with MIG knows."""
 
 
-class GpuInstance(Struct, frozen=True):
+class GpuInstanceState(Struct, frozen=True):
     """`uuids` are those of its MIG devices, `pids` the processes on it."""
 
     id: int
@@ -53,7 +53,7 @@ class MigGpu(Struct, frozen=True):
     uuid: str
     mig: bool
     pending: bool
-    instances: tuple[GpuInstance, ...] = ()
+    instances: tuple[GpuInstanceState, ...] = ()
     pids: tuple[int, ...] = ()
 
 
@@ -79,7 +79,7 @@ class Hardware:
                 sizes = [size for size, _ in self._compute_instances(instance)]
                 own = [(uuid, pids) for gi, uuid, pids in devices if gi == info.id]
                 instances.append(
-                    GpuInstance(
+                    GpuInstanceState(
                         info.id,
                         (profile.name, info.placement.start),
                         sizes == [profile.compute_slices],

@@ -29,7 +29,7 @@ _REPLICA = "::"
 _LONGEST_RESOURCE = 63
 
 
-class PluginDevice(Struct, frozen=True):
+class AdvertisedDevice(Struct, frozen=True):
     """`id` is what the kubelet knows, `uuid` that of the GPU or MIG instance, `gpu` that of the GPU. `card` is NVML's
     index of the GPU, `index` the name by index (`1`, or `1:0` for the first instance of GPU 1). `part` is the device as
     the annotation dovetail.dev/devices names it; "" where the GPU has gone."""
@@ -50,7 +50,7 @@ class ResourceOffer(Struct, frozen=True):
     resource: str
     profile: str
     shared: Shared | None
-    devices: Mapping[str, PluginDevice] = field(default_factory=dict)
+    devices: Mapping[str, AdvertisedDevice] = field(default_factory=dict)
 
     def part(self, id: str) -> str | None:
         device = self.devices.get(id)
@@ -96,7 +96,7 @@ def offers(
 
 def _unshared(
     host: Host, config: Config, sick: Collection[str], problems: list[str]
-) -> Iterator[tuple[str, str, list[PluginDevice]]]:
+) -> Iterator[tuple[str, str, list[AdvertisedDevice]]]:
     """Resources as they are before they are shared: name, MIG profile, devices."""
     divided = [gpu for gpu in host.gpus if gpu.mig is not None]
     if config.mig_strategy == "none":
@@ -112,12 +112,12 @@ def _unshared(
     whole = [gpu for gpu in host.gpus if gpu not in divided]
     if whole:
         yield GPU, "", [_device(gpu, sick) for gpu in whole]
-    profiles: dict[str, list[PluginDevice]] = {}
+    profiles: dict[str, list[AdvertisedDevice]] = {}
     for gpu in divided:
         for i, instance in enumerate(gpu.mig or ()):
             part = shown(Instance(gpu.index, instance.profile, instance.start))
             healthy = not {gpu.uuid, instance.uuid} & {*sick}
-            device = PluginDevice(
+            device = AdvertisedDevice(
                 instance.uuid, instance.uuid, gpu.uuid, gpu.index, f"{gpu.index}:{i}", part, gpu.numa, healthy
             )
             profiles.setdefault(instance.profile, []).append(device)
@@ -139,12 +139,12 @@ def _not_single(host: Host, divided: list[Gpu]) -> str:
     return f"there are instances of {', '.join(profiles)}" if len(profiles) > 1 else ""
 
 
-def _device(gpu: Gpu, sick: Collection[str]) -> PluginDevice:
+def _device(gpu: Gpu, sick: Collection[str]) -> AdvertisedDevice:
     index = str(gpu.index)
-    return PluginDevice(gpu.uuid, gpu.uuid, gpu.uuid, gpu.index, index, index, gpu.numa, gpu.uuid not in sick)
+    return AdvertisedDevice(gpu.uuid, gpu.uuid, gpu.uuid, gpu.index, index, index, gpu.numa, gpu.uuid not in sick)
 
 
-def _replicas(device: PluginDevice, shared: Shared | None) -> list[PluginDevice]:
+def _replicas(device: AdvertisedDevice, shared: Shared | None) -> list[AdvertisedDevice]:
     if shared is None:
         return [device]
     return [replace(device, id=f"{device.id}{_REPLICA}{n}") for n in range(shared.replicas)]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.best import NoAnswer, best
-from dovetail.agent.plugin.offers import PluginDevice, ResourceOffer
+from dovetail.agent.plugin.offers import AdvertisedDevice, ResourceOffer
 from dovetail.core.devices.contradiction import Contradiction
 from dovetail.core.devices.layout import BOARD, MAX_LINKED_GPUS, UNKNOWN, Layout, Nic
 
@@ -105,7 +105,7 @@ def of_all(
     return ids
 
 
-def _best(free: list[PluginDevice], must: list[PluginDevice], need: int, layout: Layout | None) -> list[str]:
+def _best(free: list[AdvertisedDevice], must: list[AdvertisedDevice], need: int, layout: Layout | None) -> list[str]:
     """The best `need` of the free GPUs together with those that are included."""
     nearest = [device.id for device in sorted(free, key=_near(must))[:need]]
     if need == len(free) or layout is None or layout.gpus > MAX_LINKED_GPUS:
@@ -121,7 +121,7 @@ def _best(free: list[PluginDevice], must: list[PluginDevice], need: int, layout:
     return [device.id for device in free if chosen >> device.card & 1]
 
 
-def _near(must: list[PluginDevice]) -> Callable[[PluginDevice], tuple[bool, int, int]]:
+def _near(must: list[AdvertisedDevice]) -> Callable[[AdvertisedDevice], tuple[bool, int, int]]:
     """The order where nothing is known of links: NUMA nodes that are in use first."""
     used = {device.numa for device in must}
     return lambda device: (device.numa not in used, -1 if device.numa is None else device.numa, device.card)

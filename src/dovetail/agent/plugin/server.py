@@ -28,7 +28,7 @@ from dovetail.agent.cdi import GPU_KIND, Edits
 from dovetail.agent.config import CDI_ANNOTATIONS, CDI_CRI, ENVVAR, VOLUME_MOUNTS, Config
 from dovetail.agent.machine.driver_files import channel_path
 from dovetail.agent.mps.clients import MpsError
-from dovetail.agent.plugin.offers import PluginDevice, ResourceOffer
+from dovetail.agent.plugin.offers import AdvertisedDevice, ResourceOffer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Prefer = Callable[[ResourceOffer, Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]]
@@ -87,7 +87,7 @@ class Answers:
                 raise RequestRefused(str(error)) from error
         return answer
 
-    def _name(self, answer: wire.ContainerAllocateResponse, resource: str, devices: list[PluginDevice]) -> None:
+    def _name(self, answer: wire.ContainerAllocateResponse, resource: str, devices: list[AdvertisedDevice]) -> None:
         config, strategies = self.config, self.config.device_list_strategies
         names = [device.index if config.device_id_strategy == "index" else device.uuid for device in devices]
         qualified = [f"{GPU_KIND}={device.uuid}" for device in devices]
@@ -121,7 +121,7 @@ class Answers:
             answer.mounts.add(container_path=path, host_path="/dev/null", read_only=False)
 
 
-def _order(device: PluginDevice) -> tuple[int, str]:
+def _order(device: AdvertisedDevice) -> tuple[int, str]:
     return device.card, device.part
 
 

@@ -34,10 +34,10 @@ from dovetail.kube.objects.topology import (
     AgentState,
     Condition,
     DeviceDifference,
-    Gpu,
     GPUNode,
     GPUNodeStatus,
     GpuSharing,
+    GpuStatus,
     KubeletState,
     MigInstance,
     MigState,
@@ -82,7 +82,7 @@ def status_of(
         cuda_version=".".join(map(str, host.cuda or ())),
         machine=host.machine,
         gpus=tuple(
-            Gpu(index=index, healthy=False) if i is None else _gpu(host, i, ill) for index, i in enumerate(order)
+            GpuStatus(index=index, healthy=False) if i is None else _gpu(host, i, ill) for index, i in enumerate(order)
         ),
         pcie_levels=tuple(
             tuple("X" if a == b else _word(_of(host.pcie, i, j, UNKNOWN)) for b, j in enumerate(order))
@@ -110,9 +110,9 @@ def status_of(
     )
 
 
-def _gpu(host: Host, i: int, ill: Mapping[str, str]) -> Gpu:
+def _gpu(host: Host, i: int, ill: Mapping[str, str]) -> GpuStatus:
     gpu = host.gpus[i]
-    return Gpu(
+    return GpuStatus(
         index=gpu.index,
         uuid=gpu.uuid,
         product=gpu.product,

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from dovetail.core.dra.capacity import CapacityError, Draw, draw_of
 from dovetail.core.dra.kinds import DeviceKind, DeviceProfile, Kinds
-from dovetail.core.dra.selectors import Compile, DeviceSelector
+from dovetail.core.dra.selectors import Compile, CompiledSelector
 from dovetail.core.dra.types import ClaimSpec, DeviceClass, DeviceRequest, DeviceTaint
 from dovetail.core.model import Toleration
 from kubecel import SelectorError
@@ -39,7 +39,7 @@ class RequestFault(Struct, frozen=True):
 class Test(Struct, eq=False):
     """A selector and what it said of profiles so far, by number: a text where it erred."""
 
-    selector: DeviceSelector | None
+    selector: CompiledSelector | None
     error: str
     said: dict[int, bool | str]
 

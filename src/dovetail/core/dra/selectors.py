@@ -15,7 +15,7 @@ from dovetail.core.dra.types import Device
 from kubecel import SelectorReads
 
 
-class DeviceSelector(Protocol):
+class CompiledSelector(Protocol):
     """A compiled expression."""
 
     @property
@@ -27,5 +27,5 @@ class DeviceSelector(Protocol):
         it, or its answer is no truth value, or it costs more than a selector may."""
 
 
-Compile = Callable[[str], DeviceSelector]
+Compile = Callable[[str], CompiledSelector]
 """Makes a selector of an expression; raises SelectorError where it cannot be one."""

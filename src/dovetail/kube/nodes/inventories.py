@@ -36,8 +36,8 @@ from dovetail.core.model import GPU, Problem
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.topology import (
-    Gpu,
     GPUNode,
+    GpuStatus,
     KubeletState,
     NodeResourceTopology,
     PluginDevice,
@@ -208,7 +208,7 @@ def _of_topology(name: str, error: InventoryError) -> LayoutFinding:
     return LayoutFinding("NodeResourceTopology", name, Problem(field, "", error.message))
 
 
-def of_kubelet(kubelet: KubeletState, gpus: Sequence[Gpu]) -> Inventory:
+def of_kubelet(kubelet: KubeletState, gpus: Sequence[GpuStatus]) -> Inventory:
     """The inventory that a GPUNode tells. Raises InventoryError, its field being that below `status.kubelet`."""
     version = _VERSION.fullmatch(kubelet.version)
     if version is None:
@@ -308,7 +308,7 @@ def _cpu_list(text: str, path: str) -> set[int]:
     return found
 
 
-def _pool(pool: PluginDevices, gpus: Sequence[Gpu]) -> DevicePool:
+def _pool(pool: PluginDevices, gpus: Sequence[GpuStatus]) -> DevicePool:
     """Devices by number. GPUs take the order of the layout where the plugin's ids are the GPUs' uuids."""
     devices = pool.devices
     listed = {device.id: device for device in devices}
@@ -318,7 +318,7 @@ def _pool(pool: PluginDevices, gpus: Sequence[Gpu]) -> DevicePool:
     return DevicePool(pool.resource, found, pool.prefers_allocation)
 
 
-def _unlisted(gpu: Gpu) -> PluginDevice:
+def _unlisted(gpu: GpuStatus) -> PluginDevice:
     """The kubelet lists only devices that work; of others it still counts where they are. What its plugin does not
     offer, as it is in MIG mode, keeps its number and is nowhere."""
     broken = not gpu.healthy and gpu.mig is None

@@ -26,7 +26,7 @@ class MigInstance(Wire, frozen=True):
     start: int = 0
 
 
-class Gpu(Wire, frozen=True):
+class GpuStatus(Wire, frozen=True):
     """One GPU. Without `numa_node` it is not known where it is; without `mig` it is not in MIG mode; without `uuid` it
     cannot be read, and only its place among the others is known."""
 
@@ -171,7 +171,7 @@ class MigState(Wire, frozen=True):
     message: str = ""
 
 
-class MigGpu(Wire, frozen=True):
+class MigGpuLayout(Wire, frozen=True):
     """The instances that a GPU is to have, all of them."""
 
     uuid: str = ""
@@ -182,7 +182,7 @@ class MigLayout(Wire, frozen=True):
     """What the scheduler wants of some GPUs of the node; the others stay as they are. A new decision has a new `id`."""
 
     id: str = ""
-    gpus: tuple[MigGpu, ...] = ()
+    gpus: tuple[MigGpuLayout, ...] = ()
 
 
 class Fence(Wire, frozen=True):
@@ -209,7 +209,7 @@ class GPUNodeStatus(Wire, frozen=True):
     nvml_version: str = ""
     cuda_version: str = ""
     machine: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()
     pcie_levels: tuple[tuple[str, ...], ...] = ()
     nvlinks: tuple[tuple[int, ...], ...] = ()
     rates: ObservedRates = ObservedRates()
