@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No function below `dovetail` has more arguments than a reader can hold: what belongs together is given as one record.
+
+click gives a command each of its options as an argument of its own; so commands may have more.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "src" / "dovetail"
+MOST = 8
+"""What a caller may give, so without `self`; `*more` and `**more` count as one each."""
+LONGER = {
+    "agent/dra/driver.py:DraDriver.__init__": 10,
+    "agent/offering.py:Offering.__init__": 9,
+    "agent/publish/gpunode.py:status_of": 10,
+    "cli/lint/lint.py:_refuse_contradictions": 9,
+    "core/devices/kubelet/cpu_assignment.py:take": 9,
+    "core/devices/mig/products.py:_of": 10,
+    "core/placing/kernel.py:over": 13,
+    "kube/api/client.py:Client.fetch": 11,
+    "kube/api/lease.py:Elector.__init__": 9,
+    "kube/api/reflector.py:Reflector.__init__": 15,
+    "kube/translate/bound.py:_wishes": 11,
+    "scheduler/driver.py:Driver.__init__": 9,
+    "scheduler/wire.py:event": 9,
+}
+"""By module and name, those that have more today, and how many. No number may grow; whoever makes one smaller writes
+the smaller one here, and deletes the line of a function that has no more than MOST."""
+
+
+def long_signatures(source: str) -> Iterator[tuple[str, int]]:
+    """The functions with more than MOST arguments, by their names with those of their classes."""
+    yield from _below(ast.parse(source), "")
+
+
+def _below(node: ast.AST, inside: str) -> Iterator[tuple[str, int]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{inside}{child.name}"
+            if not isinstance(child, ast.ClassDef) and not any(map(_makes_a_command, child.decorator_list)):
+                count = _arguments(child.args) - (isinstance(node, ast.ClassDef) and not _is_static(child))
+                if count > MOST:
+                    yield name, count
+            yield from _below(child, f"{name}.")
+        else:
+            if isinstance(child, ast.Lambda) and _arguments(child.args) > MOST:
+                yield f"{inside}lambda", _arguments(child.args)
+            yield from _below(child, inside)
+
+
+def _arguments(arguments: ast.arguments) -> int:
+    named = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
+    return named + (arguments.vararg is not None) + (arguments.kwarg is not None)
+
+
+def _is_static(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
+
+
+def _makes_a_command(decorator: ast.expr) -> bool:
+    """`@click.command()`, or `@group.command()` of a group."""
+    made = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(made, ast.Attribute) and made.attr in ("command", "group")
+
+
+def found() -> dict[str, int]:
+    return {
+        f"{path.relative_to(SOURCE).as_posix()}:{name}": count
+        for path in SOURCE.rglob("*.py")
+        for name, count in long_signatures(path.read_text())
+    }
+
+
+def test_no_function_has_more_arguments_than_it_may() -> None:
+    assert found() == LONGER
+
+
+NINE = "a, b, c, d, e, f, g, h, i"
+
+
+def test_long_signatures_are_found() -> None:
+    source = f"""
+import click
+
+def right(a, b, c, d, e, f, g, h): ...
+
+def wrong({NINE}): ...
+
+class Place:
+    def __init__(self, a, b, /, c, *d, e, f, g, h, **i): ...
+    @staticmethod
+    def at({NINE}): ...
+    async def go(self, a, b, c, d, e, f, g, h):
+        def inner(a, b, c, d, e, *, f, g, h, i): ...
+
+short = lambda a: lambda {NINE}: a
+
+@click.command(name="x")
+@click.option("--a")
+def command({NINE}): ...
+
+@kept({NINE})
+def kept({NINE}, j): ...
+"""
+    assert sorted(long_signatures(source)) == [
+        ("Place.__init__", 9),
+        ("Place.at", 9),
+        ("Place.go.inner", 9),
+        ("kept", 10),
+        ("lambda", 9),
+        ("wrong", 9),
+    ]
