@@ -8,8 +8,8 @@ from functools import partial
 
 from dovetail.core.decisions import Decision
 from dovetail.core.events import Event
+from dovetail.core.pipeline import known_refusals
 from dovetail.core.pipeline.attempt import Attempt
-from dovetail.core.pipeline.known_refusals import KnownRefusals
 from dovetail.core.state import State
 
 
@@ -31,7 +31,7 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     state.advance(now_ms)
     state.begin_step()
     decisions: list[Decision] = []
-    passed_over = partial(KnownRefusals(state).passed_over, decisions=decisions)
+    passed_over = partial(known_refusals.passed_over, state, decisions=decisions)
     work = 0
     while max(work, len(decisions)) < state.policy.attempts_per_step:
         workload = state.queue.pop(passed_over)

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.core.decisions import Bind, Decision, Hold, Release
+from dovetail.core.decisions import Decision, Hold, Release
 from dovetail.core.model import Pod
-from dovetail.core.pipeline import pre_enqueue
+from dovetail.core.pipeline import known_refusals, pre_enqueue
 from dovetail.core.pipeline.half_starts import overdue
-from dovetail.core.pipeline.known_refusals import KnownRefusals
 from dovetail.core.pipeline.placement import LIMITS, NO_ROOM, Outcome, PlacementPhase
 from dovetail.core.pipeline.post_filter import PostFilter
 from dovetail.core.pipeline.signature import signature_of, wanted_by
@@ -29,7 +28,6 @@ class Attempt:
         self._members = state.workloads.members(workload)
         self._kinds = state.workloads.kinds_among(workload) if len(self._members) > 1 else self._members
         self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
-        self._known = KnownRefusals(state)
         self._placement = PlacementPhase(state, workload, self._queue, self._members)
         self._post_filter = PostFilter(state, workload, self._queue)
 
@@ -49,8 +47,7 @@ class Attempt:
         waiting = [pod for uid, pod in by_uid.items() if uid not in state.cluster.placements]
         if refusal is None and any(map(startable, waiting)):
             refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
-        bound_now = any(isinstance(one, Bind) for one in decisions)
-        released = overdue(state, self._workload, waiting, bound_now=bound_now)
+        released = overdue(state, self._workload, waiting, decisions)
         if not waiting:
             state.queue.forget(self._workload)
             return decisions
@@ -67,14 +64,14 @@ class Attempt:
         kinds = self._kinds if len(waiting) == len(self._members) else state.workloads.distinct(waiting)
         refusal = pre_enqueue.blocked(state, workload, self._queue, waiting, kinds)
         if refusal is not None:
-            return Outcome([*self._post_filter.give_up(str(refusal)), *self._post_filter.close()], refusal)
+            return [*self._post_filter.give_up(str(refusal)), *self._post_filter.close()], refusal
         decisions: list[Decision] = []
         for group in state.workloads.groups(workload):
             decided, lacking = self._group(group)
             decisions += decided
             refusal = refusal or lacking
         decisions += self._post_filter.close()
-        return Outcome(decisions, refusal)
+        return decisions, refusal
 
     def _group(self, group: Group) -> Outcome:
         """What equal workloads were refused for, else a placement, else what the post-filter does."""
@@ -87,20 +84,20 @@ class Attempt:
             # The signature matters to refused workloads alone.
             signature = signature_of(state, workload, self._queue, group, wanted, self._kinds)
         if signature is not None:
-            self._known.know(workload, signature, group)
-            if (known := self._known.refusal(workload)) is not None:
-                return Outcome([], known)
+            known_refusals.know(state, workload, signature, group)
+            if (known := known_refusals.refusal(state, workload)) is not None:
+                return [], known
         placed, refusal = self._placement.place(group, wanted)
         if refusal is None or placed:
-            return Outcome(placed, refusal)
+            return placed, refusal
         if signature is None:
             signature = signature_of(state, workload, self._queue, group, wanted, self._kinds)
             if signature is not None:
-                self._known.know(workload, signature, group)
+                known_refusals.know(state, workload, signature, group)
         decisions, refusal = self._post_filter.make(group, refusal, signature)
         if signature is not None and refusal.reason in _REMEMBERED and not self._post_filter.again:
-            self._known.refuse(workload, refusal)
-        return Outcome(decisions, refusal)
+            known_refusals.refuse(state, workload, refusal)
+        return decisions, refusal
 
     def _report(self, refusal: Refusal, waiting: Sequence[Pod], released: Sequence[Pod]) -> list[Decision]:
         """That the pods wait, where that is new, or that a half start is released."""

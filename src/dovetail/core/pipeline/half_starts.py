@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dovetail.core.decisions import Bind, Decision
 from dovetail.core.model import Pod
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 
 
-def overdue(state: State, workload: str, waiting: Iterable[Pod], *, bound_now: bool) -> list[Pod]:
+def overdue(state: State, workload: str, waiting: Iterable[Pod], decisions: Iterable[Decision]) -> list[Pod]:
     """The bound members of a gang that started by half and is past its deadline, else nothing. `bound_now`: some of
     them were bound in this attempt.
 
@@ -23,7 +24,7 @@ def overdue(state: State, workload: str, waiting: Iterable[Pod], *, bound_now: b
     bound = state.workloads.bound(workload)
     deadline_ms = state.policy.start_deadline_ms
     newest = max((pod.bound_ms for pod in bound), default=0)
-    if bound_now:
+    if any(isinstance(decision, Bind) for decision in decisions):
         starting.setdefault(workload, state.now_ms + deadline_ms)
     elif bound and any(pod.created_ms <= newest for pod in waiting):
         starting.setdefault(workload, newest + deadline_ms)

@@ -16,100 +16,100 @@ from dovetail.core.state import State
 from dovetail.core.workloads.index import Precedence
 
 
-class KnownRefusals:
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._cache = state.equivalence
+def know(state: State, workload: str, signature: Signature, group: Group) -> Known:
+    """The workload has this signature as long as nothing about it changes."""
+    known = state.equivalence.find(signature)
+    if known is None:
+        shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
+        known = state.equivalence.add(signature, shapes, state.shares.wanted(fewest(group)))
+    state.equivalence.assign(workload, known)
+    return known
 
-    def know(self, workload: str, signature: Signature, group: Group) -> Known:
-        """The workload has this signature as long as nothing about it changes."""
-        known = self._cache.find(signature)
-        if known is None:
-            shapes = [shape for shape, _ in shapes_of(self._state.cluster, group)]
-            known = self._cache.add(signature, shapes, self._state.shares.wanted(fewest(group)))
-        self._cache.assign(workload, known)
-        return known
 
-    def refuse(self, workload: str, refusal: Refusal) -> None:
-        """All workloads of the signature of this one are refused so."""
-        known = self._cache.of(workload)
-        assert known is not None
-        self._cache.refuse(known, refusal)
+def refuse(state: State, workload: str, refusal: Refusal) -> None:
+    """All workloads of the signature of this one are refused so."""
+    known = state.equivalence.of(workload)
+    assert known is not None
+    state.equivalence.refuse(known, refusal)
 
-    def refusal(self, workload: str) -> Refusal | None:
-        """Why workloads of the signature of this one are refused; None where it has to be tried."""
-        known = self._cache.of(workload)
-        return self._refusal(known) if known is not None else None
 
-    def _refusal(self, known: Known) -> Refusal | None:
-        if known.refused is None:
-            refusal = self._cache.no_room.get(known.signature.alike)
-            if refusal is not None and self._final(known):
-                known.refused = refusal
-        return known.refused
+def refusal(state: State, workload: str) -> Refusal | None:
+    """Why workloads of the signature of this one are refused; None where it has to be tried."""
+    known = state.equivalence.of(workload)
+    return _refusal(state, known) if known is not None else None
 
-    def _reserved(self, workload: str, known: Known) -> Refusal | None:
-        """Why the reservations of others are in its way."""
-        refusal, state = self._cache.reserved.get(known.signature.alike), self._state
-        if refusal is None or known.final is False:
-            return None
-        if state.reservations.ends_before(state.workloads.members(workload), state.reservations.soonest_ms(workload)):
-            return None
-        if known.final is None:
-            known.final = self._final(known)
-        return refusal if known.final else None
 
-    def _final(self, known: Known) -> bool:
-        """Whether the post-filter can do nothing for it."""
-        state, signature, quota = self._state, known.signature, self._state.shares.quota
-        if known.asks and signature not in self._cache.sought:
+def _refusal(state: State, known: Known) -> Refusal | None:
+    if known.refused is None:
+        refusal = state.equivalence.no_room.get(known.signature.alike)
+        if refusal is not None and _final(state, known):
+            known.refused = refusal
+    return known.refused
+
+
+def _reserved(state: State, workload: str, known: Known) -> Refusal | None:
+    """Why the reservations of others are in its way."""
+    refusal = state.equivalence.reserved.get(known.signature.alike)
+    if refusal is None or known.final is False:
+        return None
+    if state.reservations.ends_before(state.workloads.members(workload), state.reservations.soonest_ms(workload)):
+        return None
+    if known.final is None:
+        known.final = _final(state, known)
+    return refusal if known.final else None
+
+
+def _final(state: State, known: Known) -> bool:
+    """Whether the post-filter can do nothing for it."""
+    signature, quota = known.signature, state.shares.quota
+    if known.asks and signature not in state.equivalence.sought:
+        return False
+    if signature.fixed and quota.limited(signature.queue):
+        return False
+    promised = state.reservations.promised_beside("")
+    if quota.beyond_limit(signature.queue, known.wanted, promised) is not None:
+        return False
+    if _asks(state, known):
+        return False
+    reservations = state.reservations
+    return not reservations.may_hold(signature.precedence) or reservations.bar(
+        known.shapes, signature.queue, signature.precedence, known.wanted
+    )
+
+
+def passed_over(state: State, workload: str, decisions: list[Decision]) -> bool:
+    """Whether the workload is refused as others of its signature are, or waits for a step that has time for its
+    search; a Hold is added to the decisions where the refusal is new."""
+    known = state.equivalence.of(workload)
+    if known is None or workload in state.reservations.by_workload:
+        return False
+    refusal = _refusal(state, known) or _reserved(state, workload, known)
+    if refusal is None:
+        if state.searches < state.policy.searches_per_step or not _asks(state, known):
             return False
-        if signature.fixed and quota.limited(signature.queue):
-            return False
-        promised = state.reservations.promised_beside("")
-        if quota.beyond_limit(signature.queue, known.wanted, promised) is not None:
-            return False
-        if self._asks(known):
-            return False
-        reservations = state.reservations
-        return not reservations.may_hold(signature.precedence) or reservations.bar(
-            known.shapes, signature.queue, signature.precedence, known.wanted
-        )
-
-    def passed_over(self, workload: str, decisions: list[Decision]) -> bool:
-        """Whether the workload is refused as others of its signature are, or waits for a step that has time for its
-        search; a Hold is added to the decisions where the refusal is new."""
-        state, known = self._state, self._cache.of(workload)
-        if known is None or workload in state.reservations.by_workload:
-            return False
-        refusal = self._refusal(known) or self._reserved(workload, known)
+        alike = known.signature.alike
+        refusal = state.equivalence.no_room.get(alike) or state.equivalence.reserved.get(alike)
         if refusal is None:
-            if state.searches < state.policy.searches_per_step or not self._asks(known):
-                return False
-            alike = known.signature.alike
-            refusal = self._cache.no_room.get(alike) or self._cache.reserved.get(alike)
-            if refusal is None:
-                return False
-            state.postpone(workload)
-        # All waiting pods of the workload were told when its signature was last noted.
-        if not state.queue.old_news(workload, refusal, state.now_ms, state.policy.tell_again_ms):
-            pods, placements = state.workloads.members(workload), state.cluster.placements
-            uids = tuple([pod.uid for pod in pods if not pod.node and pod.uid not in placements])
-            news = state.queue.tell(workload, refusal, uids, state.now_ms, state.policy.tell_again_ms)
-            if news:
-                decisions.append(Hold(workload, news, refusal, state.steps))
-        return True
-
-    def _asks(self, known: Known) -> bool:
-        """Whether the post-filter would search for victims."""
-        if not self._state.policy.preempt or known.signature in self._cache.sought:
             return False
-        if known.asks is None:
-            signature = known.signature
-            known.asks = signature.preempts and may_preempt(
-                self._state, signature.queue, signature.precedence, known.wanted
-            )
-        return known.asks
+        state.postpone(workload)
+    # All waiting pods of the workload were told when its signature was last noted.
+    if not state.queue.old_news(workload, refusal, state.now_ms, state.policy.tell_again_ms):
+        pods, placements = state.workloads.members(workload), state.cluster.placements
+        uids = tuple([pod.uid for pod in pods if not pod.node and pod.uid not in placements])
+        news = state.queue.tell(workload, refusal, uids, state.now_ms, state.policy.tell_again_ms)
+        if news:
+            decisions.append(Hold(workload, news, refusal, state.steps))
+    return True
+
+
+def _asks(state: State, known: Known) -> bool:
+    """Whether the post-filter would search for victims."""
+    if not state.policy.preempt or known.signature in state.equivalence.sought:
+        return False
+    if known.asks is None:
+        signature = known.signature
+        known.asks = signature.preempts and may_preempt(state, signature.queue, signature.precedence, known.wanted)
+    return known.asks
 
 
 def may_preempt(state: State, queue: str, precedence: Precedence, wanted: dict[str, int]) -> bool:

@@ -9,7 +9,6 @@ often as the policy has `probes`. What was refused is remembered by what was wan
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -34,11 +33,8 @@ LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 _TOO_MUCH = {*LIMITS, Reason.RESERVED}
 
 
-class Outcome(NamedTuple):
-    """What a phase decided for a group, and why not all of it starts; None where it does."""
-
-    decisions: list[Decision]
-    refusal: Refusal | None
+Outcome = tuple[list[Decision], Refusal | None]
+"""What a phase decided for a group, and why not all of it starts; None where it does."""
 
 
 class PlacementPhase:
@@ -64,17 +60,17 @@ class PlacementPhase:
     def place(self, group: Group, wanted: Hashable | None) -> Outcome:
         """`wanted` is what the group wants, None where that may not be remembered."""
         if not complete(group):
-            return Outcome([], self._incomplete(group))
+            return [], self._incomplete(group)
         whole = group
         if self._limited:
             refusal = self._beyond(fewest(group))
             if refusal is not None:
-                return Outcome([], refusal)
+                return [], refusal
             if _elastic(group) and self._beyond(group.all_pods()) is not None:
                 group = least(group)
                 wanted = wanted_by(self._state, self._queue, group)
         if wanted is not None and (known := self._cache.no_room.get(wanted)) is not None:
-            return Outcome([], known)
+            return [], known
         binds, refusal = self._beside_reserved(group, wanted)
         if not binds and refusal is not None and refusal.reason in _TOO_MUCH and _elastic(group):
             # Only where it would go shows what it has of a model, or of memory, or of what is held for others: too much
@@ -85,7 +81,7 @@ class PlacementPhase:
         self.took_least |= group is not whole and bool(binds)
         if not binds and wanted is not None and refusal is not None and refusal.reason in NO_ROOM:
             self._cache.no_room[wanted] = refusal
-        return Outcome(binds, refusal)
+        return binds, refusal
 
     def _beyond(self, pods: Sequence[Pod]) -> Refusal | None:
         """What of the queue's limits and guarantees these pods would break, wherever they went."""
@@ -110,21 +106,21 @@ class PlacementPhase:
             scope = state.reservations.beside(waiting) if waiting else None
             binds, beside = self._leaving_room(group, scope, makers)
             if binds or beside is None:
-                return Outcome(binds, beside)
+                return binds, beside
             if wanted is not None:
                 self._cache.beside[wanted] = beside
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
         if not state.reservations.conflicts(shapes, waiting):
-            return Outcome([], beside)
+            return [], beside
         if state.reservations.ends_before(group.all_pods(), state.reservations.soonest_ms(self._workload)):
             return self._leaving_room(group, None, makers)
         known = self._cache.reserved.get(wanted) if wanted is not None else None
         if known is not None:
-            return Outcome([], known)
+            return [], known
         binds, refusal = self._leaving_room(group, None, makers, waiting)
         if wanted is not None and refusal is not None and refusal.reason is Reason.RESERVED:
             self._cache.reserved[wanted] = refusal
-        return Outcome(binds, refusal)
+        return binds, refusal
 
     def _leaving_room(
         self, group: Group, scope: Scope | None, makers: Sequence[Reservation], waiting: Sequence[Reservation] = ()
@@ -142,7 +138,7 @@ class PlacementPhase:
             binds, elsewhere = self._within_limits(group, scope, makers, waiting)
             refusal = elsewhere if binds else refusal
         self._crowded = set()
-        return Outcome(binds, refusal)
+        return binds, refusal
 
     def _within_limits(
         self,
@@ -167,29 +163,29 @@ class PlacementPhase:
                 fits = GangSearch(state.cluster, state.score_cache, state.policy.search_limit).place(group, scope)
             except SearchLimitReached:
                 words = f"after {state.policy.search_limit} domains"
-                return Outcome([], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words))
+                return [], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words)
             if fits and (placed := trial.placed()):
                 over = self._over(placed)
                 if over is not None:
-                    return Outcome([], over)
+                    return [], over
                 slots = {one.slot for one in placed} if makers else set[int]()
                 if makers and not nominated_room.left(state, slots, makers):
                     self._crowded = {slot for one in makers for slot in one.slots.tolist()} & slots
-                    return Outcome([], _reserved(state, makers[0]))
+                    return [], _reserved(state, makers[0])
                 kept = state.reservations.kept(waiting, state.workloads.groups)
                 if kept is None:
-                    return Outcome([], _reserved(state, waiting[0]))
+                    return [], _reserved(state, waiting[0])
                 binds = binds_of(state, self._workload, self._members, placed)
                 trial.keep()
                 for one in kept:
                     state.reservations.put(one)
         if not pods:
-            return Outcome([], None)
+            return [], None
         if not placed:
-            return Outcome([], self._no_room(group, scope))
+            return [], self._no_room(group, scope)
         state.shares.placed(placed)
         state.queue_order.counted(state.workloads.distinct([placement.pod for placement in placed]))
-        return Outcome(binds, None if len(binds) == len(pods) else self._left_over(group))
+        return binds, None if len(binds) == len(pods) else self._left_over(group)
 
     def _over(self, placed: Sequence[Placement]) -> Refusal | None:
         """What limit is broken now that it is known what the pods get."""
