@@ -10,17 +10,6 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src"
 KNOWN: list[set[str]] = [
-    {
-        "dovetail.core.cluster",
-        "dovetail.core.cluster.audit",
-        "dovetail.core.cluster.cluster",
-        "dovetail.core.cluster.gpus",
-        "dovetail.core.placing.filters",
-        "dovetail.core.placing.kernel",
-        "dovetail.core.placing.links",
-        "dovetail.core.placing.score_cache",
-        "dovetail.core.placing.scores",
-    },
     {"dovetail.core.preemption.cascades", "dovetail.core.preemption.victims"},
     {
         "dovetail.core.queues.fair_share",

@@ -28,7 +28,6 @@ from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
-from dovetail.core.placing.score_cache import ScoreRow
 from dovetail.core.placing.scores import ScoredOffer, Scores
 
 _COVERED_PERCENT = 95
@@ -81,8 +80,8 @@ class FragmentationGradientDescent:
         best: Scores = np.searchsorted(self._steps, falls.max(axis=0), side="right")
         return best
 
-    def best(self, row: ScoreRow, pod: Pod) -> int:
-        return row.best()
+    def best(self, score: Scores, first: int, pod: Pod) -> int:
+        return first
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
         nodes, shape = cluster.nodes, cluster.shapes.of(pod.request)

@@ -18,11 +18,11 @@ from operator import or_
 import numpy as np
 
 from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.gpu_choice import tightest_gpu
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
 from dovetail.core.placing.expected_fill import ExpectedFill
-from dovetail.core.placing.score_cache import ScoreRow
-from dovetail.core.placing.scores import ScoredOffer, Scores, Scoring, Tightest, tightest_gpu
+from dovetail.core.placing.scores import ScoredOffer, Scores, Scoring, Tightest
 from dovetail.sim.fgd import FragmentationGradientDescent
 
 _LARGEST_CPU_MILLI = 128_000
@@ -41,8 +41,8 @@ class _Published:
     def native(self, cluster: Cluster) -> None:
         return None
 
-    def best(self, row: ScoreRow, pod: Pod) -> int:
-        return row.best()
+    def best(self, score: Scores, first: int, pod: Pod) -> int:
+        return first
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
         return tightest_gpu(cluster.nodes, slot, share)
@@ -141,8 +141,8 @@ class Random:
     def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         return np.zeros(offer.left.shape[1], dtype=np.int64)
 
-    def best(self, row: ScoreRow, pod: Pod) -> int:
-        slots = np.flatnonzero(row.score == row.score[row.best()])
+    def best(self, score: Scores, first: int, pod: Pod) -> int:
+        slots = np.flatnonzero(score == score[first])
         return int(slots[self._draw("node", pod, len(slots))])
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:

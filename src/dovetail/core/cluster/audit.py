@@ -4,21 +4,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.cluster.placement import indices
+from dovetail.core.cluster.kubelets import Kubelets
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.peers import Peers
+from dovetail.core.cluster.placement import Placement, indices
+from dovetail.core.cluster.slices import Slices
 from dovetail.core.model import GPU
 
-if TYPE_CHECKING:
-    from dovetail.core.cluster.cluster import Cluster
 
-
-def differences(cluster: Cluster) -> list[str]:
-    """Recount everything from the placements; each difference in a sentence, none where the state is sound."""
-    nodes = cluster.nodes
+def differences(
+    nodes: Nodes,
+    placements: dict[str, Placement],
+    on_slot: dict[int, dict[str, None]],
+    kubelets: Kubelets,
+    slices: Slices,
+    peers: Peers,
+) -> list[str]:
+    """Recount everything from the placements (by pod uid; `on_slot` has the uids of each slot). Each difference in a
+    sentence, none where the state is sound."""
     free = nodes.allocatable.copy()
     bits = np.zeros_like(nodes.gpu_free_bits)
     out = np.zeros_like(nodes.gpu_free_bits)
@@ -33,7 +40,7 @@ def differences(cluster: Cluster) -> list[str]:
         if sharing is not None:
             parts[whole : whole + sharing.cards, slot] = nodes.gpu_whole[slot]
             seats[whole : whole + sharing.cards, slot] = sharing.replicas
-    for uid, placement in cluster.placements.items():
+    for uid, placement in placements.items():
         slot, shape = placement.slot, placement.shape
         free[: shape.width, slot] -= shape.need[:, 0]
         if placement.gpu_bits & ~int(bits[slot]):
@@ -57,23 +64,21 @@ def differences(cluster: Cluster) -> list[str]:
     wrong += _differences("parts of GPUs", parts, nodes.gpu_parts)
     wrong += _differences("replicas of GPUs", seats, nodes.gpu_seats)
     wrong += _differences("free GPU bits", bits & ~out, nodes.gpu_free_bits)
-    for slot, entered in cluster.kubelets.books.items():
-        placed = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
+    for slot, entered in kubelets.books.items():
+        placed = [placements[uid] for uid in on_slot.get(slot, ())]
         shared = sum(1 << gpu for gpu in range(len(nodes.gpu_parts)) if (slot, gpu) in opened)
-        true = cluster.kubelets.recounted(slot, [p.entry for p in placed if p.entry is not None], shared)
+        true = kubelets.recounted(slot, [p.entry for p in placed if p.entry is not None], shared)
         gpus = shared + sum(p.gpu_bits for p in placed if p.entry is not None)
         kept = entered.stock.holdings
         wholes = bool(nodes.gpu_count(slot))
         if true != (kept.shared_cpus, kept.devices) or (wholes and gpus != kept.devices.get(GPU, 0)):
             wrong.append(f"books of slot {slot}: {kept.shared_cpus:x}, {kept.devices} but {true}, {gpus} is true")
-    wrong += cluster.slices.check(
-        {slot: [cluster.placements[uid].slices for uid in uids] for slot, uids in cluster.on_slot.items()}
-    )
-    listed = {uid: slot for slot, uids in cluster.on_slot.items() for uid in uids}
-    if listed != {uid: p.slot for uid, p in cluster.placements.items()}:
+    wrong += slices.check({slot: [placements[uid].slices for uid in uids] for slot, uids in on_slot.items()})
+    listed = {uid: slot for slot, uids in on_slot.items() for uid in uids}
+    if listed != {uid: p.slot for uid, p in placements.items()}:
         wrong.append("the list of pods by slot differs from the placements")
-    for matcher, count in cluster.peers.counts.items():
-        real = Counter(slot for pod, slot in cluster.placed() if cluster.peers.picks(matcher, pod))
+    for matcher, count in peers.counts.items():
+        real = Counter(p.slot for p in placements.values() if peers.picks(matcher, p.pod))
         if real != count.pods:
             wrong.append(f"peer counts of {matcher}: {dict(count.pods)} but {dict(real)} is true")
     return wrong

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -35,9 +36,6 @@ from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.dra.types import Allocation, ClaimSpec
 from dovetail.core.model import Node, Pod, Request
-
-if TYPE_CHECKING:
-    from dovetail.core.placing.scores import Scoring
 
 
 class _Evicted(Struct):
@@ -88,13 +86,19 @@ class Trial:
             self._outer.extend(self._log)
 
 
+class GpuChoice(Protocol):
+    """The part of a policy's scoring that a cluster needs."""
+
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
+        """Which GPU of the node a pod gets its share of; -1 where none has room."""
+
+
 class Cluster:
     """`placements` by pod uid; `on_slot[slot]` the uids there; `ports[(protocol, port)][slot]` the host IPs in use;
     `nominated` the pending pods with a nominated node; `avoided[uid]` the nodes that refused the pod, with the time
     until when ("" stands for every node). `now_ms` is the time of the step."""
 
-    def __init__(self, scoring: Scoring, fabric: tuple[str, ...] = ()) -> None:
-        self.gpus = Gpus(self, scoring)
+    def __init__(self, choice: GpuChoice, fabric: tuple[str, ...] = ()) -> None:
         self.nodes = Nodes()
         self.shapes = Shapes(self.nodes)
         self.fabric = Fabric(self.nodes, fabric)
@@ -108,6 +112,7 @@ class Cluster:
         self.now_ms = 0
         self.placements: dict[str, Placement] = {}
         self.on_slot: dict[int, dict[str, None]] = {}
+        self.gpus = Gpus(self.nodes, self.kubelets, self.placements, self.on_slot, partial(choice.share_gpu, self))
         self.ports: dict[tuple[str, int], dict[int, Counter[str]]] = {}
         self.nominated: dict[str, Pod] = {}
         self.avoided: dict[str, dict[str, int]] = {}
@@ -457,7 +462,7 @@ class Cluster:
 
     def check(self) -> list[str]:
         """Recount everything from the placements; each difference in a sentence, none where the state is sound."""
-        return differences(self)
+        return differences(self.nodes, self.placements, self.on_slot, self.kubelets, self.slices, self.peers)
 
 
 def _precedence(placement: Placement) -> tuple[bool, int, int, str]:

@@ -8,40 +8,48 @@ are handed out anew, what was written down comes first, and the other pods get w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.cluster import shares
+from dovetail.core.cluster import gpu_choice, shares
+from dovetail.core.cluster.kubelets import Kubelets
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.placement import Placement, indices, written_bits
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.choose import choices
-from dovetail.core.model import GPU, WHOLE_GPU_MILLI
-
-if TYPE_CHECKING:
-    from dovetail.core.cluster.cluster import Cluster
-    from dovetail.core.placing.scores import Scoring
-
+from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Pod
 
 _REMEMBERED = 65_536
 
 
 class Gpus:
-    def __init__(self, cluster: Cluster, scoring: Scoring) -> None:
-        self._cluster = cluster
-        self._scoring = scoring
+    """`placements` (by pod uid) and `on_slot` (the uids on each slot) are the cluster's own. `share_gpu` says which GPU
+    of a slot a pod gets a share of; -1 where none has room."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        kubelets: Kubelets,
+        placements: dict[str, Placement],
+        on_slot: dict[int, dict[str, None]],
+        share_gpu: Callable[[int, Pod, int], int],
+    ) -> None:
+        self._nodes = nodes
+        self._kubelets = kubelets
+        self._placements = placements
+        self._on_slot = on_slot
+        self._share_gpu = share_gpu
         self._shares: dict[tuple[int, int, int, bool], int] = {}
         self._locked: dict[tuple[int, int], int] = {}
         """What is left of shared GPUs of which all replicas are taken, by slot and GPU."""
 
     def hold_alike(self, placements: list[Placement], shape: Shape, slots: NDArray[np.int64]) -> None:
         """As `hold`, for each of these pods of one shape, slot by slot."""
-        nodes = self._cluster.nodes
+        nodes = self._nodes
         written = [placement for placement in placements if placement.pod.devices]
-        if written or self._cluster.kubelets.books or shares.concerns(nodes, shape):
+        if written or self._kubelets.books or shares.concerns(nodes, shape):
             for placement in placements:
                 self.hold(placement, shape)
             return
@@ -65,7 +73,7 @@ class Gpus:
     def hold(self, placement: Placement, shape: Shape) -> None:
         """Give a pod its GPUs: those that were written down for it if they are free, else those that the kubelet will
         give it, else the best; fewer than it wants where the node has fewer."""
-        slot, nodes, kubelets = placement.slot, self._cluster.nodes, self._cluster.kubelets
+        slot, nodes, kubelets = placement.slot, self._nodes, self._kubelets
         free, written = int(nodes.gpu_free_bits[slot]), self._written(placement, shape)
         answer = kubelets.ask(slot, shape) if kubelets.books else None
         if answer is not None:
@@ -85,7 +93,7 @@ class Gpus:
     def honours(self, placement: Placement) -> bool:
         """Whether nothing is to be chosen for the pod: it gets no GPUs, or those that were written down for it."""
         slot, shape = placement.slot, placement.shape
-        if shares.concerns(self._cluster.nodes, shape) and (share := self._share_of(slot, shape)):
+        if shares.concerns(self._nodes, shape) and (share := self._share_of(slot, shape)):
             return bool(self._written_shares(placement, shape, share))
         return not shape.gpus or bool(self._written(placement, shape))
 
@@ -94,17 +102,17 @@ class Gpus:
         written = written_bits(placement.pod) if placement.pod.devices else 0
         if written.bit_count() != shape.gpus:
             return 0
-        missing = written & ~int(self._cluster.nodes.gpu_free_bits[placement.slot])
+        missing = written & ~int(self._nodes.gpu_free_bits[placement.slot])
         return 0 if missing and missing & ~self._out(placement.slot) else written
 
     def _out(self, slot: int) -> int:
         """The GPUs that the node offers no more and that nobody holds. A pod that has one keeps it."""
-        held = (self._cluster.placements[uid].gpu_bits for uid in self._cluster.on_slot.get(slot, ()))
-        return self._cluster.nodes.gpus_out(slot) & ~sum(held)
+        held = (self._placements[uid].gpu_bits for uid in self._on_slot.get(slot, ()))
+        return self._nodes.gpus_out(slot) & ~sum(held)
 
     def _best_gpus(self, slot: int, free: int, shape: Shape) -> int:
         """By the node's layout; the lowest ones where it is not known, or where the world gave what we would not."""
-        nodes = self._cluster.nodes
+        nodes = self._nodes
         layout = nodes.layout(slot) if len(nodes.layouts) > 1 else None
         chosen = 0
         if layout is not None:
@@ -122,7 +130,7 @@ class Gpus:
     def _share_of(self, slot: int, shape: Shape) -> int:
         """What a pod of a shape that `shares` concerns takes of each GPU that it gets a part of there; 0 where it gets
         whole ones."""
-        nodes = self._cluster.nodes
+        nodes = self._nodes
         kind = shape.id, int(nodes.sharing_ids[slot]), int(nodes.gpu_memory_mib[slot]), bool(nodes.sliced[slot])
         share = self._shares.get(kind)
         if share is None:
@@ -136,25 +144,25 @@ class Gpus:
     def _hold_shares(self, placement: Placement, shape: Shape, share: int) -> None:
         """Those that were written down if they have room, else the tightest, or of several the ones that most such
         pods could still take from, so that the last of them find different ones; none where there is no room."""
-        nodes, slot = self._cluster.nodes, placement.slot
+        nodes, slot = self._nodes, placement.slot
         sharing = nodes.sharing(slot)
         chosen = self._written_shares(placement, shape, share)
         if not chosen and sharing is None:
-            chosen = (self._scoring.share_gpu(self._cluster, slot, placement.pod, share),)
+            chosen = (self._share_gpu(slot, placement.pod, share),)
         elif not chosen and sharing is not None:
-            chosen = _replicas(nodes, slot, share, shape.replicas(sharing))
+            chosen = gpu_choice.replicas(nodes, slot, share, shape.replicas(sharing))
         self._take_shares(placement, sum(1 << gpu for gpu in chosen if gpu >= 0), share)
 
     def _written_shares(self, placement: Placement, shape: Shape, share: int) -> tuple[int, ...]:
         """The GPUs that were written down for a pod that gets a share of each; none where it cannot have that now."""
-        slot, sharing = placement.slot, self._cluster.nodes.sharing(placement.slot)
+        slot, sharing = placement.slot, self._nodes.sharing(placement.slot)
         chosen = indices(written_bits(placement.pod))
         if len(chosen) != (shape.replicas(sharing) if sharing is not None else 1):
             return ()
         return chosen if all(self._room(slot, gpu) >= share for gpu in chosen) else ()
 
     def _room(self, slot: int, gpu: int) -> int:
-        nodes = self._cluster.nodes
+        nodes = self._nodes
         if gpu >= len(nodes.gpu_parts):
             return 0
         opens = nodes.sharing(slot) is None and int(nodes.gpu_free_bits[slot]) >> gpu & 1
@@ -162,7 +170,7 @@ class Gpus:
 
     def _take_shares(self, placement: Placement, gpus: int, share: int) -> None:
         """A part of each of these GPUs; one that was whole counts as whole no more."""
-        nodes, slot = self._cluster.nodes, placement.slot
+        nodes, slot = self._nodes, placement.slot
         sharing, free = nodes.sharing(slot), int(nodes.gpu_free_bits[slot])
         placement.share_bits, placement.share = gpus, share
         placement.share_milli = -(-share * WHOLE_GPU_MILLI // int(nodes.gpu_whole[slot]))
@@ -171,7 +179,7 @@ class Gpus:
                 nodes.gpu_free_bits[slot] &= ~(1 << gpu)
                 nodes.gpu_parts[gpu, slot] = nodes.gpu_whole[slot] - share
                 nodes.free[nodes.resources[GPU], slot] -= 1
-                self._cluster.kubelets.set_aside(slot, 1 << gpu)
+                self._kubelets.set_aside(slot, 1 << gpu)
             else:
                 nodes.gpu_parts[gpu, slot] -= share
             if sharing is not None:
@@ -182,7 +190,7 @@ class Gpus:
                     nodes.gpu_parts[gpu, slot] = 0
 
     def free(self, placement: Placement) -> None:
-        nodes, slot = self._cluster.nodes, placement.slot
+        nodes, slot = self._nodes, placement.slot
         nodes.gpu_free_bits[slot] |= placement.gpu_bits & int(nodes.gpu_bits[slot])
         for gpu in indices(placement.share_bits):
             shared = bool(nodes.gpu_seats[gpu, slot]) or (slot, gpu) in self._locked
@@ -193,56 +201,41 @@ class Gpus:
                 left = 0
                 nodes.gpu_free_bits[slot] |= 1 << gpu
                 nodes.free[nodes.resources[GPU], slot] += 1
-                self._cluster.kubelets.take_back(slot, 1 << gpu)
+                self._kubelets.take_back(slot, 1 << gpu)
             nodes.gpu_parts[gpu, slot] = left
 
     def hold_as_before(self, placement: Placement) -> None:
         """Give a placement that was let go what it had; nobody has had it since."""
         if placement.share_bits:
             self._take_shares(placement, placement.share_bits, placement.share)
-        self._cluster.nodes.gpu_free_bits[placement.slot] &= ~placement.gpu_bits
+        self._nodes.gpu_free_bits[placement.slot] &= ~placement.gpu_bits
 
     def hold_exactly(self, devices: Mapping[str, tuple[int, ...]]) -> None:
         """Give every placed pod the GPUs of its node that it is told to hold, by index."""
-        for slot in self._cluster.on_slot:
+        for slot in self._on_slot:
             for placement in self.let_go(slot):
                 held, shape = devices[placement.pod.uid], placement.shape
                 share, bits = 0, sum(1 << gpu for gpu in held)
-                if shares.concerns(self._cluster.nodes, shape):
+                if shares.concerns(self._nodes, shape):
                     share = self._share_of(slot, shape)
                 if share:
                     self._take_shares(placement, bits, share)
                 placement.gpu_bits = 0 if share else bits
-                self._cluster.nodes.gpu_free_bits[slot] &= ~placement.gpu_bits
-                answer = self._cluster.kubelets.ask(slot, shape)
+                self._nodes.gpu_free_bits[slot] &= ~placement.gpu_bits
+                answer = self._kubelets.ask(slot, shape)
                 if answer is not None:
-                    placement.entry = self._cluster.kubelets.enter(slot, answer, placement.gpu_bits)
+                    placement.entry = self._kubelets.enter(slot, answer, placement.gpu_bits)
 
     def let_go(self, slot: int) -> list[Placement]:
         """Make every GPU of the slot wholly free, and begin its kubelet's books anew. Returns the pods there, which
         have to hold theirs again."""
-        nodes = self._cluster.nodes
-        placements = [self._cluster.placements[uid] for uid in self._cluster.on_slot.get(slot, ())]
+        nodes = self._nodes
+        placements = [self._placements[uid] for uid in self._on_slot.get(slot, ())]
         for placement in placements:
             self.free(placement)
         nodes.reset_gpus(slot)
         nodes.amounts_journal.add(slot)
         for placement in placements:
             placement.gpu_bits, placement.share_bits, placement.entry = 0, 0, None
-        self._cluster.kubelets.open(slot)
+        self._kubelets.open(slot)
         return placements
-
-
-def tightest_opened(parts: list[int], share: int) -> tuple[int, ...]:
-    """The GPU with the least left that suffices, the first of equals; empty where none does."""
-    fitting = [gpu for gpu, part in enumerate(parts) if part >= share]
-    return (min(fitting, key=parts.__getitem__),) if fitting else ()
-
-
-def _replicas(nodes: Nodes, slot: int, share: int, count: int) -> tuple[int, ...]:
-    """Different GPUs with so much left of each: the tightest, or of several the ones that most could take from."""
-    parts = nodes.gpu_parts[:, slot].tolist()
-    if count == 1:
-        return tightest_opened(parts, share)
-    fitting, seats = [gpu for gpu, part in enumerate(parts) if part >= share], nodes.gpu_seats[:, slot].tolist()
-    return tuple(sorted(fitting, key=lambda gpu: -min(parts[gpu] // share, seats[gpu]))[:count])

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import Index
+from dovetail.core.cluster.gpu_choice import tightest_gpu
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.model import CPU, MEMORY, WHOLE_GPU_MILLI, Pod
 from dovetail.core.placing import kernel
-from dovetail.core.placing.score_cache import ScoreRow
-from dovetail.core.placing.scores import ScoredOffer, Scores, Tightest, tightest_gpu
+from dovetail.core.placing.scores import ScoredOffer, Scores, Tightest
 from dovetail.core.placing.worth import Worth, emptiest_first, gpu_counts, gpu_rooms, gpu_units
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ class ExpectedFill:
             score = (change << _CHANGE_BITS - _FEWER_BITS) - (looseness >> _FEWER_BITS) - (first << _FIRST_BITS)
         return score
 
-    def best(self, row: ScoreRow, pod: Pod) -> int:
-        return row.best()
+    def best(self, score: Scores, first: int, pod: Pod) -> int:
+        return first
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
         nodes = cluster.nodes

@@ -33,7 +33,7 @@ def fill(
     row = rows.of(shape)
     if len(pods) == 1:
         while True:
-            slot = rows.scoring.best(row, pods[0]) if scope is None else _best(row.score, scope)
+            slot = rows.scoring.best(row.score, row.best(), pods[0]) if scope is None else _best(row.score, scope)
             if slot < 0 or row.score[slot] == scores.INFEASIBLE:
                 return 0
             if cluster.kubelets.lets_in(slot, shape):

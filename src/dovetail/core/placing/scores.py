@@ -17,8 +17,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from dovetail.core.cluster import Cluster, GpuChoice
 from dovetail.core.cluster.columns import Index
-from dovetail.core.cluster.gpus import tightest_opened
+from dovetail.core.cluster.gpu_choice import tightest_gpu
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.selection import matches_term
 from dovetail.core.cluster.shapes import Shape
@@ -27,9 +28,7 @@ from dovetail.core.labels import tolerates
 from dovetail.core.model import Pod
 
 if TYPE_CHECKING:
-    from dovetail.core.cluster import Cluster
     from dovetail.core.placing._kernel import Worth
-    from dovetail.core.placing.score_cache import ScoreRow
 
 INFEASIBLE = -(2**62)
 _PREFERENCE_BITS = 53
@@ -56,7 +55,7 @@ class ScoredOffer(Struct, frozen=True):
     spare: Scores | None = None
 
 
-class Scoring(Protocol):
+class Scoring(GpuChoice, Protocol):
     """Chooses among the nodes that fit, and among the GPUs of a node. It depends on nothing but what it is given."""
 
     def version(self, cluster: Cluster) -> int:
@@ -69,11 +68,9 @@ class Scoring(Protocol):
     def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         """A score for each slot of the offer, of which those where the shape fits are used; within 52 bits."""
 
-    def best(self, row: ScoreRow, pod: Pod) -> int:
-        """The slot for one pod; where none fits, any slot."""
-
-    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
-        """Which GPU of the node a pod gets its share of; -1 where none has room."""
+    def best(self, score: Scores, first: int, pod: Pod) -> int:
+        """The slot for one pod. `score` has every slot's, `first` is the lowest slot of those that score best; where
+        none fits, any slot."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +91,11 @@ class Tightest:
         first = offer.share if offer.close is None else PERMILLE - offer.close
         return -looseness if first is None else -looseness - (first << _FIRST_BITS)
 
-    def best(self, row: ScoreRow, pod: Pod) -> int:
-        return row.best()
+    def best(self, score: Scores, first: int, pod: Pod) -> int:
+        return first
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
         return tightest_gpu(cluster.nodes, slot, share)
-
-
-def tightest_gpu(nodes: Nodes, slot: int, share: int) -> int:
-    """The opened GPU with the least room that suffices, the first of equals; else the first whole one; else -1."""
-    opened = tightest_opened(nodes.gpu_parts[:, slot].tolist(), share)
-    if opened:
-        return opened[0]
-    free = int(nodes.gpu_free_bits[slot])
-    return (free & -free).bit_length() - 1
 
 
 def preference(nodes: Nodes, shape: Shape, index: Index) -> Scores:
