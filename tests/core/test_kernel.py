@@ -283,24 +283,17 @@ def test_a_kernel_over_arrays_that_do_not_belong_together_is_refused() -> None:
     cluster.put_node(Node("n", ((CPU, 1000), (PODS, 9))))
     row = ScoreRow(cluster, Tightest(), cluster.shapes.of(Request(((CPU, 500),))))
     row.refresh()
-    own = row.score, row._tops, row._stale, row.suitable
+    own = kernel.RowArrays(row.score, row._tops, row._stale, row.suitable, row.preference, row._refused, None)
+    same = cluster.nodes, row.shape, None, None, None
     with pytest.raises(ValueError, match="not of one size"):
-        kernel.over(
-            cluster.nodes, row.shape, None, None, None, *own, np.zeros(64, dtype=np.int64), row._refused, None, ()
-        )
+        kernel.over(*same, own._replace(preference=np.zeros(64, dtype=np.int64)), ())
     with pytest.raises(TypeError, match="items of 4 bytes"):
-        kernel.over(
-            cluster.nodes, row.shape, None, None, None, *own, row.preference.astype(np.int32), row._refused, None, ()
-        )
+        kernel.over(*same, own._replace(preference=row.preference.astype(np.int32)), ())
     with pytest.raises(ValueError, match="not of one size"):
-        kernel.over(
-            cluster.nodes, row.shape, None, None, None, *own, row.preference, row._refused, row._refused[:64], ()
-        )
+        kernel.over(*same, own._replace(copies=row._refused[:64]), ())
     short = (np.zeros(64, dtype=np.int32), np.zeros(3, dtype=np.int64))
     with pytest.raises(ValueError, match="not of one size"):
-        kernel.over(
-            cluster.nodes, row.shape, None, None, None, *own, row.preference, row._refused, row._refused, (short,)
-        )
+        kernel.over(*same, own._replace(copies=row._refused), (short,))
     sizes = (cluster.nodes.size,) * 2 + (4 * 101 * 271, 1, 1, 1, 1, 1, 17)
     learned = tuple(np.zeros(size, dtype=np.int64) for size in sizes)
     for at, size in ((0, 64), (2, 271), (3, 2), (8, 16)):

@@ -29,6 +29,10 @@ from tests.kubelet.cpu_machines import (
 )
 
 Machine = tuple[Cpu, ...]
+ACROSS_NUMA, ACROSS_CORES, FULL_CORES = "distribute-cpus-across-numa", "distribute-cpus-across-cores", "full-pcpus-only"
+OPTIONS = st.frozensets(
+    st.sampled_from((ACROSS_NUMA, ACROSS_CORES, FULL_CORES, "align-by-socket", "prefer-align-cpus-by-uncorecache"))
+)
 
 COMMON = [
     # machine, available, count, taken
@@ -181,19 +185,16 @@ def test_on_unequal_cores_a_core_counts_as_free_by_the_average_size() -> None:
 @pytest.mark.parametrize("across_numa", [False, True])
 def test_more_than_there_is(across_numa: bool) -> None:
     with pytest.raises(CpuAssignmentError, match=r"^not enough cpus .*: requested=5, available=4$"):
-        take(CpuTopology(ONE_SOCKET_HT), cpu_set("0,2,4,6"), 5, across_numa=across_numa)
+        take(CpuTopology(ONE_SOCKET_HT), cpu_set("0,2,4,6"), 5, frozenset([ACROSS_NUMA] if across_numa else []))
 
 
 def test_options_decide_which_way_is_taken() -> None:
     topology = CpuTopology(FOUR_NUMA_HT)
     everything = topology.all
-    assert take(topology, everything, 26, across_numa=True) == cpu_set("0-6,10-16,40-45,50-55")
-    assert take(topology, everything, 26, across_numa=True, full_cores=True) == cpu_set("0-6,10-15,40-46,50-55")
-    assert take(topology, everything, 8, across_cores=True) == cpu_set("0-7")
-    assert take(topology, everything, 8, full_cores=True) == cpu_set("0-3,40-43")
-
-
-OPTIONS = ("across_numa", "across_cores", "full_cores", "by_socket", "by_uncore")
+    assert take(topology, everything, 26, frozenset([ACROSS_NUMA])) == cpu_set("0-6,10-16,40-45,50-55")
+    assert take(topology, everything, 26, frozenset([ACROSS_NUMA, FULL_CORES])) == cpu_set("0-6,10-15,40-46,50-55")
+    assert take(topology, everything, 8, frozenset([ACROSS_CORES])) == cpu_set("0-7")
+    assert take(topology, everything, 8, frozenset([FULL_CORES])) == cpu_set("0-3,40-43")
 
 
 @st.composite
@@ -213,23 +214,23 @@ def machines(draw: st.DrawFn) -> Machine:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[CpuTopology, int, int, dict[str, bool]]:
+def requests(draw: st.DrawFn) -> tuple[CpuTopology, int, int, frozenset[str]]:
     cpus = draw(machines())
     topology = CpuTopology(cpus)
     available = draw(st.integers(0, topology.all)) & topology.all
     count = draw(st.integers(0, available.bit_count()))
-    return topology, available, count, {name: draw(st.booleans()) for name in OPTIONS}
+    return topology, available, count, draw(OPTIONS)
 
 
 @given(requests())
 def test_takes_as_many_as_asked_and_only_what_is_available(
-    request: tuple[CpuTopology, int, int, dict[str, bool]],
+    request: tuple[CpuTopology, int, int, frozenset[str]],
 ) -> None:
     topology, available, count, options = request
     try:
-        taken = take(topology, available, count, **options)
+        taken = take(topology, available, count, options)
     except CpuAssignmentError as error:
-        assert options["across_numa"] and "never answer" in str(error), "only the endless loop may refuse"
+        assert ACROSS_NUMA in options and "never answer" in str(error), "only the endless loop may refuse"
         return
     assert taken & ~available == 0
     assert taken.bit_count() == count
@@ -242,12 +243,12 @@ def test_all_cores_at_a_time_are_what_one_after_the_other_is(cpus: Machine, data
     assert topology.lows
     available = data.draw(st.integers(0, topology.all))
     count = data.draw(st.integers(0, topology.all.bit_count()))
-    options = {name: data.draw(st.booleans()) for name in OPTIONS}
+    options = data.draw(OPTIONS)
     minor = data.draw(st.integers(27, 37))
 
     def taken(of: CpuTopology) -> int | str:
         try:
-            return take(of, available, count, **options, minor=minor)
+            return take(of, available, count, options, minor)
         except CpuAssignmentError as error:
             return str(error)
 

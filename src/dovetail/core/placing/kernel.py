@@ -9,7 +9,7 @@ replicas of shared GPUs: those stay with numpy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +38,28 @@ _MOST_GPUS = 64
 """As many of one node as it knows, where it is asked what they are worth."""
 
 
+class RowArrays(NamedTuple):
+    """The arrays of a row (`score_cache.ScoreRow`) that the kernel reads and writes. `tops` are the best scores of the
+    blocks of slots, `stale` where they are to be found again; `copies` is None where nobody has asked for them."""
+
+    score: Scores
+    tops: Scores
+    stale: Mask
+    suitable: Mask
+    preference: Scores
+    refused: NDArray[np.int64]
+    copies: NDArray[np.int64] | None
+
+
 def over(
-    nodes: Nodes, shape: Shape, parts: GpuFractions | None, opened: NDArray[np.int64] | None,
-    worth: Worth | None, score: Scores, tops: Scores, stale: Mask, suitable: Mask, preference: Scores,
-    refused: NDArray[np.int64], copies: NDArray[np.int64] | None, tallies: tuple[tuple[Ids, NDArray[np.int64]], ...],
-) -> Kernel | None:  # fmt: skip
+    nodes: Nodes,
+    shape: Shape,
+    parts: GpuFractions | None,
+    opened: NDArray[np.int64] | None,
+    worth: Worth | None,
+    own: RowArrays,
+    tallies: tuple[tuple[Ids, NDArray[np.int64]], ...],
+) -> Kernel | None:
     """The kernel over these arrays of a row, and what a scoring has learned; None where the shape is not for it. It has
     to be made anew when an array is replaced, or when there are more layouts. `tallies` are the copies added up by
     domain, each with the domains of the slots."""
@@ -51,9 +68,9 @@ def over(
     if not BUILT or shape.wants or shape.stand_ins is not None or replicas:
         return None
     arrays = (
-        shape.need, shape.floor, nodes.free, suitable, preference, score, tops, stale, refused, nodes.book_numbers,
-        nodes.gpu_free_bits, nodes.layout_ids, nodes.gpu_parts, nodes.gpu_whole, None if parts is None else parts.rows,
-        opened, copies,
+        shape.need, shape.floor, nodes.free, own.suitable, own.preference, own.score, own.tops, own.stale, own.refused,
+        nodes.book_numbers, nodes.gpu_free_bits, nodes.layout_ids, nodes.gpu_parts, nodes.gpu_whole,
+        None if parts is None else parts.rows, opened, own.copies,
     )  # fmt: skip
     unknown = links.TOO_FAR if shape.needs_links else PERMILLE
     tables = tuple(_table(nodes, layout_id, shape) for layout_id in range(len(nodes.layouts))) if several else ()

@@ -120,7 +120,6 @@ class ScoreRow:
         if self._made_for != now:
             self._made_for = now
             scored = self._scoring.native(self._cluster) if type(self) is ScoreRow else None
-            own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused, self._copies
             idle = None if self._opening is None else self._opening.idle
             self._kernel = None
             if scored is not None:
@@ -128,7 +127,10 @@ class ScoreRow:
                 if self._tallies_of != fabric.version:
                     self._tallies.clear()
                 tallies = tuple([(fabric.domains(key), tally) for key, tally in self._tallies.items()])
-                self._kernel = kernel.over(nodes, self.shape, self._parts, idle, worth, *own, tallies)
+                own = kernel.RowArrays(
+                    self.score, self._tops, self._stale, self.suitable, self.preference, self._refused, self._copies
+                )
+                self._kernel = kernel.over(nodes, self.shape, self._parts, idle, worth, own, tallies)
         return self._kernel
 
     def best(self) -> int:

@@ -14,22 +14,13 @@ from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR
 
 
 def take(
-    topology: CpuTopology,
-    available: int,
-    count: int,
-    *,
-    across_numa: bool = False,
-    across_cores: bool = False,
-    full_cores: bool = False,
-    by_socket: bool = False,
-    by_uncore: bool = False,
-    minor: int = NEWEST_MINOR,
+    topology: CpuTopology, available: int, count: int, options: frozenset[str] = frozenset(), minor: int = NEWEST_MINOR
 ) -> int:
     """`count` CPUs out of `available`, as a kubelet v1.`minor` takes them under its options (takeByTopology).
 
-    The options are distribute-cpus-across-numa, distribute-cpus-across-cores, full-pcpus-only, align-by-socket and
-    prefer-align-cpus-by-uncorecache. Raises CpuAssignmentError."""
-    if across_numa:
-        group = topology.cpus_per_core if full_cores else 1
-        return take_distributed(topology, available, count, group, across_cores, by_socket, minor)
-    return take_packed(topology, available, count, across_cores, by_uncore, minor)
+    The options are those of `inventory.CPU_OPTIONS`. Raises CpuAssignmentError."""
+    across_cores = "distribute-cpus-across-cores" in options
+    if "distribute-cpus-across-numa" in options:
+        group = topology.cpus_per_core if "full-pcpus-only" in options else 1
+        return take_distributed(topology, available, count, group, across_cores, "align-by-socket" in options, minor)
+    return take_packed(topology, available, count, across_cores, "prefer-align-cpus-by-uncorecache" in options, minor)

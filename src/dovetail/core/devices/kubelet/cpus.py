@@ -42,7 +42,7 @@ def default_reservation(
     if not 0 < count <= topology.all.bit_count():
         raise InventoryError("reserved_cpus", f"{reserved_milli}m cannot be reserved of {len(cpus)} CPUs")
     try:
-        return frozenset(ids_of(_take(topology, options, minor, topology.all, count)))
+        return frozenset(ids_of(take(topology, topology.all, count, options, minor)))
     except CpuAssignmentError as error:
         raise InventoryError("reserved_cpus", f"{reserved_milli}m cannot be reserved: {error}") from None
 
@@ -284,7 +284,7 @@ class Cpus:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             try:
-                cpus = self._known[asked] = _take(self._topology, self._options, self._minor, available, count)
+                cpus = self._known[asked] = take(self._topology, available, count, self._options, self._minor)
             except CpuAssignmentError as error:
                 raise unexpected(str(error)) from None
         return cpus
@@ -306,18 +306,3 @@ class Cpus:
                 "containers"
             )
         return ""
-
-
-def _take(topology: CpuTopology, options: frozenset[str], minor: int, available: int, count: int) -> int:
-    """`take` by the options of a kubelet."""
-    return take(
-        topology,
-        available,
-        count,
-        across_numa="distribute-cpus-across-numa" in options,
-        across_cores="distribute-cpus-across-cores" in options,
-        full_cores="full-pcpus-only" in options,
-        by_socket="align-by-socket" in options,
-        by_uncore="prefer-align-cpus-by-uncorecache" in options,
-        minor=minor,
-    )
