@@ -14,7 +14,8 @@ from dovetail.core.placing.gangs import Group
 from dovetail.core.preemption import search
 from dovetail.core.preemption.candidates import easiest_part
 from dovetail.core.preemption.search import NoPreemption, PreemptionPlan
-from dovetail.core.preemption.victims import Unit, Victims, reclaims, uncovered, weight
+from dovetail.core.preemption.units import Unit, uncovered, weight
+from dovetail.core.preemption.victims import Victims, reclaims
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 from tests.preempting.contests import NOW_MS, POLICY, Contest, random_contest

@@ -34,7 +34,7 @@ def bound(queue: str, *, recorded: bool, uid: str = "a") -> ev.Event:
 
 def holding(state: State) -> dict[str, int]:
     """GPUs by queue, of those that hold some."""
-    found = {name: held.get(GPU, 0) // 1000 for name, held in state.shares.books.allocated.items()}
+    found = {name: held.get(GPU, 0) // 1000 for name, held in state.shares.totals.allocated.items()}
     return {name: gpus for name, gpus in found.items() if gpus}
 
 

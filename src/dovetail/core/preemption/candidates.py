@@ -28,7 +28,7 @@ from dovetail.core.placing.gangs import Group, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.preemption.dry_run import evict
-from dovetail.core.preemption.victims import Unit, uncovered, weight
+from dovetail.core.preemption.units import Unit, uncovered, weight
 
 GPU_COLUMN = Nodes().resources[GPU]
 _LOOKED_AT = 16

@@ -14,13 +14,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
+from dovetail.core.preemption.units import Unit
 from dovetail.core.queues.reclaim import Reclaim
 from dovetail.core.workloads.index import Precedence
-
-if TYPE_CHECKING:
-    from dovetail.core.preemption.victims import Unit
 
 _EXACT = 1024
 """Costs are compared to 2^-10 ms."""

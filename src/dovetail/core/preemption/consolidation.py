@@ -20,7 +20,7 @@ from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import Group, fewest
 from dovetail.core.placing.pods import Scope
 from dovetail.core.preemption.defragmentation import MovePlan, NoPlan, plan
-from dovetail.core.preemption.victims import Unit
+from dovetail.core.preemption.units import Unit
 from dovetail.core.reasons import Sure
 from dovetail.core.reservations.backfill import Reservation
 from dovetail.core.state import State

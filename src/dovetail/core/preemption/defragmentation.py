@@ -24,7 +24,8 @@ from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, s
 from dovetail.core.placing.pods import Placed, Scope
 from dovetail.core.preemption.candidates import Candidates, easiest_part
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes, evict
-from dovetail.core.preemption.victims import Together, Unit, Victims, subgangs, weight
+from dovetail.core.preemption.units import Unit, weight
+from dovetail.core.preemption.victims import Together, Victims, subgangs
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 

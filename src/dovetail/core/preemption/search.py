@@ -28,7 +28,8 @@ from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Placed, Scope
 from dovetail.core.preemption.candidates import GPU_COLUMN, Candidates, easiest_part, whole_again
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes, evict
-from dovetail.core.preemption.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, uncovered, weight
+from dovetail.core.preemption.units import Unit, uncovered, weight
+from dovetail.core.preemption.victims import Together, Victims, amounts_of, lesser, reclaims
 from dovetail.core.queues.reclaim import Reclaim
 from dovetail.core.queues.types import Amounts
 from dovetail.core.state import State
@@ -265,7 +266,7 @@ class _Finding:
     def _level(self, unit: Unit) -> int:
         """How far its queue is from the job's."""
         if unit.queue not in self._levels:
-            self._levels[unit.queue] = Reclaim(self._shares, self._queue, self._wanted).level(unit.queue)
+            self._levels[unit.queue] = self._shares.quota.claim(self._queue, self._wanted).level(unit.queue)
         return self._levels[unit.queue]
 
     def _in_turn(self, units: Iterable[Unit]) -> list[Unit]:
@@ -277,7 +278,7 @@ class _Finding:
     def _permitted(self, units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
         """Those of the units, in order, that may be taken together, and the others."""
         together = Together(self._state, self._victims.spare)
-        claim = Reclaim(self._shares, self._queue, self._wanted)
+        claim = self._shares.quota.claim(self._queue, self._wanted)
         permitted, refused = [], []
         for unit in units:
             may = together.admits(unit)

@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from msgspec import Struct
-
 from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
 from dovetail.core.preemption.cascades import follow, follow_beyond
+from dovetail.core.preemption.units import Unit
 from dovetail.core.queues.reclaim import LONG_SETTLED, Reclaim
 from dovetail.core.queues.shares import Shares
 from dovetail.core.queues.types import Budget
@@ -30,60 +29,10 @@ from dovetail.core.reasons import Sure
 from dovetail.core.state import State
 from dovetail.core.workloads.index import Precedence, WorkloadIndex
 
-_PODS_BITS, _ELASTIC_BITS = 32, 128
 _CHEAP = 10
 """A unit is cheap where what it loses is no more than this part of what it did since it started."""
 _STARTUP_MS = 300_000
 """What a restart is taken to cost where the pod does not say it, when it is asked whether a unit is cheap."""
-
-
-class Unit(Struct, eq=False):
-    """Pods that give way together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
-    `pool` is what it is to spare of (`Victims.spare`), -1 for whole workloads. It holds the units with the numbers
-    `covers`. `settled` and `cheap` are what `queues.reclaim` asks for, `rate_milli` is what it is
-    charged, `preempts` whether its pods may evict others, and `follow_milli_ms` the work that these would lose. `core`
-    is what is left of one that holds others once as many of these as may are gone, by resource class."""
-
-    number: int
-    workload: str
-    queue: str
-    precedence: Precedence
-    uids: tuple[str, ...]
-    slots: tuple[int, ...]
-    lost_milli_ms: int
-    started_ms: int
-    pool: int = -1
-    covers: tuple[int, ...] = ()
-    settled: int = LONG_SETTLED
-    cheap: bool = False
-    rate_milli: int = 0
-    preempts: bool = True
-    follow_milli_ms: int = 0
-    core: dict[str, int] = {}
-
-    @property
-    def elastic(self) -> bool:
-        """Whether the rest of its gang goes on."""
-        return self.pool >= 0
-
-    @property
-    def weight(self) -> int:
-        """What sets of units are compared by, added up: the lost work of whole workloads, with what their jobs evict in
-        turn, then that of what is to spare, then the number of pods."""
-        own = self.lost_milli_ms << (_ELASTIC_BITS if self.pool < 0 else _PODS_BITS)
-        return (self.follow_milli_ms << _ELASTIC_BITS) + own + len(self.uids)
-
-    @property
-    def order(self) -> tuple[bool, int, int, int, int]:
-        """What is to spare and evicts no others first, then the least lost work, then the youngest, then the first."""
-        whole_milli_ms = self.follow_milli_ms if self.elastic else self.follow_milli_ms + self.lost_milli_ms
-        return (
-            bool(whole_milli_ms) or not self.elastic,
-            whole_milli_ms,
-            self.lost_milli_ms,
-            -self.started_ms,
-            self.number,
-        )
 
 
 def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
@@ -356,15 +305,3 @@ def lesser(state: State, queue: str) -> str:
     record = state.shares.tree.queues.get(queue)
     had_more = ", or that had more already," if record is not None and record.least_served_first else ""
     return f"of a lower priority{had_more}"
-
-
-def uncovered(units: Iterable[Unit]) -> list[Unit]:
-    """The units without those that others of them hold."""
-    units = list(units)
-    covered = {number for unit in units for number in unit.covers}
-    return [unit for unit in units if unit.number not in covered]
-
-
-def weight(units: Iterable[Unit]) -> int:
-    """What a set of units is compared by."""
-    return sum(unit.weight for unit in uncovered(units))

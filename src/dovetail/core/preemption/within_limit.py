@@ -22,7 +22,8 @@ from dovetail.core.preemption import search
 from dovetail.core.preemption.candidates import easiest_part
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes
 from dovetail.core.preemption.search import GaveUp, NoPreemption, PreemptionPlan
-from dovetail.core.preemption.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, uncovered
+from dovetail.core.preemption.units import Unit, uncovered
+from dovetail.core.preemption.victims import Together, Victims, amounts_of, lesser, reclaims
 from dovetail.core.state import State
 
 

@@ -115,7 +115,7 @@ class Accounts:
     def _charge_since(self, queue: str, user: str, rate: int, since_ms: int, begun: str = "") -> None:
         if since_ms >= self.now_ms:
             return
-        path = self._tree.path(queue) if queue in self._tree.written else ()
+        path = self._tree.known_path(queue)
         if begun and begun not in path:
             return
         first, from_ms = path.index(begun) if begun else 0, since_ms

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from dovetail.core.queues.accounting import Accounting
+from dovetail.core.queues.accounts import Accounts
 from dovetail.core.queues.division import Claimant, divide
-from dovetail.core.queues.types import DIVIDED, Amounts
-
-if TYPE_CHECKING:
-    from dovetail.core.queues.shares import Shares
+from dovetail.core.queues.pending import PendingPods
+from dovetail.core.queues.rates import ChargeRates
+from dovetail.core.queues.totals import QueueTotals
+from dovetail.core.queues.tree import Tree
+from dovetail.core.queues.types import DIVIDED
 
 _AGAIN_MS = 60_000
 _EXACT = dict.fromkeys(DIVIDED, 1)
@@ -28,8 +30,16 @@ _MILLION = 1_000_000
 
 
 class FairShare:
-    def __init__(self, shares: Shares, history_milli: int) -> None:
-        self._shares = shares
+    def __init__(
+        self, tree: Tree, accounts: Accounts, accounting: Accounting, rates: ChargeRates, totals: QueueTotals,
+        pending: PendingPods, history_milli: int,
+    ) -> None:  # fmt: skip
+        self._tree = tree
+        self._accounts = accounts
+        self._accounting = accounting
+        self._rates = rates
+        self._totals = totals
+        self._pending = pending
         self._history_milli = history_milli
         self._due: dict[str, dict[str, int]] | None = None
         self._exact: dict[str, dict[str, int]] | None = None
@@ -37,8 +47,6 @@ class FairShare:
         self._lasting: dict[str, dict[str, int]] | None = None
         """The same without history."""
         self._divided_ms = 0
-        self._moved: dict[tuple[str, str], int] = {}
-        """How much more each queue holds and waits for, of each class, than when it was last divided."""
         self._last: dict[str, dict[str, int]] = {}
         self._version = 0
 
@@ -54,21 +62,6 @@ class FairShare:
     def changed(self) -> None:
         """What there is, or how it is to be divided, has changed."""
         self._due = self._exact = self._lasting = None
-
-    def moved(self, queue: str, amounts: Amounts, times: int) -> None:
-        """The queue holds or waits for so much more. Where that is taken back until it is asked, nothing changes."""
-        if self._due is None:
-            # It is divided anew anyway.
-            return
-        moved = self._moved
-        for name, amount in amounts:
-            if name in DIVIDED:
-                key = queue, name
-                left = moved.get(key, 0) + times * amount
-                if left:
-                    moved[key] = left
-                else:
-                    moved.pop(key, None)
 
     def of(self, queue: str) -> Mapping[str, int]:
         """What the queue is due, by class, in whole GPUs."""
@@ -89,12 +82,12 @@ class FairShare:
         return self._lasting.get(queue, {})
 
     def _divided(self) -> dict[str, dict[str, int]]:
-        self._shares.enter_waits()
-        now_ms = self._shares.now_ms
-        if self._due is None or self._moved or now_ms - self._divided_ms >= _AGAIN_MS:
+        self._pending.enter()
+        now_ms = self._accounts.now_ms
+        if self._due is None or self._totals.moved or now_ms - self._divided_ms >= _AGAIN_MS:
             self._due, self._exact, self._lasting = self._divide(DIVIDED, self._history_milli), None, None
             self._divided_ms = now_ms
-            self._moved.clear()
+            self._totals.moved.clear()
         return self._due
 
     def drifted(self) -> bool:
@@ -109,39 +102,39 @@ class FairShare:
     @contextmanager
     def looked_at(self) -> Iterator[None]:
         """Who only looks must not change when it is divided next."""
-        self._shares.enter_waits()
-        before = self._due, self._exact, self._lasting, self._divided_ms, dict(self._moved), self._last, self._version
+        self._pending.enter()
+        moved = dict(self._totals.moved)
+        before = self._due, self._exact, self._lasting, self._divided_ms, self._last, self._version
         try:
             yield
         finally:
-            (
-                self._due, self._exact, self._lasting, self._divided_ms, self._moved, self._last, self._version,
-            ) = before  # fmt: skip
+            self._due, self._exact, self._lasting, self._divided_ms, self._last, self._version = before
+            self._totals.moved = moved
 
     def owed(self, name: str) -> bool:
         """Whether the queue has used less than its weight gives it of what its parent is due."""
-        parent_ppm = max(1, self.part_ppm(self._shares.tree.queues[name].parent))
-        used_ppm = self._shares.accounts.share_ppm(name, self._shares.whole) * _MILLION // parent_ppm
+        parent_ppm = max(1, self.part_ppm(self._tree.queues[name].parent))
+        used_ppm = self._accounts.share_ppm(name, self._rates.whole) * _MILLION // parent_ppm
         return used_ppm < self.weight_ppm(name)
 
     def part_ppm(self, name: str) -> int:
         """The part of the cluster that a queue is due by weight alone, in millionths; all of it for ""."""
         part = _MILLION
-        for above in self._shares.path(name):
+        for above in self._tree.known_path(name):
             part = part * self.weight_ppm(above) // _MILLION
         return part
 
     def weight_ppm(self, name: str) -> int:
         """The weight of a queue among its siblings, in millionths."""
-        tree = self._shares.tree
+        tree = self._tree
         queue = tree.queues[name]
         total = sum(max(0, tree.queues[other].weight) for other in tree.children(queue.parent))
         return max(0, queue.weight) * _MILLION // total if total else 0
 
     def _divide(self, grains: Mapping[str, int], history_milli: int) -> dict[str, dict[str, int]]:
-        shares, tree = self._shares, self._shares.tree
+        tree = self._tree
         due: dict[str, dict[str, int]] = {}
-        capacity, others, usage = shares.accounting.capacity(), shares.others(), self._usage()
+        capacity, others, usage = self._accounting.capacity(), self._totals.strangers, self._usage()
         for parent in ("", *tree.in_order()):
             names = [name for name in tree.children(parent) if tree.problem(name) is None]
             for resource, grain in grains.items() if names else ():
@@ -157,16 +150,15 @@ class FairShare:
     def _usage(self) -> dict[str, int]:
         """What each queue used, in millionths of what its parent is due by weight: who used just its part has used its
         weight among its siblings."""
-        shares, queues = self._shares, self._shares.tree.queues
+        queues, share_ppm, whole = self._tree.queues, self._accounts.share_ppm, self._rates.whole
         if len(queues) == 1:
             return {}
         parents = {name: max(1, self.part_ppm(queue.parent)) for name, queue in queues.items()}
-        share_ppm = shares.accounts.share_ppm
-        return {name: share_ppm(name, shares.whole) * _MILLION // part_ppm for name, part_ppm in parents.items()}
+        return {name: share_ppm(name, whole) * _MILLION // part_ppm for name, part_ppm in parents.items()}
 
     def _claimant(self, name: str, resource: str, usage_ppm: int) -> Claimant:
-        shares, queue = self._shares, self._shares.tree.queues[name]
-        request = shares.allocated(name).get(resource, 0) + shares.pending(name).get(resource, 0)
+        queue = self._tree.queues[name]
+        request = self._totals.held(name).get(resource, 0) + self._pending.of(name).get(resource, 0)
         return Claimant(
             name, dict(queue.guarantee).get(resource, 0), dict(queue.limit).get(resource), queue.weight, request,
             usage_ppm, queue.priority, queue.created_ms,

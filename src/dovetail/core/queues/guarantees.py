@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.queues.division import Claimant, divide
-from dovetail.core.queues.types import GPU, MODEL_PREFIX, Queue
+from dovetail.core.queues.types import GPU, GPU_CLASSES, MODEL_PREFIX, Amounts, Queue
 
 Given = dict[str, int]
 """By resource class."""
@@ -70,6 +70,19 @@ def guarantees(queues: Mapping[str, Queue], order: Sequence[str], children: Mapp
             for child, amount in _parts(queues, claims, bound, _grain(resource)).items():
                 given[child][resource] = amount
     return Guarantees(given, tuple(scaled))
+
+
+def within(
+    guarantee: Amounts, held: Mapping[str, int], more: Mapping[str, int], less: Mapping[str, int] | None = None
+) -> bool:  # fmt: skip
+    """Whether a queue that holds this stays within its guarantee with so much more, and so much `less` of what it
+    holds, in every class that the guarantee names. A guarantee that names no class of GPUs guarantees nothing to a job
+    with GPUs."""
+    named = {resource: amount for resource, amount in guarantee if more.get(resource, 0)}
+    if not named or (more.get(GPU, 0) and GPU_CLASSES.isdisjoint(named)):
+        return False
+    gone = less or {}
+    return all(held.get(r, 0) - gone.get(r, 0) + more[r] <= amount for r, amount in named.items())
 
 
 def _written(queue: Queue, below: Iterable[Given]) -> Given:

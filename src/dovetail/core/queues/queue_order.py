@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose turn it is: at each level of the tree the queue that comes first of those in which somebody waits.
 
-Rules: queues are compared by `Entitlements.key` with what their own first job wants, equal ones by age. In a queue that
+Rules: queues are compared by `Quota.key` with what their own first job wants, equal ones by age. In a queue that
 tells its users apart, the one who used least comes first; they stand in a heap, as there may be many. Jobs whose queue
 does not exist or holds no jobs come first of all: they only have to be told so. Answers are kept until something about
 the queue changes.

@@ -6,19 +6,30 @@ Rules: guarantees and limits always win over history. Every question is about so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from dovetail.core.queues.accounts import Accounts
+from dovetail.core.queues.fair_share import FairShare
+from dovetail.core.queues.guarantees import within
+from dovetail.core.queues.rates import ChargeRates
 from dovetail.core.queues.reclaim import Reclaim
-from dovetail.core.queues.types import DIVIDED, GPU, GPU_CLASSES
-
-if TYPE_CHECKING:
-    from dovetail.core.queues.shares import Shares
+from dovetail.core.queues.totals import QueueTotals
+from dovetail.core.queues.tree import Tree
+from dovetail.core.queues.types import DIVIDED, GPU
 
 
 class Quota:
-    def __init__(self, shares: Shares) -> None:
-        self._shares = shares
+    def __init__(
+        self, tree: Tree, accounts: Accounts, rates: ChargeRates, totals: QueueTotals, fair_share: FairShare,
+        pledged: Callable[[], Mapping[str, Mapping[str, int]]],
+    ) -> None:  # fmt: skip
+        """pledged: what queues will hold more, or less, once everybody has given way who was told to."""
+        self._tree = tree
+        self._accounts = accounts
+        self._rates = rates
+        self._totals = totals
+        self._fair_share = fair_share
+        self._pledged = pledged
         self._limited: dict[str, bool] = {}
 
     def changed(self) -> None:
@@ -29,8 +40,8 @@ class Quota:
         """Whether there is anything that pods of the queue could go beyond."""
         limited = self._limited.get(queue)
         if limited is None:
-            told_ms = self._shares.accounts.told_ms
-            limited = any(self._shares.tree.queues[name].limit or name in told_ms for name in self._shares.path(queue))
+            told_ms = self._accounts.told_ms
+            limited = any(self._tree.queues[name].limit or name in told_ms for name in self._tree.known_path(queue))
             self._limited[queue] = limited
         return limited
 
@@ -39,10 +50,10 @@ class Quota:
     ) -> tuple[str, str, int, int] | None:
         """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit. What is
         `promised` to others, by queue and class, counts as held: it is freed for them."""
-        for name in self._shares.path(queue):
-            held = self._shares.allocated(name)
+        for name in self._tree.known_path(queue):
+            held = self._totals.held(name)
             kept = promised.get(name) if promised else None
-            for resource, most in self._shares.tree.queues[name].limit:
+            for resource, most in self._tree.queues[name].limit:
                 wanted = more.get(resource, 0)
                 has = held.get(resource, 0) + (kept.get(resource, 0) if kept else 0)
                 if wanted and has + wanted > most:
@@ -55,9 +66,9 @@ class Quota:
         """By how much each limit on the way up would be broken, by queue and class, for those that would be, once what
         is `pledged` to others has come true."""
         found = []
-        for name in self._shares.path(queue):
-            held, soon = self._shares.allocated(name), pledged.get(name, {})
-            limit = self._shares.tree.queues[name].limit
+        for name in self._tree.known_path(queue):
+            held, soon = self._totals.held(name), pledged.get(name, {})
+            limit = self._tree.queues[name].limit
             over = {r: held.get(r, 0) + soon.get(r, 0) + more[r] - most for r, most in limit if more.get(r, 0)}
             if over := {resource: amount for resource, amount in over.items() if amount > 0}:
                 found.append((name, over))
@@ -66,12 +77,12 @@ class Quota:
     def beyond_guarantee(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
         """As `beyond_limit`, for what must not be preempted: it has to stay within the guarantees. A queue that nobody
         wrote guarantees whatever there is; one above the leaf that names no guarantee leaves it to those below."""
-        for name in self._shares.path(queue):
-            record = self._shares.tree.queues[name]
+        for name in self._tree.known_path(queue):
+            record = self._tree.queues[name]
             guarantee = dict(record.guarantee)
-            if name not in self._shares.accounts.told_ms or (not guarantee and name != queue):
+            if name not in self._accounts.told_ms or (not guarantee and name != queue):
                 continue
-            held = self._shares.books.fixed.get(name, {})
+            held = self._totals.fixed.get(name, {})
             for resource in guarantee or DIVIDED:
                 wanted = more.get(resource, 0)
                 if wanted and held.get(resource, 0) + wanted > guarantee.get(resource, 0):
@@ -81,45 +92,34 @@ class Quota:
     def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
         """0 where the queue stays within its guarantee with so much more, 1 where within what is due, or where it is
         its turn with a job that is larger than that, else 2."""
-        if self.guaranteed(queue, more):
+        if within(self._tree.queues[queue].guarantee, self._totals.held(queue), more):
             return 0
         beyond = self._beyond_due(queue, more)
         return 2 if beyond and not self._turn(queue, beyond) else 1
 
-    def guaranteed(self, queue: str, more: Mapping[str, int], less: Mapping[str, int] | None = None) -> bool:
-        """Whether the queue stays within its guarantee with so much more, and so much `less` of what it holds, in every
-        class that the guarantee names. A guarantee that names no class of GPUs guarantees nothing to a job with GPUs.
-        """
-        held, guarantee = self._shares.allocated(queue), self._shares.tree.queues[queue].guarantee
-        named = {resource: amount for resource, amount in guarantee if more.get(resource, 0)}
-        if not named or (more.get(GPU, 0) and GPU_CLASSES.isdisjoint(named)):
-            return False
-        gone = less or {}
-        return all(held.get(r, 0) - gone.get(r, 0) + more[r] <= amount for r, amount in named.items())
-
     def _beyond_due(self, queue: str, more: Mapping[str, int]) -> list[str]:
         """The classes of which the queue would have more than is due to it."""
-        held, due = self._shares.allocated(queue), self._shares.due(queue)
+        held, due = self._totals.held(queue), self._fair_share.of(queue)
         return [r for r in DIVIDED if more.get(r) and held.get(r, 0) + more[r] > due.get(r, 0)]
 
     def _turn(self, queue: str, beyond: Iterable[str]) -> bool:
         """Whether a job counts as due that is larger, in these classes, than all that is due to the queue: where it
         holds nothing else and has used less than its part. So such jobs have their turns in time."""
-        held = self._shares.allocated(queue)
-        return not any(held.get(resource, 0) for resource in beyond) and self._shares.fair_share.owed(queue)
+        held = self._totals.held(queue)
+        return not any(held.get(resource, 0) for resource in beyond) and self._fair_share.owed(queue)
 
     def within_guarantee(self, queue: str, more: Mapping[str, int]) -> bool:
         """Whether all queues on the way up stay within their guarantees, of those that name one."""
-        path = self._shares.path(queue)
-        guaranteed = [name for name in path if self._shares.tree.queues[name].guarantee]
+        path = self._tree.known_path(queue)
+        guaranteed = [name for name in path if self._tree.queues[name].guarantee]
         return bool(guaranteed) and all(self.standing_class(name, more) == 0 for name in guaranteed)
 
     def outranks(self, queue: str, more: Mapping[str, int], other: str, others_more: Mapping[str, int]) -> bool:
         """Whether it is the turn of a job that is larger than all that is due to its queue, and than another one that
         is beyond what is due to its own: where their queues part in the tree, and below that."""
-        if self._shares.rates.of(tuple(more.items())) <= self._shares.rates.of(tuple(others_more.items())):
+        if self._rates.of(tuple(more.items())) <= self._rates.of(tuple(others_more.items())):
             return False
-        path, others = self._shares.path(queue), self._shares.path(other)
+        path, others = self._tree.known_path(queue), self._tree.known_path(other)
         mine, theirs = [name for name in path if name not in others], [name for name in others if name not in path]
         beyond = {name: found for name in mine if (found := self._beyond_due(name, more))}
         if not beyond or not all(self._turn(name, found) for name, found in beyond.items()):
@@ -128,8 +128,8 @@ class Quota:
 
     def key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
         """The place of a queue among its siblings if so much more is to be placed next: the least comes first."""
-        record = self._shares.tree.queues[queue]
-        used = self._shares.accounts.ratio(queue)
+        record = self._tree.queues[queue]
+        used = self._accounts.ratio(queue)
         return self.standing_class(queue, more), -record.priority, used, record.created_ms
 
     def claim_back(
@@ -137,14 +137,18 @@ class Quota:
     ) -> Reclaim | None:  # fmt: skip
         """What a queue may take from others for so much more, once it has so much `less` of what it holds; None where
         that is not due to it."""
-        claim = Reclaim(self._shares, queue, amounts)
+        claim = self.claim(queue, amounts)
         if less:
             claim.count(queue, less)
         return None if claim.hopeless else claim
 
+    def claim(self, queue: str, amounts: Mapping[str, int]) -> Reclaim:
+        """As `claim_back`, whether anything is due to the queue or not."""
+        return Reclaim(self._tree, self._totals, self._fair_share, self._pledged(), queue, amounts)
+
     def owes(self, queue: str) -> bool:
         """Whether a queue holds more than is due to it: of GPUs, where it holds some, else of anything."""
-        held, due = self._shares.allocated(queue), self._shares.fair_share.exact(queue)
+        held, due = self._totals.held(queue), self._fair_share.exact(queue)
         return any(held.get(r, 0) > due.get(r, 0) for r in ((GPU,) if held.get(GPU, 0) else DIVIDED))
 
     def debtors(
@@ -152,14 +156,14 @@ class Quota:
     ) -> Iterator[str]:  # fmt: skip
         """The queues from which this one may take something back for so much more, once it has so much `less`: from the
         nearest ones on, as what is taken of these is taken from those above both, too."""
-        if not self._shares.others_hold(queue) or (claim := self.claim_back(queue, amounts, less)) is None:
+        if not self._totals.others_hold(queue) or (claim := self.claim_back(queue, amounts, less)) is None:
             return
         levels: dict[int, list[str]] = {}
-        for name, pods in self._shares.books.priorities.items():
+        for name, pods in self._totals.priorities.items():
             if pods:
                 levels.setdefault(claim.level(name), []).append(name)
         for level in sorted(levels):
             found = [name for name in levels[level] if claim.takes(name, {})]
             yield from found
             for name in found:
-                claim.count(name, self._shares.allocated(name))
+                claim.count(name, self._totals.held(name))

@@ -14,10 +14,10 @@ With `due` the exact amount that a queue is due, `after` is what the job's queue
    more left to do than they lose as far as that is known, and of which at least half is excess, if
 
    - `after < excess`, and the unit is `cheap`: it loses at most a tenth of what it did since it started; or
-   - it settles things, by what is due now and by what is due with history left out (`Dues.lasting`): both queues end up
-     where they should be, `after <= 0 <= rest` (a job of several GPUs may be off by an eighth), or the job's queue gets
-     less than a whole GPU beyond its due and `after < excess`, `rest > 0`, or it holds nothing and `after <= 0`: from a
-     unit n times as large as the job once it ran for n times the least run time.
+   - it settles things, by what is due now and by what is due with history left out (`FairShare.lasting`): both queues
+     end up where they should be, `after <= 0 <= rest` (a job of several GPUs may be off by an eighth), or the job's
+     queue gets less than a whole GPU beyond its due and `after < excess`, `rest > 0`, or it holds nothing and
+     `after <= 0`: from a unit n times as large as the job once it ran for n times the least run time.
 
    A job that is larger than all that its queue is due takes only cheap units, and only while its queue holds nothing.
 
@@ -32,12 +32,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
+from dovetail.core.queues.fair_share import FairShare
+from dovetail.core.queues.guarantees import within
+from dovetail.core.queues.totals import QueueTotals
+from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import DIVIDED, GPU
-
-if TYPE_CHECKING:
-    from dovetail.core.queues.shares import Shares
 
 _NOTHING: Mapping[str, int] = {}
 LONG_SETTLED = 1024
@@ -54,14 +54,20 @@ class ReclaimRight(IntEnum):
 
 
 class Reclaim:
-    def __init__(self, shares: Shares, queue: str, amounts: Mapping[str, int]) -> None:
-        self._shares = shares
-        self._path = shares.path(queue)
+    def __init__(
+        self, tree: Tree, totals: QueueTotals, fair_share: FairShare, pledged: Mapping[str, Mapping[str, int]],
+        queue: str, amounts: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        """pledged: what queues will hold more, or less, once everybody has given way who was told to."""
+        self._tree = tree
+        self._totals = totals
+        self._fair_share = fair_share
+        self._path = tree.known_path(queue)
         self._amounts = amounts
         self._wanted = [resource for resource in DIVIDED if amounts.get(resource, 0)]
         self._taken: dict[str, dict[str, int]] = {}
         """What was taken of each queue, and of those above it."""
-        self._pledged = shares.pledged()
+        self._pledged = pledged
         self._rights = [self._right(name) for name in self._path]
 
     @property
@@ -78,7 +84,7 @@ class Reclaim:
 
     def level(self, queue: str) -> int:
         """How far up a queue parts from the job's: its siblings are at 0. -1 where they never part."""
-        level = self._parting(queue, [name for name in self._shares.path(queue) if name not in self._path])
+        level = self._parting(queue, [name for name in self._tree.known_path(queue) if name not in self._path])
         return -1 if level is None else level
 
     def takes(
@@ -87,7 +93,7 @@ class Reclaim:
     ) -> bool:  # fmt: skip
         """Whether a unit of the queue with these amounts may be taken, of which the `pieces` could be taken one by one.
         If so, it counts as taken. Without amounts: whether there can be any."""
-        theirs = [name for name in self._shares.path(queue) if name not in self._path]
+        theirs = [name for name in self._tree.known_path(queue) if name not in self._path]
         level = self._parting(queue, theirs)
         if level is None:
             return False
@@ -116,7 +122,7 @@ class Reclaim:
 
     def count(self, queue: str, amounts: Mapping[str, int]) -> None:
         """So much counts as taken of the queue, and of those above it."""
-        names = self._shares.path(queue)
+        names = self._tree.known_path(queue)
         for name in names:
             taken = self._taken.setdefault(name, {})
             for resource, amount in amounts.items():
@@ -129,7 +135,7 @@ class Reclaim:
         """Where on the job's path its side begins; None where they never part."""
         if not theirs or queue == self._path[0]:
             return None
-        queues = self._shares.tree.queues
+        queues = self._tree.queues
         parent = queues[theirs[-1]].parent
         return next((level for level, name in enumerate(self._path) if queues[name].parent == parent), None)
 
@@ -147,9 +153,9 @@ class Reclaim:
         pledged, taken = self._pledged.get(name, {}), self._taken.get(name, {})
         more = {resource: amount + pledged.get(resource, 0) for resource, amount in self._amounts.items()}
         less = {resource: min(amount, self._amounts.get(resource, 0)) for resource, amount in taken.items()}
-        if self._shares.quota.guaranteed(name, more, less):
+        if within(self._tree.queues[name].guarantee, self._totals.held(name), more, less):
             return ReclaimRight.GUARANTEED
-        exact = self._shares.fair_share.exact
+        exact = self._fair_share.exact
         beyond = [r for r in self._wanted if self._after(name, r, exact) > max(self._slack(r), DIVIDED[r] - 1)]
         if not beyond:
             return ReclaimRight.DUE
@@ -173,19 +179,19 @@ class Reclaim:
 
     def _left(self, name: str, resource: str) -> int:
         """What a queue holds, and others of it have been promised, without what was taken already."""
-        held, pledged = self._shares.allocated(name), self._pledged.get(name, {})
+        held, pledged = self._totals.held(name), self._pledged.get(name, {})
         return held.get(resource, 0) + pledged.get(resource, 0) - self._taken.get(name, {}).get(resource, 0)
 
     def _kept(self, name: str, judged: list[str], pieces: Mapping[str, int]) -> bool:
         """Whether the queue keeps what it holds of these classes, being within its guarantee without the pieces."""
-        guarantee = dict(self._shares.tree.queues[name].guarantee)
+        guarantee = dict(self._tree.queues[name].guarantee)
         named = [resource for resource in judged if resource in guarantee]
         return bool(named) and all(self._left(name, r) - pieces.get(r, 0) <= guarantee[r] for r in named)
 
     def _beyond_guarantee(self, name: str, judged: list[str], pieces: Mapping[str, int]) -> bool:
         """Whether the queue holds more than it has guaranteed even without the pieces, of the classes that its
         guarantee names, if any."""
-        guarantee = dict(self._shares.tree.queues[name].guarantee)
+        guarantee = dict(self._tree.queues[name].guarantee)
         named = [resource for resource in judged if resource in guarantee] or judged
         return any(self._left(name, r) - pieces.get(r, 0) > guarantee.get(r, 0) for r in named)
 
@@ -193,7 +199,7 @@ class Reclaim:
         self, mine: str, name: str, resource: str, amount: int, pieces: int, settled: int, cheap: bool, turn: bool
     ) -> bool:  # fmt: skip
         """Whether both queues are better served once the job runs and the unit does not (rule 3)."""
-        dues, core = self._shares.fair_share, amount - pieces
+        dues, core = self._fair_share, amount - pieces
         after = self._after(mine, resource, dues.exact)
         excess = self._left(name, resource) - dues.exact(name).get(resource, 0)
         rest = excess - pieces

@@ -3,32 +3,30 @@
 
 Rules: a placed pod of ours counts for its queue and for all above it, from the moment when it is placed until it is
 gone, and is charged for that (`rates`). What is due is divided level by level, by what everybody holds and waits for;
-pods of others are taken off what there is first. What follows from that for a queue is in `entitlements`.
+pods of others are taken off what there is first. What follows from that for a queue is in `quota`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
-from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
-from dovetail.core.queues import status
 from dovetail.core.queues.accounting import Accounting
 from dovetail.core.queues.accounts import Accounts, Line
 from dovetail.core.queues.attained import Attained
 from dovetail.core.queues.fair_share import FairShare
+from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.quota import Quota
 from dovetail.core.queues.rates import ChargeRates
-from dovetail.core.queues.totals import QueueTotals, add
+from dovetail.core.queues.status import QueueStanding, Standings
+from dovetail.core.queues.totals import QueueTotals
 from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL, Amounts, History, Queue
 from dovetail.core.workloads.index import Precedence, WorkloadIndex, startable
@@ -42,57 +40,39 @@ class _Held(Struct):
     rate: int
 
 
-class _Awaited:
-    """So many pods that wait in a queue and are counted alike. The books know of `entered`; `moved` where that may be
-    another number."""
-
-    __slots__ = ("amounts", "entered", "moved", "pods", "queue", "shape")
-
-    def __init__(self, queue: str, shape: Shape, amounts: Amounts) -> None:
-        self.queue = queue
-        self.shape = shape
-        self.amounts = amounts
-        self.pods = 0
-        self.entered = 0
-        self.moved = False
-
-
 class Shares:
     def __init__(self, cluster: Cluster, workload_index: WorkloadIndex, policy: Policy) -> None:
+        self._cluster = cluster
+        self._workload_index = workload_index
         self.tree = Tree()
         self.accounts = Accounts(self.tree)
         self.attained = Attained()
         self.accounting = Accounting(cluster)
-        self.fair_share = FairShare(self, policy.history_milli)
-        self.quota = Quota(self)
+        self.rates = ChargeRates(policy.model_milli)
+        self.totals = QueueTotals(self.tree)
+        self.pending_pods = PendingPods(cluster, self.accounting, self.totals)
+        self.fair_share = FairShare(
+            self.tree, self.accounts, self.accounting, self.rates, self.totals, self.pending_pods, policy.history_milli
+        )
         self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
         """Who is first of those that wait in each queue and below it, and how many they are."""
         self.pledged: Callable[[], Mapping[str, Mapping[str, int]]] = dict
         """What queues will hold more, or less, once everybody has given way who was told to."""
-        self._cluster = cluster
-        self._workload_index = workload_index
-        self.rates = ChargeRates(policy.model_milli)
-        self.books = QueueTotals(self.path)
+        self.quota = Quota(self.tree, self.accounts, self.rates, self.totals, self.fair_share, lambda: self.pledged())
+        self._standings = Standings(
+            self.tree, self.accounts, self.attained, self.accounting, self.rates, self.totals, self.pending_pods,
+            self.fair_share,
+        )  # fmt: skip
         self._held: dict[str, _Held] = {}
         self._alike: dict[tuple[int, Amounts], _Held] = {}
         """What pods of a kind (`WorkloadIndex.kinds`) are counted as that have these amounts, since queues last
         changed."""
-        self._waiting: dict[str, _Awaited] = {}
-        self._awaited: dict[tuple[str, int], _Awaited] = {}
-        self._moved: list[_Awaited] = []
-        """Those of which the books may not know all: most pods that come are placed at once, before anybody asks."""
-        self._awaited_version = 0
         self._rights: dict[tuple[str, str], bool] = {}
         """Which queues (and namespaces) it was asked about, since queues or namespaces last changed."""
 
     @property
     def now_ms(self) -> int:
         return self.accounts.now_ms
-
-    @property
-    def whole(self) -> int:
-        """What the whole cluster would be charged."""
-        return self.rates.whole
 
     # What is told.
 
@@ -144,11 +124,11 @@ class Shares:
 
     def _recount(self, change: Callable[[], object] = lambda: None) -> None:
         """Count every pod anew after a change to what queues there are."""
-        uids = [*self._held, *self._waiting]
+        uids = [*self._held, *self.pending_pods.uids()]
         for uid in list(self._held):
             self._release(uid, self._held[uid])
-        self._unwait(list(self._waiting))
-        self.enter_waits()
+        self.pending_pods.remove(self.pending_pods.uids())
+        self.pending_pods.enter()
         change()
         self._rights.clear()
         for uid in uids:
@@ -203,7 +183,10 @@ class Shares:
             if held is not None:
                 self._release(uid, held)
             self.attained.end(uid, self.now_ms)
-            self._wait(uid, known if known is not None and startable(known) else None)
+            if known is not None and startable(known):
+                self.pending_pods.put(known, self.queue_of(known))
+            else:
+                self.pending_pods.remove([uid])
             return
         kind = self._kind(known, self.accounting.held(placement))
         if held is None or held.kind != kind:
@@ -215,7 +198,7 @@ class Shares:
                 self.accounts.charge_late(*kind[:2], new.rate, self._since(uid))
         if not self._attain([uid], self._held[uid]):
             self.attained.forget(uid)
-        self._unwait([uid])
+        self.pending_pods.remove([uid])
 
     def placed(self, placements: Sequence[Placement]) -> None:
         """These pods, which waited, were placed."""
@@ -242,7 +225,7 @@ class Shares:
                 held = self._alike[key] = _Held(kind, self.rates.of(key[1]))
             self._hold(some, held)
             self._attain(some, held)
-        self._unwait(uids)
+        self.pending_pods.remove(uids)
 
     def _kind(self, pod: Pod, amounts: Amounts) -> tuple[str, str, int, Amounts, bool]:
         """What a placed pod (as it is known now) is counted by."""
@@ -261,7 +244,7 @@ class Shares:
     def advance(self, now_ms: int) -> None:
         """Time passes."""
         if now_ms != self.now_ms:
-            self.enter_waits()
+            self.pending_pods.enter()
         self.accounts.advance(now_ms)
         self.attained.tidy()
         self._follow_capacity()
@@ -281,8 +264,7 @@ class Shares:
                 # While all are counted anew some are not held yet.
                 if uid in self._held:
                     self._attain([uid], self._held[uid])
-        if self._awaited_version != self.accounting.demand.version:
-            self._wait_again()
+        self.pending_pods.follow_demand()
         moved, self.accounting.moved = self.accounting.moved, []
         for uid in [uid for slot in moved for uid in self._cluster.on_slot.get(slot, ()) if uid in self._held]:
             # The model of the node, or the memory of its GPUs, is another one now.
@@ -300,11 +282,10 @@ class Shares:
 
     def _enter(self, held: _Held, times: int) -> None:
         queue, user, priority, amounts, fixed = held.kind
-        self.books.hold(queue, priority, amounts, fixed, times)
+        self.totals.hold(queue, priority, amounts, fixed, times)
         if not queue:
             self.fair_share.changed()
             return
-        self.fair_share.moved(queue, amounts, times)
         self.accounts.change(queue, user, times * held.rate)
 
     def _attain(self, uids: Iterable[str], held: _Held) -> bool:
@@ -318,69 +299,6 @@ class Shares:
             since_ms = self.now_ms if since_ms is None else min(since_ms, self.now_ms)
             self.attained.put(uid, held.kind[0], self._workload_index.job_of(pod), held.rate, since_ms)
         return True
-
-    def _wait(self, uid: str, pod: Pod | None) -> None:
-        waits = self._awaited_by(pod) if pod is not None else None
-        if self._waiting.get(uid) is not waits:
-            self._unwait([uid])
-            if waits is not None:
-                self._waiting[uid] = waits
-                self._wait_for(waits, 1)
-
-    def _awaited_by(self, pod: Pod) -> _Awaited:
-        queue, shape = self.queue_of(pod), self._counted_as(pod)
-        waits = self._awaited.get((queue, shape.id))
-        if waits is None:
-            waits = self._awaited[queue, shape.id] = _Awaited(queue, shape, self.accounting.demand.wanted(shape))
-        return waits
-
-    def _unwait(self, uids: Iterable[str]) -> None:
-        last: _Awaited | None = None
-        times = 0
-        for uid in uids:
-            waits = self._waiting.pop(uid, None)
-            if waits is None:
-                continue
-            if last is not None and waits is not last:
-                self._wait_for(last, -times)
-                times = 0
-            last = waits
-            times += 1
-        if last is not None:
-            self._wait_for(last, -times)
-
-    def _wait_for(self, waits: _Awaited, times: int) -> None:
-        waits.pods += times
-        if not waits.moved:
-            waits.moved = True
-            self._moved.append(waits)
-
-    def enter_waits(self) -> None:
-        """Enter in the books who waits: before they are asked, before queues change, and when time has passed."""
-        for waits in self._moved:
-            waits.moved = False
-            times = waits.pods - waits.entered
-            if times:
-                self._enter_wait(waits, waits.amounts, times)
-            waits.entered = waits.pods
-            if not waits.pods:
-                del self._awaited[waits.queue, waits.shape.id]
-        self._moved.clear()
-
-    def _enter_wait(self, waits: _Awaited, amounts: Amounts, times: int) -> None:
-        self.fair_share.moved(waits.queue, amounts, times)
-        self.books.wait(waits.queue, amounts, times)
-
-    def _wait_again(self) -> None:
-        """What is waited for may be counted with other amounts now: there are other nodes."""
-        self.enter_waits()
-        self._awaited_version = self.accounting.demand.version
-        for waits in list(self._awaited.values()):
-            amounts = self.accounting.demand.wanted(waits.shape)
-            if amounts != waits.amounts:
-                self._enter_wait(waits, waits.amounts, -waits.pods)
-                self._enter_wait(waits, amounts, waits.pods)
-                waits.amounts = amounts
 
     def _since(self, uid: str) -> int:
         """Since when a bound pod runs; now for one that is being bound."""
@@ -432,25 +350,7 @@ class Shares:
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
         """What pods that wait will be counted with at least, by the nodes as they were when time was last told."""
-        found: dict[str, int] = {}
-        pods = list(pods)
-        shapes = (
-            list(map(self._counted_as, pods))
-            if any(pod.device_claims for pod in pods)
-            else self._cluster.shapes_of(pods)
-        )
-        for _, alike in groupby(shapes, attrgetter("id")):
-            some = list(alike)
-            add(found, self.accounting.demand.wanted(some[0]), len(some))
-        return found
-
-    def _counted_as(self, pod: Pod) -> Shape:
-        """What a pod that waits is counted as: of its claims with those that will count for it."""
-        if not pod.device_claims:
-            return self._cluster.shape_with(pod, ())
-        counted = self.accounting.counted_for
-        specs = self._cluster.claims.specs(pod)
-        return self._cluster.shape_with(pod, tuple([s for key, s in specs if counted.get(key, pod.uid) == pod.uid]))
+        return self.pending_pods.wanted(pods)
 
     def amounts(self, uid: str) -> Amounts:
         """What a placed pod is counted with."""
@@ -464,23 +364,15 @@ class Shares:
 
     def path(self, queue: str) -> tuple[str, ...]:
         """The queue and those above it; nothing where it does not exist."""
-        try:
-            return self.tree.path(queue)
-        except KeyError:
-            return ()
+        return self.tree.known_path(queue)
 
     def allocated(self, queue: str) -> Mapping[str, int]:
         """What the queue holds, with those below it."""
-        return self.books.allocated.get(queue, {})
-
-    def others(self) -> Mapping[str, int]:
-        """What pods hold that are not ours."""
-        return self.books.strangers
+        return self.totals.held(queue)
 
     def pending(self, queue: str) -> Mapping[str, int]:
         """What is waited for in the queue and below it."""
-        self.enter_waits()
-        return self.books.pending.get(queue, {})
+        return self.pending_pods.of(queue)
 
     def level(self, pod: Pod) -> int:
         """How much the job of the pod had (see `attained`); 0 where its queue does not order its jobs by that."""
@@ -493,21 +385,16 @@ class Shares:
     def holds_below(self, queue: str, precedence: Precedence) -> bool:
         """Whether there may be pods in the queue that are before nobody of this precedence."""
         priority, lowness = precedence
-        lowest = min(self.books.priorities.get(queue, ()), default=priority)
+        lowest = min(self.totals.priorities.get(queue, ()), default=priority)
         return lowest < priority or (lowest == priority and -self.attained.highest(queue, self.now_ms) < lowness)
-
-    def others_hold(self, queue: str) -> bool:
-        """Whether pods are placed for other queues."""
-        return any(pods and name != queue for name, pods in self.books.priorities.items())
 
     def due(self, queue: str) -> Mapping[str, int]:
         """What a queue is due of each class that is divided, by what everybody holds and waits for now."""
         return self.fair_share.of(queue)
 
-    def standings(self, now_ms: int) -> list[status.QueueStanding]:
+    def standings(self, now_ms: int) -> list[QueueStanding]:
         """How all queues stand, each before those below it."""
-        with self.fair_share.looked_at():
-            return status.standings(self, max(now_ms, self.now_ms))
+        return self._standings.at(max(now_ms, self.now_ms), self.waiting())
 
     def told(self) -> Iterator[Queue]:
         """The queues that were told, in order."""

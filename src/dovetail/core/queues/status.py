@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from dovetail.core.model import Problem
-from dovetail.core.queues.accounts import USERS_KEPT, most
-from dovetail.core.queues.attained import JOBS_KEPT
+from dovetail.core.queues.accounting import Accounting
+from dovetail.core.queues.accounts import USERS_KEPT, Accounts, most
+from dovetail.core.queues.attained import JOBS_KEPT, Attained
+from dovetail.core.queues.fair_share import FairShare
+from dovetail.core.queues.pending import PendingPods
+from dovetail.core.queues.rates import ChargeRates
+from dovetail.core.queues.totals import QueueTotals
+from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import Amounts
 from dovetail.core.queues.usage import DecayedUsage
-
-if TYPE_CHECKING:
-    from dovetail.core.queues.shares import Shares
 
 _MILLION = 1_000_000
 
@@ -52,40 +54,55 @@ class QueueStanding(Struct, frozen=True):
     head: str
 
 
-def standings(shares: Shares, now_ms: int) -> list[QueueStanding]:
-    """All queues, each before those below it."""
-    waiting = shares.waiting()
-    return [_standing(shares, name, now_ms, *waiting.get(name, ("", 0))) for name in shares.tree.in_order()]
+class Standings:
+    def __init__(
+        self, tree: Tree, accounts: Accounts, attained: Attained, accounting: Accounting, rates: ChargeRates,
+        totals: QueueTotals, pending: PendingPods, fair_share: FairShare,
+    ) -> None:  # fmt: skip
+        self._tree = tree
+        self._accounts = accounts
+        self._attained = attained
+        self._accounting = accounting
+        self._rates = rates
+        self._totals = totals
+        self._pending = pending
+        self._fair_share = fair_share
 
+    def at(self, now_ms: int, waiting: Mapping[str, tuple[str, int]]) -> list[QueueStanding]:
+        """All queues, each before those below it. `waiting` is who is first of those that wait in each queue and below
+        it, and how many they are."""
+        with self._fair_share.looked_at():
+            return [self._of(name, now_ms, *waiting.get(name, ("", 0))) for name in self._tree.in_order()]
 
-def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> QueueStanding:
-    queue, ledger = shares.tree.queues[name], shares.accounts.of(name)
-    held, guarantee, capacity = shares.allocated(name), dict(queue.guarantee), shares.accounting.capacity()
-    due_rate = shares.whole * shares.fair_share.part_ppm(name) // _MILLION
-    return QueueStanding(
-        name=name,
-        parent=queue.parent,
-        leaf=shares.tree.leaf(name),
-        allocated=_sorted(held),
-        guarantee=queue.guarantee,
-        limit=queue.limit,
-        due=_sorted(shares.due(name)),
-        borrowed=_sorted({r: max(0, amount - guarantee.get(r, 0)) for r, amount in held.items()}),
-        pending=_sorted(shares.pending(name)),
-        pending_jobs=jobs,
-        used=ledger.at(now_ms),
-        share_ppm=shares.accounts.share_ppm(name, shares.whole),
-        weight_ppm=shares.fair_share.weight_ppm(name),
-        credit=ledger.credit(due_rate, now_ms),
-        rate_milli=ledger.rate,
-        days=_days(ledger, now_ms),
-        users=tuple(sorted(most(shares.accounts.users(name, now_ms))[:USERS_KEPT])),
-        jobs=shares.attained.past(name, now_ms)[:JOBS_KEPT],
-        as_of_ms=now_ms,
-        problem=shares.tree.problem(name),
-        warning="; ".join(filter(None, (shares.tree.scaled_down(name), shares.tree.capacity_problem(name, capacity)))),
-        head=head,
-    )
+    def _of(self, name: str, now_ms: int, head: str, jobs: int) -> QueueStanding:
+        tree, whole = self._tree, self._rates.whole
+        queue, ledger = tree.queues[name], self._accounts.of(name)
+        held, guarantee, capacity = self._totals.held(name), dict(queue.guarantee), self._accounting.capacity()
+        due_rate = whole * self._fair_share.part_ppm(name) // _MILLION
+        return QueueStanding(
+            name=name,
+            parent=queue.parent,
+            leaf=tree.leaf(name),
+            allocated=_sorted(held),
+            guarantee=queue.guarantee,
+            limit=queue.limit,
+            due=_sorted(self._fair_share.of(name)),
+            borrowed=_sorted({r: max(0, amount - guarantee.get(r, 0)) for r, amount in held.items()}),
+            pending=_sorted(self._pending.of(name)),
+            pending_jobs=jobs,
+            used=ledger.at(now_ms),
+            share_ppm=self._accounts.share_ppm(name, whole),
+            weight_ppm=self._fair_share.weight_ppm(name),
+            credit=ledger.credit(due_rate, now_ms),
+            rate_milli=ledger.rate,
+            days=_days(ledger, now_ms),
+            users=tuple(sorted(most(self._accounts.users(name, now_ms))[:USERS_KEPT])),
+            jobs=self._attained.past(name, now_ms)[:JOBS_KEPT],
+            as_of_ms=now_ms,
+            problem=tree.problem(name),
+            warning="; ".join(filter(None, (tree.scaled_down(name), tree.capacity_problem(name, capacity)))),
+            head=head,
+        )
 
 
 def _days(ledger: DecayedUsage, now_ms: int) -> tuple[tuple[int, int], ...]:

@@ -74,6 +74,10 @@ class Tree:
             known = self._paths[name] = self._path(name)
         return known
 
+    def known_path(self, name: str) -> tuple[str, ...]:
+        """As `path`; nothing where the queue does not exist."""
+        return self.path(name) if name in self.written else ()
+
     def _path(self, name: str) -> tuple[str, ...]:
         path: dict[str, None] = {}
         queue: Queue | None = self.written[name]
