@@ -122,10 +122,8 @@ static PyObject *arrange(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
     }
     for (; held < FIRST_LEVEL + depth; held++) {
         PyObject *array = held < FIRST_LEVEL ? args[held] : PyTuple_GetItem(args[4], held - FIRST_LEVEL);
-        if (array != Py_None && borrow(array, &views[held], held < FIRST_LEVEL ? 8 : 4, 0) < 0) {
-            held += views[held].obj != NULL;
+        if (array != Py_None && borrow(array, &views[held], held < FIRST_LEVEL ? 8 : 4, 0) < 0)
             goto end;
-        }
     }
     size = views[COPIES_OF].len / 8;
     inside = views[SCOPE].obj ? views[SCOPE].len / 8 : size;

@@ -146,8 +146,8 @@ static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     }
     self->layouts = PyTuple_Size(tables);
     self->tallied = PyTuple_Size(tallies);
-    self->tables = PyMem_Calloc(self->layouts ? self->layouts : 1, sizeof(Py_buffer));
-    self->tallies = PyMem_Calloc(self->tallied ? 2 * self->tallied : 1, sizeof(Py_buffer));
+    self->tables = PyMem_Calloc((size_t)(self->layouts ? self->layouts : 1), sizeof(Py_buffer));
+    self->tallies = PyMem_Calloc((size_t)(self->tallied ? 2 * self->tallied : 1), sizeof(Py_buffer));
     if (!self->tables || !self->tallies) {
         self->layouts = self->tallied = 0;
         PyErr_NoMemory();

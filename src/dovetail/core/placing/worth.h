@@ -19,11 +19,13 @@
 #define PART_BITS 10
 #define MOST_CHANGE (1 << 24)
 
+// Borrow the memory of an array. Where its items have another size nothing is borrowed: `view->obj` is NULL.
 static int borrow(PyObject *array, Py_buffer *view, Py_ssize_t item_bytes, int writable) {
     if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) < 0)
         return -1;
     if (view->itemsize != item_bytes) {
         PyErr_Format(PyExc_TypeError, "an array has items of %zd bytes, not of %zd", view->itemsize, item_bytes);
+        PyBuffer_Release(view);
         return -1;
     }
     return 0;
@@ -317,7 +319,7 @@ static PyType_Spec WORTH_SPEC = {
 static void fill_levels(const int64_t *fitting, const int64_t *level_of, const int64_t *units_of, const int64_t *rates,
                         Py_ssize_t steps, int64_t *found) {
     const Py_ssize_t plane = (Py_ssize_t)LEVELS * UNITS;
-    memset(found, 0, 2 * plane * sizeof(int64_t));
+    memset(found, 0, (size_t)(2 * plane) * sizeof(int64_t));
     for (Py_ssize_t level = 1; level < LEVELS; level++) {
         const int64_t *weights = fitting + level * UNITS;
         for (int amount = 0; amount < 2; amount++) {
@@ -361,7 +363,7 @@ static PyObject *fill(PyObject *Py_UNUSED(module), PyObject *const *arguments, P
     for (int i = 0; i < borrowed; i++)
         of[i] = views[i].buf;
     for (Py_ssize_t i = 0; i < steps && !wrong; i++)
-        wrong = of[1][i] < 0 || of[2][i] < 0 || of[1][i] + of[2][i] < 1;
+        wrong = of[1][i] < 0 || of[2][i] < 0 || (of[1][i] == 0 && of[2][i] == 0);
     for (Py_ssize_t i = 0; i < LEVELS * UNITS && borrowed == 5 && !wrong; i++)
         wrong = of[0][i] < 1;
     if (borrowed == 5 && !wrong)
