@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C source of the kernel compiles without a warning."""
+"""The C source of the kernel compiles without a warning, and its tests pass under the compiler's sanitizers."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.__native__ import FOLDER, KERNEL_SOURCES, digest
+from dovetail.__native__ import FOLDER, KERNEL_SOURCES, PACKAGE, digest
 from dovetail.core.placing import kernel
 from tests.needs import unavailable
 
+ROOT = Path(__file__).parents[2]
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
+SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+KERNEL_TESTS = (
+    *(
+        f"tests/core/test_kernel.py::test_the_kernel_scores_as_numpy_does[{seed}-{scoring}]"
+        for seed in range(0, 30, 5)
+        for scoring in ("tightest", "expected-fill")
+    ),
+    "tests/core/test_kernel.py::test_with_the_kernel_the_same_is_decided[0-tightest]",
+    "tests/core/test_kernel.py::test_with_the_kernel_the_same_is_decided[1-expected-fill]",
+    "tests/core/test_kernel.py::test_a_kernel_over_arrays_that_do_not_belong_together_is_refused",
+    "tests/core/test_arrangement.py::test_the_kernel_chooses_the_same_slots_in_the_same_order",
+    "tests/core/test_arrangement.py::test_the_kernel_refuses_arrays_that_do_not_belong_together",
+    "tests/core/test_kernel_source.py::test_an_array_that_is_refused_is_let_go",
+    "tests/sim/test_expected_fill.py::test_the_kernel_fills_as_numpy_does",
+    "tests/sim/test_expected_fill.py::test_arrays_that_do_not_belong_together_are_refused",
+)
+"""As much as takes half a minute of CPU: some of the seeds, and all that hands the kernel wrong arrays."""
 
 
 @pytest.fixture
@@ -26,7 +45,8 @@ def compiler() -> str:
 
 
 def compiled(compiler: str, folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """The kernel of the sources in a folder, built beside them."""
+    """The kernel of the sources in a folder, built beside them. Not with Python's own flags: -fwrapv would hide sums
+    that run over."""
     source = digest(folder / name for name in KERNEL_SOURCES)
     command = [compiler, *flags, "-fPIC", "-shared", f'-DSOURCE_DIGEST="{source}"']
     command += ["-isystem", sysconfig.get_paths()["include"], "kernel.c", "-o", "_kernel.abi3.so"]
@@ -49,6 +69,65 @@ def test_a_warning_is_an_error(compiler: str, tmp_path: Path) -> None:
         source.write("int narrowed(long wide);\nint narrowed(long wide) { return wide; }\n")
     built = compiled(compiler, tmp_path, "-O2", *WARNINGS)
     assert built.returncode != 0 and "conversion" in built.stderr
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package as it is written, nothing of it built yet."""
+    return Path(
+        shutil.copytree(PACKAGE, tmp_path / "dovetail", ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
+    )
+
+
+def run_sanitized(compiler: str, package: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """These tests, in a process whose kernel is the one of this package, built with the sanitizers."""
+    named = [compiler, "-print-file-name=libasan.so"]
+    library = subprocess.run(named, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    if not Path(library).is_absolute():
+        unavailable(f"{compiler} has no libasan.so")
+    built = compiled(compiler, package / "core" / "placing", *SANITIZERS)
+    assert built.returncode == 0, built.stderr
+    environment = os.environ | {
+        "PYTHONPATH": str(package.parent),
+        "LD_PRELOAD": library,
+        "PYTHONMALLOC": "malloc",
+        # What the interpreter and numpy leave behind at their end would be told as leaks.
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    environment.pop("DOVETAIL_NATIVE", None)
+    # This test may itself run in a worker.
+    environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+    # With -s pytest does not keep to itself what a sanitizer says before it ends the process.
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", *tests]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.slow
+def test_the_sanitizers_find_nothing(compiler: str, package: Path) -> None:
+    run = run_sanitized(compiler, package, KERNEL_TESTS)
+    assert run.returncode == 0, f"{run.stdout[-4000:]}\n{run.stderr[-6000:]}"
+    assert " passed in " in run.stdout and "skipped" not in run.stdout
+
+
+PLANTED = {
+    "AddressSanitizer: heap-buffer-overflow": (
+        "i < count; i++)\n        if (values[i]",
+        "i <= count; i++)\n        if (values[i]",
+    ),
+    "signed integer overflow": ("values[i] > values[found]", "values[i] + INT64_MIN > values[found]"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finding", PLANTED)
+def test_the_sanitizers_find_what_is_planted(compiler: str, package: Path, finding: str) -> None:
+    source = package / "core" / "placing" / "kernel.c"
+    text, (sound, broken) = source.read_text(), PLANTED[finding]
+    assert text.count(sound) == 1
+    source.write_text(text.replace(sound, broken))
+    run = run_sanitized(compiler, package, KERNEL_TESTS[:1])
+    assert run.returncode != 0 and finding in run.stdout + run.stderr
 
 
 @pytest.mark.skipif(not kernel.BUILT, reason="there is no kernel")
