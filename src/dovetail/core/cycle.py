@@ -22,7 +22,7 @@ def tell(state: State, events: Iterable[Event], now_ms: int) -> None:
 
 
 def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
-    """Apply the events, then try who waits, in order, within the policy's bound of work.
+    """Apply the events, then try the waiting workloads in order, within the policy's bound of work.
 
     The state counts what is decided as done: the driver carries it out or tells `BindFailed`. `state.busy` says that
     another step is worth taking at once, `state.next_wake_ms()` when one is due at the latest.

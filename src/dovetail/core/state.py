@@ -4,7 +4,8 @@
 Rules: an event for an object replaces what was known of it. A pod that was decided but not yet seen bound keeps its
 place ("assumed") until it is seen bound, reported as failed, or gone. Everything here can be rebuilt from the API
 server's objects: a restart loses no pod and gives no room twice. Which of a node's GPUs a pod holds is among them where
-it was written down at the bind; who names none gets what these leave, and in whatever order pods are told, the same.
+it was written down at the bind; a pod that names none gets what these leave, and the same in whatever order the pods
+come.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class State:
         _HANDLERS[type(event)](self, event)
 
     def advance(self, now_ms: int) -> None:
-        """Let time pass; a clock that goes back stands still. Back-offs end, and who was parked comes back if room was
+        """Let time pass; a clock that goes back stands still. Back-offs end, and parked workloads come back if room was
         freed."""
         before_ms, self.now_ms = self.now_ms, max(self.now_ms, now_ms)
         cluster = self.cluster
@@ -136,14 +137,14 @@ class State:
             if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
                 self._push(one.workload)
         if any(self.equivalence.sought.values()) and self.now_ms >= self.equivalence.again_ms:
-            # Who ran too short to give way may have run long enough by now.
+            # Pods that ran too short to be victims may have run long enough by now.
             cluster.freed += 1
         if turned := self.shares.attained.turned(before_ms, self.now_ms):
             self._reorder(turned)
         if self._shared() and self.now_ms - self._dues_ms >= _DUES_MS:
             self._dues_ms = self.now_ms
             if self.shares.fair_share.drifted():
-                # Who may take something back is another one now.
+                # Another queue may reclaim now.
                 cluster.freed += 1
         if self._freed != cluster.freed:
             self._freed = cluster.freed
@@ -205,7 +206,7 @@ class State:
         self.queue_order.counted((pod,))
 
     def _waiting(self) -> dict[str, tuple[str, int]]:
-        """Who is first of those that wait in each queue and below it, and how many they are."""
+        """The first waiting workload of each queue and of those below it, and how many wait."""
         heads, counts = self.queue.heads()
         found = {}
         with self.queue_order.looked_at() as turns:
@@ -332,7 +333,7 @@ class State:
         before = self.workloads.top(event.gang.id)
         if self.workloads.put_gang(event.gang):
             workload = self.workloads.top(event.gang.id)
-            # A gang may be told after its pods, some of them bound.
+            # A gang may come after its pods, some of them bound.
             self.workloads.note_start(workload)
             self.broken.look(workload, self.now_ms)
             for touched in dict.fromkeys((before, workload)):

@@ -92,7 +92,7 @@ def passed_over(state: State, workload: str, decisions: list[Decision]) -> bool:
         if refusal is None:
             return False
         state.postpone(workload)
-    # All waiting pods of the workload were told when its signature was last noted.
+    # The waiting pods of the workload got their reason when its signature was last noted.
     if not state.queue.old_news(workload, refusal, state.now_ms, state.policy.tell_again_ms):
         pods, placements = state.workloads.members(workload), state.cluster.placements
         uids = tuple([pod.uid for pod in pods if not pod.node and pod.uid not in placements])

@@ -125,8 +125,9 @@ class PlacementPhase:
     def _leaving_room(
         self, group: Group, scope: Scope | None, makers: Sequence[Reservation], waiting: Sequence[Reservation] = ()
     ) -> Outcome:
-        """Place the group inside the scope so that none of those is delayed for whom others `make` room or whom room
-        `waits` for: where it would take what others make, without these nodes, as often as there are `probes`."""
+        """Place the group inside the scope so that no reservation of the `makers`, for which pods are evicted, and of
+        those that are `waiting` for pods to end is delayed: where it would take what others make, without these nodes,
+        as often as there are `probes`."""
         state = self._state
         binds, refusal = self._within_limits(group, scope, makers, waiting)
         for _ in range(state.policy.probes):

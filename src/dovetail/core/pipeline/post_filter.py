@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done for a workload that does not fit: others give way to it, or room is held for it until they end.
+"""The post-filter: a workload that does not fit preempts other pods, or gets a reservation.
 
-Rules: it is first searched whether jobs could give way (`preemption.search`); if so their eviction is decided, and
-the room is held until they are gone, which ends in a start or is given up, its nominations cleared. Else the first in
-the order of the queues that does not fit holds room (`reservations.backfill`); who comes later and wants the same nodes
-may not, except by displacing it.
+Rules
+- A search for victims comes first (`preemption.search`). Where it finds some, they are evicted, and the workload has
+  nominated nodes until they are gone. That ends in a start, or all of it is given up and the nominations are cleared.
+- Else the first workload in queue order that does not fit gets a reservation (`reservations.backfill`). A later
+  workload that wants the same nodes gets none, except by displacing the first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class PostFilter:
         self._queue = queue
         self.again = False
         self._lacking = False
-        """Whether somebody lacks room for whom it is held, or tried to be."""
+        """Whether a group lacks room that is held for it, or that it tried to get."""
         self._why = _NOBODY_WAITS
 
     @property
@@ -49,7 +50,7 @@ class PostFilter:
         return "" if self._workload.startswith(LONE) else self._workload
 
     def close(self) -> list[Decision]:
-        """All of the workload was tried: what is held stays only for who lacks room still."""
+        """All groups of the workload were tried: the reservation stays only where one of them still lacks room."""
         return [] if self._lacking else self.give_up(self._why)
 
     def give_up(self, why: str) -> list[Decision]:
@@ -65,13 +66,13 @@ class PostFilter:
         return [Unnominate(self._gang, left, why, self._state.steps)] if left and evicted else []
 
     def _nominated(self, own: Reservation) -> list[Pod]:
-        """Those that were told a node and have none."""
+        """The pods with a nominated node that are not placed yet."""
         pods, placements = self._state.workloads.pods, self._state.cluster.placements
         return [pods[uid] for uid, _ in own.nominated if uid in pods and uid not in placements]
 
     def make(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
         """Decisions that make room, and why the workload waits now. For workloads of one `kind` (None: of its own) the
-        search for who could give way ends alike."""
+        search for victims ends alike."""
         decisions: list[Decision] = []
         own = self._state.reservations.by_workload.get(self._workload)
         if own is not None and own.nominated:
@@ -80,7 +81,7 @@ class PostFilter:
                 decisions = self.give_up(_NOBODY_WAITS)
                 own = None
             elif waiting.isdisjoint(pod.uid for pod in group.all_pods()):
-                # Others of the gang wait for those that give way: one after another.
+                # Other pods of the gang wait for the victims to end: one group after another.
                 return [], refusal
         limited = refusal.reason is Reason.QUEUE_LIMIT
         if not (limited or refusal.reason in _ROOM_HELPS) or refusal.when is When.NEVER or not group.all_pods():
@@ -183,8 +184,8 @@ class PostFilter:
         return max([placements[uid].pod.work.grace_ms for uid in uids], default=0)
 
     def _alone(self, evict: Evict, start_ms: int = 0, waits_for: frozenset[str] = frozenset()) -> Reservation:
-        """The room that is held until those that are evicted are gone, and those that give way to others until
-        `start_ms` and whom it `waits_for`, too."""
+        """The reservation until the victims are gone, and with them the victims of others that it `waits_for`, until
+        `start_ms`."""
         state = self._state
         start_ms = max(start_ms, state.now_ms + self._grace_ms(evict.uids))
         nominated = tuple([(uid, state.cluster.nodes.slots[node]) for uid, node in evict.nominations])
@@ -205,7 +206,7 @@ class PostFilter:
         )
 
     def _made(self, evict: Evict, others: Sequence[Reservation]) -> Reservation | None:
-        """The room that is made beside that of others; None where one of them would be delayed, or nobody gives way."""
+        """The reservation beside those of others; None where one of them would be delayed, or nothing is evicted."""
         state, own = self._state, self._alone(evict)
         awaited = nominated_room.awaited(state, own, others)
         if awaited is None or not (awaited or evict.uids):
@@ -248,12 +249,12 @@ class PostFilter:
             staying = [one for one in others if not any(one is other for other in displaced)]
             if own is None and reservations.denies(shapes, staying):
                 if displaced and state.queue.refusal(self._workload) is None:
-                    # It has just come, and may be before those who were refused: they are tried in their order.
+                    # It is new, and may be before workloads that were refused: all are tried in their order.
                     state.cluster.freed += 1
                 return refusal
             plan = reservations.plan(group, staying)
             if plan is None or plan.expected.sure is Sure.UNKNOWN:
-                # It is still before the others, who would be worked out for nothing.
+                # It is still before the others, whose plans would be worked out for nothing.
                 reservations.deny(shapes)
                 reservations.drop(self._workload)
                 expected = plan.expected if plan is not None else None

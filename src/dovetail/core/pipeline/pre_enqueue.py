@@ -82,7 +82,7 @@ def _in_queue(state: State, first: str, kinds: Iterable[Pod]) -> Refusal | None:
                 if not tree.admits(name, namespace, labels):
                     return Refusal(Reason.QUEUE_FORBIDDEN, When.NOT_YET, f"{namespace} may not use {name!r}")
         if queue != first:
-            # Limits, guarantees and who gives way are those of one queue.
+            # Limits, guarantees and victims are those of one queue.
             detail = f"{queue!r}, and {first!r} for those of its pods that run"
             return Refusal(Reason.QUEUES_MIXED, When.NOT_YET, detail)
     return None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Those who wait: a line for each queue, in the order of `Rank`; who failed waits aside until something is freed."""
+"""The scheduling queue: a line of workloads for each queue, in the order of `Rank`. A workload that failed is parked
+until room is freed."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ class SchedulingQueue:
                 self._next(line)
 
     def _next(self, line: Line) -> None:
-        """Who is first in a line now."""
+        """The workload that is first in a line now."""
         heap = self._heaps[line]
         while heap:
             workload = self._who(heap[0], line)
@@ -123,7 +124,7 @@ class SchedulingQueue:
         self._parked[workload] = self._rank(workload, of)
 
     def _rank(self, workload: str, of: Rank) -> Place:
-        """Creation times are whole seconds, so then who came first."""
+        """Creation times are whole seconds, so the order of arrival decides between equals."""
         arrival = self._arrivals.get(workload)
         if arrival is None:
             self._count += 1
@@ -142,7 +143,7 @@ class SchedulingQueue:
             del self._arrived[arrival]
 
     def wake(self, workloads: Iterable[str] | None = None) -> None:
-        """These who are parked are tried again; everybody (None) where room was freed."""
+        """Try these parked workloads again; all of them (None) where room was freed."""
         back: dict[Line, list[Place]] = {}
         for workload in list(self._parked) if workloads is None else workloads:
             rank = self._ranks[workload] = self._parked.pop(workload)
@@ -156,8 +157,8 @@ class SchedulingQueue:
     def tell(
         self, workload: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int
     ) -> tuple[str, ...]:
-        """Which of the pods this refusal is news for: all of them for another reason than last told, or for other
-        numbers after a while; else those that were not told yet."""
+        """The pods for which this refusal is new: all of them where the reason is another one than the last, or where
+        its numbers are and some time has passed; else the pods that have no reason yet."""
         if self.old_news(workload, refusal, now_ms, again_ms):
             last = self._told[workload]
             untold = tuple([uid for uid in uids if uid not in last.uids])
@@ -167,7 +168,7 @@ class SchedulingQueue:
         return uids
 
     def old_news(self, workload: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
-        """Whether this refusal is no news for those pods of a workload that were told before."""
+        """Whether this refusal is not new for pods of the workload that have a reason."""
         last = self._told.get(workload)
         if last is None:
             return False
@@ -177,29 +178,30 @@ class SchedulingQueue:
         return (lately and _numbers_only(last.refusal, refusal)) or last.refusal == refusal
 
     def tellings(self) -> Iterator[tuple[str, Refusal, int, tuple[str, ...]]]:
-        """What was told: workload, refusal, when, and of which pods; `retell` takes it."""
+        """All reported refusals: workload, refusal, when, and of which pods; `retell` takes them."""
         return ((workload, told.refusal, told.at_ms, tuple(sorted(told.uids))) for workload, told in self._told.items())
 
     def retell(self, workload: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
-        """Remember what was told before."""
+        """Remember a refusal that was reported before."""
         self._told[workload] = _Told(refusal, at_ms, set(uids))
 
     def refusal(self, workload: str) -> Refusal | None:
-        """What was last told about a workload."""
+        """The refusal that was last reported of a workload."""
         told = self._told.get(workload)
         return told.refusal if told is not None else None
 
     def told_lately(self, workload: str, now_ms: int, again_ms: int) -> Refusal | None:
-        """What the workload was told, where that is not `again_ms` ago."""
+        """The refusal that was reported less than `again_ms` ago."""
         told = self._told.get(workload)
         return told.refusal if told is not None and now_ms - told.at_ms < again_ms else None
 
     def workloads(self) -> list[str]:
-        """All who wait, those aside with them."""
+        """All waiting workloads, the parked ones included."""
         return [*self._ranks, *self._parked]
 
     def ordered(self) -> list[str]:
-        """All who wait, those aside with them, in the order in which they would be tried if none of them fitted."""
+        """All waiting workloads, the parked ones included, in the order in which they are tried if none of them
+        fits."""
         lines: dict[Line, list[Place]] = {}
         for workload, rank in (*self._ranks.items(), *self._parked.items()):
             lines.setdefault(self._lines[workload], []).append(rank)
@@ -223,7 +225,7 @@ class SchedulingQueue:
         return order
 
     def heads(self) -> tuple[dict[str, dict[Line, str]], dict[str, int]]:
-        """Who is first in each line, those aside with them, by queue; and how many wait in each queue."""
+        """By queue the first workload of each line, the parked ones included; and how many wait in each queue."""
         first: dict[Line, Place] = {}
         counts: dict[str, int] = {}
         for workload, rank in (*self._ranks.items(), *self._parked.items()):

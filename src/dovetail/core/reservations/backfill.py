@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room that is held for who waits: for the first that does not fit, and for those that others give way to.
+"""Reservations: room that is held for the first workload that does not fit, and for those that preempt others.
 
 Rules
-- A reservation is sticky: it stays until its workload starts, is gone or cannot be tried, or until somebody displaces
-  it: of the same line who is of a higher precedence, of another line who stays within its guarantee where the owner
-  does not, or whose turn it is with a job larger than all that is due to its queue, where the owner is smaller and
-  beyond what is due. In a line precedence alone counts, and only there, as in the order, and elsewhere owners only
-  grow: else two could displace each other for ever. What others give way to is never displaced; it is given up when an
-  eviction fails or takes too long.
+- A reservation is sticky: it stays until its workload starts, is gone or cannot be tried, or until another workload
+  displaces it. In the same line that is one of a higher precedence. From another line it is one that stays within its
+  guarantee where the owner does not; or one whose turn it is with a job larger than all that is due to its queue, where
+  the owner is smaller and beyond what is due. Precedence counts within a line alone, as in the queue order, and owners
+  from other lines can only be larger: else two workloads could displace each other for ever. A reservation for which
+  pods are evicted is never displaced; it is given up when an eviction fails or takes too long.
 - Its nodes and its start come from one trial: running pods are taken off in the order in which they end, by the limits
-  of their run times or by what was learned, until the workload fits. Pods of which nothing is known end last: where
-  their room is needed no start can be given, and none is held, since it could idle for ever. It is worked out anew when
-  the start has passed, or when something on its nodes has changed.
-- Where the job that had least comes first, nothing is held for who had a level of service already: those on the same
-  level pass it, and once they had more than it they give way.
-- Others start beside it, or if they end before its start (not where others give way to it), or if the workload would
-  still fit by then with them in place, on its nodes or on others, to which the reservation moves: its time is kept, not
-  its nodes (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
-- Two that wait for others to end never have a node in common that both owners could use: then there is only the first.
-  Those that others give way to hold amounts and devices, not nodes (`preemption.nominated_room`).
+  of their run times or by what was learned, until the workload fits. Pods whose end is unknown come last: where their
+  room is needed there is no start and no reservation, since it could idle for ever. The trial is made again when the
+  start has passed, or when something on the nodes has changed.
+- In queues that order by attained service, a workload that has a level of service already gets no reservation:
+  workloads on the same level pass it, and are evicted once they had more service than it.
+- Other workloads start beside it; or if they end before its start (not where pods are evicted for it); or if the
+  workload still fits by its start with them in place, on its nodes or on others, to which the reservation moves: its
+  start is kept, not its nodes (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
+- Two reservations that wait for pods to end never share a node that both owners could use: then there is only the
+  first. Reservations for which pods are evicted hold amounts and devices, not nodes (`preemption.nominated_room`).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _Changes = dict[str, dict[str, int]]
 
 class Reservation(Struct, frozen=True):
     """Room on `slots` (ascending) for `workload`, of `queue`, from `expected` on, as it was worked out at `planned_ms`.
-    `waits_for` are the pods on these whose end it waits for. Where others give way to it, `nominated` are its own pods
-    (uid) with the slots that are held for them, `evicting` the pods that have to be gone for it by `deadline_ms`, and
-    `waits_for` those that give way to others and have to be gone, too; `failure` is why one of them does not. With
-    `moving` those that give way come back elsewhere."""
+    `waits_for` are the pods on these whose end it waits for. Where pods are evicted for it, `nominated` are its own
+    pods (uid) with the slots that are held for them, `evicting` the pods that have to be gone for it by `deadline_ms`,
+    and `waits_for` pods that are evicted for others and have to be gone, too; `failure` is why an eviction failed. With
+    `moving` the evicted pods come back elsewhere."""
 
     workload: str
     queue: str
@@ -76,7 +76,7 @@ class Reservation(Struct, frozen=True):
 
     @property
     def leaving(self) -> frozenset[str]:
-        """The pods whose end it waits for, to whomever they give way."""
+        """The pods whose end it waits for, whichever workload evicts them."""
         return self.evicting | self.waits_for
 
     @property
@@ -110,7 +110,7 @@ class Reservations:
         self._equivalence, self._line = equivalence, line
         self.by_workload: dict[str, Reservation] = {}
         self.spared: dict[str, int] = {}
-        """Pods that were to give way in vain, with the time until when nobody asks them again."""
+        """Pods whose eviction failed, with the time until when they are no victims again."""
         self.unknown: dict[str, tuple[int, Expected | None]] = {}
         """Workloads for which no start can be given, with why, and the time until when that is not worked out again."""
         self._version = 0
@@ -120,7 +120,8 @@ class Reservations:
         self._gone: dict[str, tuple[int, list[tuple[int, Placement]]]] = {}
         """By workload, the pods that ran when the step began and end by its start; with that start."""
         self._denied: NDArray[np.bool_] | None = None
-        """The slots that somebody could use who may hold none, since another does, and who is before all who come."""
+        """The slots that workloads could use which may hold no room, since another one does; they are before all that
+        come later."""
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(self.by_workload.values())
@@ -135,7 +136,7 @@ class Reservations:
         self._equivalence.recheck()
 
     def drop(self, workload: str) -> None:
-        """Hold nothing for the workload any more: who was refused for its sake may start."""
+        """Hold nothing for the workload any more: workloads that were refused for its sake may start."""
         self.unknown.pop(workload, None)
         self._gone.pop(workload, None)
         if self.by_workload.pop(workload, None) is not None:
@@ -153,7 +154,7 @@ class Reservations:
         return [one for one in self.by_workload.values() if one.workload != workload]
 
     def eviction_failed(self, uid: str, message: str) -> None:
-        """A pod that was to give way stays."""
+        """The eviction of a pod failed."""
         for one in self.evictors():
             if uid in one.leaving:
                 self.by_workload[one.workload] = replace(one, failure=message)
@@ -161,7 +162,7 @@ class Reservations:
                 self._cluster.freed += 1
 
     def withdrawn(self, given_up: Reservation) -> None:
-        """Nobody gives way to this one any more: who is not ending yet stays, and who waits for that knows it."""
+        """Its evictions are off: pods that are not ending yet stay, and reservations that wait for them fail."""
         pods = self._workloads.pods
         staying = [uid for uid in given_up.evicting if uid in pods and not pods[uid].deleting]
         for one in self.evictors():
@@ -171,22 +172,22 @@ class Reservations:
                 self._cluster.freed += 1
 
     def evictors(self) -> list[Reservation]:
-        """Those that others give way to."""
+        """The reservations for which pods are evicted."""
         return [one for one in self.by_workload.values() if one.nominated]
 
     def spare(self, uids: Iterable[str]) -> None:
-        """These pods did not give way: they are left alone for a while."""
+        """The eviction of these pods failed: they are no victims for a while."""
         until_ms = self._cluster.now_ms + self._policy.eviction_deadline_ms
         self.spared |= dict.fromkeys(uids, until_ms)
 
     def left_alone(self, others: Iterable[Reservation]) -> frozenset[str]:
-        """Pods that are not asked to give way: they do already for others, or did not a while ago."""
+        """Pods that are no victims: others evict them already, or their eviction failed a while ago."""
         now_ms, placements = self._cluster.now_ms, self._cluster.placements
         self.spared = {uid: until for uid, until in self.spared.items() if until > now_ms and uid in placements}
         return frozenset(self.spared).union(*(one.evicting for one in others))
 
     def pledged(self) -> Mapping[str, Mapping[str, int]]:
-        """What queues will hold more, or less, once everybody has given way who was told to, by queue and class."""
+        """What queues will hold more, or less, once all decided evictions are done, by queue and class."""
         return self._pledges()[1]
 
     def pledged_beside(self, workload: str) -> Mapping[str, Mapping[str, int]]:
@@ -196,13 +197,13 @@ class Reservations:
 
     def promised_beside(self, workload: str) -> Mapping[str, Mapping[str, int]]:
         """What is kept for others than this workload, by queue and class: what they will hold, less what those hold
-        still that give way to them."""
+        still that are evicted for them."""
         if not self.evictors():
             return {}
         return _sum(self._pledges()[0], workload, least=0)
 
     def _pledges(self) -> tuple[dict[str, _Changes], _Changes]:
-        """By workload what changes with those who give way to it, and all of that together."""
+        """By workload what changes with the evictions for it, and all of that together."""
         version = self._version, self._cluster.freed
         if self._pledged[0] != version and not self._pledges_kept:
             workloads: dict[str, _Changes] = {}
@@ -289,7 +290,7 @@ class Reservations:
         return True
 
     def deny(self, shapes: Sequence[Shape]) -> None:
-        """Nobody who comes later holds room that such a job could use."""
+        """No workload that comes later holds room that such a job could use."""
         suitable = self._suitable(shapes)
         if self._denied is not None:
             suitable[: len(self._denied)] |= self._denied
@@ -302,7 +303,7 @@ class Reservations:
         return suitable
 
     def forget_denied(self) -> None:
-        """All who wait are tried again, in their order."""
+        """All waiting workloads are tried again, in their order."""
         self._denied = None
 
     def displaced(
@@ -317,7 +318,7 @@ class Reservations:
 
     def _has_turn(self, queue: str, wanted: Mapping[str, int], one: Reservation) -> bool:
         """Whether it is the turn of a job that is larger than all that is due to its queue, so that it takes the place
-        of a smaller one that is beyond what is due; not before jobs that run would have to give way to it."""
+        of a smaller one that is beyond what is due; not where running jobs would be evicted for it."""
         owner = self._shares.tree.queues.get(one.queue)
         if owner is None or one.nominated or self._cluster.now_ms - one.made_ms < (owner.reclaim_min_runtime_ms or 0):
             return False
@@ -339,7 +340,7 @@ class Reservations:
                 few, count = count, min(len(ends), count + max(1, count // 16))
                 self._take_off(ends, marks, count)
             while count - few > 1:
-                # Of the last step not all may be needed, and who ends last says when it starts.
+                # Not all of the last step may be needed, and the pod that ends last says when it starts.
                 middle = (few + count) // 2
                 self._take_off(ends, marks, middle)
                 if (found := self._fits(needed, scope)) is None:
