@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an eviction costs beyond the unit that is evicted: its job waits again, and may evict others in turn.
 
-Rules: a job evicts those of its own queue that are of a lower precedence, or those of other queues from which its queue
-may then take back what is due to it. It is taken to evict the cheapest of these, by lost work for what they are
-charged, until they are charged as much as the unit is; its own queue first. Where all of them are not charged as much,
-it waits, which costs nothing. So where either would do, the low priority is evicted at once, and not the middle one,
-which would then evict the low one; and a queue that holds more than is due to it gives way before one that would take
-as much back from it.
+Rules: a job evicts jobs of its own queue that are of a lower precedence, or jobs of other queues from which its queue
+may then reclaim. It is taken to evict the cheapest of these, by lost work for what they are charged, until they are
+charged as much as the unit is; its own queue first. Where all of them are not charged as much, it waits, which costs
+nothing. So where either would do, the low priority is evicted at once, and not the middle one,
+which would then evict the low one; and a queue that holds more than is due to it is evicted from before one that would
+reclaim as much from it.
 """
 
 from __future__ import annotations

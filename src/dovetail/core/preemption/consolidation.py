@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves that the scheduler carries out itself so that a job fits into the room that is free in pieces.
+"""Consolidation: moves that the scheduler carries out itself, so that a job fits into room that is free in pieces.
 
-Rules: the plan is that of `preemption.defragmentation`: the job fits afterwards, and each pod that moves has a place.
-Moved is who may be: a pod that a controller makes anew, whose work is saved or to spare (it says when it saves what it
-did, or its gang goes on without it) or that says itself that it may be moved, and that does not look at other pods nor
-has devices by claim. Nobody is moved whose job was moved lately, no more in an hour than the policy allows, and only
-where what is lost is less than what is gained:
+Rules: the plan is that of `preemption.defragmentation`: the job fits afterwards, and each pod that moves has a place. A
+pod may be moved that a controller makes anew, whose work is saved or to spare (it says when it saves what it did, or
+its gang goes on without it) or that says itself that it may be moved, and that does not look at other pods nor has
+devices by claim. A job is not moved again shortly after a move, no more pods are moved in an hour than the policy
+allows, and only where less is lost than gained:
 
 - lost is the work that the moved pods have to do again, and what they are charged for while they end and start anew;
 - gained is what the job is charged while it runs earlier: until it would start anyway, where that is known, or until it

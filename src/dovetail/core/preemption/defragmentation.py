@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan of moves that makes room for a job, or for a shape that somebody asks about. Nothing is moved here.
+"""A plan of moves that makes room for a job, or for a shape that a command asks about. Nothing is moved here.
 
-Rules: who may be moved, what that loses, and what of a gang goes together is as for victims (`preemption.victims`),
-whatever the queues; who is moved is evicted and made anew by its owner. Each move is placed again in the trial, off the
-nodes that the job is to have where that is possible, and only into room that is free once those before it have moved:
-so the steps can be carried out in their order. At the end the job is placed. Budgets count in sum, as if all moves
-happened at once. Nobody is moved to make room for somebody who is moved. Nodes are tried for a pod on its own from the
-cheapest on, domains of a required level for a gang; of what was found the plan that loses least is taken.
+Rules: which pods may be moved, what that loses, and which pods of a gang go together is as for victims
+(`preemption.victims`), whatever the queues; a moved pod is evicted and made anew by its owner. Each move is placed
+again in the trial, off the nodes that the job is to have where that is possible, and only into room that is free once
+the moves before it are done: so the steps can be carried out in their order. At the end the job is placed. Budgets
+count in sum, as if all moves happened at once. No pod is moved to make room for a move. For a pod on its own nodes are
+tried from the cheapest on, for a gang the domains of a required level; of the plans that were found the one that loses
+least is taken.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods on the move: room that is kept for what their owners make anew, and how many were moved when.
+"""Moves under way: room that is kept for pods that their owners make anew, and how many pods were moved when.
 
-Rules: a pod that is moved is evicted, and its owner makes it anew. Until that one has a place the room that was proven
-for it is kept as for a nominated pod before which nobody comes: a record of the old pod, nominated to its new node. It
-is for any pod of the same job, and given up when the old pod stays, or when nobody has come for it by `until_ms`. At
-most `Policy.moves_per_hour` pods are moved in any hour, and a job again only after `Policy.move_again_ms`.
+Rules: a pod that is moved is evicted, and its owner makes it anew. Until the new pod has a place, the room that was
+proven for it is kept as for a nominated pod that comes before all others: a record of the old pod, nominated to its new
+node. Any pod of the same job may take it. It is given up when the old pod stays, or when no pod has come by `until_ms`.
+At most `Policy.moves_per_hour` pods are moved in any hour, and a job again only after `Policy.move_again_ms`.
 """
 
 from __future__ import annotations

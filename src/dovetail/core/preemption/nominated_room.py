@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room that others make for jobs: held by amounts and devices, not by nodes.
+"""Nominated room: what preemption makes free is held for the preemptors by amounts and devices, not by nodes.
 
-Rules: the victims of a job are searched `ahead`, in the cluster as it will be once all who were told to give way have
-gone and those have started to whom they do. So several jobs have their room made on one node at the same time, and no
-two count on the same GPU. Who starts meanwhile leaves each of them its room (`left`): unlike kube-scheduler, which
-counts nominated pods beside those that make room for them, also on a node that is full until these have gone.
+Rules: the victims of a job are searched for `ahead`, in the cluster as it will be once all decided evictions are done
+and the preemptors have started. So several jobs can have their room made on one node at the same time, and no two count
+on the same GPU. A workload that starts meanwhile leaves each of them its room (`left`): kube-scheduler counts nominated
+pods beside their victims, also on a node that is full until the victims are gone.
 """
 
 from __future__ import annotations

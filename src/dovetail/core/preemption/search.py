@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has to give way so that a job fits: searched and proven in a trial that is undone.
+"""The search for victims: which pods are evicted so that a job fits. It runs in a trial that is undone.
 
-Rules: units of other queues may be taken where the shares let the job's queue take back what is due to it, units of its
-own queue where their workload is of a strictly lower precedence. Nothing is found that the search for a placement has
-not placed with the victims gone, so topology, devices, kubelets and claims are proven with it. Victims are those of the
-nodes, and of the domain of a required level, that are cleared most cheaply; then whoever of them the job can do without
-is left alone, the dearest first. Where that leads nowhere, units are taken in their own order until the job fits: first
-twice as many each time, then halving. What is compared is `Unit.weight`.
+Rules: victims are units of other queues, where the job's queue may reclaim from them, and units of its own queue whose
+workload is of a strictly lower precedence. The search for a placement places the job with the victims gone, so that
+topology, devices, kubelets and claims are proven with it. Victims come from the nodes, and from the domain of a
+required level, that are emptied most cheaply; then each victim that the job can do without is reprieved, the dearest
+first. Where that finds nothing, units are taken in their own order until the job fits: first twice as many each time,
+then halving. `Unit.weight` is what is compared.
 
-Of the victims nobody can be spared, as far as the bound on trials lets that be tried. They are not always the cheapest
-of all: pods are given nodes one after another. On random clusters of up to four nodes they are so for 99 gangs of 100,
-and for 94 trees of gangs.
+None of the victims can be reprieved, as far as the bound on trials lets that be tried. They are not always the cheapest
+of all, as pods get nodes one after another. On random clusters of up to four nodes they are the cheapest for 99 gangs
+of 100, and for 94 trees of gangs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class GaveUp(Struct, frozen=True):
 
 
 class NoPreemption(Struct, frozen=True):
-    """Nobody who may give way helps. From `ripe_ms` on more jobs may (0: not known)."""
+    """No possible victims help. From `ripe_ms` on there may be more (0: not known)."""
 
     why: str
     ripe_ms: int = 0
@@ -89,8 +89,8 @@ def find(
     ending: Collection[str] = (),
     only: Collection[str] | None = None,
 ) -> PreemptionPlan | GaveUp | NoPreemption:
-    """Search who has to give way to the fewest pods that complete `group`, which is complete and does not fit now,
-    inside `scope` (None: anywhere). Pods (uid) that are `ending` give way to others already. `only` are the queues
+    """Search the victims for the fewest pods that complete `group`, which is complete and does not fit now,
+    inside `scope` (None: anywhere). Pods (uid) that are `ending` are evicted for others already. `only` are the queues
     whose pods may have to (None: of all)."""
     easiest = easiest_part(state.cluster, group)
     if not any(easiest.all_pods()):
@@ -105,9 +105,9 @@ def find(
 
 
 def victim_queues(state: State, workload: str, queue: str, wanted: Mapping[str, int]) -> list[str]:
-    """The queues whose pods may have to give way to a workload of the queue that wants so much: its own last."""
+    """The queues whose pods may be victims of a workload of the queue that wants so much: its own last."""
     shares = state.shares
-    # Those of a lower precedence in its queue may give way, too: then it has less.
+    # Pods of a lower precedence in its queue may be victims, too: then it has less.
     own = shares.allocated(queue) if shares.holds_below(queue, state.precedence(workload)) else None
     return [*shares.quota.debtors(queue, wanted, own), queue]
 
@@ -204,7 +204,7 @@ class _Finding:
         return most
 
     def _useful(self) -> NDArray[np.bool_] | None:
-        """The slots where somebody who leaves can make room; None where that may be any."""
+        """The slots where a pod that ends can make room; None where that may be any."""
         if self._cluster.peers.counts or self._cluster.peers.carriers:
             return None
         useful = np.zeros(self._cluster.nodes.size, dtype=np.bool_)
@@ -221,8 +221,9 @@ class _Finding:
         return any(shape.request.affinity or shape.request.spread for shape in self._shapes)
 
     def _eligible(self) -> list[Unit]:
-        """Who may be taken, each on its own: with all that has to go with it. What is taken of the job's own queue, or
-        of those near it, is taken from those above both, too, so who is in a farther one may be taken after that."""
+        """The units that may be evicted, each on its own: with all that has to go with it. What is taken of the job's
+        own queue, or of those near it, is taken from those above both, too, so who is in a farther one may be taken
+        after that."""
         useful, precedence = self._useful(), self._state.precedence(self._workload)
         useless = frozenset() if useful is None else frozenset(np.flatnonzero(~useful).tolist())
         levels: dict[int, list[Unit]] = {}

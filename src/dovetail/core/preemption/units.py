@@ -14,7 +14,7 @@ _PODS_BITS, _ELASTIC_BITS = 32, 128
 
 
 class Unit(Struct, eq=False):
-    """Pods that give way together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
+    """Pods that are evicted together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
     `pool` is what it is to spare of (`Victims.spare`), -1 for whole workloads. It holds the units with the numbers
     `covers`. `settled` and `cheap` are what `queues.reclaim` asks for, `rate_milli` is what it is
     charged, `preempts` whether its pods may evict others, and `follow_milli_ms` the work that these would lose. `core`

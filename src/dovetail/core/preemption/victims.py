@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who could give way: what runs, cut into the units that can be taken away, and what each of them would lose.
+"""Possible victims: what runs, cut into the units that can be evicted, and the work that each of them would lose.
 
-Rules: a unit is taken as a whole. A workload is one; a pod on its own is a gang of one. Of a gang with more pods than
-its minimum each pod is one, too, and of one with more sub-gangs than it needs each sub-gang: no more of them are taken
-than are to spare (a pool), unless the whole goes. Left alone is who is not ours, who is ending already, whose bind has
-not been seen yet, who must not be preempted, who ran less than its queue grants it, and who has no disruption left in a
-budget.
+Rules: a unit is evicted as a whole. A workload is one; a pod on its own is a gang of one. Of a gang with more pods than
+its minimum each pod is one, too, and of one with more sub-gangs than it needs each sub-gang: no more of them are
+evicted than are to spare (a pool), unless the whole gang is. No victims are pods of other schedulers, pods that are
+ending, pods whose bind has not been seen yet, pods that must not be preempted, pods that ran less than their queue
+grants them, and pods whose budget has no disruption left.
 
 Lost work is the charged rate times what has to be done again: the time since the last checkpoint (else since the start)
 and the start-up. A checkpoint in the future counts as one of now. Where only the interval between checkpoints is known

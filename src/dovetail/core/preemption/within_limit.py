@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has to give way so that a job fits below a limit that is full: that of its queue, or of a queue above it.
+"""The search for victims below a limit that is full: the limit of the job's queue, or of a queue above it.
 
-Rules: the same may be taken as where room is lacking: units of lower precedence of the job's own queue, and of other
-queues what `ClaimBack` lets it take back. Below a limit only who is below the queue of that limit makes room. Where the
-nodes lack room, too, it is first searched who makes it there (`preemption.search`), among those below the limit if
-that leads anywhere. Then the units that lose least are added until no limit is in the way; then whoever both can do
-without is left alone, the dearest first. What is freed below a limit is kept for the job until it starts
-(`Reservations.promised_beside`).
+Rules: the same units may be evicted as where room is lacking: units of lower precedence of the job's own queue, and of
+other queues what `Reclaim` allows. Only pods below the queue of the limit help. Where the nodes lack room, too, that
+room is searched for first (`preemption.search`), among pods below the limit if that finds any. Then the units that lose
+least are added until no limit is in the way; then each unit that both can do without is reprieved, the dearest first.
+What becomes free below a limit is kept for the job until it starts (`Reservations.promised_beside`).
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from dovetail.core.state import State
 def find(
     state: State, workload: str, group: Group, scope: Scope | None = None, ending: Collection[str] = ()
 ) -> PreemptionPlan | GaveUp | NoPreemption:
-    """Search who has to give way so that the limits above the job, and the room that there is, suffice for it. Pods
-    (uid) that are `ending` give way to others already."""
+    """Search the victims so that the limits above the job, and the room that there is, suffice for it. Pods (uid)
+    that are `ending` are evicted for others already."""
     if not all(pod.work.preempts for pod in group.all_pods()):
         return NoPreemption("its pods never make others give way (preemptionPolicy Never)")
     return _Finding(state, workload, group, scope, ending).find()
@@ -83,7 +82,7 @@ class _Finding:
         return GaveUp(self._proof.probes, why)
 
     def _room(self) -> list[Unit] | GaveUp | NoPreemption:
-        """Who has to give way so that the nodes have room, limits aside."""
+        """The victims so that the nodes have room, limits aside."""
         if self._proof.placed_without(()) is not None:
             return []
         below = {name for name in self._queues if all(self._helps(name, above) for above, _ in self._excess)}
@@ -101,7 +100,8 @@ class _Finding:
         return above in self._shares.path(queue)
 
     def _within_limits(self, room: Sequence[Unit]) -> list[Unit] | None:
-        """These, and as many more as have to give way so that no limit is in the way; None where there are too few."""
+        """These, and as many more victims as are needed so that no limit is in the way; None where there are too
+        few."""
         state, precedence = self._state, self._state.precedence(self._workload)
         together = Together(state, self._victims.spare)
         claim = self._shares.quota.claim_back(self._queue, self._wanted)

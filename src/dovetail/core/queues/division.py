@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets what of one resource: first what is guaranteed, then the rest by priority, weight and history.
+"""The division of one resource between queues: first the guarantees, then the rest by priority, weight and history.
 
-1. Each gets the least of its guarantee, its request and its limit. Where these sum to more than there is, they are not
-   scaled down (each stays entitled to its own), and there is no rest.
+1. Each queue gets the least of its guarantee, its request and its limit. Where these sum to more than there is, they
+   are not scaled down (each stays entitled to its own), and there is no rest.
 2. The rest goes to the highest priority first; a lower one gets what a higher one does not ask for. Within a priority
-   it is divided in rounds: each may have the part s / sum of s, who asks for less gets what it asks for, and what it
-   leaves is divided among the others again. With k = 0, s is the weight (weighted max-min). Else
+   it is divided in rounds: each may have the part s / sum of s, one that asks for less gets what it asks for, and what
+   it leaves is divided among the others again. With k = 0, s is the weight (weighted max-min). Else
 
        s = max(0, w + k * (w - U))
 
    with U the decayed share of what there is that it used, and w the part of the rest that it would get with k = 0 if it
-   asked for all of it: W / sum of W while nobody is content. Who has no part for its history (s = 0) gets, by weight,
-   what the others leave.
-3. Parts are floored to whole grains (whole GPUs). What that leaves goes grain by grain to who lost most by it, then to
-   the oldest, then by name. Who asks for less than a grain more gets that; the last grain may be a part of one.
+   asked for all of it: W / sum of W while none is satisfied. A queue without a part for its history (s = 0) gets, by
+   weight, what the others leave.
+3. Parts are floored to whole grains (whole GPUs). What that leaves goes grain by grain to the queue that lost most by
+   it, then to the oldest, then by name. One that asks for less than a grain more gets that; the last grain may be a
+   part of one.
 
-A weight of 0 or less gets its guarantee alone. All of the rest is given away unless everybody of a weight is content.
-More weight or a larger request never get less, and who used more never gets more: but for one grain, as flooring goes.
+A weight of 0 or less gets its guarantee alone. All of the rest is divided unless every queue of a weight is satisfied.
+More weight or a larger request never get less, and a queue that used more never gets more: but for one grain, as
+flooring goes.
 
 Source: KAI Scheduler's resource division with its time-based weights. It differs in three points. There w is W by the
-sum of W of those who are not content yet, anew in each round; that jumps when somebody becomes content, so that more
-weight could get less. Here it is the same while nobody is content, and moves steadily. There the rest stays undivided
+sum of W of those that are not satisfied yet, anew in each round; that jumps when one becomes satisfied, so that more
+weight could get less. Here it is the same while none is satisfied, and moves steadily. There the rest stays undivided
 where no s is above 0; here it never does. There what flooring leaves to a high priority may go to a lower one first;
 here a priority is done with before the next.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose turn it is: at each level of the tree the queue that comes first of those in which somebody waits.
+"""Queue order: at each level of the tree the queue that comes first of those in which workloads wait.
 
-Rules: queues are compared by `Quota.key` with what their own first job wants, equal ones by age. In a queue that
-tells its users apart, the one who used least comes first; they stand in a heap, as there may be many. Jobs whose queue
-does not exist or holds no jobs come first of all: they only have to be told so. Answers are kept until something about
-the queue changes.
+Rules: queues are compared by `Quota.key` with what their own first job wants, equal ones by age. In a queue that tells
+its users apart, the user that used least comes first; users stand in a heap, as there may be many. Jobs whose queue
+does not exist or holds no jobs come first of all: they only have to get their reason. Answers are kept until something
+about the queue changes.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Quota:
         self, tree: Tree, accounts: Accounts, rates: ChargeRates, totals: QueueTotals, fair_share: FairShare,
         pledged: Callable[[], Mapping[str, Mapping[str, int]]],
     ) -> None:  # fmt: skip
-        """pledged: what queues will hold more, or less, once everybody has given way who was told to."""
+        """pledged: what queues will hold more, or less, once all decided evictions are done."""
         self._tree = tree
         self._accounts = accounts
         self._rates = rates

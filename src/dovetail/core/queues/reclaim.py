@@ -58,7 +58,7 @@ class Reclaim:
         self, tree: Tree, totals: QueueTotals, fair_share: FairShare, pledged: Mapping[str, Mapping[str, int]],
         queue: str, amounts: Mapping[str, int],
     ) -> None:  # fmt: skip
-        """pledged: what queues will hold more, or less, once everybody has given way who was told to."""
+        """pledged: what queues will hold more, or less, once all decided evictions are done."""
         self._tree = tree
         self._totals = totals
         self._fair_share = fair_share

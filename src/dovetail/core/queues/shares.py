@@ -55,9 +55,9 @@ class Shares:
             self.tree, self.accounts, self.accounting, self.rates, self.totals, self.pending_pods, policy.history_milli
         )
         self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
-        """Who is first of those that wait in each queue and below it, and how many they are."""
+        """The first waiting workload of each queue and of those below it, and how many wait."""
         self.pledged: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-        """What queues will hold more, or less, once everybody has given way who was told to."""
+        """What queues will hold more, or less, once all decided evictions are done."""
         self.quota = Quota(self.tree, self.accounts, self.rates, self.totals, self.fair_share, lambda: self.pledged())
         self._standings = Standings(
             self.tree, self.accounts, self.attained, self.accounting, self.rates, self.totals, self.pending_pods,
@@ -338,7 +338,7 @@ class Shares:
         return queue, pod.user if record is not None and record.by_user else ""
 
     def preemptible(self, pod: Pod) -> bool:
-        """Whether the pod may be made to give way: it says so itself, or its queue does."""
+        """Whether the pod may be preempted: it says so itself, or its queue does."""
         return self._preemptible(pod, self.queue_of(pod))
 
     def _preemptible(self, pod: Pod, queue: str) -> bool:

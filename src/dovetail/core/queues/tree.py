@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues as a tree: who is above whom, who may use what, and what is wrong with it.
+"""The queues as a tree: parents and children, the namespaces that may use a queue, and the faults in it.
 
-Rules: the queue `default` exists where nobody wrote it: of weight 1, nothing guaranteed, no limit, for everybody. Of
-guarantees that are more in all than the queue above can give, a part counts (`guarantees`), and that is said. A queue
-that cannot be used as it is written takes those below it along, and takes nothing from its siblings.
+Rules: the queue `default` exists where no object writes it: of weight 1, nothing guaranteed, no limit, for all
+namespaces. Of guarantees that are more in all than the parent can give, a part counts (`guarantees`), and the status
+says so. A queue that cannot be used as it is written takes its children along, and takes nothing from its siblings.
 """
 
 from __future__ import annotations
