@@ -53,6 +53,16 @@ def compiled(compiler: str, folder: Path, *flags: str) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
+def test_lines_are_as_short_as_those_of_python() -> None:
+    long = [
+        f"{name}:{number}"
+        for name in KERNEL_SOURCES
+        for number, line in enumerate((FOLDER / name).read_text().splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert long == []
+
+
 def sources(folder: Path) -> Path:
     for name in KERNEL_SOURCES:
         shutil.copy(FOLDER / name, folder / name)

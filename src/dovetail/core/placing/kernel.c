@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loop of rows.Row in C: the score of one shape on the slots that changed, how many such pods each of them
-// takes where that was asked, and the best slot of all.
+// The inner loop of score_cache.ScoreRow in C: the score of one shape on the slots that changed, the number of such
+// pods that each of these slots takes where that was asked, and the best slot of all.
 //
-// Rules: it reads and writes the very arrays of the row, of the node table and of what was learned, and finds bit for bit
-// what Row._redo and Row.best find with numpy under the scorings Tightest and ExpectedFill; a test compares them. What it
-// does not know (devices by claim, shapes of several forms, replicas by the dozen) stays with numpy:
-// kernel.py says when. It decides nothing by itself and holds no state but the addresses of the arrays, which live as
-// long as it does. What is learned under ExpectedFill is in worth.h, where many pods go in arrange.h.
+// Rules: the kernel reads and writes the arrays of the row, of the node table and of worth.py in place. It finds bit
+// for bit what ScoreRow._redo and ScoreRow.best find with numpy under the scorings Tightest and ExpectedFill; a test
+// compares them. Shapes that it does not know (devices by claim, several forms, replicas by the dozen) stay with numpy:
+// kernel.py says which. The kernel has no state but the addresses of the arrays, which live as long as it does. The
+// worth of nodes under ExpectedFill is in worth.h, the arrangement of many pods in arrange.h.
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -84,7 +84,8 @@ static Py_ssize_t items(const Kernel *self, int array) {
 // Whether every array reaches as far as it will be read: the rest of this file does not look.
 static int reach(const Kernel *self) {
     Py_ssize_t size = self->size;
-    int sound = size > 0 && size % BLOCK == 0 && items(self, TOPS) == size / BLOCK && items(self, STALE) == size / BLOCK;
+    int sound = size > 0 && size % BLOCK == 0;
+    sound &= items(self, TOPS) == size / BLOCK && items(self, STALE) == size / BLOCK;
     for (int i = SUITABLE; i <= LAYOUT_IDS; i++)
         sound &= i == TOPS || i == STALE || items(self, i) == size;
     sound &= self->width >= WANTED && items(self, FLOOR) == self->width && items(self, FREE) >= self->width * size;
@@ -104,11 +105,14 @@ static int reach(const Kernel *self) {
     return sound ? 0 : -1;
 }
 
-// Kernel(arrays, tables, tallies, worth, unknown, several, ranked, gpus, milli, memory): `arrays` in the order above, PARTS None
-// where the shape takes no part of a GPU, OPENED where it takes no MIG instance, COPIES where they were not asked;
-// `tables[layout]` the closeness by free GPUs, None where the layout says nothing, and then it is `unknown`; `tallies` the
-// domains of the slots and the copies added up by them, several times; `worth` None under Tightest. `several` GPUs have to be close; `ranked` by the part's GPU, or by the cards that are broken into. The
-// shape takes `gpus` whole ones, or of one so much, in thousandths or in thousandths of a MiB.
+// Kernel(arrays, tables, tallies, worth, unknown, several, ranked, gpus, milli, memory).
+//
+// `arrays` are in the order above. PARTS is None where the shape takes no part of a GPU, OPENED where it takes no MIG
+// instance, COPIES where the number of pods was not asked. `tables[layout]` is the closeness by free GPUs; it is None
+// where the layout says nothing, and the closeness is `unknown` then. `tallies` are pairs: the domains of the slots,
+// and the copies added up by domain. `worth` is None under Tightest. `several`: the shape takes GPUs that have to be
+// close. `ranked`: slots are ranked by the GPU of the part, or by the cards that are opened. The shape takes `gpus`
+// whole GPUs, or of one GPU `milli` thousandths, or `memory` thousandths of a MiB.
 static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
     PyObject *arrays, *tables, *tallies, *worth;
     long long unknown, gpus, milli, memory;
@@ -197,7 +201,8 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
     uint64_t first = 0;
     if (self->arrays[PARTS].obj) {
         const int64_t *parts = AT(PARTS, int64_t) + slot, *opened = AT(GPU_PARTS, int64_t) + slot;
-        int64_t taken = parts[0], limit = parts[size], opens = parts[2 * size], base = parts[3 * size], unit = parts[4 * size];
+        int64_t taken = parts[0], limit = parts[size], opens = parts[2 * size];
+        int64_t base = parts[3 * size], unit = parts[4 * size];
         uint64_t whole = (uint64_t)AT(GPU_WHOLE, int64_t)[slot];
         if (free_bits & opens)
             whole -= (uint64_t)taken;
@@ -216,7 +221,8 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
     if (self->several) {
         int32_t id = AT(LAYOUT_IDS, int32_t)[slot];
         int64_t close = self->unknown;
-        if (id > 0 && id < self->layouts && self->tables[id].obj && free_bits >= 0 && free_bits < self->tables[id].len / 2)
+        int known = id > 0 && id < self->layouts && self->tables[id].obj;
+        if (known && free_bits >= 0 && free_bits < self->tables[id].len / 2)
             close = ((const int16_t *)self->tables[id].buf)[free_bits];
         if (close < 0)
             return INFEASIBLE;
@@ -224,7 +230,9 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
     }
     uint64_t looseness = 0, score;
     if (self->worth) {
-        int64_t share = self->share_memory ? self->share_memory : AT(GPU_WHOLE, int64_t)[slot] / WHOLE_GPU_MILLI * self->share_milli;
+        int64_t share = self->share_memory;
+        if (!share)
+            share = AT(GPU_WHOLE, int64_t)[slot] / WHOLE_GPU_MILLI * self->share_milli;
         int64_t amounts[AMOUNTS] = {0, left[CPU], left[MEMORY]};
         int64_t change = change_of(self->worth, slot, left[CPU], self->gpus, share, &amounts[0]);
         change = clip(change, -MOST_CHANGE, MOST_CHANGE);
@@ -232,7 +240,8 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
             looseness += (uint64_t)clip(amounts[r] >> FILL_UNIT_BITS[r], 0, FILL_LARGEST[r]) << FILL_PLACE_BITS[r];
         score = ((uint64_t)change << CHANGE_BITS) - looseness;
         if (self->several || self->ranked)
-            score = ((uint64_t)change << (CHANGE_BITS - FEWER_BITS)) - (looseness >> FEWER_BITS) - (first << FILL_FIRST_BITS);
+            score = ((uint64_t)change << (CHANGE_BITS - FEWER_BITS)) - (looseness >> FEWER_BITS)
+                    - (first << FILL_FIRST_BITS);
     } else {
         for (int r = 0; r < WANTED; r++)
             looseness += (uint64_t)clip(left[r] >> UNIT_BITS[r], 0, LARGEST[r]) << PLACE_BITS[r];
@@ -332,7 +341,8 @@ static PyObject *best(PyObject *object, PyObject *Py_UNUSED(none)) {
 }
 
 static PyMethodDef METHODS[] = {
-    {"redo", (PyCFunction)(void (*)(void))redo, METH_FASTCALL, "Score, and count copies on, the slots of a list anew, from a place on."},
+    {"redo", (PyCFunction)(void (*)(void))redo, METH_FASTCALL,
+     "Score the slots of a list anew, from a place on, and count copies on them."},
     {"redo_all", (PyCFunction)(void (*)(void))redo_all, METH_FASTCALL, "Score the first slots anew."},
     {"best", best, METH_NOARGS, "The slot with the highest score, the lowest of equals."},
     {NULL, NULL, 0, NULL},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is idle of nodes is worth, as worth.py and expected_fill.py say it with numpy, bit for bit: the worth of a node, how
-// it changes by a pod, which GPU a share is taken of, and the recursion behind the table.
+// The worth of what is idle on nodes, bit for bit as worth.py and expected_fill.py find it with numpy: the worth of a
+// node, its change by a pod, the GPU that a share is taken of, and the recursion behind the table.
 
 #include <limits.h>
 #include <stdint.h>
@@ -48,8 +48,8 @@ static int64_t clip(int64_t value, int64_t least, int64_t most) {
 
 // What was learned, and what it is learned of. The arrays live as long as it does.
 enum {
-    IDLE_CPU, IDLE_BITS, IDLE_PARTS, WHOLE_UNITS, KINDS, NODE_GPUS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS,
-    CHANCES, WORTH_ARRAYS
+    IDLE_CPU, IDLE_BITS, IDLE_PARTS, WHOLE_UNITS, KINDS, NODE_GPUS, TABLE, PRICES, SIZES, SIZE_OF,
+    CLASS_CPU, CLASS_GPUS, CHANCES, WORTH_ARRAYS
 };
 
 // What a node was found to be worth: the same nodes are asked about for one shape after another, and many are alike.
@@ -83,7 +83,8 @@ static int worth_reaches(const Worth *self) {
     int sound = self->size > 0 && self->kinds >= 0 && self->gpus_told <= MOST_GPUS && self->sizes <= MOST_SIZES;
     for (int i = IDLE_CPU; i <= NODE_GPUS; i++)
         sound &= i == IDLE_PARTS ? told(self, i) == self->gpus_told * self->size : told(self, i) == self->size;
-    sound &= told(self, TABLE) == (self->kinds + 1) * OF_KIND && told(self, PRICES) == self->classes * (self->kinds + 1);
+    sound &= told(self, TABLE) == (self->kinds + 1) * OF_KIND;
+    sound &= told(self, PRICES) == self->classes * (self->kinds + 1);
     sound &= told(self, CLASS_CPU) == self->classes && told(self, CLASS_GPUS) == self->classes;
     sound &= told(self, CHANCES) == self->classes * (MOST_BUSY + 1);
     for (Py_ssize_t i = 0; i < self->classes; i++)
@@ -247,8 +248,8 @@ static Py_ssize_t best_shared(const Worth *self, Py_ssize_t slot, int64_t cpu_le
     return chosen;
 }
 
-// How the worth of a slot changes (expected_fill._change) by a pod that takes so many GPUs, or a share of one. `idle_milli`
-// is set to what is idle of all its GPUs.
+// The change of the worth of a slot (expected_fill._change) by a pod that takes so many GPUs, or a share of one.
+// `idle_milli` is set to what is idle of all GPUs of the slot.
 static int64_t change_of(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t gpus, int64_t share,
                          int64_t *idle_milli) {
     int64_t left[MOST_GPUS], rooms[MOST_GPUS], after[MOST_GPUS], kind = OF(KINDS)[slot];
@@ -266,8 +267,8 @@ static int64_t change_of(const Worth *self, Py_ssize_t slot, int64_t cpu_left, i
     return worth_of(self, kind, OF(NODE_GPUS)[slot], cpu_left, after) - before;
 }
 
-// share_gpu(slot, share): the GPU of which the share is taken, the slot's cores having been taken already; -1 where none
-// has room. Of those of which equally much is left the first.
+// share_gpu(slot, share): the GPU that the share is taken of, after the slot's cores were taken; -1 where none has
+// room. Of GPUs with equally much left it is the first.
 static PyObject *share_gpu(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     const Worth *self = (const Worth *)object;
     if (count != 2) {
@@ -294,7 +295,8 @@ static PyObject *share_gpu(PyObject *object, PyObject *const *args, Py_ssize_t c
 }
 
 static PyMethodDef WORTH_METHODS[] = {
-    {"share_gpu", (PyCFunction)(void (*)(void))share_gpu, METH_FASTCALL, "The GPU of a slot of which a share is taken."},
+    {"share_gpu", (PyCFunction)(void (*)(void))share_gpu, METH_FASTCALL,
+     "The GPU of a slot that a share is taken of."},
     {NULL, NULL, 0, NULL},
 };
 
