@@ -135,7 +135,8 @@ class Seat:
         try:
             yield task
         finally:
-            task.cancel()
+            if not task.cancelling():
+                task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 # Why it ended by itself, if it did.
                 await task

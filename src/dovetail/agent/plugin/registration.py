@@ -104,8 +104,9 @@ class Registration:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        clock = asyncio.get_running_loop().time
-        while True:
+        clock, task = asyncio.get_running_loop().time, asyncio.current_task()
+        # A cancellation that a library takes for an end of the call is one all the same.
+        while task is None or not task.cancelling():
             began_s, turn, kubelet = clock(), self._folder.turn, self._kubelet_now()
             try:
                 anew = await self._live()
