@@ -164,6 +164,7 @@ class State:
         self.cluster.kubelets.forget(number)
 
     def begin_step(self) -> None:
+        """What counts for one step begins anew: the searches, and the pods that ran when it began."""
         self.steps += 1
         self.searches = 0
         self.reservations.begin_step()

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from dovetail.core.decisions import Decision, Hold, Release
 from dovetail.core.model import Pod
 from dovetail.core.pipeline import known_refusals, pre_enqueue
+from dovetail.core.pipeline.equivalence import Signature
 from dovetail.core.pipeline.half_starts import overdue
 from dovetail.core.pipeline.placement import LIMITS, NO_ROOM, Outcome, PlacementPhase
 from dovetail.core.pipeline.post_filter import PostFilter
@@ -64,7 +65,7 @@ class Attempt:
         kinds = self._kinds if len(waiting) == len(self._members) else state.workloads.distinct(waiting)
         refusal = pre_enqueue.blocked(state, workload, self._queue, waiting, kinds)
         if refusal is not None:
-            return [*self._post_filter.give_up(str(refusal)), *self._post_filter.close()], refusal
+            return self._post_filter.give_up(str(refusal)), refusal
         decisions: list[Decision] = []
         for group in state.workloads.groups(workload):
             decided, lacking = self._group(group)
@@ -79,25 +80,25 @@ class Attempt:
         # A gang that lacks pods is refused by their number, whatever they want.
         enough = bool(group.groups) or len(group.pods) >= group.missing
         wanted = wanted_by(state, self._queue, group) if enough else None
-        signature = None
-        if state.equivalence.concern(wanted):
-            # The signature matters to refused workloads alone.
-            signature = signature_of(state, workload, self._queue, group, wanted, self._kinds)
-        if signature is not None:
-            known_refusals.know(state, workload, signature, group)
-            if (known := known_refusals.refusal(state, workload)) is not None:
-                return [], known
+        # The signature matters to refused workloads alone.
+        signature = self._signature(group, wanted) if state.equivalence.concern(wanted) else None
+        if signature is not None and (known := known_refusals.refusal(state, workload)) is not None:
+            return [], known
         placed, refusal = self._placement.place(group, wanted)
         if refusal is None or placed:
             return placed, refusal
-        if signature is None:
-            signature = signature_of(state, workload, self._queue, group, wanted, self._kinds)
-            if signature is not None:
-                known_refusals.know(state, workload, signature, group)
+        signature = signature or self._signature(group, wanted)
         decisions, refusal = self._post_filter.make(group, refusal, signature)
         if signature is not None and refusal.reason in _REMEMBERED and not self._post_filter.again:
             known_refusals.refuse(state, workload, refusal)
         return decisions, refusal
+
+    def _signature(self, group: Group, wanted: Hashable | None) -> Signature | None:
+        """The signature of the workload, which is noted where it has one."""
+        signature = signature_of(self._state, self._workload, self._queue, group, wanted, self._kinds)
+        if signature is not None:
+            known_refusals.know(self._state, self._workload, signature, group)
+        return signature
 
     def _report(self, refusal: Refusal, waiting: Sequence[Pod], released: Sequence[Pod]) -> list[Decision]:
         """That the pods wait, where that is new, or that a half start is released."""

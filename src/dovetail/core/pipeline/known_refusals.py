@@ -16,14 +16,13 @@ from dovetail.core.state import State
 from dovetail.core.workloads.index import Precedence
 
 
-def know(state: State, workload: str, signature: Signature, group: Group) -> Known:
+def know(state: State, workload: str, signature: Signature, group: Group) -> None:
     """The workload has this signature as long as nothing about it changes."""
     known = state.equivalence.find(signature)
     if known is None:
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
         known = state.equivalence.add(signature, shapes, state.shares.wanted(fewest(group)))
     state.equivalence.assign(workload, known)
-    return known
 
 
 def refuse(state: State, workload: str, refusal: Refusal) -> None:
