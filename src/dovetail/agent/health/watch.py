@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches the health of the GPUs of this machine, and tells who is ill the moment that it changes.
+"""The health of the GPUs of this machine: a thread follows NVML's events, and each change is reported at once.
 
-Rules: a thread waits in NVML and passes on what happens (`agent.health.gpu_events`); which errors count is
-`agent.health.xids`; who is ill, and until when, is `agent.health.health`. Whoever listens is told within milliseconds
-of an event, then it is written down, so that a restart of the agent heals nothing. What cannot be written down is
-remembered as long as the process lives, and tried again at every look; a file that is damaged is set aside, and what it
-says counts as far as it can be made out. Both are said in `faults`; neither ends the process. What a check had found
-that is switched off by now is forgotten at the start. GPUs whose events cannot be watched are said, and are not ill. At
-rest it costs a few calls of NVML every 30 seconds.
+Rules: `agent.health.gpu_events` waits in NVML. `agent.health.xids` says which errors count, `agent.health.health` which
+GPUs are sick and until when. Listeners hear of a change within milliseconds of the event; then it is written down, so
+that a restart of the agent heals nothing. What cannot be written down is kept as long as the process lives, and tried
+again at every look. A damaged file is set aside, and its readable part counts. Both show in `faults`; neither ends the
+process. Findings of checks that are switched off by now are dropped at the start. GPUs whose events cannot be watched
+are reported, and are not sick. At rest this costs a few calls of NVML every 30 seconds.
 """
 
 from __future__ import annotations
