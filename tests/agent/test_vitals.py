@@ -116,11 +116,11 @@ async def test_idle_clients_keep_no_probe_from_its_answer() -> None:
 
 @pytest.mark.plane
 async def test_an_agent_is_not_ready_before_the_kubelet_has_what_it_offers(
-    plane: Plane, standin: Callable[[Any], Standin]
+    plane: Plane, standin: Callable[[Any], Standin], unused_tcp_port: int
 ) -> None:
     plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
     plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=60s")
-    machine, port = standin("dgx-a100"), 23552
+    machine, port = standin("dgx-a100"), unused_tcp_port
     machine.slow("nvmlInit", 1500)
     seen: list[tuple[int, str]] = []
 
