@@ -26,7 +26,7 @@ def test_a_limit_of_the_run_time_is_what_is_counted_with() -> None:
     work = Work(family="train", max_runtime_ms=2 * HOUR_MS)
     estimate = learned(1, 2, 3).estimate(work, "nlp")
     assert (estimate.ran_ms, estimate.sure) == (2 * HOUR_MS, Sure.KNOWN)
-    assert estimate.basis == "limit of its run time: 2 h"
+    assert estimate.basis == "run time limit: 2 h"
     assert RunTimes().left_ms(work, "nlp", HOUR_MS // 2).ran_ms == HOUR_MS * 3 // 2
     assert RunTimes().left_ms(work, "nlp", 3 * HOUR_MS).ran_ms == 0
 
@@ -36,7 +36,7 @@ def test_a_limit_of_the_run_time_is_what_is_counted_with() -> None:
     [(90 * 60_000, "1 h 30 min"), (26 * HOUR_MS, "1 d 2 h"), (45_000, "45 s"), (1500, "1 s 500 ms"), (1, "1 ms")],
 )
 def test_times_are_said_exactly(ms: int, words: str) -> None:
-    assert RunTimes().estimate(Work(max_runtime_ms=ms), "q").basis == f"limit of its run time: {words}"
+    assert RunTimes().estimate(Work(max_runtime_ms=ms), "q").basis == f"run time limit: {words}"
 
 
 @pytest.mark.parametrize(("runs", "ran_ms"), [(3, 3), (9, 9), (10, 9), (11, 10), (14, 13), (20, 18), (32, 29)])
@@ -62,7 +62,7 @@ def test_with_too_few_of_the_family_the_queue_says_it_then_everything_then_nobod
 def test_nothing_is_known_of_what_never_ran() -> None:
     estimate = RunTimes().estimate(TRAIN, "nlp")
     assert (estimate.ran_ms, estimate.sure) == (0, Sure.UNKNOWN)
-    assert "too few runs to learn from" in estimate.basis
+    assert "too few earlier runs to learn from" in estimate.basis
     assert RunTimes().left_ms(TRAIN, "nlp", HOUR_MS) == estimate
 
 

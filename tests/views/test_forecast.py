@@ -58,7 +58,7 @@ def test_a_start_waits_for_the_limit_of_the_run_time_of_who_is_there() -> None:
     found = ahead(node("a"), pod("x", 8, "a", 2 * HOUR, since_ms=HOUR), pod("p", 4))
     assert starts(found) == {"ns/p": (Sure.KNOWN, 60)}
     (start,) = found.starts.values()
-    assert start.expected.basis == "when ns/x ends (limit of its run time: 2 h)"
+    assert start.expected.basis == "when ns/x ends (run time limit: 2 h)"
 
 
 def test_those_who_start_later_hold_their_room_for_their_own_run_time() -> None:

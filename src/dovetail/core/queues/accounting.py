@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What placed pods are counted with, and what there is, by resource class (see `records`).
+"""The units that placed pods count, and the capacity of the nodes, by resource class (see `types`).
 
-Rules: a whole GPU is 1000 milli-GPU, a replica or a fraction what it holds of its GPU; instances and devices by claim
-count as `parts` says. A claim that several pods use counts for one of them: the first that is placed. Pods that wait
-are counted by the same rules, in `demand`.
+Rules: a whole GPU is 1000 milli-GPU, a replica or a fraction its part of the GPU. MIG instances and devices by claim
+count as `device_units` states. A claim that several pods share counts for one of them: the first that is placed.
+`demand` counts waiting pods by the same rules.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ class Accounting:
         self._cluster = cluster
         self._held: dict[tuple[int, int, int, int, DeviceUnits], Amounts] = {}
         self._kinds: dict[int, int] = {}
-        """By slot a number for what the amounts of pods there depend on (`parts.kind`)."""
+        """By slot: the number of the class of nodes on which pods count the same amounts (`device_units.kind`)."""
         self._numbers: dict[object, int] = {}
         self._devices: dict[int, list[tuple[str, Device]]] = {}
-        """The GPUs that are offered by claim, each by its driver."""
+        """By slot: the GPUs that the node offers by claim, each with its driver."""
         self._capacity: dict[str, int] = {}
         self._of_slot: dict[int, Amounts] = {}
-        self._alike: dict[object, Amounts] = {}
-        """What nodes have without devices by claim, by all that this depends on: thousands of nodes are alike."""
+        self._of_class: dict[object, Amounts] = {}
+        """The capacity of nodes without devices by claim, by all that it depends on. Thousands of nodes share one."""
         self._seen = -1
         self._devices_seen = -1
         self.demand = Demand(cluster, self._kinds)
         self.counted_for: dict[str, str] = {}
-        """The pod, by uid, for which each claim counts that is used; kept by `Shares`."""
+        """By claim: the uid of the pod for which the claim counts. `Shares` keeps it."""
         self.moved: list[int] = []
-        """Slots where pods may count with other amounts than before; whoever counts them empties it."""
+        """Slots where pods may count other amounts than before. The caller that counts them again empties the list."""
 
     def held(self, placement: Placement) -> Amounts:
-        """What a placed pod is counted with."""
+        """The amounts that a placed pod counts."""
         if self.behind:
             self.capacity()
         claimed = self._granted(placement, set()) if _claims(placement) else NOTHING
         return self._held_on(placement, self._kinds.get(placement.slot, 0), claimed)
 
     def held_by(self, placements: Sequence[Placement]) -> list[Amounts]:
-        """What each of these placed pods is counted with."""
+        """The amounts that each of these placed pods counts."""
         if self.behind:
             self.capacity()
         found: list[Amounts] = []
@@ -65,7 +65,7 @@ class Accounting:
         seen: set[str] = set()
         for placement in placements:
             kind, claims = self._kinds.get(placement.slot, 0), _claims(placement)
-            # Pods of a gang mostly have the same, on nodes of one kind.
+            # The pods of a gang mostly have one shape, on nodes of one class.
             if placement.shape is not shape or kind != last or claims or placement.share_bits:
                 amounts = self._held_on(placement, kind, self._granted(placement, seen) if claims else NOTHING)
                 shape, last = None if claims or placement.share_bits else placement.shape, kind
@@ -73,7 +73,7 @@ class Accounting:
         return found
 
     def _held_on(self, placement: Placement, kind: int, claimed: DeviceUnits) -> Amounts:
-        """On a node of the kind, with what it has by claims."""
+        """The amounts on a node of this class, with these units by claim."""
         known = self._held
         key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), kind, claimed
         amounts = known.get(key)
@@ -85,8 +85,8 @@ class Accounting:
         return amounts
 
     def _granted(self, placement: Placement, seen: set[str]) -> DeviceUnits:
-        """What counts for this pod of what it uses by claims. Of claims that count for nobody who is placed, the first
-        that is asked about has those that are not `seen`."""
+        """The units that this pod counts for its claims. A claim that counts for no placed pod counts for the first pod
+        that asks: its key is then in `seen`."""
         claims, pod, found = self._cluster.claims, placement.pod, NOTHING
         memory_mib = int(self._cluster.nodes.gpu_memory_mib[placement.slot])
         for key in dict.fromkeys([*claims.named(pod), *[grant.claim for grant in placement.grants]]):
@@ -106,12 +106,12 @@ class Accounting:
 
     @property
     def behind(self) -> bool:
-        """Whether nodes, or the devices that they offer, have changed since it was asked what there is."""
+        """Whether nodes, or the devices that they offer, have changed since the last call of `capacity`."""
         nodes = self._cluster.nodes
         return self._seen != nodes.records_journal.end or self._devices_seen != nodes.devices_journal.end
 
     def capacity(self) -> Mapping[str, int]:
-        """What the nodes have in all; nodes with a problem have nothing."""
+        """The capacity of all nodes together. A node with a problem has none."""
         nodes, changed = self._cluster.nodes, self._changed()
         own = self._cluster.claims.own(changed) if changed else {}
         for slot in changed:
@@ -138,19 +138,19 @@ class Accounting:
         return self._capacity
 
     def _offered(self, record: Node, kind: int, gpus: int, devices: Sequence[tuple[str, Device]]) -> Amounts:
-        """What a node of the kind has, with so many whole GPUs, and with these by claim."""
+        """The capacity of a node of this class with so many whole GPUs and these devices by claim."""
         if devices:
             return _offered(record, gpus, devices)
         key = record.allocatable, gpus, kind, record.sharing
-        found = self._alike.get(key)
+        found = self._of_class.get(key)
         if found is None:
-            if len(self._alike) >= _REMEMBERED:
-                self._alike.clear()
-            found = self._alike[key] = _offered(record, gpus, ())
+            if len(self._of_class) >= _REMEMBERED:
+                self._of_class.clear()
+            found = self._of_class[key] = _offered(record, gpus, ())
         return found
 
     def _changed(self) -> list[int]:
-        """The slots whose nodes, or devices, have changed since this was asked."""
+        """The slots whose nodes or devices have changed since the last call."""
         nodes = self._cluster.nodes
         if not self.behind:
             return []
@@ -165,12 +165,12 @@ class Accounting:
 
 
 def _claims(placement: Placement) -> bool:
-    """Whether the pod has devices by claim, or may have."""
+    """Whether the pod has, or may have, devices by claim."""
     return bool(placement.grants or placement.pod.device_claims or placement.pod.by_claim)
 
 
 def _offered(record: Node, gpus: int, devices: Sequence[tuple[str, Device]]) -> Amounts:
-    """What a node has, with so many whole GPUs, and with these by claim."""
+    """The capacity of a node with so many whole GPUs and these devices by claim."""
     resources = dict(record.allocatable)
     if record.sliced:
         whole = device_units.slice_of(record).times(resources.get(GPU_RESOURCE, 0))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledgers of queues, and of users in queues that tell them apart.
+"""The usage of each queue, and of each user in queues that divide by user.
 
-Rules: a ledger is charged from the moment when a pod is placed. A queue that is told with its usage goes on from there:
-pods that ran on since then are charged for the time between. One without a past begins with the mean of its siblings,
-so that nobody gains by beginning anew, and is charged for pods that run from when it was made on. For those above it a
-queue counts since it is below them, as far as that is known: since it was made, since its usage was written down, or
-since it was put there. So what is read from the records of all queues is what a scheduler knows that never ended.
-A user to whom nothing is charged is forgotten where USERS_KEPT others of the queue have used more: users are names that
-anybody can make up. Who was forgotten counts as one who has used nothing.
+Rules: usage is charged from the moment when a pod is placed. A queue that is read with its recorded usage continues
+from there: the pods that ran on are charged for the time since the record. A queue without a record starts with the
+mean usage of its siblings, so that deleting a queue gains nothing, and is charged for running pods from its creation
+on. The queues above it include its usage from the moment when it was put below them: its creation, the time of its
+record, or its move. So a scheduler that reads the records of all queues continues as if it had never stopped.
+Users are arbitrary names, so their number is bounded: a user without running pods is forgotten when USERS_KEPT other
+such users of the queue have used more. A forgotten user counts as one that has used nothing.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from dovetail.core.queues.types import History, Queue, Usage
 from dovetail.core.queues.usage import DecayedUsage, steady
 
 AHEAD_MS = 300_000
-"""How far ahead what a queue holds now is projected where queues are compared (the interval of Kueue's samples)."""
+"""Queues are compared by their usage this far ahead, at the present rate. (Kueue samples usage at this interval.)"""
 USERS_KEPT = 500
-"""Of a queue, beside those to whom something is charged; an object holds them with ease."""
+"""Users kept in each queue, beside those with running pods. A Kubernetes object has room for that many."""
 _USED_SOMETHING = 1_000
-"""Less than a GPU in a ms is what rounding leaves of a past that has faded away."""
+"""Usage below this, one GPU for one ms, is a rounding error of usage that has decayed."""
 _FRACTION_BITS = 40
 _MILLION = 1_000_000
 
 Line = tuple[str, str]
-"""A queue without queues below it, and a user where it tells them apart."""
+"""A leaf queue, and the user where the queue divides by user."""
 
 
 class Accounts:
-    """`told_ms` is until when the record of a queue knew its usage when it was first told, by its name: until it was
-    made where there was none. `linked_ms` is since when it counts for those above it."""
+    """`told_ms` is by queue the time up to which its record included its usage when the queue was first read: its
+    creation where it had no record. `linked_ms` is since when the queues above it include its usage."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._queues: dict[str, DecayedUsage] = {name: _unused(queue) for name, queue in tree.written.items()}
         self._users: dict[str, dict[str, DecayedUsage]] = {}
         self._idle: dict[str, dict[str, None]] = {}
-        """By queue the users to whom nothing is charged."""
+        """By queue: the users without running pods."""
         self.told_ms: dict[str, int] = {}
         self.linked_ms: dict[str, int] = {}
         self.now_ms = 0
 
     def begin(self, queue: Queue) -> None:
-        """A queue is told for the first time."""
+        """Start the usage of a queue that is new."""
         usage, half_life_ms = queue.usage, max(1, queue.half_life_ms)
         if usage is None:
             self.told_ms[queue.name] = self.linked_ms[queue.name] = min(queue.created_ms, self.now_ms)
             self._queues[queue.name] = DecayedUsage(half_life_ms, self._as_siblings(queue), self.now_ms)
             return
-        # A time that is still to come was written by hand, or by a clock that was wrong.
+        # A record from the future was written by hand, or by a clock that was wrong.
         as_of_ms = min(usage.as_of_ms, self.now_ms)
         self.told_ms[queue.name] = self.linked_ms[queue.name] = as_of_ms
         self._queues[queue.name] = DecayedUsage(half_life_ms, usage.used, as_of_ms, days=usage.days)
@@ -72,18 +72,18 @@ class Accounts:
         return sum(ratios) // len(ratios) * steady(1, max(1, queue.half_life_ms)) * queue.weight >> _FRACTION_BITS
 
     def end(self, name: str) -> None:
-        """A queue is gone."""
+        """Forget a queue that is gone."""
         self.told_ms.pop(name, None)
         self.linked_ms.pop(name, None)
         self._queues.pop(name, None)
         if name in self._tree.written:
-            # As `default` is where nobody writes it.
+            # `default` exists even where no object writes it.
             self._queues[name] = _unused(self._tree.written[name])
         self._users.pop(name, None)
         self._idle.pop(name, None)
 
     def moved(self, name: str) -> None:
-        """A queue is below another one from now on."""
+        """The queue has another parent from now on."""
         self.linked_ms[name] = self.now_ms
 
     def set_half_life(self, queue: Queue) -> None:
@@ -91,7 +91,7 @@ class Accounts:
             ledger.set_half_life(max(1, queue.half_life_ms), self.now_ms)
 
     def change(self, queue: str, user: str, delta: int) -> None:
-        """So much more is charged to the queue, to those above it, and to its user."""
+        """Raise the rate of the queue, of the queues above it, and of its user by `delta`."""
         if not delta:
             return
         record = self._tree.written.get(queue)
@@ -104,12 +104,12 @@ class Accounts:
             self._note(queue, user)
 
     def take_back(self, queue: str, user: str, rate: int, from_ms: int) -> None:
-        """What is charged to them since then was not used."""
+        """Take back what was charged to them since then."""
         self._charge_since(queue, user, -rate, from_ms)
 
     def charge_late(self, queue: str, user: str, rate: int, since_ms: int, begun: str = "") -> None:
-        """A pod that ran since then is charged now for the first time: what the records of the queues do not know of
-        it is added; where a queue has `begun`, to that one and to those above it."""
+        """Charge for a pod that ran since then and is counted from now on: add what the records of the queues do not
+        include. If a queue has `begun`, add it only to that queue and those above it."""
         self._charge_since(queue, user, rate, since_ms, begun)
 
     def _charge_since(self, queue: str, user: str, rate: int, since_ms: int, begun: str = "") -> None:
@@ -129,7 +129,7 @@ class Accounts:
             from_ms = max(from_ms, self.linked_ms.get(name, 0))
 
     def of(self, name: str) -> DecayedUsage:
-        """The ledger of a queue that exists."""
+        """The usage of a queue. Raises KeyError where it does not exist."""
         return self._queues[name]
 
     def _has(self, queue: str, user: str) -> bool:
@@ -144,7 +144,7 @@ class Accounts:
         return ledger
 
     def _note(self, queue: str, user: str) -> None:
-        """Something about the ledger of a user has changed."""
+        """Keep the list of idle users after a change of this user's rate."""
         idle = self._idle.setdefault(queue, {})
         if self._users[queue][user].rate:
             idle.pop(user, None)
@@ -156,10 +156,11 @@ class Accounts:
             self._note(queue, user)
 
     def advance(self, now_ms: int) -> None:
-        """Time passes."""
+        """Set the time."""
         self.now_ms = now_ms
         for queue, idle in self._idle.items():
-            # All have to be looked at to know who used least: so twice as many are let come together.
+            # To find the users with the least usage takes a look at all of them: so it waits until there are twice as
+            # many as are kept.
             if len(idle) > 2 * USERS_KEPT:
                 users = self._users[queue]
                 for user, _ in most([(user, users[user].at(now_ms)) for user in idle])[USERS_KEPT:]:
@@ -169,17 +170,17 @@ class Accounts:
         return [self.of(queue), *self._users.get(queue, {}).values()]
 
     def share_ppm(self, name: str, whole: int) -> int:
-        """The part of the cluster (`whole` is its rate) that the queue used, decayed, in millionths."""
+        """The decayed usage of the queue as a part of the cluster, whose rate is `whole`; in millionths."""
         used = steady(whole, max(1, self._tree.written[name].half_life_ms))
         return self.of(name).at(self.now_ms) * _MILLION // used if used else 0
 
     def ratio(self, name: str) -> int:
-        """What the queue used by its weight, with what it holds projected ahead, as a fraction of 40 bits."""
+        """The usage of the queue `AHEAD_MS` from now, divided by its weight; a fraction of 40 bits."""
         queue = self._tree.written[name]
         return self._ratio(self.of(name).at(self.now_ms + AHEAD_MS), queue.half_life_ms, queue.weight)
 
     def user_ratio(self, queue: str, user: str) -> int:
-        """As `ratio`, of a user."""
+        """The same of a user."""
         ledger = self._users.get(queue, {}).get(user)
         if ledger is None:
             return 0
@@ -189,11 +190,11 @@ class Accounts:
         return (used << _FRACTION_BITS) // (steady(1, max(1, half_life_ms)) * max(1, weight))
 
     def users(self, queue: str, now_ms: int) -> tuple[tuple[str, int], ...]:
-        """What each user of the queue has used at that time."""
+        """The usage of each user of the queue at that time."""
         return tuple((user, ledger.at(now_ms)) for user, ledger in sorted(self._users.get(queue, {}).items()))
 
     def histories(self) -> tuple[History, ...]:
-        """All of it; `restore` takes it."""
+        """The usage of all queues, as `restore` takes it."""
         found = []
         for name in self._tree.written:
             ledger = self.of(name)
@@ -203,7 +204,7 @@ class Accounts:
         return tuple(found)
 
     def restore(self, histories: Iterable[History]) -> None:
-        """Go on from what was used; what is charged stays as it is."""
+        """Continue from this usage. The present rates stay."""
         for history in histories:
             name, usage = history.queue, history.usage
             if history.told_ms is not None:
@@ -220,7 +221,7 @@ class Accounts:
 
 
 def most(used: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """What names used, those first that used most."""
+    """Sort names by their usage, the most first."""
     return sorted(used, key=lambda one: (-one[1], one[0]))
 
 

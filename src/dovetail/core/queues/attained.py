@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much each job has had, in queues where the job that had least comes first (least attained service).
+"""The attained service of each job, in queues where the job with the least comes first (least attained service).
 
-Rules: a job is a gang, else all pods of one controller, else a pod. What it had is the charged rate times the time that
-its pods ran, in vain or not, those included that are gone: who was stopped and comes back does not begin anew. It
-counts in levels, so that jobs change places a few times in their lives and not all the time: level 0 is what had less
-than 16 GPU hours, and each level begins at 16 times the service of the one below. Within a level age decides, and
-nobody gives way. A pod counts from its start with the rate that it is charged now. Jobs of which nothing has run for a
-day are forgotten, and of which nothing runs where JOBS_KEPT others of the queue had more.
+Rules: a job is a gang, else all pods of one controller, else a pod. Its attained service is the charged rate times the
+time that its pods ran, whether the work was lost or not, and including pods that are gone: a job that is evicted and
+comes back keeps its service. Service counts in levels, so that jobs change places a few times in their lives only:
+level 0 is below 16 GPU hours, and each level begins at 16 times the service of the level below. Within a level age
+decides, and no job preempts another. A pod counts from its start at the rate that it is charged now. A job is forgotten
+when none of its pods has run for a day, or when none runs and JOBS_KEPT other such jobs of the queue had more service.
 
 Source: Tiresias (Gu et al., NSDI'19), discretized two-dimensional least attained service.
 """
@@ -20,7 +20,7 @@ from msgspec import Struct
 from dovetail.core.queues.types import DAY_MS
 
 JOBS_KEPT = 500
-"""Of a queue, beside those that run; an object holds them with ease."""
+"""Jobs kept in each queue, beside those that run. A Kubernetes object has room for that many."""
 _LEVEL_MILLI_MS = 16 * 3_600_000 * 1000
 """Where level 1 begins: 16 GPU hours in milli-GPU times ms."""
 _LEVEL_BITS = 4
@@ -28,19 +28,19 @@ _LEVEL_BITS = 4
 
 
 def level(served_milli_ms: int) -> int:
-    """0 below the first threshold."""
+    """The level of this service; 0 below the first threshold."""
     return -(-(served_milli_ms // _LEVEL_MILLI_MS).bit_length() // _LEVEL_BITS)
 
 
 def level_after_ms(served_milli_ms: int, rate_milli: int) -> int:
-    """In how long a job that is charged so much reaches its next level."""
+    """The time until a job that is charged this rate reaches its next level."""
     above = _LEVEL_MILLI_MS << _LEVEL_BITS * level(served_milli_ms)
     return -(-(above - served_milli_ms) // rate_milli)
 
 
 class _Service(Struct):
-    """What a job had up to now is `past + rate * now - begun`: `past` by pods that are gone, `begun` is the sum of rate
-    times start over those that run."""
+    """The service of a job is `past + rate * now - begun`. `past` is that of pods that are gone, `rate` the sum of the
+    rates of running pods, and `begun` the sum of their rate times start."""
 
     past: int = 0
     rate: int = 0
@@ -59,19 +59,19 @@ class _Run(Struct, frozen=True):
 
 
 class Attained:
-    """By queue, of those alone that order their jobs so."""
+    """By queue, for the queues that order their jobs by attained service."""
 
     def __init__(self) -> None:
         self._services: dict[str, dict[str, _Service]] = {}
         self._idle: dict[str, dict[str, None]] = {}
-        """By queue the jobs of which nothing runs."""
+        """By queue: the jobs without running pods."""
         self._runs: dict[str, _Run] = {}
         self._levels: dict[str, tuple[int, int | None]] = {}
-        """The highest level of those that run in a queue, and when one of them reaches its next; until one comes or
-        goes."""
+        """By queue: the highest level of its running jobs, and when one of them reaches its next level. Kept until a
+        pod of the queue starts or ends."""
 
     def put(self, uid: str, queue: str, job: str, rate: int, since_ms: int) -> None:
-        """The pod runs since then."""
+        """Count the pod as running since then."""
         run = _Run(queue, job, rate, since_ms)
         if self._runs.get(uid) != run:
             self.forget(uid)
@@ -79,16 +79,16 @@ class Attained:
             self._move(run, 1)
 
     def since_ms(self, uid: str) -> int | None:
-        """Since when the pod counts."""
+        """Since when the pod counts; None where it does not."""
         run = self._runs.get(uid)
         return run.since_ms if run is not None else None
 
     def uids(self) -> list[str]:
-        """The pods that count."""
+        """The running pods that count."""
         return list(self._runs)
 
     def end(self, uid: str, at_ms: int) -> None:
-        """The pod ran until then, and its job keeps what it had."""
+        """The pod ran until then. Its job keeps the service."""
         run = self._runs.get(uid)
         if run is not None:
             self.forget(uid)
@@ -97,7 +97,7 @@ class Attained:
             service.ended_ms = max(service.ended_ms, at_ms)
 
     def forget(self, uid: str) -> None:
-        """The pod counts as if it had never run."""
+        """Count the pod as if it had never run."""
         run = self._runs.pop(uid, None)
         if run is not None:
             self._move(run, -1)
@@ -114,8 +114,8 @@ class Attained:
         self._levels.pop(run.queue, None)
 
     def tidy(self) -> None:
-        """Of many jobs of which nothing runs forget those that had least. All have to be looked at for that: so twice
-        as many are let come together."""
+        """Forget the idle jobs with the least service where there are too many. To find them takes a look at all: so
+        it waits until there are twice as many as are kept."""
         for queue, idle in self._idle.items():
             if len(idle) > 2 * JOBS_KEPT:
                 services = self._services[queue]
@@ -129,15 +129,15 @@ class Attained:
         return level(service.at(now_ms)) if service is not None else 0
 
     def highest(self, queue: str, now_ms: int) -> int:
-        """The highest level of the jobs that run in the queue."""
+        """The highest level of the running jobs of the queue."""
         return self._known(queue, now_ms)[0]
 
     def next_ms(self, queue: str, now_ms: int) -> int | None:
-        """When a job of the queue that runs reaches its next level."""
+        """When a running job of the queue reaches its next level; None where none runs."""
         return self._known(queue, now_ms)[1]
 
     def turned(self, after_ms: int, now_ms: int) -> list[str]:
-        """The queues in which a job has reached its next level between these times."""
+        """The queues in which a job reached its next level between these times."""
         known = [(queue, self._known(queue, after_ms)[1]) for queue in self._services]
         turned = [queue for queue, due_ms in known if due_ms is not None and due_ms <= now_ms]
         for queue in turned:
@@ -154,11 +154,11 @@ class Attained:
         return known
 
     def queues(self) -> Iterable[str]:
-        """Those in which a job has run."""
+        """The queues in which a job has run."""
         return self._services
 
     def past(self, queue: str, now_ms: int) -> tuple[tuple[str, int], ...]:
-        """What the jobs of a queue had by pods that are gone, who had most first; `restore` takes it."""
+        """The service of the queue's jobs from pods that are gone, the most first, as `restore` takes it."""
         services = self._services.get(queue, {})
         idle = self._idle.get(queue, {})
         for job in [job for job in idle if services[job].ended_ms < now_ms - DAY_MS]:
@@ -167,7 +167,7 @@ class Attained:
         return tuple(sorted(had, key=lambda one: (-one[1], one[0])))
 
     def restore(self, queue: str, past: Iterable[tuple[str, int]], at_ms: int) -> None:
-        """Go on from what pods had that were gone by then."""
+        """Continue from the service of pods that were gone by then."""
         services = self._services.setdefault(queue, {})
         idle = self._idle.setdefault(queue, {})
         for service in services.values():
@@ -180,7 +180,7 @@ class Attained:
         self._levels.pop(queue, None)
 
     def drop(self, queue: str) -> None:
-        """The queue is gone, or orders its jobs by age."""
+        """Forget a queue that is gone, or that orders its jobs by age now."""
         for uid in [uid for uid, run in self._runs.items() if run.queue == queue]:
             del self._runs[uid]
         self._services.pop(queue, None)

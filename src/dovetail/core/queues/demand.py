@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pods that wait will be counted with.
+"""The amounts that waiting pods count.
 
-Rules: what a pod counts may depend on the node that it gets: so many bytes are a larger part of a smaller card, a
-replica is what its node makes of a GPU, an instance what its card is, a claim what devices there are. So of each class
-a pod that waits counts the least that it can count on any node that its selector and its affinity admit and that could
-give it its GPUs if nobody else were there, by the rules for placed pods (`parts`). Where cards differ that may be too
-little and is never too much: no pod is kept from a node by what it would count on another one. Limits are checked again
-with what was chosen. Of what no node could give, whole GPUs and fractions count as they are written, instances by the
-digits of their names, and the rest as nothing.
+Rules: the amounts of a pod may depend on its node: the same memory is a larger part of a smaller GPU, a replica is a
+part of its GPU that the node sets, a MIG instance depends on the card, and a claim on the devices. A waiting pod counts
+of each class the least that it can count on any node that its selector and affinity admit and that could provide its
+GPUs if the node were empty, by the rules for placed pods (`device_units`). Where GPUs differ, that may be too little
+and is never too much: what a pod would count on one node never keeps it from another. Limits are checked again with the
+chosen node. Where no node could provide a resource, whole GPUs and fractions count as they are written, MIG instances
+by the digit in their names, and the rest as nothing.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ _REMEMBERED = 65_536
 
 
 class Demand:
-    """`version` grows when what was answered counts no more. Tell `put` of each slot whose node, or whose devices by
-    claim, changed, and `renew` when other devices are meant by the same claims."""
+    """`version` grows when earlier answers are out of date. Call `put` for each slot whose node or whose devices by
+    claim changed, and `renew` when the same claims select other devices."""
 
     def __init__(self, cluster: Cluster, kinds: Mapping[int, int]) -> None:
-        """kinds: a number by slot for what counts of the node there itself (`parts.kind`)."""
+        """kinds: by slot, the number of the node's class (`device_units.kind`)."""
         self._cluster = cluster
         self._kinds = kinds
         self.version = 0
         self._wanted: dict[int, Amounts] = {}
         self._on: dict[tuple[int, int], Amounts | None] = {}
-        """What a shape counts on nodes of a number; None where they cannot give it its GPUs."""
+        """By shape and class of nodes: the amounts; None where such a node cannot provide the GPUs."""
         self._numbers: dict[object, int] = {}
         self._named: dict[tuple[Amounts, str], Amounts] = {}
-        """What counts of what nodes offer, by that and by the resource of their shared GPUs."""
+        """The part of a node's resources that counts, by its resources and the resource name of its shared GPUs."""
         self._last = 0
         self._of_slot: dict[int, int] = {}
-        """By slot a number for all that its node could give."""
+        """By slot: the number of the class of nodes that could provide the same."""
         self._slots: dict[int, dict[int, None]] = {}
         self._labels: dict[int, tuple[tuple[str, str], ...]] = {}
 
     def renew(self) -> None:
-        """Answers count no more."""
+        """Drop all answers."""
         self.version += 1
         self._wanted.clear()
         self._on.clear()
 
     def put(self, slot: int) -> None:
-        """What stands in the slot now is to be counted with."""
+        """Count with the node that is in the slot now."""
         nodes = self._cluster.nodes
         record = nodes.records[slot] if nodes.usable[slot] else None
         before, labels = self._of_slot.get(slot), self._labels.pop(slot, None)
@@ -103,13 +103,13 @@ class Demand:
         return number
 
     def wanted(self, shape: Shape) -> Amounts:
-        """What a pod of the shape will be counted with at least."""
+        """The amounts that a pod of the shape will count at least."""
         amounts = self._wanted.get(shape.id)
         if amounts is None:
             kinds = self._cluster.claims.offers.kinds
             version = kinds.version - 1
             while version != kinds.version:
-                # Nodes that were alike may differ in what the claims of the shape were the first to ask.
+                # The claims of the shape may be the first to read an attribute in which nodes of one class differ.
                 version = kinds.version
                 amounts = self._least(shape)
                 if version != kinds.version:
@@ -141,7 +141,7 @@ class Demand:
         return tuple(sorted(found.items()))
 
     def _candidates(self, shape: Shape) -> Iterable[int]:
-        """A node of each number that the shape's selector and affinity admit; none where it asks for no GPU."""
+        """One node of each class that the shape's selector and affinity admit; none if the shape requests no GPU."""
         request = shape.request
         if not (shape.gpus or shape.shared or shape.slices or shape.fraction or shape.wants or shape.stand_ins):
             return ()
@@ -163,7 +163,7 @@ class Demand:
         return self._on[key]
 
     def _on_node(self, shape: Shape, slot: int) -> Amounts | None:
-        """What the shape counts there; None where the node could not give it its GPUs."""
+        """The amounts of the shape on this node; None where the node could not provide its GPUs."""
         nodes = self._cluster.nodes
         record, sharing = nodes.records[slot], nodes.sharing(slot)
         there = dict(record.allocatable) if record is not None else {}
@@ -182,7 +182,7 @@ class Demand:
         return device_units.counted(shape, record, max(count, 1) if share else 0, milli, claimed)
 
     def _by_claims(self, shape: Shape, slot: int) -> DeviceUnits | None:
-        """What it would have by claims; None where the node has not the devices."""
+        """The units of its claims on this node; None where the node does not have the devices."""
         if not shape.wants:
             return NOTHING
         view, offers = self._cluster.claims.view(slot, shape.wants)
@@ -199,7 +199,8 @@ class Demand:
 
 
 def _resources(allocatable: Amounts, shared: str) -> Amounts:
-    """How many there are counts of GPUs alone; of others whether a claim stands in for them."""
+    """The resources of a node that matter here. Only the numbers of GPUs count; any other extended resource matters
+    because a claim may stand in for it."""
     return tuple(
         [
             (name, amount if name in (GPU, SHARED_GPU, shared) or name.startswith(RESOURCE_PREFIX) else 1)
@@ -210,7 +211,7 @@ def _resources(allocatable: Amounts, shared: str) -> Amounts:
 
 
 def _worth(option: RequestOption, offers: Sequence[tuple[PoolId, PoolOffer]], memory_mib: int) -> DeviceUnits | None:
-    """The least that the devices of a request can count; None where there are too few."""
+    """The least units that the devices of a request can count; None where there are too few devices."""
     if option.count > option.matching.bit_count():
         return None
     if option.request.admin_access:

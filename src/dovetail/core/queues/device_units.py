@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device counts for its queue: a GPU, a MIG instance, or a device by claim.
+"""The units that a device counts for its queue: a GPU, a MIG instance, or a device by claim.
 
-Rules: a whole GPU is 1000 milli-GPU. A MIG instance is the larger of its parts of the card's compute and memory slices,
-whatever the digit in its name says; of a profile whose card is not known the digit counts, in sevenths. A device by
-claim counts where its driver is one of GPUs, whose name begins with `gpu.`: a partition with a profile as the instance
-of that profile, a share of a device as the largest part that it takes of a capacity, any other as a whole GPU. Devices
-of other drivers (NICs, say) count as nothing, and so does admin access, which holds nothing.
+Rules: a whole GPU is 1000 milli-GPU. A MIG instance counts the larger of its parts of the card's compute slices and
+memory slices, whatever the digit in its name; where the card is not known, the digit counts, in sevenths. A device by
+claim counts if its driver is one of GPUs, that is if the driver's name begins with `gpu.`: a partition with a profile
+as a MIG instance of that profile, a share of a device as the largest part that it consumes of one capacity, any other
+device as a whole GPU. Devices of other drivers (NICs, for example) count nothing. Admin access counts nothing either,
+since it allocates nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dovetail.core.queues.types import CPU, GPU, GPU_MEMORY, GPU_SLICES, MEMORY,
 
 _SEVENTHS = 7
 _SLICED = "-MIG-"
-"""Between product and profile in the label of a node that offers MIG instances as whole GPUs."""
+"""Stands between product and profile in the label of a node that offers MIG instances as whole GPUs."""
 _GPU_DRIVERS = "gpu."
 _MIG = "mig"
 _BYTES_MILLI = 1000 * 2**20
@@ -51,7 +52,7 @@ NOTHING = DeviceUnits()
 
 
 def product(record: Node) -> str:
-    """The node's GPU model as it is labelled, "" for none."""
+    """The node's GPU model by its label; "" for none."""
     for key, value in record.labels:
         if key == MODEL_LABEL:
             return value
@@ -59,12 +60,12 @@ def product(record: Node) -> str:
 
 
 def kind(record: Node) -> tuple[object, ...]:
-    """What `counted` looks at of a node: on those of equal kinds a pod counts alike."""
+    """All that `counted` reads of a node: on nodes with equal kinds a pod counts the same amounts."""
     return product(record), record.gpu_memory_mib, record.sliced, tuple(dict.fromkeys(geometries(record)))
 
 
 def geometries(record: Node | None) -> list[Geometry]:
-    """Of the node's cards."""
+    """The MIG geometries of the node's GPUs."""
     if record is None:
         return []
     found = [card.geometry for card in record.mig]
@@ -72,13 +73,13 @@ def geometries(record: Node | None) -> list[Geometry]:
 
 
 def slice_of(record: Node) -> DeviceUnits:
-    """What a node gives that offers MIG instances as whole GPUs."""
+    """The units of one GPU of a node that offers MIG instances as whole GPUs."""
     part = instance(product(record).partition(_SLICED)[2])
     return DeviceUnits(part.milli, part.slices, record.gpu_memory_mib)
 
 
 def counted(shape: Shape, record: Node | None, cards: int, share_milli: int, claimed: DeviceUnits) -> Amounts:
-    """What a pod of the shape counts on a node, with a share of so many cards there, and with this by claims."""
+    """The amounts of a pod of the shape on a node, with a share of `cards` GPUs there, and these units by claim."""
     memory_mib = record.gpu_memory_mib if record is not None else 0
     part = NOTHING
     if cards:
@@ -94,7 +95,7 @@ def counted(shape: Shape, record: Node | None, cards: int, share_milli: int, cla
 
 
 def amounts(record: Node | None, resources: Iterable[tuple[str, int]], part: DeviceUnits) -> Amounts:
-    """By class, those of a node's model among them."""
+    """The amounts by resource class, including the class of the node's GPU model."""
     named = dict(resources)
     found = {
         CPU: named.get(CPU_RESOURCE, 0), MEMORY: named.get(MEMORY_RESOURCE, 0), GPU: part.milli,
@@ -107,12 +108,12 @@ def amounts(record: Node | None, resources: Iterable[tuple[str, int]], part: Dev
 
 
 def is_gpu(driver: str) -> bool:
-    """Whether devices of the driver are GPUs."""
+    """Whether the devices of the driver are GPUs."""
     return driver.startswith(_GPU_DRIVERS)
 
 
 def instance(resource: str, geometries: Iterable[Geometry] = ()) -> DeviceUnits:
-    """A MIG instance of this resource on a node whose cards are of these geometries."""
+    """The units of a MIG instance of this resource on a node whose GPUs have these geometries."""
     for geometry in geometries:
         number = geometry.find(resource)
         if number is not None:
@@ -133,8 +134,9 @@ def _unknown(resource: str) -> DeviceUnits:
 
 
 def by_claim(driver: str, device: Device | None, drawn: Draw | None, memory_mib: int) -> DeviceUnits:
-    """A device by claim; None where it is not offered any more. `drawn` is what is taken of its capacities where it is
-    shared (None: it is held whole), `memory_mib` what a GPU of the node has, if the device does not say it."""
+    """The units of a device by claim; `device` is None where it is not offered any more. `drawn` is what is consumed of
+    its capacities where it is shared (None: all of it is allocated). `memory_mib` is the memory of a GPU of the node,
+    for devices that do not state theirs."""
     if not is_gpu(driver):
         return NOTHING
     if device is None:
@@ -150,8 +152,8 @@ def by_claim(driver: str, device: Device | None, drawn: Draw | None, memory_mib:
 
 
 def cards(devices: Iterable[tuple[str, Device]], memory_mib: int) -> DeviceUnits:
-    """What the GPUs are that a node offers by claim, each by its driver: the partitions of a card, which the driver
-    offers beside each other or instead of the whole, are one card together where they tell which one they are of."""
+    """The units of the GPUs that a node offers by claim, each with its driver. A driver may offer the partitions of a
+    GPU beside or instead of the whole GPU: devices with one PCI bus id count as one GPU."""
     found, seen = NOTHING, set[object]()
     for driver, device in sorted(devices, key=lambda each: _is_instance(*each)):
         if not is_gpu(driver):

@@ -1,30 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The division of one resource between queues: first the guarantees, then the rest by priority, weight and history.
 
-1. Each queue gets the least of its guarantee, its request and its limit. Where these sum to more than there is, they
-   are not scaled down (each stays entitled to its own), and there is no rest.
-2. The rest goes to the highest priority first; a lower one gets what a higher one does not ask for. Within a priority
-   it is divided in rounds: each may have the part s / sum of s, one that asks for less gets what it asks for, and what
-   it leaves is divided among the others again. With k = 0, s is the weight (weighted max-min). Else
+1. Each queue gets the least of its guarantee, its request and its limit. If these add up to more than the total, they
+   are not scaled down (each queue stays entitled to its guarantee), and there is no rest.
+2. The rest goes to the highest priority first; a lower priority gets what a higher one does not request. Within a
+   priority it is divided in rounds: each queue may have the part s / sum of s. A queue that requests less gets its
+   request, and what it leaves is divided among the other queues in the next round. With k = 0, s is the weight
+   (weighted max-min fairness). Otherwise
 
        s = max(0, w + k * (w - U))
 
-   with U the decayed share of what there is that it used, and w the part of the rest that it would get with k = 0 if it
-   asked for all of it: W / sum of W while none is satisfied. A queue without a part for its history (s = 0) gets, by
-   weight, what the others leave.
-3. Parts are floored to whole grains (whole GPUs). What that leaves goes grain by grain to the queue that lost most by
-   it, then to the oldest, then by name. One that asks for less than a grain more gets that; the last grain may be a
-   part of one.
+   U is the decayed usage of the queue as a part of the total. w is the part of the rest that the queue would get with
+   k = 0 if it requested all of it: W / sum of W as long as no queue is satisfied. The queues that have no part because
+   of their usage (s = 0) divide what the others leave by weight.
+3. Parts are rounded down to whole grains (whole GPUs). The remainder goes grain by grain to the queue that lost most by
+   the rounding, then to the oldest, then by name. A queue that requests less than one more grain gets just that; the
+   last grain may be a part of one.
 
-A weight of 0 or less gets its guarantee alone. All of the rest is divided unless every queue of a weight is satisfied.
-More weight or a larger request never get less, and a queue that used more never gets more: but for one grain, as
-flooring goes.
+A queue with a weight of 0 or less gets its guarantee alone. All of the rest is divided unless every queue with a weight
+is satisfied. A queue never gets less for more weight or a larger request, and never gets more for more usage, except
+for one grain by rounding.
 
-Source: KAI Scheduler's resource division with its time-based weights. It differs in three points. There w is W by the
-sum of W of those that are not satisfied yet, anew in each round; that jumps when one becomes satisfied, so that more
-weight could get less. Here it is the same while none is satisfied, and moves steadily. There the rest stays undivided
-where no s is above 0; here it never does. There what flooring leaves to a high priority may go to a lower one first;
-here a priority is done with before the next.
+Source: KAI Scheduler's resource division with its time-based weights. It differs in three points. In KAI w is W divided
+by the sum of W of the queues that are not satisfied yet, computed in each round; it jumps when a queue becomes
+satisfied, so that more weight could yield less. Here w is the same as long as none is satisfied, and then moves
+steadily. In KAI the rest stays undivided where no s is above 0; here it never does. In KAI the remainder of a high
+priority may go to a lower one first; here a priority is finished before the next one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _BITS = 64
 
 
 class Claimant(Struct, frozen=True):
-    """Who takes part. `limit` None: no limit. `usage_ppm` is U in millionths. Amounts are in one unit."""
+    """A queue that takes part. `limit` None: no limit. `usage_ppm` is U in millionths. All amounts are in one unit."""
 
     name: str
     guarantee: int = 0
@@ -55,45 +56,45 @@ class Claimant(Struct, frozen=True):
 
 
 def divide(total: int, claimants: Sequence[Claimant], history_milli: int, grain: int) -> list[int]:
-    """What each is due, in the order of the claimants. `history_milli` is k in thousandths (below 0: 0). The sum is
-    what is guaranteed and asked for, and of the rest all that somebody of a weight asks for. Raises ValueError where
-    the grain is not above 0."""
+    """The part of each claimant, in their order. `history_milli` is k in thousandths (below 0: 0). The parts add up to
+    the requested guarantees and, of the rest, all that queues with a weight request. Raises ValueError where the grain
+    is not above 0."""
     if grain <= 0:
         raise ValueError(f"a grain of {grain}: it must be above 0")
     wanted = [max(0, c.request if c.limit is None else min(c.request, c.limit)) for c in claimants]
-    given = [max(0, min(c.guarantee, want)) for c, want in zip(claimants, wanted, strict=True)]
-    rest = max(0, total - sum(given))
-    asking = [i for i, c in enumerate(claimants) if c.weight > 0 and wanted[i] > given[i]]
+    due = [max(0, min(c.guarantee, want)) for c, want in zip(claimants, wanted, strict=True)]
+    rest = max(0, total - sum(due))
+    asking = [i for i, c in enumerate(claimants) if c.weight > 0 and wanted[i] > due[i]]
     asking.sort(key=lambda i: (-claimants[i].priority, claimants[i].created_ms, claimants[i].name))
     for _, group in groupby(asking, key=lambda i: claimants[i].priority):
         bucket = list(group)
-        asks = {i: wanted[i] - given[i] for i in bucket}
+        asks = {i: wanted[i] - due[i] for i in bucket}
         weights = _weights(rest, asks, {i: claimants[i] for i in bucket}, max(0, history_milli))
         for i, amount in _parts(rest, asks, weights, grain).items():
-            given[i] += amount
+            due[i] += amount
             rest -= amount
-        # Who has no part for its history gets what the others left by its weight alone.
+        # Queues that have no part because of their usage divide what the others leave, by weight alone.
         left = {i: claimants[i].weight for i in bucket if weights[i] == 0}
         for i, amount in _parts(rest, {i: asks[i] for i in left}, left, grain).items():
-            given[i] += amount
+            due[i] += amount
             rest -= amount
-    return given
+    return due
 
 
 def _rounds(pool: int, asks: dict[int, int], weights: dict[int, int]) -> tuple[list[int], int]:
-    """Who of a weight is not content with its part of the pool, and what the others leave to them."""
-    hungry = [i for i in asks if weights[i] > 0]
+    """The claimants with a weight that their part of the pool does not satisfy, and what the others leave to them."""
+    unsatisfied = [i for i in asks if weights[i] > 0]
     while True:
-        total = sum(weights[i] for i in hungry)
-        content = {i for i in hungry if asks[i] * total <= pool * weights[i]}
-        if not content:
-            return hungry, pool
-        pool -= sum(asks[i] for i in content)
-        hungry = [i for i in hungry if i not in content]
+        total = sum(weights[i] for i in unsatisfied)
+        satisfied = {i for i in unsatisfied if asks[i] * total <= pool * weights[i]}
+        if not satisfied:
+            return unsatisfied, pool
+        pool -= sum(asks[i] for i in satisfied)
+        unsatisfied = [i for i in unsatisfied if i not in satisfied]
 
 
 def _weights(rest: int, asks: dict[int, int], claimants: dict[int, Claimant], history_milli: int) -> dict[int, int]:
-    """s of each, all times the same number."""
+    """s of each claimant, all scaled by the same factor."""
     plain = {i: claimants[i].weight for i in asks}
     if not history_milli or not rest or sum(asks.values()) <= rest:
         return plain
@@ -104,39 +105,39 @@ def _weights(rest: int, asks: dict[int, int], claimants: dict[int, Claimant], hi
 
 
 def _worths(rest: int, asks: dict[int, int], weights: dict[int, int]) -> dict[int, int]:
-    """w of each, in parts of 2^_BITS. The asks are more than the rest."""
+    """w of each claimant, in units of 2^-_BITS. The requests add up to more than the rest."""
     order = sorted(asks, key=lambda i: (asks[i] << _BITS) // weights[i])
     spent = [0, *accumulate(asks[i] for i in order)]
     heavy = [total := sum(weights.values()), *(total - w for w in accumulate(weights[i] for i in order))]
 
-    def hungry(q: int, ask: int = 0, weight: int = 0) -> bool:
-        """Whether the q-th is not content, one that comes before it asking for all instead of this."""
+    def unsatisfied(q: int, ask: int = 0, weight: int = 0) -> bool:
+        """Whether the q-th is not satisfied when a claimant before it requests everything instead of `ask`."""
         w = weights[order[q]]
         return (spent[q + 1] - ask) * w + asks[order[q]] * (heavy[q + 1] + weight) > rest * w
 
-    content = bisect_left(range(len(order)), True, key=hungry)
+    satisfied = bisect_left(range(len(order)), True, key=unsatisfied)
     worths = {}
     for p, i in enumerate(order):
-        w, q, pool, weight = weights[i], content, rest - spent[content], heavy[content]
-        if p < content:
-            q = bisect_left(range(content), True, p + 1, key=partial(hungry, ask=asks[i], weight=w))
+        w, q, pool, weight = weights[i], satisfied, rest - spent[satisfied], heavy[satisfied]
+        if p < satisfied:
+            q = bisect_left(range(satisfied), True, p + 1, key=partial(unsatisfied, ask=asks[i], weight=w))
             pool, weight = rest - spent[q] + asks[i], heavy[q] + w
         worths[i] = (w * pool << _BITS) // (weight * rest)
     return worths
 
 
 def _parts(rest: int, asks: dict[int, int], weights: dict[int, int], grain: int) -> dict[int, int]:
-    """The division of a pool by weights. Asks are in the order in which equals come."""
-    hungry, pool = _rounds(rest, asks, weights)
+    """Divide a pool by weights. The order of `asks` breaks ties."""
+    unsatisfied, pool = _rounds(rest, asks, weights)
     parts = {i: asks[i] for i in asks if weights[i] > 0}
-    total = sum(weights[i] for i in hungry)
+    total = sum(weights[i] for i in unsatisfied)
     lost = {}
-    for i in hungry:
+    for i in unsatisfied:
         parts[i] = pool * weights[i] // (total * grain) * grain
         lost[i] = pool * weights[i] - parts[i] * total
-    left = pool - sum(parts[i] for i in hungry)
-    while hungry and left:
-        for i in sorted(hungry, key=lambda i: -lost[i]):
+    left = pool - sum(parts[i] for i in unsatisfied)
+    while unsatisfied and left:
+        for i in sorted(unsatisfied, key=lambda i: -lost[i]):
             more = min(grain, left, asks[i] - parts[i])
             parts[i] += more
             left -= more

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often jobs were evicted for others, so that no job is evicted again and again.
+"""The number of times that each job was evicted for others, so that no job is evicted again and again.
 
-Rules: a job is a gang, else all pods of one controller, else a pod. Once it was evicted it is left alone for some
-time after each start: by jobs within their guarantee or of a higher priority for 1 minute, then 2, 4, 8 and at most 10;
-by all others for its queue's least run time, doubled with each eviction, and at most a day. An eviction counts for a
-day after the last one.
+Rules: a job is a gang, else all pods of one controller, else a pod. After an eviction the job is protected for some
+time after each start. Jobs within their guarantee or of a higher priority must wait 1 minute, then 2, 4, 8 and at most
+10; all others must wait for the least run time of the job's queue, doubled with each eviction, and at most a day. The
+count is reset a day after the last eviction.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dovetail.core.queues.types import DAY_MS
 _FIRST_MS = 60_000
 _MOST_MS = 600_000
 _DOUBLED = 12
-"""Doubled more often than that every run time is more than a day."""
+"""Doubled more often than this, every run time is more than a day."""
 
 
 class Evictions(Struct, frozen=True):
-    """How often the job was evicted, and when last."""
+    """How often the job was evicted, and the time of the last eviction."""
 
     job: str
     times: int
@@ -34,10 +34,10 @@ class EvictionCounts:
         self._jobs = {one.job: one for one in known}
 
     def note(self, jobs: Iterable[str], now_ms: int) -> None:
-        """These jobs are evicted now."""
+        """Count an eviction of each of these jobs."""
         self._jobs = {one.job: one for one in self._jobs.values() if now_ms - one.last_ms < DAY_MS}
         for job in dict.fromkeys(jobs):
-            # The last is the newest.
+            # The newest entry is the last.
             times = self.times(job, now_ms)
             self._jobs.pop(job, None)
             self._jobs[job] = Evictions(job, times + 1, now_ms)
@@ -47,12 +47,12 @@ class EvictionCounts:
         return known.times if known is not None and now_ms - known.last_ms < DAY_MS else 0
 
     def spared_ms(self, job: str, now_ms: int) -> int:
-        """For how long after its start the job is left alone by every job."""
+        """How long after its start the job is protected from every other job."""
         times = self.times(job, now_ms)
         return min(_MOST_MS, _FIRST_MS << min(times - 1, _DOUBLED)) if times else 0
 
     def settled_ms(self, job: str, least_ms: int, now_ms: int) -> int:
-        """The same by jobs that are not within their guarantee, where its queue says `least_ms`."""
+        """The same from jobs that are not within their guarantee; `least_ms` is the least run time of the queue."""
         times = min(self.times(job, now_ms), _DOUBLED)
         return max(least_ms, min(DAY_MS, least_ms << times), self.spared_ms(job, now_ms))
 

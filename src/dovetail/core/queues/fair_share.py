@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each queue is due of what there is now, level by level.
+"""The fair share of each queue, level by level.
 
-Rules: at the top what there is without what pods of others hold is divided, below that what the parent is due, by
-what everybody holds and waits for (`division`). It is divided again when that has changed, and once a minute, since
-what was used fades. History weighs alike at every level: what a queue used is measured by what its parent is due by
-weight.
+Rules: the top level divides the capacity less what other pods hold, each level below divides the share of the parent,
+by what the queues hold and request (`division`). The division is repeated when one of these changes, and once a minute,
+since usage decays. History has the same effect at every level: the usage of a queue is measured against the part that
+its parent is due by weight.
 
-Order and status take what is due in whole GPUs (`of`). Reclaim takes the exact amount (`exact`): which queue gets the
-odd GPU moves with every minute of usage, and no job is evicted for that.
+Queue order and status use shares in whole GPUs (`of`). Reclaim uses the exact shares (`exact`): decaying usage moves
+the odd GPU from queue to queue every minute, and no job is evicted for that.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class FairShare:
         self._history_milli = history_milli
         self._due: dict[str, dict[str, int]] | None = None
         self._exact: dict[str, dict[str, int]] | None = None
-        """The same with a grain of 1, divided at the same time where it is asked for."""
+        """The same with a grain of 1. It is computed on demand, from the same usage."""
         self._lasting: dict[str, dict[str, int]] | None = None
-        """The same without history."""
+        """The same as `_exact` without history."""
         self._divided_ms = 0
         self._last: dict[str, dict[str, int]] = {}
         self._version = 0
 
     @property
     def version(self) -> int:
-        """A number that changes when what is due to some queue, in whole GPUs, changes."""
+        """A number that changes when the share of some queue, in whole GPUs, changes."""
         due = self._divided()
         if due is not self._last:
             self._version += due != self._last
@@ -60,22 +60,22 @@ class FairShare:
         return self._version
 
     def changed(self) -> None:
-        """What there is, or how it is to be divided, has changed."""
+        """The capacity, or a rule of the division, has changed."""
         self._due = self._exact = self._lasting = None
 
     def of(self, queue: str) -> Mapping[str, int]:
-        """What the queue is due, by class, in whole GPUs."""
+        """The fair share of the queue, by class, in whole GPUs."""
         return self._divided().get(queue, {})
 
     def exact(self, queue: str) -> Mapping[str, int]:
-        """What the queue is due, by class, in milli-GPU."""
+        """The exact fair share of the queue, by class, in milli-GPU."""
         self._divided()
         if self._exact is None:
             self._exact = self._divide(_EXACT, self._history_milli)
         return self._exact.get(queue, {})
 
     def lasting(self, queue: str) -> Mapping[str, int]:
-        """What the queue would be due if the past did not count: it moves only with what queues ask for."""
+        """The exact fair share of the queue without history. It changes only with the requests of queues."""
         self._divided()
         if self._lasting is None:
             self._lasting = self._divide(_EXACT, 0)
@@ -91,7 +91,7 @@ class FairShare:
         return self._due
 
     def drifted(self) -> bool:
-        """Divide again; whether a queue is due something else than when that was done last."""
+        """Divide again. Returns whether the share of a queue has changed since the last division."""
         before, exact = self._due, self._exact
         self.changed()
         self._divided()
@@ -101,7 +101,7 @@ class FairShare:
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
-        """Who only looks must not change when it is divided next."""
+        """Undo the effect that reading has on the time of the next division: a query must not change decisions."""
         self._pending.enter()
         moved = dict(self._totals.moved)
         before = self._due, self._exact, self._lasting, self._divided_ms, self._last, self._version
@@ -112,13 +112,13 @@ class FairShare:
             self._totals.moved = moved
 
     def owed(self, name: str) -> bool:
-        """Whether the queue has used less than its weight gives it of what its parent is due."""
+        """Whether the queue has used less than its part by weight of what its parent is due."""
         parent_ppm = max(1, self.part_ppm(self._tree.queues[name].parent))
         used_ppm = self._accounts.share_ppm(name, self._rates.whole) * _MILLION // parent_ppm
         return used_ppm < self.weight_ppm(name)
 
     def part_ppm(self, name: str) -> int:
-        """The part of the cluster that a queue is due by weight alone, in millionths; all of it for ""."""
+        """The part of the cluster that a queue is due by weight alone, in millionths; all of it for the queue ""."""
         part = _MILLION
         for above in self._tree.known_path(name):
             part = part * self.weight_ppm(above) // _MILLION
@@ -134,7 +134,7 @@ class FairShare:
     def _divide(self, grains: Mapping[str, int], history_milli: int) -> dict[str, dict[str, int]]:
         tree = self._tree
         due: dict[str, dict[str, int]] = {}
-        capacity, others, usage = self._accounting.capacity(), self._totals.strangers, self._usage()
+        capacity, others, usage = self._accounting.capacity(), self._totals.unmanaged, self._usage()
         for parent in ("", *tree.in_order()):
             names = [name for name in tree.children(parent) if tree.problem(name) is None]
             for resource, grain in grains.items() if names else ():
@@ -148,8 +148,8 @@ class FairShare:
         return due
 
     def _usage(self) -> dict[str, int]:
-        """What each queue used, in millionths of what its parent is due by weight: who used just its part has used its
-        weight among its siblings."""
+        """The usage of each queue, in millionths of what its parent is due by weight. A queue that used just its part
+        has used its weight among its siblings."""
         queues, share_ppm, whole = self._tree.queues, self._accounts.share_ppm, self._rates.whole
         if len(queues) == 1:
             return {}

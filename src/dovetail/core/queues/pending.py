@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods that wait: in which queue, and what they are counted as.
+"""The waiting pods: their queues, and the amounts that they count.
 
-Rules: pods that wait are counted together, by queue and shape. Most pods that come are placed at once, before anybody
-asks: the totals are told of those that wait only before they are asked, before queues change, and when time has passed.
-Of its claims a pod counts with those that will count for it.
+Rules: waiting pods are counted in groups, by queue and shape. Most new pods are placed at once: so the totals are
+updated only when they are read, before queues change, and when the time changes. A pod counts those of its claims that
+will count for it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dovetail.core.queues.totals import QueueTotals, add
 from dovetail.core.queues.types import Amounts
 
 
-class _Alike:
-    """So many pods that wait in a queue and are counted alike. The totals know of `entered`; `moved` where that may be
-    another number."""
+class _WaitingPods:
+    """Waiting pods of one queue and shape, which count the same amounts. The totals include `entered` of them; `moved`
+    is set where that may differ from `pods`."""
 
     __slots__ = ("amounts", "entered", "moved", "pods", "queue", "shape")
 
@@ -40,95 +40,95 @@ class PendingPods:
         self._cluster = cluster
         self._accounting = accounting
         self._totals = totals
-        self._by_uid: dict[str, _Alike] = {}
-        self._by_shape: dict[tuple[str, int], _Alike] = {}
-        self._moved: list[_Alike] = []
-        """Those of which the totals may not know all."""
+        self._by_uid: dict[str, _WaitingPods] = {}
+        self._by_shape: dict[tuple[str, int], _WaitingPods] = {}
+        self._moved: list[_WaitingPods] = []
+        """The groups whose number in the totals may be out of date."""
         self._version = 0
-        """Of the demand, when it was last asked what each shape is counted with."""
+        """The version of `Demand` that the amounts are from."""
 
     def put(self, pod: Pod, queue: str) -> None:
-        """The pod waits in the queue."""
+        """Count the pod as waiting in the queue."""
         shape = self._shape_of(pod)
-        alike = self._by_shape.get((queue, shape.id))
-        if alike is None:
+        group = self._by_shape.get((queue, shape.id))
+        if group is None:
             amounts = self._accounting.demand.wanted(shape)
-            alike = self._by_shape[queue, shape.id] = _Alike(queue, shape, amounts)
-        if self._by_uid.get(pod.uid) is not alike:
+            group = self._by_shape[queue, shape.id] = _WaitingPods(queue, shape, amounts)
+        if self._by_uid.get(pod.uid) is not group:
             self.remove([pod.uid])
-            self._by_uid[pod.uid] = alike
-            self._count(alike, 1)
+            self._by_uid[pod.uid] = group
+            self._count(group, 1)
 
     def remove(self, uids: Iterable[str]) -> None:
-        """These pods do not wait, those included that never did."""
-        last: _Alike | None = None
+        """These pods do not wait any more. Pods that never waited are ignored."""
+        last: _WaitingPods | None = None
         times = 0
         for uid in uids:
-            alike = self._by_uid.pop(uid, None)
-            if alike is None:
+            group = self._by_uid.pop(uid, None)
+            if group is None:
                 continue
-            if last is not None and alike is not last:
+            if last is not None and group is not last:
                 self._count(last, -times)
                 times = 0
-            last = alike
+            last = group
             times += 1
         if last is not None:
             self._count(last, -times)
 
-    def _count(self, alike: _Alike, times: int) -> None:
-        alike.pods += times
-        if not alike.moved:
-            alike.moved = True
-            self._moved.append(alike)
+    def _count(self, group: _WaitingPods, times: int) -> None:
+        group.pods += times
+        if not group.moved:
+            group.moved = True
+            self._moved.append(group)
 
     def uids(self) -> list[str]:
         """The pods that wait."""
         return list(self._by_uid)
 
     def enter(self) -> None:
-        """Tell the totals who waits."""
-        for alike in self._moved:
-            alike.moved = False
-            times = alike.pods - alike.entered
+        """Update the totals."""
+        for group in self._moved:
+            group.moved = False
+            times = group.pods - group.entered
             if times:
-                self._totals.wait(alike.queue, alike.amounts, times)
-            alike.entered = alike.pods
-            if not alike.pods:
-                del self._by_shape[alike.queue, alike.shape.id]
+                self._totals.wait(group.queue, group.amounts, times)
+            group.entered = group.pods
+            if not group.pods:
+                del self._by_shape[group.queue, group.shape.id]
         self._moved.clear()
 
     def follow_demand(self) -> None:
-        """Where there are other nodes, what is waited for may be counted with other amounts."""
+        """Count the waiting pods again where a change of nodes changed their amounts."""
         if self._version == self._accounting.demand.version:
             return
         self.enter()
         self._version = self._accounting.demand.version
-        for alike in list(self._by_shape.values()):
-            amounts = self._accounting.demand.wanted(alike.shape)
-            if amounts != alike.amounts:
-                self._totals.wait(alike.queue, alike.amounts, -alike.pods)
-                self._totals.wait(alike.queue, amounts, alike.pods)
-                alike.amounts = amounts
+        for group in list(self._by_shape.values()):
+            amounts = self._accounting.demand.wanted(group.shape)
+            if amounts != group.amounts:
+                self._totals.wait(group.queue, group.amounts, -group.pods)
+                self._totals.wait(group.queue, amounts, group.pods)
+                group.amounts = amounts
 
     def of(self, queue: str) -> Mapping[str, int]:
-        """What is waited for in the queue and below it."""
+        """The amounts of the pods that wait in the queue and below it."""
         self.enter()
         return self._totals.pending.get(queue, {})
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
-        """What pods that wait will be counted with at least, by the nodes as they were when time was last told."""
+        """The amounts that waiting pods will count at least, by the nodes at the last change of the time."""
         found: dict[str, int] = {}
         pods = list(pods)
         shapes = (
             list(map(self._shape_of, pods)) if any(pod.device_claims for pod in pods) else self._cluster.shapes_of(pods)
         )
-        for _, alike in groupby(shapes, attrgetter("id")):
-            some = list(alike)
+        for _, group in groupby(shapes, attrgetter("id")):
+            some = list(group)
             add(found, self._accounting.demand.wanted(some[0]), len(some))
         return found
 
     def _shape_of(self, pod: Pod) -> Shape:
-        """What a pod that waits is counted as."""
+        """The shape by which a waiting pod is counted."""
         if not pod.device_claims:
             return self._cluster.shape_with(pod, ())
         counted, specs = self._accounting.counted_for, self._cluster.claims.specs(pod)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue order: at each level of the tree the queue that comes first of those in which workloads wait.
+"""Queue order: at each level of the tree, the first of the queues in which workloads wait.
 
-Rules: queues are compared by `Quota.key` with what their own first job wants, equal ones by age. In a queue that tells
-its users apart, the user that used least comes first; users stand in a heap, as there may be many. Jobs whose queue
-does not exist or holds no jobs come first of all: they only have to get their reason. Answers are kept until something
-about the queue changes.
+Rules: queues are compared by `Quota.key` with the request of their own first workload; equal queues by age. In a queue
+that divides by user, the user with the least usage comes first; the users are kept in a heap, since there may be many.
+Workloads whose queue does not exist or holds no workloads come first of all: they only get their reason. Answers are
+kept until something about the queue changes.
 """
 
 from __future__ import annotations
@@ -18,39 +18,38 @@ from dovetail.core.queues.accounts import Line
 from dovetail.core.queues.shares import Shares
 
 NOWHERE: Line = ("", "")
-"""Where those wait that no queue takes."""
+"""The line of workloads that no queue takes."""
 _STALE = 64
-"""Entries of a heap, beside one for each who waits and as many again, that are let be true no more."""
+"""The number of outdated entries that a heap may have, beside twice the number of waiting users."""
 
 
 class QueueOrder:
     def __init__(self, shares: Shares, wanted: Callable[[str], Mapping[str, int]]) -> None:
-        """wanted: what a workload will be counted with."""
+        """wanted: the amounts that a workload will count."""
         self._shares = shares
         self._wanted = wanted
         self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
         self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
         self._dues_version = -1
-        """What was due to the queues when their keys were worked out."""
+        """The version of the fair shares by which the keys were computed."""
         self._ratios: dict[Line, int] = {}
         self._turns: dict[str, list[tuple[int, str]]] = {}
-        """By queue those who wait, as heaps: what they used, and who. Entries that are true no more stay until they
-        come up."""
+        """By queue a heap of its waiting users, as usage and user. Outdated entries stay until they come up."""
 
     @contextmanager
     def looked_at(self) -> Iterator[QueueOrder]:
-        """One that remembers nothing, to look with: who only looks must not change who comes next."""
+        """A queue order that keeps nothing: a query must not change decisions."""
         with self._shares.fair_share.looked_at():
             yield QueueOrder(self._shares, self._wanted)
 
     def line(self, queue: str, user: str) -> Line:
-        """Where jobs of this queue wait."""
+        """The line in which workloads of this queue and user wait."""
         tree = self._shares.tree
         usable = queue in tree.written and tree.leaf(queue) and tree.problem(queue) is None
         return (queue, user) if usable else NOWHERE
 
     def moved(self, line: Line) -> None:
-        """Somebody else is first in the line."""
+        """The first workload of the line has changed."""
         queue, user = line
         if (turns := self._turns.get(queue)) is not None:
             heappush(turns, (self._ratio(line), user))
@@ -59,13 +58,13 @@ class QueueOrder:
                 self._best.pop(name, None)
 
     def counted(self, pods: Iterable[Pod]) -> None:
-        """The queues of these pods, and their users, do not hold what they held."""
+        """The usage of the queues and users of these pods has changed."""
         if self._best or self._keys or self._ratios or self._turns:
             for line in dict.fromkeys([self._shares.line_of(pod) for pod in pods]):
                 self.changed(line)
 
     def changed(self, line: Line) -> None:
-        """The queue, and its user, do not hold what they held."""
+        """The usage of the line's queue and user has changed."""
         self._ratios.pop(line, None)
         self.moved(line)
         if self._keys:
@@ -74,14 +73,15 @@ class QueueOrder:
                 self._keys.pop(name, None)
 
     def renew(self) -> None:
-        """Time has passed, or what is due has changed."""
+        """The time, or a fair share, has changed."""
         self._best.clear()
         self._keys.clear()
         self._ratios.clear()
         self._turns.clear()
 
     def first(self, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
-        """The line whose turn it is. `lines` are those in which somebody waits, by queue, with who is first in each."""
+        """The line that comes next; None where nothing waits. `lines` has by queue the lines in which workloads wait,
+        each with its first workload."""
         if len(lines) == 1:
             own = next(iter(lines.values()))
             if len(own) == 1:
@@ -91,8 +91,8 @@ class QueueOrder:
         return self.first_in("", lines)
 
     def first_in(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
-        """The line whose turn it is in a queue and below it."""
-        # What is due counts only where queues were compared; to divide it takes longer than to place a pod.
+        """The line that comes next in a queue and below it."""
+        # Fair shares matter only where queues were compared. A division takes longer than the placement of a pod.
         if self._keys and (version := self._shares.fair_share.version) != self._dues_version:
             self._dues_version = version
             self._best.clear()
@@ -101,7 +101,7 @@ class QueueOrder:
         return best[0] if best is not None else None
 
     def below(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Numbers by queue, added up for those above."""
+        """Numbers by queue, each with those of the queues below it."""
         found: dict[str, int] = {}
         for queue, count in counts.items():
             for name in self._shares.path(queue):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a queue may have: beside its limits, its guarantee and what is due to it, and so before which others it comes.
+"""The rights of a queue: its limits, its guarantee, its fair share, and its place among its siblings.
 
-Rules: guarantees and limits always win over history. Every question is about so much more than what is held now.
+Rules: guarantees and limits always win over history. Each question is about `more` than the queue holds now.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Quota:
         self, tree: Tree, accounts: Accounts, rates: ChargeRates, totals: QueueTotals, fair_share: FairShare,
         pledged: Callable[[], Mapping[str, Mapping[str, int]]],
     ) -> None:  # fmt: skip
-        """pledged: what queues will hold more, or less, once all decided evictions are done."""
+        """pledged: the change of what queues hold once all decided evictions are done."""
         self._tree = tree
         self._accounts = accounts
         self._rates = rates
@@ -33,11 +33,11 @@ class Quota:
         self._limited: dict[str, bool] = {}
 
     def changed(self) -> None:
-        """There are other queues, or one of them says something else."""
+        """A queue was added, removed or changed."""
         self._limited.clear()
 
     def limited(self, queue: str) -> bool:
-        """Whether there is anything that pods of the queue could go beyond."""
+        """Whether the queue has anything that its pods could exceed."""
         limited = self._limited.get(queue)
         if limited is None:
             told_ms = self._accounts.told_ms
@@ -48,8 +48,8 @@ class Quota:
     def beyond_limit(
         self, queue: str, more: Mapping[str, int], promised: Mapping[str, Mapping[str, int]]
     ) -> tuple[str, str, int, int] | None:
-        """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit. What is
-        `promised` to others, by queue and class, counts as held: it is freed for them."""
+        """The first limit on the way up that would be exceeded: queue, class, what it would hold, and the limit.
+        `promised`, by queue and class, counts as held: it is being freed for other workloads."""
         for name in self._tree.known_path(queue):
             held = self._totals.held(name)
             kept = promised.get(name) if promised else None
@@ -63,8 +63,8 @@ class Quota:
     def excess(
         self, queue: str, more: Mapping[str, int], pledged: Mapping[str, Mapping[str, int]]
     ) -> list[tuple[str, dict[str, int]]]:
-        """By how much each limit on the way up would be broken, by queue and class, for those that would be, once what
-        is `pledged` to others has come true."""
+        """The limits on the way up that would be exceeded, and by how much, by queue and class, once what is `pledged`
+        to other workloads has come true."""
         found = []
         for name in self._tree.known_path(queue):
             held, soon = self._totals.held(name), pledged.get(name, {})
@@ -75,8 +75,8 @@ class Quota:
         return found
 
     def beyond_guarantee(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
-        """As `beyond_limit`, for what must not be preempted: it has to stay within the guarantees. A queue that nobody
-        wrote guarantees whatever there is; one above the leaf that names no guarantee leaves it to those below."""
+        """As `beyond_limit` for pods that must not be preempted, which have to stay within the guarantees. A queue that
+        no object writes guarantees everything. One above the leaf without a guarantee leaves it to those below."""
         for name in self._tree.known_path(queue):
             record = self._tree.queues[name]
             guarantee = dict(record.guarantee)
@@ -90,33 +90,33 @@ class Quota:
         return None
 
     def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
-        """0 where the queue stays within its guarantee with so much more, 1 where within what is due, or where it is
-        its turn with a job that is larger than that, else 2."""
+        """0 where the queue stays within its guarantee with `more`, 1 where it stays within its fair share or takes its
+        turn with a job that is larger than the share, else 2."""
         if within(self._tree.queues[queue].guarantee, self._totals.held(queue), more):
             return 0
         beyond = self._beyond_due(queue, more)
         return 2 if beyond and not self._turn(queue, beyond) else 1
 
     def _beyond_due(self, queue: str, more: Mapping[str, int]) -> list[str]:
-        """The classes of which the queue would have more than is due to it."""
+        """The classes of which the queue would hold more than its fair share."""
         held, due = self._totals.held(queue), self._fair_share.of(queue)
         return [r for r in DIVIDED if more.get(r) and held.get(r, 0) + more[r] > due.get(r, 0)]
 
     def _turn(self, queue: str, beyond: Iterable[str]) -> bool:
-        """Whether a job counts as due that is larger, in these classes, than all that is due to the queue: where it
-        holds nothing else and has used less than its part. So such jobs have their turns in time."""
+        """Whether a job that is larger than the fair share, in these classes, counts as within it: the queue holds
+        nothing else, and has used less than its part. So queues take turns with such jobs."""
         held = self._totals.held(queue)
         return not any(held.get(resource, 0) for resource in beyond) and self._fair_share.owed(queue)
 
     def within_guarantee(self, queue: str, more: Mapping[str, int]) -> bool:
-        """Whether all queues on the way up stay within their guarantees, of those that name one."""
+        """Whether all queues on the way up that have a guarantee stay within it."""
         path = self._tree.known_path(queue)
         guaranteed = [name for name in path if self._tree.queues[name].guarantee]
         return bool(guaranteed) and all(self.standing_class(name, more) == 0 for name in guaranteed)
 
     def outranks(self, queue: str, more: Mapping[str, int], other: str, others_more: Mapping[str, int]) -> bool:
-        """Whether it is the turn of a job that is larger than all that is due to its queue, and than another one that
-        is beyond what is due to its own: where their queues part in the tree, and below that."""
+        """Whether a job that is larger than its queue's fair share takes its turn before another job: the other one is
+        smaller, and exceeds the share of a queue on its side, from where the paths of the two queues part down."""
         if self._rates.of(tuple(more.items())) <= self._rates.of(tuple(others_more.items())):
             return False
         path, others = self._tree.known_path(queue), self._tree.known_path(other)
@@ -127,7 +127,7 @@ class Quota:
         return any(self.standing_class(name, others_more) == 2 for name in theirs)
 
     def key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
-        """The place of a queue among its siblings if so much more is to be placed next: the least comes first."""
+        """The place of a queue among its siblings if `more` is placed next: the least comes first."""
         record = self._tree.queues[queue]
         used = self._accounts.ratio(queue)
         return self.standing_class(queue, more), -record.priority, used, record.created_ms
@@ -135,27 +135,26 @@ class Quota:
     def claim_back(
         self, queue: str, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
     ) -> Reclaim | None:  # fmt: skip
-        """What a queue may take from others for so much more, once it has so much `less` of what it holds; None where
-        that is not due to it."""
+        """What a queue may reclaim from others for these amounts, once it has released `less`; None for nothing."""
         claim = self.claim(queue, amounts)
         if less:
             claim.count(queue, less)
         return None if claim.hopeless else claim
 
     def claim(self, queue: str, amounts: Mapping[str, int]) -> Reclaim:
-        """As `claim_back`, whether anything is due to the queue or not."""
+        """As `claim_back`, but never None."""
         return Reclaim(self._tree, self._totals, self._fair_share, self._pledged(), queue, amounts)
 
     def owes(self, queue: str) -> bool:
-        """Whether a queue holds more than is due to it: of GPUs, where it holds some, else of anything."""
+        """Whether a queue holds more than its fair share: of GPUs if it holds some, else of any class."""
         held, due = self._totals.held(queue), self._fair_share.exact(queue)
         return any(held.get(r, 0) > due.get(r, 0) for r in ((GPU,) if held.get(GPU, 0) else DIVIDED))
 
     def debtors(
         self, queue: str, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
     ) -> Iterator[str]:  # fmt: skip
-        """The queues from which this one may take something back for so much more, once it has so much `less`: from the
-        nearest ones on, as what is taken of these is taken from those above both, too."""
+        """The queues from which this one may reclaim for these amounts, once it has released `less`. The nearest come
+        first, since what they give counts for the queues above them too."""
         if not self._totals.others_hold(queue) or (claim := self.claim_back(queue, amounts, less)) is None:
             return
         levels: dict[int, list[str]] = {}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pods are charged: their dominant share, the largest of their parts of the cluster's CPU, memory and GPUs.
+"""The rate at which pods are charged: their dominant share, the largest of their parts of the cluster's CPU, memory and
+GPUs.
 
-Rules: in milli-GPU of the cluster (milli-CPU where there are no GPUs), rounded up, so that nothing is for nothing; a
-GPU of a model for which a factor is told counts so much more or less.
+Rules: the unit is milli-GPU of the cluster (milli-CPU where it has no GPUs), rounded up, so that nothing is free. The
+rate is multiplied by the factor of the node's GPU model, if one is configured.
 Source of the dominant share: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
 """
 
@@ -17,13 +18,13 @@ _MILLI = 1000
 
 class ChargeRates:
     def __init__(self, model_milli: Iterable[tuple[str, int]]) -> None:
-        """model_milli: by GPU model, what one of it counts in thousandths."""
+        """model_milli: by GPU model, its factor in thousandths."""
         self._model_milli = dict(model_milli)
         self._capacity: dict[str, int] = {}
         self._known: dict[Amounts, int] = {}
 
     def follow(self, capacity: Mapping[str, int]) -> bool:
-        """Count with what there is in the cluster now; whether that is something else than before."""
+        """Set the capacity of the cluster. Returns whether it differs from before."""
         divided = {name: capacity.get(name, 0) for name in DIVIDED}
         if divided == self._capacity:
             return False
@@ -33,11 +34,11 @@ class ChargeRates:
 
     @property
     def whole(self) -> int:
-        """What the whole cluster would be charged."""
+        """The rate of the whole cluster."""
         return self._capacity.get(GPU) or self._capacity.get(CPU, 0)
 
     def of(self, amounts: Amounts) -> int:
-        """What a pod is charged that is counted with these."""
+        """The rate of a pod that counts these amounts."""
         rate = self._known.get(amounts)
         if rate is None:
             parts = [(amount, self._capacity.get(name, 0)) for name, amount in amounts]

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one job may reclaim from other queues, one unit (see `preemption.victims`) after another.
+"""What one job may reclaim from other queues, one unit (see `preemption.units`) after another.
 
-The queues of the job and of a unit are compared where they part in the tree, and at every level below that. A unit
-with GPUs is judged by its GPUs if the job asks for GPUs, else by the CPU and memory that it holds and the job asks for.
-With `due` the exact amount that a queue is due, `after` is what the job's queue holds beyond it once the job runs,
-`excess` what the unit's queue holds beyond it now, and `rest` the same without the unit:
+The queues of the job and of a unit are compared where their paths part in the tree, and at every level below. A unit
+with GPUs is judged by its GPUs if the job requests GPUs, else by the CPU and memory that it holds and the job requests.
+`due` is the exact fair share of a queue. `after` is what the job's queue holds beyond its due once the job runs.
+`excess` is what the unit's queue holds beyond its due now, and `rest` the same without the unit.
 
-1. A queue within its guarantee keeps what it holds. A class that a guarantee does not name is not guaranteed, and
-   takes nothing away from the classes that it does name. Of a unit that others of its workload could go on without (its
-   `pieces`) these count as gone first: a gang that can shrink is taken as a whole only where the rest of it could be.
+1. A queue within its guarantee keeps what it holds. A class that the guarantee does not name is not guaranteed, and
+   takes nothing away from the named classes. A unit may have `pieces`, pods that the rest of its workload could do
+   without: they count as gone first. So a gang that can shrink is taken as a whole only where its rest could be taken.
 2. A job that stays within its queue's guarantee takes whatever other queues hold beyond theirs.
-3. Any other job takes units that ran for the least run time of their queue (`settled` says how many times), that have
-   more left to do than they lose as far as that is known, and of which at least half is excess, if
+3. Any other job takes units that have run for the least run time of their queue (`settled` is the multiple), that have
+   more work left than they lose as far as that is known, and of which at least half is excess, if
 
-   - `after < excess`, and the unit is `cheap`: it loses at most a tenth of what it did since it started; or
-   - it settles things, by what is due now and by what is due with history left out (`FairShare.lasting`): both queues
-     end up where they should be, `after <= 0 <= rest` (a job of several GPUs may be off by an eighth), or the job's
-     queue gets less than a whole GPU beyond its due and `after < excess`, `rest > 0`, or it holds nothing and
-     `after <= 0`: from a unit n times as large as the job once it ran for n times the least run time.
+   - `after < excess`, and the unit is `cheap`: it loses at most a tenth of its work since it started; or
+   - the eviction settles both queues, by their due now and by their due without history (`FairShare.lasting`). They are
+     settled if `after <= 0 <= rest` (within an eighth for a job of several GPUs); or if `after` is less than a whole
+     GPU, `after < excess` and `rest > 0`; or if the job's queue holds nothing and `after <= 0`: from a unit n times as
+     large as the job once it has run for n times the least run time.
 
-   A job that is larger than all that its queue is due takes only cheap units, and only while its queue holds nothing.
+   A job that is larger than its queue's due takes only cheap units, and only while its queue holds nothing.
 
-So an eviction that costs work is never undone by history, which swings with what was used: the opposite one is not
-allowed until somebody asks for more or less. One that follows history costs at most a tenth of what was done. What is
-being evicted already, and for which job, counts as done; so does what is taken of the job's own queue and of those
-beside it for those above, up to what the job has.
+So an eviction that loses work is never reversed by history, which changes with usage: the reverse eviction is allowed
+only once some queue requests more or less. An eviction that follows history loses at most a tenth of the work. Decided
+evictions count as done for the job that they are for. So do units taken from the job's own queue, and from those beside
+it for the queues above both, up to the amounts of the job.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from dovetail.core.queues.types import DIVIDED, GPU
 
 _NOTHING: Mapping[str, int] = {}
 LONG_SETTLED = 1024
-"""A unit that ran so many times the least run time of its queue, or where there is none, is settled for any job."""
+"""Such a multiple of the least run time settles a unit for any job; so does a queue without a least run time."""
 
 
 class ReclaimRight(IntEnum):
-    """By what right a queue takes so much more: within its guarantee, within what it is due (up to the next whole
-    GPU), or since the job is larger than all of that."""
+    """The right by which a queue takes more: it stays within its guarantee; or within its due, rounded up to a whole
+    GPU; or takes its turn, since the job is larger than the due."""
 
     GUARANTEED = 0
     DUE = 1
@@ -58,7 +58,7 @@ class Reclaim:
         self, tree: Tree, totals: QueueTotals, fair_share: FairShare, pledged: Mapping[str, Mapping[str, int]],
         queue: str, amounts: Mapping[str, int],
     ) -> None:  # fmt: skip
-        """pledged: what queues will hold more, or less, once all decided evictions are done."""
+        """pledged: the change of what queues hold once all decided evictions are done."""
         self._tree = tree
         self._totals = totals
         self._fair_share = fair_share
@@ -66,24 +66,25 @@ class Reclaim:
         self._amounts = amounts
         self._wanted = [resource for resource in DIVIDED if amounts.get(resource, 0)]
         self._taken: dict[str, dict[str, int]] = {}
-        """What was taken of each queue, and of those above it."""
+        """What was taken from each queue, including from the queues below it."""
         self._pledged = pledged
         self._rights = [self._right(name) for name in self._path]
 
     @property
     def hopeless(self) -> bool:
-        """Whether the queue may take nothing, whatever others hold."""
+        """Whether the queue may take nothing at all."""
         return not self._rights or self._rights[0] is None
 
     def copy(self) -> Reclaim:
-        """The same claim, of which more may be taken on its own."""
+        """An independent copy."""
         other = copy(self)
         other._taken = {name: dict(taken) for name, taken in self._taken.items()}
         other._rights = list(self._rights)
         return other
 
     def level(self, queue: str) -> int:
-        """How far up a queue parts from the job's: its siblings are at 0. -1 where they never part."""
+        """The number of levels from the job's queue up to where the queue's path parts; 0 for its siblings, -1 where
+        the paths never part."""
         level = self._parting(queue, [name for name in self._tree.known_path(queue) if name not in self._path])
         return -1 if level is None else level
 
@@ -92,7 +93,7 @@ class Reclaim:
         pieces: Mapping[str, int] = _NOTHING,
     ) -> bool:  # fmt: skip
         """Whether a unit of the queue with these amounts may be taken, of which the `pieces` could be taken one by one.
-        If so, it counts as taken. Without amounts: whether there can be any."""
+        If so, it counts as taken. Without amounts: whether any unit could be."""
         theirs = [name for name in self._tree.known_path(queue) if name not in self._path]
         level = self._parting(queue, theirs)
         if level is None:
@@ -121,7 +122,7 @@ class Reclaim:
         return allowed
 
     def count(self, queue: str, amounts: Mapping[str, int]) -> None:
-        """So much counts as taken of the queue, and of those above it."""
+        """Count the amounts as taken from the queue, and from those above it."""
         names = self._tree.known_path(queue)
         for name in names:
             taken = self._taken.setdefault(name, {})
@@ -132,7 +133,7 @@ class Reclaim:
         ]
 
     def _parting(self, queue: str, theirs: list[str]) -> int | None:
-        """Where on the job's path its side begins; None where they never part."""
+        """The index on the job's path where the two paths part; None where they never part."""
         if not theirs or queue == self._path[0]:
             return None
         queues = self._tree.queues
@@ -148,8 +149,8 @@ class Reclaim:
         return [resource for resource in self._wanted if amounts.get(resource, 0)]
 
     def _right(self, name: str) -> ReclaimRight | None:
-        """The right of a queue on the job's path, with what others of the queue have been promised, and without what
-        was taken of it; that counts up to what the job itself has, as no more needs to be in its way."""
+        """The right of a queue on the job's path, including what is pledged to it, and without what was taken from it:
+        that counts up to the amounts of the job, since the job needs no more."""
         pledged, taken = self._pledged.get(name, {}), self._taken.get(name, {})
         more = {resource: amount + pledged.get(resource, 0) for resource, amount in self._amounts.items()}
         less = {resource: min(amount, self._amounts.get(resource, 0)) for resource, amount in taken.items()}
@@ -162,8 +163,8 @@ class Reclaim:
         return None if any(self._holds(name, one) for one in beyond) else ReclaimRight.TURN
 
     def _holds(self, name: str, resource: str) -> int:
-        """What a queue on the job's path holds without the job and what was taken, as far as that counts, with what
-        others of it have been promised."""
+        """What a queue on the job's path holds without the job, including what is pledged to it, and without what was
+        taken from it, which counts up to the amounts of the job."""
         taken = self._taken.get(name, {}).get(resource, 0)
         beyond = max(0, taken - self._amounts.get(resource, 0))
         return self._left(name, resource) + beyond
@@ -173,24 +174,24 @@ class Reclaim:
         return self._holds(name, resource) + self._amounts.get(resource, 0) - due(name).get(resource, 0)
 
     def _slack(self, resource: str) -> int:
-        """By how much a job of several GPUs may miss what is due, which moves with what was used: an eighth of what is
-        more than one."""
+        """How far a job of several GPUs may miss its due, which changes with usage: by an eighth of what it requests
+        beyond one GPU."""
         return max(0, self._amounts.get(resource, 0) - DIVIDED[resource]) // 8 if resource == GPU else 0
 
     def _left(self, name: str, resource: str) -> int:
-        """What a queue holds, and others of it have been promised, without what was taken already."""
+        """What a queue holds, including what is pledged to it, and without what was taken."""
         held, pledged = self._totals.held(name), self._pledged.get(name, {})
         return held.get(resource, 0) + pledged.get(resource, 0) - self._taken.get(name, {}).get(resource, 0)
 
     def _kept(self, name: str, judged: list[str], pieces: Mapping[str, int]) -> bool:
-        """Whether the queue keeps what it holds of these classes, being within its guarantee without the pieces."""
+        """Whether the queue keeps its holdings in these classes, being within its guarantee without the pieces."""
         guarantee = dict(self._tree.queues[name].guarantee)
         named = [resource for resource in judged if resource in guarantee]
         return bool(named) and all(self._left(name, r) - pieces.get(r, 0) <= guarantee[r] for r in named)
 
     def _beyond_guarantee(self, name: str, judged: list[str], pieces: Mapping[str, int]) -> bool:
-        """Whether the queue holds more than it has guaranteed even without the pieces, of the classes that its
-        guarantee names, if any."""
+        """Whether the queue exceeds its guarantee even without the pieces, in one of the classes that the guarantee
+        names, or in any class where it names none of them."""
         guarantee = dict(self._tree.queues[name].guarantee)
         named = [resource for resource in judged if resource in guarantee] or judged
         return any(self._left(name, r) - pieces.get(r, 0) > guarantee.get(r, 0) for r in named)
@@ -198,7 +199,7 @@ class Reclaim:
     def _improves(
         self, mine: str, name: str, resource: str, amount: int, pieces: int, settled: int, cheap: bool, turn: bool
     ) -> bool:  # fmt: skip
-        """Whether both queues are better served once the job runs and the unit does not (rule 3)."""
+        """Whether both queues are nearer to their due once the job runs instead of the unit (rule 3)."""
         dues, core = self._fair_share, amount - pieces
         after = self._after(mine, resource, dues.exact)
         excess = self._left(name, resource) - dues.exact(name).get(resource, 0)
@@ -214,7 +215,7 @@ class Reclaim:
         return 2 * (excess - pieces) >= core and self._settles(mine, resource, amount, after, excess, settled)
 
     def _settles(self, mine: str, resource: str, amount: int, after: int, excess: int, settled: int) -> bool:
-        """Whether the swap leaves both queues about where they should be, so that nothing asks for the opposite one."""
+        """Whether both queues are then near their due, so that no queue asks for the reverse eviction."""
         rest, slack = excess - amount, self._slack(resource)
         return (
             (after <= slack and rest >= -slack)

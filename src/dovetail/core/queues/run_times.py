@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long work runs, learned from what ran before.
+"""The expected run time of work, learned from earlier runs.
 
-Rules: a limit of the run time is what is counted with. Else it is what 90 % of the last 32 runs of its family did not
-exceed, where there were at least 3; else the same of the last 256 runs of its queue, then of all, where there were at
-least 8; else nothing is known. Of work that runs already only those runs count that lasted longer than it has by now;
-where none did, it is taken to run as long again as it has. The families and queues that ran last are kept, 4,096 each.
+Rules: a run time limit is used where there is one. Else it is the time that 90 % of the last 32 runs of the work's
+family did not exceed, if there were at least 3; else the same of the last 256 runs of its queue, then of all work, if
+there were at least 8; else it is unknown. For work that runs already, only the runs count that lasted longer than it
+has run so far; if there are none, it is expected to run as long again. The families and queues with the latest runs are
+kept, 4,096 each.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ FEWEST_OF_FAMILY = 3
 FEWEST_OF_OTHERS = 8
 KEPT = 4096
 OVERTIME_MS = 60_000
-"""So long after its limit something ends any moment: somebody is about to end it. Later nobody does."""
+"""Work that exceeds its limit by less than this is about to be ended. After that it may run for any time."""
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 
 Record = tuple[str, str, tuple[int, ...]]
-"""Kind (`family`, `queue` or `all`), name, and the run times, the oldest first."""
+"""The group (`family`, `queue` or `all`), its name, and the run times, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How long something runs or will run on (0 where that is unknown), how sure that is, and what it comes from."""
+    """A run time, total or left (0 where unknown), how sure it is, and in words what it is derived from."""
 
     ran_ms: int
     sure: Sure
@@ -42,11 +43,11 @@ class Estimate:
 
     @property
     def basis(self) -> str:
-        # Of thousands of estimates a few are told.
+        # Thousands of estimates are made, and few are shown.
         return self._words()
 
 
-_UNKNOWN = Estimate(0, Sure.UNKNOWN, lambda: "no limit of its run time, and too few runs to learn from")
+_UNKNOWN = Estimate(0, Sure.UNKNOWN, lambda: "no run time limit, and too few earlier runs to learn from")
 
 
 class _Runs:
@@ -67,7 +68,7 @@ class _Runs:
 
 
 class _Kind:
-    """Runs by name, of families, of queues or of all. Who ran last is at the end."""
+    """The runs of families, of queues or of all work, by name. The name with the latest run is at the end."""
 
     __slots__ = ("fewest", "most", "runs", "words")
 
@@ -97,22 +98,22 @@ class RunTimes:
         }
 
     def learn(self, family: str, queue: str, ran_ms: int) -> None:
-        """Something ran for so long and ended by itself. A family of "" is none."""
+        """Learn from work that ran for so long and ended by itself. The family "" means none."""
         for kind, name in (("family", family), ("queue", queue), ("all", "")):
             if name or kind == "all":
                 self._kinds[kind].add(name, max(0, ran_ms))
 
     def estimate(self, work: Work, queue: str) -> Estimate:
-        """How long the work runs in all."""
+        """The run time of the work from start to end."""
         return self.left_ms(work, queue, 0)
 
     def left_ms(self, work: Work, queue: str, ran_ms: int) -> Estimate:
-        """How much longer the work runs that has run for so long."""
+        """The time that work will run on after it has run for `ran_ms`."""
         limit_ms = work.max_runtime_ms
         if limit_ms > 0 and ran_ms < limit_ms + OVERTIME_MS:
-            return Estimate(max(0, limit_ms - ran_ms), Sure.KNOWN, lambda: f"limit of its run time: {_span(limit_ms)}")
+            return Estimate(max(0, limit_ms - ran_ms), Sure.KNOWN, lambda: f"run time limit: {_span(limit_ms)}")
         if limit_ms > 0:
-            over = "it runs on although the limit of its run time is over: limit of its run time"
+            over = "it runs longer than its run time limit"
             return Estimate(0, Sure.UNKNOWN, lambda: f"{over}: {_span(limit_ms)}")
         for kind, name in zip(self._kinds.values(), (work.family, queue, ""), strict=True):
             runs = kind.runs.get(name)
@@ -129,7 +130,7 @@ class RunTimes:
         return _UNKNOWN
 
     def records(self) -> tuple[Record, ...]:
-        """All that was learned; `restore` takes it."""
+        """All that was learned, as `restore` takes it."""
         return tuple(
             (kind, name, tuple(runs.last))
             for kind, of_kind in self._kinds.items()
@@ -137,7 +138,7 @@ class RunTimes:
         )
 
     def restore(self, records: Iterable[Record]) -> None:
-        """Know this, and nothing else. Raises KeyError for a kind that does not exist."""
+        """Replace all that was learned. Raises KeyError for a group that does not exist."""
         for of_kind in self._kinds.values():
             of_kind.runs.clear()
         for kind, name, lengths in records:
@@ -146,7 +147,7 @@ class RunTimes:
 
 
 def _learned(what: Callable[[str], str], name: str, runs: int, longer: int, ran_ms: int) -> str:
-    """What was learned of so many runs, of which these were longer than it has run."""
+    """The basis of an estimate from `runs` runs, of which `longer` lasted longer than the work has run."""
     if not longer:
         return f"longer than all {runs} runs{what(name)}: as long again as it has run"
     which = f" that lasted more than {_span(ran_ms)}" if longer < runs else ""
@@ -154,7 +155,7 @@ def _learned(what: Callable[[str], str], name: str, runs: int, longer: int, ran_
 
 
 def _span(ms: int) -> str:
-    """A time in words, exactly: `1 h 30 min`."""
+    """An exact time in words: `1 h 30 min`."""
     words = []
     for unit, size_ms in _UNITS_MS:
         count, ms = divmod(ms, size_ms)

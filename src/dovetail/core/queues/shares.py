@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each queue holds, waits for and is due.
 
-Rules: a placed pod of ours counts for its queue and for all above it, from the moment when it is placed until it is
-gone, and is charged for that (`rates`). What is due is divided level by level, by what everybody holds and waits for;
-pods of others are taken off what there is first. What follows from that for a queue is in `quota`.
+Rules: a placed pod that Dovetail schedules counts for its queue and for all queues above it, from the moment when it is
+placed until it is gone, and is charged for that time (`rates`). What queues are due is divided level by level, by what
+they hold and request; what other pods hold is taken off the capacity first. `quota` derives the rights of a queue.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dovetail.core.workloads.index import Precedence, WorkloadIndex, startable
 
 
 class _Held(Struct):
-    """Pods that are counted alike: by queue, user, priority, amounts, and whether they must not be preempted. `rate` is
-    what each is charged."""
+    """Pods that count the same: by queue, user, priority, amounts, and whether they must not be preempted. Each is
+    charged `rate`."""
 
     kind: tuple[str, str, int, Amounts, bool]
     rate: int
@@ -55,29 +55,29 @@ class Shares:
             self.tree, self.accounts, self.accounting, self.rates, self.totals, self.pending_pods, policy.history_milli
         )
         self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
-        """The first waiting workload of each queue and of those below it, and how many wait."""
+        """By queue: the first workload that waits in it or below it, and the number of those that wait."""
         self.pledged: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-        """What queues will hold more, or less, once all decided evictions are done."""
+        """The change of what queues hold once all decided evictions are done."""
         self.quota = Quota(self.tree, self.accounts, self.rates, self.totals, self.fair_share, lambda: self.pledged())
         self._standings = Standings(
             self.tree, self.accounts, self.attained, self.accounting, self.rates, self.totals, self.pending_pods,
             self.fair_share,
         )  # fmt: skip
         self._held: dict[str, _Held] = {}
-        self._alike: dict[tuple[int, Amounts], _Held] = {}
-        """What pods of a kind (`WorkloadIndex.kinds`) are counted as that have these amounts, since queues last
-        changed."""
+        self._by_kind: dict[tuple[int, Amounts], _Held] = {}
+        """By the pods' kind (`WorkloadIndex.kinds`) and amounts, since the last change of queues."""
         self._rights: dict[tuple[str, str], bool] = {}
-        """Which queues (and namespaces) it was asked about, since queues or namespaces last changed."""
+        """By queue and namespace: whether pods may use the queue, since the last change of queues or namespaces."""
 
     @property
     def now_ms(self) -> int:
         return self.accounts.now_ms
 
-    # What is told.
+    # Changes.
 
     def put_queue(self, queue: Queue) -> None:
-        """Insert or replace. Its usage counts when it is first told; one that was made again is another one."""
+        """Insert or replace a queue. Its recorded usage is read the first time only. A queue that was deleted and made
+        again is a new one."""
         self._rights.clear()
         if (known := self.tree.written.get(queue.name)) is not None and known.uid and known.uid != queue.uid:
             self.remove_queue(queue.name)
@@ -96,10 +96,10 @@ class Shares:
             self.accounts.set_half_life(queue)
         self.fair_share.changed()
         self.quota.changed()
-        self._alike.clear()
+        self._by_kind.clear()
 
     def remove_queue(self, name: str) -> None:
-        """Its pods run on, and count for `default`, no more for those above it."""
+        """Remove a queue. Its pods run on, and count for `default`, and no more for the queues above it."""
         self._recount(lambda: self._end(name))
 
     def _begin(self, queue: Queue) -> None:
@@ -119,11 +119,11 @@ class Shares:
         self.attained.drop(name)
 
     def count_again(self) -> None:
-        """Which queues pods are in may have changed."""
+        """Count all pods again: their queues may have changed."""
         self._recount()
 
     def _recount(self, change: Callable[[], object] = lambda: None) -> None:
-        """Count every pod anew after a change to what queues there are."""
+        """Count every pod again after a change of the queues."""
         uids = [*self._held, *self.pending_pods.uids()]
         for uid in list(self._held):
             self._release(uid, self._held[uid])
@@ -135,23 +135,22 @@ class Shares:
             self._sync(uid, late=False)
         self.fair_share.changed()
         self.quota.changed()
-        self._alike.clear()
+        self._by_kind.clear()
 
     def sync(self, pod: Pod) -> None:
-        """Count the pod as it is now: held, waiting, or gone where the workload_index does not have it."""
+        """Count the pod as it is now: placed, waiting, or gone where the workload index does not have it."""
         if pod.device_claims:
             self._settle_claims(pod)
         self._sync(pod.uid)
 
     def claim_changed(self, key: str, owner: str = "") -> None:
-        """There is another claim, or it has other devices: count those again that use it, and the pod for which it was
-        made."""
+        """A claim is new or has other devices: count its users again, and the pod for which it was made."""
         for uid in dict.fromkeys((*self._cluster.claims.users(key), owner)):
             if uid in self._workload_index.pods:
                 self._sync(uid, late=False)
 
     def _settle_claims(self, pod: Pod) -> None:
-        """A claim counts for one of its users; count those again whom what happened to this one concerns."""
+        """A claim counts for one of its users. Count those users again for which a change of this pod matters."""
         counted = self.accounting.counted_for
         for key in pod.device_claims:
             before, now = counted.get(key), self._counts_for(key)
@@ -166,7 +165,7 @@ class Shares:
                     self._sync(uid, late=False)
 
     def _counts_for(self, key: str) -> str:
-        """The first of the claim's users that is placed, else the first that waits; "" for nobody."""
+        """The first of the claim's users that is placed, else the first that waits; "" where there is none."""
         users, pods = self._cluster.claims.users(key), self._workload_index.pods
         for uid in users:
             if uid in self._cluster.placements:
@@ -175,7 +174,7 @@ class Shares:
 
     def _sync(self, uid: str, late: bool = True) -> None:
         if self.accounting.behind:
-            # First of all: it may count this pod anew, too.
+            # Before all else, since it may count this pod again.
             self._follow_capacity()
         known, placement = self._workload_index.pods.get(uid), self._cluster.placements.get(uid)
         held = self._held.get(uid)
@@ -201,48 +200,48 @@ class Shares:
         self.pending_pods.remove([uid])
 
     def placed(self, placements: Sequence[Placement]) -> None:
-        """These pods, which waited, were placed."""
+        """Count these pods, which waited, as placed."""
         if self.accounting.behind:
             self._follow_capacity()
         for placement in placements:
             if placement.pod.device_claims:
                 self._settle_claims(placement.pod)
         uids, kinds = [placement.pod.uid for placement in placements], self._workload_index.kinds
-        alike: dict[tuple[int, Amounts], list[str]] = {}
+        by_kind: dict[tuple[int, Amounts], list[str]] = {}
         some: list[str] = []
         last: tuple[int, Amounts] | None = None
         for uid, amounts in zip(uids, self.accounting.held_by(placements), strict=True):
             if last is None or amounts is not last[1] or kinds[uid] != last[0]:
                 last = kinds[uid], amounts
-                some = alike.setdefault(last, [])
+                some = by_kind.setdefault(last, [])
             some.append(uid)
-        for key, some in alike.items():
-            held = self._alike.get(key)
+        for key, some in by_kind.items():
+            held = self._by_kind.get(key)
             if held is None:
-                if len(self._alike) >= 65_536:
-                    self._alike.clear()
+                if len(self._by_kind) >= 65_536:
+                    self._by_kind.clear()
                 kind = self._kind(self._workload_index.pods[some[0]], key[1])
-                held = self._alike[key] = _Held(kind, self.rates.of(key[1]))
+                held = self._by_kind[key] = _Held(kind, self.rates.of(key[1]))
             self._hold(some, held)
             self._attain(some, held)
         self.pending_pods.remove(uids)
 
     def _kind(self, pod: Pod, amounts: Amounts) -> tuple[str, str, int, Amounts, bool]:
-        """What a placed pod (as it is known now) is counted by."""
+        """All by which a placed pod, as it is now, is counted."""
         if not pod.managed:
             return "", pod.user, pod.priority, amounts, False
         queue = self.queue_of(pod)
         return queue, pod.user, pod.priority, amounts, not self._preemptible(pod, queue)
 
     def ended(self, uid: str, ended_ms: int) -> None:
-        """The pod, which is counted still, had ended at that time."""
+        """The pod, which still counts, ended at that time: take back what it was charged since."""
         held = self._held.get(uid)
         if held is not None and 0 < ended_ms < self.now_ms:
             self.accounts.take_back(*held.kind[:2], held.rate, max(ended_ms, self._since(uid)))
             self.attained.end(uid, ended_ms)
 
     def advance(self, now_ms: int) -> None:
-        """Time passes."""
+        """Set the time."""
         if now_ms != self.now_ms:
             self.pending_pods.enter()
         self.accounts.advance(now_ms)
@@ -250,10 +249,10 @@ class Shares:
         self._follow_capacity()
 
     def _follow_capacity(self) -> None:
-        """What pods are charged follows what there is."""
+        """Adjust the rates of the pods to the capacity."""
         if self.rates.follow(self.accounting.capacity()):
             self.fair_share.changed()
-            self._alike.clear()
+            self._by_kind.clear()
             counts = Counter(map(id, self._held.values()))
             for held in {id(one): one for one in self._held.values()}.values():
                 rate = self.rates.of(held.kind[3])
@@ -261,17 +260,17 @@ class Shares:
                     self.accounts.change(*held.kind[:2], counts[id(held)] * (rate - held.rate))
                     held.rate = rate
             for uid in self.attained.uids():
-                # While all are counted anew some are not held yet.
+                # During a recount some pods are not held yet.
                 if uid in self._held:
                     self._attain([uid], self._held[uid])
         self.pending_pods.follow_demand()
         moved, self.accounting.moved = self.accounting.moved, []
         for uid in [uid for slot in moved for uid in self._cluster.on_slot.get(slot, ()) if uid in self._held]:
-            # The model of the node, or the memory of its GPUs, is another one now.
+            # The GPU model of the node, or the memory of its GPUs, has changed.
             self._sync(uid, late=False)
 
     def _hold(self, uids: Sequence[str], held: _Held) -> None:
-        """Enter pods that are alike."""
+        """Count pods that count the same."""
         for uid in uids:
             self._held[uid] = held
         self._enter(held, len(uids))
@@ -289,7 +288,7 @@ class Shares:
         self.accounts.change(queue, user, times * held.rate)
 
     def _attain(self, uids: Iterable[str], held: _Held) -> bool:
-        """Note what the jobs of these pods have, where that counts."""
+        """Count the service of the jobs of these pods. Returns False where their queue does not order by it."""
         queue = self.tree.written.get(held.kind[0])
         if queue is None or not queue.least_served_first:
             return False
@@ -301,16 +300,16 @@ class Shares:
         return True
 
     def _since(self, uid: str) -> int:
-        """Since when a bound pod runs; now for one that is being bound."""
+        """The start of a bound pod; now for a pod that is being bound."""
         pod = self._workload_index.pods.get(uid)
         return pod.bound_ms if pod is not None and pod.node and pod.bound_ms else self.now_ms
 
-    # What is asked.
+    # Queries.
 
     def queue_of(self, pod: Pod) -> str:
-        """The queue that the pod names, else its namespace's, else `default`. Of a pod that waits it may not exist. One
-        that is bound counts for `default` where its queue does not exist or, unless it was placed for it, may not be
-        used by it."""
+        """The queue that the pod names, else that of its namespace, else `default`. For a waiting pod it may not exist.
+        A bound pod counts for `default` where its queue does not exist, or where the pod may not use it and was not
+        placed for it."""
         queue = pod.queue
         if not queue:
             labels = self._cluster.peers.labels.get(pod.namespace)
@@ -332,13 +331,13 @@ class Shares:
         return known
 
     def line_of(self, pod: Pod) -> Line:
-        """Where the pod waits."""
+        """The line in which the pod waits."""
         queue = self.queue_of(pod)
         record = self.tree.written.get(queue)
         return queue, pod.user if record is not None and record.by_user else ""
 
     def preemptible(self, pod: Pod) -> bool:
-        """Whether the pod may be preempted: it says so itself, or its queue does."""
+        """Whether the pod may be preempted, by its own annotation, else by its queue."""
         return self._preemptible(pod, self.queue_of(pod))
 
     def _preemptible(self, pod: Pod, queue: str) -> bool:
@@ -349,33 +348,33 @@ class Shares:
         return record is None or record.preemptible
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
-        """What pods that wait will be counted with at least, by the nodes as they were when time was last told."""
+        """The amounts that waiting pods will count at least, by the nodes at the last change of the time."""
         return self.pending_pods.wanted(pods)
 
     def amounts(self, uid: str) -> Amounts:
-        """What a placed pod is counted with."""
+        """The amounts that a placed pod counts; empty for any other pod."""
         held = self._held.get(uid)
         return held.kind[3] if held is not None else ()
 
     def rate(self, uid: str) -> int:
-        """What a placed pod is charged, in milli-GPU."""
+        """The rate of a placed pod, in milli-GPU; 0 for any other pod."""
         held = self._held.get(uid)
         return held.rate if held is not None else 0
 
     def path(self, queue: str) -> tuple[str, ...]:
-        """The queue and those above it; nothing where it does not exist."""
+        """The queue and those above it; empty where it does not exist."""
         return self.tree.known_path(queue)
 
     def allocated(self, queue: str) -> Mapping[str, int]:
-        """What the queue holds, with those below it."""
+        """The holdings of the queue and of those below it."""
         return self.totals.held(queue)
 
     def pending(self, queue: str) -> Mapping[str, int]:
-        """What is waited for in the queue and below it."""
+        """The amounts of the pods that wait in the queue and below it."""
         return self.pending_pods.of(queue)
 
     def level(self, pod: Pod) -> int:
-        """How much the job of the pod had (see `attained`); 0 where its queue does not order its jobs by that."""
+        """The level of service of the pod's job (see `attained`); 0 where its queue does not order by it."""
         queue = self.queue_of(pod)
         record = self.tree.written.get(queue)
         if record is None or not record.least_served_first:
@@ -383,32 +382,32 @@ class Shares:
         return self.attained.level(queue, self._workload_index.job_of(pod), self.now_ms)
 
     def holds_below(self, queue: str, precedence: Precedence) -> bool:
-        """Whether there may be pods in the queue that are before nobody of this precedence."""
+        """Whether the queue may hold pods that come after this precedence."""
         priority, lowness = precedence
         lowest = min(self.totals.priorities.get(queue, ()), default=priority)
         return lowest < priority or (lowest == priority and -self.attained.highest(queue, self.now_ms) < lowness)
 
     def due(self, queue: str) -> Mapping[str, int]:
-        """What a queue is due of each class that is divided, by what everybody holds and waits for now."""
+        """The fair share of a queue now, by class."""
         return self.fair_share.of(queue)
 
     def standings(self, now_ms: int) -> list[QueueStanding]:
-        """How all queues stand, each before those below it."""
+        """The status of all queues, each before those below it."""
         return self._standings.at(max(now_ms, self.now_ms), self.waiting())
 
     def told(self) -> Iterator[Queue]:
-        """The queues that were told, in order."""
+        """The queues that objects write, in the order in which they were first read."""
         return (queue for name, queue in self.tree.written.items() if name in self.accounts.told_ms)
 
     def histories(self) -> tuple[History, ...]:
-        """What every queue has used; `restore` takes it."""
+        """The usage of every queue, as `restore` takes it."""
         return tuple(
             replace(one, usage=replace(one.usage, jobs=self.attained.past(one.queue, self.now_ms)))
             for one in self.accounts.histories()
         )
 
     def restore(self, histories: Iterable[History]) -> None:
-        """Go on from what was used; what is charged is what is placed now."""
+        """Continue from this usage. The present rates stay."""
         histories = list(histories)
         self.accounts.restore(histories)
         for history in histories:
@@ -418,5 +417,5 @@ class Shares:
 
 
 def _counted_by(queue: Queue) -> tuple[object, ...]:
-    """On what it depends how pods are counted."""
+    """The fields of a queue by which its pods are counted."""
     return queue.parent, queue.by_user, queue.least_served_first, queue.namespaces, queue.namespace_selector

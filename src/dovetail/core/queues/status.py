@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How every queue stands: what users are shown, and what is written into the status of the Queue objects."""
+"""The status of every queue, as it is shown to users and written into the status of the Queue objects."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ _MILLION = 1_000_000
 
 
 class QueueStanding(Struct, frozen=True):
-    """How a queue stands. Amounts are by class. `due` is its part of the division now, `borrowed` what it holds beyond
-    its guarantee. `share_ppm` is the part of the cluster that it used (decayed), `weight_ppm` its weight among its
-    siblings. `credit` is what is due to it by weight less what it used, in milli-GPU times ms. `days`, `users` and
-    `jobs` are as in Usage, of users and jobs those that had most: what the others had counts as nothing after a
-    restart. `warning` is what is wrong with it although it can be used.
-    `head` is the workload that is tried first of those that wait in it and below it, "" for none."""
+    """The status of a queue. Amounts are by class. `due` is its fair share now, `borrowed` what it holds beyond its
+    guarantee. `share_ppm` is its decayed usage as a part of the cluster, `weight_ppm` its weight among its siblings.
+    `credit` is what it was due by weight less what it used, in milli-GPU times ms. `days`, `users` and `jobs` are as in
+    Usage, with the users and jobs of the most usage; the others restart from nothing. `warning` is a fault of a queue
+    that can be used all the same. `head` is the first workload that waits in it or below it, "" for none."""
 
     name: str
     parent: str
@@ -69,8 +68,8 @@ class Standings:
         self._fair_share = fair_share
 
     def at(self, now_ms: int, waiting: Mapping[str, tuple[str, int]]) -> list[QueueStanding]:
-        """All queues, each before those below it. `waiting` is who is first of those that wait in each queue and below
-        it, and how many they are."""
+        """The status of all queues, each before those below it. `waiting` has by queue the first workload that waits in
+        it or below it, and their number."""
         with self._fair_share.looked_at():
             return [self._of(name, now_ms, *waiting.get(name, ("", 0))) for name in self._tree.in_order()]
 

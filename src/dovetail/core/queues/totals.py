@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the queues hold and wait for, by queue and class: each with those below it."""
+"""What the queues hold and wait for, by queue and class. Each queue includes those below it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections.abc import Mapping
 from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import DIVIDED, Amounts
 
-Books = dict[str, dict[str, int]]
+_ByQueue = dict[str, dict[str, int]]
 
 
 class QueueTotals:
-    """`allocated` is what is held, `fixed` that part of it that must not be preempted, `pending` what is waited for;
-    `strangers` is what pods hold that are in no queue. `priorities` are numbers of pods by the queue that they are in,
-    and by priority."""
+    """`allocated` is what is held, `fixed` the part of it that must not be preempted, `pending` what is waited for.
+    `unmanaged` is what pods hold that Dovetail does not schedule. `priorities` has by leaf queue and priority the
+    number of placed pods."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self.allocated: Books = {}
-        self.fixed: Books = {}
-        self.pending: Books = {}
-        self.strangers: dict[str, int] = {}
+        self.allocated: _ByQueue = {}
+        self.fixed: _ByQueue = {}
+        self.pending: _ByQueue = {}
+        self.unmanaged: dict[str, int] = {}
         self.priorities: dict[str, dict[int, int]] = {}
         self.moved: dict[tuple[str, str], int] = {}
-        """By queue and class that is divided, how much more is held in the queue itself and waited for there than when
-        this was last emptied (`fair_share`): what was taken back since then is not in it."""
+        """By leaf queue and class that is divided: the change of what is held and waited for since `fair_share` last
+        emptied it. Changes that cancel out are not in it."""
 
     def hold(self, queue: str, priority: int, amounts: Amounts, fixed: bool, times: int) -> None:
-        """So many pods more (fewer, where that is less than 0) are held that are alike; those of no queue are ""."""
+        """Count so many more placed pods with these amounts (fewer below 0). `queue` "" is for unmanaged pods."""
         if not queue:
-            add(self.strangers, amounts, times)
+            add(self.unmanaged, amounts, times)
             return
         self._move(queue, amounts, times)
         self._add(self.allocated, queue, amounts, times)
@@ -42,21 +42,21 @@ class QueueTotals:
             del pods[priority]
 
     def wait(self, queue: str, amounts: Amounts, times: int) -> None:
-        """So many pods more (fewer) wait."""
+        """Count so many more waiting pods (fewer below 0)."""
         self._move(queue, amounts, times)
         self._add(self.pending, queue, amounts, times)
 
     def held(self, queue: str) -> Mapping[str, int]:
-        """What the queue holds, with those below it."""
+        """The holdings of the queue and of those below it."""
         return self.allocated.get(queue, {})
 
     def others_hold(self, queue: str) -> bool:
         """Whether pods are placed for other queues."""
         return any(pods and name != queue for name, pods in self.priorities.items())
 
-    def _add(self, books: Books, queue: str, amounts: Amounts, times: int) -> None:
+    def _add(self, by_queue: _ByQueue, queue: str, amounts: Amounts, times: int) -> None:
         for name in self._tree.known_path(queue):
-            add(books.setdefault(name, {}), amounts, times)
+            add(by_queue.setdefault(name, {}), amounts, times)
 
     def _move(self, queue: str, amounts: Amounts, times: int) -> None:
         moved = self.moved
@@ -70,6 +70,6 @@ class QueueTotals:
                     moved.pop(key, None)
 
 
-def add(books: dict[str, int], amounts: Amounts, times: int) -> None:
+def add(by_class: dict[str, int], amounts: Amounts, times: int) -> None:
     for name, amount in amounts:
-        books[name] = books.get(name, 0) + times * amount
+        by_class[name] = by_class.get(name, 0) + times * amount

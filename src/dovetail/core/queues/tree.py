@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues as a tree: parents and children, the namespaces that may use a queue, and the faults in it.
+"""The tree of queues: parents and children, the namespaces that may use a queue, and the faults in it.
 
-Rules: the queue `default` exists where no object writes it: of weight 1, nothing guaranteed, no limit, for all
-namespaces. Of guarantees that are more in all than the parent can give, a part counts (`guarantees`), and the status
-says so. A queue that cannot be used as it is written takes its children along, and takes nothing from its siblings.
+Rules: the queue `default` always exists. Without an object it has weight 1, no guarantee and no limit, and is open to
+all namespaces. Guarantees that exceed what the parent can provide are scaled down (`guarantees`), and the status
+reports it. The queues below one that cannot be used cannot be used either; its siblings lose nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MIB = 2**20
 
 
 class _Shape(Struct, frozen=True):
-    """What is worked out once after each change."""
+    """Derived from the queues after each change."""
 
     children: dict[str, tuple[str, ...]]
     order: list[str]
@@ -32,13 +32,13 @@ class _Shape(Struct, frozen=True):
 
 
 class Tree:
-    """Queues by name, `default` always among them, in the order in which they were first told: `written` as they were
-    told, `queues` with what counts of their guarantees."""
+    """Queues by name, always with `default`, in the order in which they were first put: `written` as they were put,
+    `queues` with their effective guarantees."""
 
     def __init__(self) -> None:
         self.written: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
         self._shape: _Shape | None = None
-        self._given: Guarantees | None = None
+        self._effective: Guarantees | None = None
         self._queues: dict[str, Queue] | None = None
         self._paths: dict[str, tuple[str, ...]] = {}
 
@@ -54,7 +54,7 @@ class Tree:
         self._changed()
 
     def remove(self, name: str) -> None:
-        """Forget the queue; `default` is then as if nobody had written it."""
+        """Forget the queue. `default` returns to its state without an object."""
         if name == DEFAULT_QUEUE:
             self.written[name] = Queue(name)
         else:
@@ -63,19 +63,19 @@ class Tree:
 
     def _changed(self) -> None:
         self._shape = None
-        self._given = None
+        self._effective = None
         self._queues = None
         self._paths.clear()
 
     def path(self, name: str) -> tuple[str, ...]:
-        """The queue and those above it, up to the top; up to where it breaks off, if it does. Raises KeyError."""
+        """The queue and those above it up to the top, or up to where the path breaks off. Raises KeyError."""
         known = self._paths.get(name)
         if known is None:
             known = self._paths[name] = self._path(name)
         return known
 
     def known_path(self, name: str) -> tuple[str, ...]:
-        """As `path`; nothing where the queue does not exist."""
+        """As `path`; empty where the queue does not exist."""
         return self.path(name) if name in self.written else ()
 
     def _path(self, name: str) -> tuple[str, ...]:
@@ -87,19 +87,19 @@ class Tree:
         return tuple(path)
 
     def children(self, name: str) -> tuple[str, ...]:
-        """The queues right below; those at the top for ""."""
+        """The queues right below this one; for "" those at the top."""
         return self._known().children.get(name, ())
 
     def leaf(self, name: str) -> bool:
-        """Whether it holds no queues, and so may hold jobs."""
+        """Whether no queues are below it, so that it may hold jobs."""
         return not self.children(name)
 
     def in_order(self) -> list[str]:
-        """Each queue once, those below it right after it; at the end those that have no way up to the top."""
+        """Each queue once, those below it right after it; at the end those without a path to the top."""
         return list(self._known().order)
 
     def problem(self, name: str) -> Problem | None:
-        """Why the queue cannot be used as it is written, or because of those above it."""
+        """The reason why the queue cannot be used, by its own fields or because of those above it; None if it can."""
         return self._known().problems.get(name)
 
     def admits(self, name: str, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -110,19 +110,19 @@ class Tree:
         return namespace in (queue.namespaces or ()) or matches(queue.namespace_selector, labels)
 
     def capacity_problem(self, name: str, capacity: Mapping[str, int]) -> str:
-        """In words, what the queues at the top hold in all where that is more than there is, for one of them that has
-        a part in it; "" for all others. The queues can be used all the same: their jobs wait for nodes."""
+        """A message where the top queues are guaranteed more than the cluster has, for each of them that has a part in
+        it; "" for all others. Such queues can be used: their jobs wait for nodes."""
         tops = self.children("")
         words = []
-        given = self._guarantees().given if name in tops else {}
-        for resource in sorted(given.get(name, {})):
-            held, there = sum(given.get(top, {}).get(resource, 0) for top in tops), capacity.get(resource, 0)
-            if given[name][resource] > 0 and held > there:
+        effective = self._guarantees().effective if name in tops else {}
+        for resource in sorted(effective.get(name, {})):
+            held, there = sum(effective.get(top, {}).get(resource, 0) for top in tops), capacity.get(resource, 0)
+            if effective[name][resource] > 0 and held > there:
                 words.append(f"{display(resource, held)} of {resource}, of which there are {display(resource, there)}")
         return f"more is guaranteed than the cluster has: {'; '.join(words)}" if words else ""
 
     def scaled_down(self, name: str) -> str:
-        """In words, what does not count of the guarantees of the queue, or of those right below it; "" for nothing."""
+        """A message where the guarantee of the queue, or of those right below it, is scaled down; "" where not."""
         words, queue = [], self.written.get(name)
         written = dict(queue.guarantee) if queue is not None else {}
         found = self._guarantees()
@@ -132,8 +132,10 @@ class Tree:
             bound = f"{display(one.resource, one.bound)} ({_BOUNDS[one.by]})"
             if one.parent == name:
                 words.append(f"{about}, of which {bound} count: each of them gets its part")
-            elif name in found.given and queue is not None and queue.parent == one.parent and one.resource in written:
-                counts = found.given[name][one.resource]
+            elif (
+                name in found.effective and queue is not None and queue.parent == one.parent and one.resource in written
+            ):
+                counts = found.effective[name][one.resource]
                 if counts == written[one.resource]:
                     continue
                 own = f"of its guarantee of {display(one.resource, written[one.resource])} {one.resource}"
@@ -141,11 +143,11 @@ class Tree:
         return "; ".join(words)
 
     def _guarantees(self) -> Guarantees:
-        if self._given is None:
+        if self._effective is None:
             shape = self._known()
             usable = [name for name in shape.order if name not in shape.problems]
-            self._given = guarantees(self.written, usable, shape.children)
-        return self._given
+            self._effective = guarantees(self.written, usable, shape.children)
+        return self._effective
 
     def _known(self) -> _Shape:
         if self._shape is None:
@@ -165,7 +167,7 @@ class Tree:
         for start in (*children.get("", ()), *lost, *self.written):
             if start in order:
                 continue
-            # Only those in a cycle, and below one, are left at the end: the way up leads into it.
+            # Only queues in a cycle, and those below one, are left at the end: their path leads into it.
             waiting = [self.path(start)[-1]]
             while waiting:
                 name = waiting.pop()
@@ -175,7 +177,7 @@ class Tree:
         return list(order)
 
     def _own_problem(self, name: str) -> Problem | None:
-        """What is wrong with the queue but for those above and below it."""
+        """The fault of the queue itself, leaving out the queues above and below it."""
         queue = self.written[name]
         if queue.problem is not None:
             return queue.problem
@@ -196,7 +198,8 @@ class Tree:
         return None
 
     def _cycle(self, name: str) -> str:
-        """The cycle that the queue is in, from the first of its names on; "" for none. A queue below one is in none."""
+        """The cycle that the queue is part of, from the first of its names on; "" for none. A queue that is only below
+        a cycle is not part of it."""
         path = self.path(name)
         if self.written[path[-1]].parent != name:
             return ""
@@ -204,7 +207,7 @@ class Tree:
         return " -> ".join((*path[start:], *path[: start + 1]))
 
     def _pass_on(self, order: list[str], problems: dict[str, Problem]) -> None:
-        """Whoever is below a queue that cannot be used cannot be used either."""
+        """Report each queue below one that cannot be used."""
         source: dict[str, str] = {}
         for name in order:
             parent = self.written[name].parent
@@ -220,7 +223,7 @@ def _field(resource: str) -> str:
 
 
 def display(resource: str, amount: int) -> str:
-    """The amount as it is written in a Queue."""
+    """The amount as a Queue object writes it."""
     if resource in (MEMORY, GPU_MEMORY):
         return quantities.display(MEMORY, amount * _MIB if resource == GPU_MEMORY else amount)
     return str(amount) if resource == GPU_SLICES else quantities.display(CPU, amount)

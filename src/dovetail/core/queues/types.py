@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the core is told about teams: queues, what they used before, and budgets of disruptions.
+"""The types of queues: a queue, its usage so far, and a disruption budget.
 
 Amounts are by resource class, sorted by its name: `cpu` in milli-CPU, `memory` in bytes, `gpu` in milli-GPU (a part of
 a GPU counts as the larger of its parts of compute and memory), `gpu-slices` in compute slices of cards in MIG mode,
@@ -23,24 +23,25 @@ MODEL_LABEL = "nvidia.com/gpu.product"
 
 DEFAULT_QUEUE = "default"
 QUEUE_LABEL = "dovetail.dev/queue"
-"""Of a namespace: the queue of those of its pods that name none."""
+"""A label of namespaces: the queue of those of its pods that name none."""
 DAY_MS = 86_400_000
 DEFAULT_HALF_LIFE_MS = 7 * DAY_MS
 
 RECLAIM_MIN_RUNTIME_MS = 600_000
-"""How long jobs of a queue that does not say it run at least before jobs beyond their guarantee reclaim their room."""
+"""The least run time of a queue that does not set one: until then its jobs are not reclaimed by jobs that exceed the
+guarantee of their own queue."""
 
 DIVIDED = {CPU: 1, MEMORY: 1, GPU: 1000}
-"""The classes of which each queue is due a part, with their grains: whole GPUs."""
+"""The classes that are divided between queues, with their grains: whole GPUs."""
 
 Amounts = tuple[tuple[str, int], ...]
 
 
 class Usage(Struct, frozen=True):
-    """What a queue had used when that was last written down, at `as_of_ms`. `used` is the decayed usage in milli-GPU
-    times ms (see `ledger`), `rate_milli` what it was charged from then on, `days` its plain usage in milli-GPU times ms
-    by day (days since 1970, UTC), `users` the decayed usage of each user, `jobs` what jobs had by pods that were gone
-    by then, where that counts (see `attained`)."""
+    """The recorded usage of a queue at `as_of_ms`. `used` is the decayed usage in milli-GPU times ms (see `usage`),
+    `rate_milli` the rate from then on, `days` the usage without decay in milli-GPU times ms by day (days since 1970,
+    UTC), `users` the decayed usage of each user, and `jobs` the service of jobs from pods that were gone by then, where
+    the queue orders by it (see `attained`)."""
 
     as_of_ms: int
     used: int = 0
@@ -51,8 +52,9 @@ class Usage(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """What a queue has used. Up to `told_ms` its record knew its usage when it was first told (None: it was not); it
-    counts for those above it since `linked_ms`, as far as they do not know better."""
+    """The usage of a queue. `told_ms` is the time up to which its record included its usage when the queue was first
+    read (None: no object writes it). The queues above it include its usage since `linked_ms`, unless their own records
+    do already."""
 
     queue: str
     told_ms: int | None
@@ -61,16 +63,16 @@ class History(Struct, frozen=True):
 
 
 class Queue(Struct, frozen=True):
-    """A team, or a team of teams. Jobs are in leaves alone. `guarantee` is what it always gets back, `limit` what it
-    never goes beyond (classes that are not there: no limit). `weight` is its part of what nobody has guaranteed, and
-    of time; who is of a higher `priority` goes first among siblings. `half_life_ms` is after what time usage counts
-    half. Its running jobs are left alone for `reclaim_min_runtime_ms` by other queues (None: for
-    `RECLAIM_MIN_RUNTIME_MS`, but not by jobs within their guarantee) and for `preempt_min_runtime_ms` by its own.
-    `preemptible` is for pods that do not say it themselves. `namespaces` and `namespace_selector` say who may use it
-    (both None: everybody; either admits). With `by_user` its users share it alike over time. With
-    `least_served_first` that of its jobs comes first, after priority, that had least (see `attained`), and others give
-    way to it. `uid` tells it from an older one of its name ("": there is one alone). `usage` counts when it is first
-    told."""
+    """A team, or a team of teams. Only leaves hold jobs. `guarantee` is what it can always reclaim, `limit` what it
+    never exceeds (a class that is missing has no limit). `weight` is its part of what no queue is guaranteed, and of
+    usage over time; among siblings a higher `priority` goes first. `half_life_ms` is the time after which usage counts
+    half. Its running jobs are protected from other queues for `reclaim_min_runtime_ms` (None:
+    `RECLAIM_MIN_RUNTIME_MS`, but not from jobs within their guarantee), and from its own jobs for
+    `preempt_min_runtime_ms`. `preemptible` holds for pods that do not set it themselves. `namespaces` and
+    `namespace_selector` list the namespaces that may use it (both None: all; either admits). `by_user` divides it
+    equally between its users over time. `least_served_first` puts its job with the least attained service first, after
+    priority, and lets it preempt others (see `attained`). `uid` tells it from an older queue of its name ("": there is
+    only one). `usage` is read the first time only."""
 
     name: str
     parent: str = ""
@@ -93,13 +95,13 @@ class Queue(Struct, frozen=True):
 
     @property
     def least_run_ms(self) -> int:
-        """How long its running jobs are left alone by jobs that go beyond the guarantee of their queue."""
+        """The time for which its running jobs are protected from jobs that exceed the guarantee of their own queue."""
         return RECLAIM_MIN_RUNTIME_MS if self.reclaim_min_runtime_ms is None else self.reclaim_min_runtime_ms
 
 
 class Budget(Struct, frozen=True):
     """A PodDisruptionBudget: of the pods of its namespace that `selector` matches (None: none), `allowed` may be
-    evicted now, as the disruption controller last worked out."""
+    evicted now, as the disruption controller last reported."""
 
     namespace: str
     name: str

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody has used, with the past counting less and less: one leaky sum in closed form, in integers alone.
+"""Decayed usage of a queue or user: one leaky sum in closed form, in integers alone.
 
-`used` is the integral of the rate that was charged, each moment of it times 2^(-age / half life). Rates are in
-milli-GPU, times in ms, so `used` is in milli-GPU times ms. While the rate stays the same, used goes to its steady value
+`used` is the integral of the charged rate, each moment of it times 2^(-age / half life). Rates are in milli-GPU and
+times in ms, so `used` is in milli-GPU times ms. While the rate stays the same, `used` approaches its steady value
 
     steady = rate * half life / ln 2,    used(d) = steady + (used - steady) * 2^(-d / half life)
 
-so that nothing has to be done between two changes of the rate, however long that is, nor after a restart. The decayed
-share of a queue is its `used` by that of a ledger that is charged all that the cluster has. With a rate C for the
-cluster and W*C due to the queue, the credit `steady(W*C) - used` is (half life / ln 2) * C * (W - U), U that share: the
-balance of a leaky account that earns what is due and pays what is charged.
+so that nothing has to be computed between two changes of the rate, however long that is, nor after a restart. The
+decayed share of a queue is its `used` divided by that of an account that is charged the whole cluster. With a rate C
+for the cluster, W*C due to the queue and the share U, the credit `steady(W*C) - used` is (half life / ln 2) * C *
+(W - U): the balance of a leaky account that earns what is due and pays what is charged.
 
-Rounding: 2^(-x) is worked out to 90 bits from tables that are made of integer square roots, so that every machine finds
-the same. Each settling is off by at most one unit (milli-GPU times ms), and what earlier ones were off by fades too;
-n settlings are at most n units off one.
+Rounding: 2^(-x) is computed to 90 bits from tables of integer square roots, so that every machine gets the same result.
+Each settling is off by at most one unit (milli-GPU times ms), and earlier errors decay too: n settlings are off by at
+most n units.
 Source of the formulas: half-life decay as in Slurm (PriorityDecayHalfLife) and Kueue (KEP-4136), integrated.
 """
 
@@ -35,7 +35,7 @@ DAYS_KEPT = 31
 
 
 def _ln2() -> int:
-    """ln 2 = 2 * sum of 1 / ((2k + 1) * 3^(2k + 1)), of `_BITS` bits."""
+    """ln 2 = 2 * sum of 1 / ((2k + 1) * 3^(2k + 1)), to `_BITS` bits."""
     total, power = 0, 2 * (_ONE << _GUARD) // 3
     for odd in range(1, 160, 2):
         total += power // odd
@@ -64,8 +64,8 @@ _COARSE, _MIDDLE, _FINE = _tables()
 
 
 def decayed(used: int, elapsed_ms: int, half_life_ms: int) -> int:
-    """used * 2^(-elapsed / half life), to the nearest. A time below 0 counts as none. Raises ValueError where the half
-    life is not above 0."""
+    """used * 2^(-elapsed / half life), rounded to the nearest. A negative time counts as none. Raises ValueError where
+    the half life is not above 0."""
     if half_life_ms <= 0:
         raise ValueError(f"a half life of {half_life_ms} ms: it must be above 0")
     if elapsed_ms <= 0 or not used:
@@ -84,21 +84,21 @@ def decayed(used: int, elapsed_ms: int, half_life_ms: int) -> int:
 
 
 def steady(rate: int, half_life_ms: int) -> int:
-    """What a rate that is charged for ever comes to: rate * half life / ln 2, to the nearest."""
+    """The limit of the usage at a constant rate: rate * half life / ln 2, rounded to the nearest."""
     return ((rate * half_life_ms << (_BITS + 1)) // _LN2 + 1) >> 1
 
 
 def accrued(rate: int, elapsed_ms: int, half_life_ms: int) -> int:
-    """What a rate that was charged for the time until now comes to: steady * (1 - 2^(-elapsed / half life)). Raises
+    """The usage from a rate that was charged for this time until now: steady * (1 - 2^(-elapsed / half life)). Raises
     ValueError where the half life is not above 0."""
     full = steady(rate, half_life_ms)
     return full - decayed(full, elapsed_ms, half_life_ms)
 
 
 class DecayedUsage:
-    """`used` as of `as_of_ms`, charged `rate` from then on; `days` is what was charged without decay, by day (days
-    since 1970, UTC; rate times ms), exact, of the last 31 days. A clock that goes back changes nothing: what is told of
-    a time before `as_of_ms` counts from `as_of_ms` on."""
+    """`used` as of `as_of_ms`, charged at `rate` from then on. `days` is the charge without decay of the last 31 days,
+    by day (days since 1970, UTC; rate times ms), exact. Time does not go back: what happened before `as_of_ms` counts
+    from `as_of_ms` on."""
 
     __slots__ = ("_steady", "as_of_ms", "days", "half_life_ms", "rate", "used")
 
@@ -110,8 +110,8 @@ class DecayedUsage:
         rate: int = 0,
         days: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """Raises ValueError where the half life is not above 0. Less than nothing used, and days that are too old or
-        still to come, do not count."""
+        """Negative usage counts as none; days that are too old or in the future are dropped. Raises ValueError where
+        the half life is not above 0."""
         if half_life_ms <= 0:
             raise ValueError(f"a half life of {half_life_ms} ms: it must be above 0")
         self.half_life_ms = half_life_ms
@@ -123,7 +123,7 @@ class DecayedUsage:
         self.days = {day: amount for day, amount in sorted(days) if today - DAYS_KEPT < day <= today and amount > 0}
 
     def settle(self, now_ms: int) -> None:
-        """Write down what was used until now. Twice is as once."""
+        """Add the usage until now to `used`. A second call at the same time does nothing."""
         if now_ms <= self.as_of_ms:
             return
         before_ms = self.as_of_ms
@@ -136,13 +136,13 @@ class DecayedUsage:
             self.days = {day: amount for day, amount in self.days.items() if day > today - DAYS_KEPT}
 
     def change(self, delta: int, now_ms: int) -> None:
-        """From now on so much more is charged."""
+        """Raise the rate by `delta` from now on."""
         self.settle(now_ms)
         self.rate += delta
 
     def charge(self, rate: int, from_ms: int, to_ms: int, now_ms: int) -> None:
-        """Add what this rate, charged from then to then, comes to now: for starts and ends that are learned late. A
-        rate below 0 takes back; nothing goes below 0."""
+        """Add the present value of this rate from `from_ms` to `to_ms`, for starts and ends that are learned late. A
+        negative rate takes back; usage never falls below 0."""
         self.settle(now_ms)
         to_ms = min(to_ms, self.as_of_ms)
         if from_ms >= to_ms:
@@ -152,7 +152,7 @@ class DecayedUsage:
         self._add_days(rate, from_ms, to_ms)
 
     def set_half_life(self, half_life_ms: int, now_ms: int) -> None:
-        """Another half life from now on. The mean rate that `used` stands for stays, and so does the share. Raises
+        """Use another half life from now on. The mean rate that `used` represents stays, and so does the share. Raises
         ValueError where it is not above 0."""
         if half_life_ms <= 0:
             raise ValueError(f"a half life of {half_life_ms} ms: it must be above 0")
@@ -162,21 +162,21 @@ class DecayedUsage:
         self._steady = 0, 0
 
     def at(self, now_ms: int) -> int:
-        """What is used at that time, if the rate stays."""
+        """The usage at that time if the rate stays."""
         rate, full = self._steady
         if rate != self.rate:
-            # Worked out when it is asked: the rate changes with every pod.
+            # Computed on demand: the rate changes with every pod.
             full = steady(self.rate, self.half_life_ms)
             self._steady = self.rate, full
         return full + decayed(self.used - full, now_ms - self.as_of_ms, self.half_life_ms)
 
     def ahead(self, horizon_ms: int) -> int:
-        """What is used so long after `as_of_ms`, if the rate stays: with a horizon of 0 the past alone, with a long one
-        what is held now counts for more and more. Kueue's entry penalty is `accrued` of the request over it."""
+        """The usage `horizon_ms` after `as_of_ms` if the rate stays: with a horizon of 0 the past alone, with a longer
+        one the present holdings count more. Kueue's entry penalty is `accrued` of the request over the horizon."""
         return self.at(self.as_of_ms + horizon_ms)
 
     def credit(self, due_rate: int, now_ms: int) -> int:
-        """What is due to it at this rate, less what it used; below 0 where it used more."""
+        """What was due at this rate, less the usage; negative where the usage is higher."""
         return steady(due_rate, self.half_life_ms) - self.at(now_ms)
 
     def _add_days(self, rate: int, from_ms: int, to_ms: int) -> None:
