@@ -23,7 +23,7 @@ def _best(layout: Layout, free: int, having: int, size: int) -> int:
 
 @pytest.fixture(autouse=True)
 def best_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process for each question takes long, and one test has it."""
+    """A process for each call is slow; one test covers it."""
     monkeypatch.setattr(preferred_allocation, "best", _best)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For which pod the kubelet asks, by what the watch has shown."""
+"""For which pod the kubelet calls, by what the watch has shown."""
 
 from __future__ import annotations
 
@@ -33,49 +33,49 @@ def pod(name: str, amount: int = 1, *, version: int = 1, status: dict[str, Any] 
 
 @pytest.fixture
 async def chosen() -> AsyncIterator[Allocations]:
-    """Follows nobody: tests tell it."""
+    """Without a watch: tests apply the changes."""
     async with Client(ClusterConfig("http://127.0.0.1:1")) as client:
         yield Allocations(client, "n1", wait_s=0.05)
 
 
 def bind(chosen: Allocations, *pods: Pod) -> None:
-    chosen.tell([Change("added", one) for one in pods])
+    chosen.update([Change("added", one) for one in pods])
 
 
 def change(chosen: Allocations, one: Pod, kind: Any = "modified") -> None:
-    chosen.tell([Change(kind, one)])
+    chosen.update([Change(kind, one)])
 
 
 def has(name: str, **ids: tuple[str, ...]) -> PodDevices:
     return PodDevices("default", name, tuple(ContainerDevices(c, ((GPU, held),)) for c, held in ids.items()))
 
 
-async def named(chosen: Allocations, size: int = 1, fits: Any = lambda pod: True) -> str | None:
+async def candidate(chosen: Allocations, size: int = 1, fits: Any = lambda pod: True) -> str | None:
     found = await chosen.next(GPU, size, fits)
     return found.name if found is not None else None
 
 
-async def test_pods_are_named_in_the_order_in_which_the_watch_showed_them(chosen: Allocations) -> None:
+async def test_candidates_are_in_the_order_of_the_watch(chosen: Allocations) -> None:
     bind(chosen, pod("b"))
     bind(chosen, pod("a"))
-    assert [await named(chosen), await named(chosen), await named(chosen)] == ["b", "a", None]
+    assert [await candidate(chosen), await candidate(chosen), await candidate(chosen)] == ["b", "a", None]
 
 
-async def test_a_list_is_put_into_the_order_of_the_bindings(chosen: Allocations) -> None:
+async def test_a_list_is_sorted_by_binding(chosen: Allocations) -> None:
     bind(chosen, pod("late", version=30), pod("early", version=4))
-    assert [await named(chosen), await named(chosen)] == ["early", "late"]
+    assert [await candidate(chosen), await candidate(chosen)] == ["early", "late"]
 
 
-async def test_only_a_pod_that_asks_for_so_many_is_named(chosen: Allocations) -> None:
+async def test_only_a_pod_that_requests_this_size_is_a_candidate(chosen: Allocations) -> None:
     bind(chosen, pod("one", 1), pod("four", 4))
-    assert (await named(chosen, 4), await named(chosen, 2), await named(chosen, 1)) == ("four", None, "one")
+    assert (await candidate(chosen, 4), await candidate(chosen, 2), await candidate(chosen, 1)) == ("four", None, "one")
     assert await chosen.next("nvidia.com/mig-1g.5gb", 1, lambda pod: True) is None
 
 
-async def test_of_several_the_first_counts_whose_choice_can_be_had(chosen: Allocations) -> None:
+async def test_of_several_candidates_the_first_with_available_devices_is_taken(chosen: Allocations) -> None:
     bind(chosen, pod("taken", devices="0"), pod("free", devices="5"))
-    assert await named(chosen, fits=lambda pod: pod.parts == ("5",)) == "free"
-    assert await named(chosen, fits=lambda pod: False) == "taken"
+    assert await candidate(chosen, fits=lambda pod: pod.parts == ("5",)) == "free"
+    assert await candidate(chosen, fits=lambda pod: False) == "taken"
 
 
 @pytest.mark.parametrize(
@@ -89,116 +89,118 @@ async def test_of_several_the_first_counts_whose_choice_can_be_had(chosen: Alloc
     ],
     ids=lambda status: f"{status['phase']} {' '.join(status.keys() - {'phase'})}",
 )
-async def test_pods_at_work_and_ended_ones_wait_for_nothing(chosen: Allocations, status: dict[str, Any]) -> None:
+async def test_started_and_ended_pods_are_no_candidates(chosen: Allocations, status: dict[str, Any]) -> None:
     bind(chosen, pod("a"))
     change(chosen, pod("a", version=2, status=status))
     bind(chosen, pod("b"))
-    assert await named(chosen) == "b"
+    assert await candidate(chosen) == "b"
 
 
-async def test_a_deleted_pod_waits_for_nothing(chosen: Allocations) -> None:
+async def test_a_deleted_pod_is_no_candidate(chosen: Allocations) -> None:
     bind(chosen, pod("a"))
     change(chosen, pod("a"), "deleted")
-    assert await named(chosen) is None
+    assert await candidate(chosen) is None
 
 
 async def test_a_request_waits_for_the_watch(chosen: Allocations) -> None:
     chosen._wait_s = 20.0
-    asking = asyncio.create_task(named(chosen))
+    call = asyncio.create_task(candidate(chosen))
     await asyncio.sleep(0)
     bind(chosen, pod("other", 2))
     await asyncio.sleep(0)
-    assert not asking.done()
+    assert not call.done()
     bind(chosen, pod("late"))
-    assert await asking == "late"
+    assert await call == "late"
 
 
-async def test_a_request_is_not_taken_for_that_of_a_pod_whose_choice_cannot_be_had_before_the_watch_was_waited_for(
+async def test_a_pod_with_unavailable_devices_is_taken_only_after_waiting_for_the_watch(
     chosen: Allocations,
 ) -> None:
-    """The kubelet has reused the devices of an init container, so nobody asked for "a" again: it is at work by now."""
+    """The kubelet reuses the devices of an init container without a second call, so "a" may have started by now."""
     chosen._wait_s = 20.0
     bind(chosen, pod("a", devices="0"))
-    asking = asyncio.create_task(named(chosen, fits=lambda one: one.parts != ("0",)))
+    call = asyncio.create_task(candidate(chosen, fits=lambda one: one.parts != ("0",)))
     await asyncio.sleep(0)
-    assert not asking.done()
+    assert not call.done()
     bind(chosen, pod("b", devices="1"))
-    assert await asking == "b"
+    assert await call == "b"
 
 
-async def test_whose_choice_cannot_be_had_is_named_where_nobody_else_comes(chosen: Allocations) -> None:
+async def test_a_pod_with_unavailable_devices_is_taken_if_there_is_no_other(chosen: Allocations) -> None:
     bind(chosen, pod("a", devices="0"))
-    assert await named(chosen, fits=lambda one: False) == "a"
+    assert await candidate(chosen, fits=lambda one: False) == "a"
 
 
-async def test_a_pod_is_asked_for_once_per_container_init_containers_first(chosen: Allocations) -> None:
+async def test_a_pod_is_a_candidate_once_per_container_init_containers_first(chosen: Allocations) -> None:
     bind(chosen, pod("a", 2, init={GPU: 1}, containers=[{GPU: 2}]))
-    assert [await named(chosen, size) for size in (1, 1, 2, 2, 2)] == ["a", None, "a", "a", None]
+    assert [await candidate(chosen, size) for size in (1, 1, 2, 2, 2)] == ["a", None, "a", "a", None]
 
 
-async def test_what_is_handed_over_unasked_counts_for_the_pod_that_it_was_chosen_for(chosen: Allocations) -> None:
+async def test_devices_allocated_without_a_preference_count_for_the_pod_they_were_chosen_for(
+    chosen: Allocations,
+) -> None:
     bind(chosen, pod("a", devices="0"), pod("b", devices="1"))
-    given = chosen.gave(GPU, ("1",), None)
-    assert given is not None and given.name == "b"
-    assert [await named(chosen), await named(chosen)] == ["a", None]
+    found = chosen.allocated(GPU, ("1",), None)
+    assert found is not None and found.name == "b"
+    assert [await candidate(chosen), await candidate(chosen)] == ["a", None]
 
 
-async def test_after_a_restart_of_the_kubelet_pods_are_asked_for_again(chosen: Allocations) -> None:
+async def test_after_a_restart_of_the_kubelet_unstarted_pods_are_candidates_again(chosen: Allocations) -> None:
     bind(chosen, pod("a"), pod("held"), pod("working"))
     for _ in range(3):
-        await named(chosen)
+        await candidate(chosen)
     chosen.confirm([GPU], [has("held", c0=("x",))], first=True)
     change(chosen, pod("working", version=2, status={"phase": "Running"}))
-    chosen.begin_anew()
-    assert [await named(chosen), await named(chosen)] == ["a", None]
+    chosen.kubelet_restarted()
+    assert [await candidate(chosen), await candidate(chosen)] == ["a", None]
 
 
-async def test_pods_at_work_that_hold_nothing_come_last(chosen: Allocations) -> None:
+async def test_started_pods_without_devices_are_the_last_candidates(chosen: Allocations) -> None:
     bind(chosen, pod("rebooted", devices="3", status={"phase": "Running"}), pod("new", devices="4"))
-    assert [await named(chosen), await named(chosen)] == ["new", "rebooted"]
+    assert [await candidate(chosen), await candidate(chosen)] == ["new", "rebooted"]
     chosen.confirm([GPU], [has("rebooted", c0=("x",))], first=True)
-    assert await named(chosen) is None
+    assert await candidate(chosen) is None
 
 
-async def test_the_choices_of_others_in_flight_are_promised(chosen: Allocations) -> None:
+async def test_devices_chosen_for_other_pods_in_flight_are_promised(chosen: Allocations) -> None:
     bind(chosen, pod("a", devices="0"), pod("b", 2, devices="1,2"), pod("c", devices="3", status={"phase": "Running"}))
     mine = await chosen.next(GPU, 1, lambda pod: True)
     assert chosen.promised(GPU, mine) == {"1", "2"}
 
 
-async def test_a_resource_that_a_claim_provides_is_not_asked_for(chosen: Allocations) -> None:
+async def test_a_resource_that_a_claim_provides_is_not_requested(chosen: Allocations) -> None:
     mapped = {"requestMappings": [{"containerName": "c0", "resourceName": GPU, "requestName": "r"}]}
     bind(chosen, pod("claimed", status={"phase": "Pending", "extendedResourceClaimStatus": mapped}))
-    assert await named(chosen) is None
+    assert await candidate(chosen) is None
 
 
-async def test_a_pod_is_confirmed_when_all_its_containers_are(chosen: Allocations) -> None:
+async def test_a_pod_is_confirmed_when_all_its_containers_have_devices(chosen: Allocations) -> None:
     bind(chosen, pod("a", 1, containers=[{GPU: 1}]))
-    chosen.gave(GPU, ("0",), None)
+    chosen.allocated(GPU, ("0",), None)
     assert chosen.confirm([GPU], [has("a", c0=("x",))], first=False) == []
-    chosen.gave(GPU, ("1",), None)
+    chosen.allocated(GPU, ("1",), None)
     (found,) = chosen.confirm([GPU], [has("a", c0=("x",), c1=("y",))], first=False)
     assert (found.pod.name, found.ids) == ("a", {"x", "y"})
     assert chosen.confirm([GPU], [has("a", c0=("x",), c1=("y",))], first=False) == []
 
 
-async def test_after_a_restart_of_the_agent_containers_that_have_theirs_do_not_wait(chosen: Allocations) -> None:
+async def test_after_a_restart_of_the_agent_containers_with_devices_are_served(chosen: Allocations) -> None:
     bind(chosen, pod("a", 1, containers=[{GPU: 2}]))
     chosen.confirm([GPU], [has("a", c0=("x",))], first=True)
-    assert (await named(chosen, 1), await named(chosen, 2)) == (None, "a")
+    assert (await candidate(chosen, 1), await candidate(chosen, 2)) == (None, "a")
 
 
-async def test_the_devices_of_an_earlier_pod_of_the_name_are_not_its_successor_s(chosen: Allocations) -> None:
+async def test_devices_of_an_earlier_pod_of_the_same_name_are_ignored(chosen: Allocations) -> None:
     bind(chosen, pod("a", uid="old"))
-    chosen.gave(GPU, ("0",), None)
+    chosen.allocated(GPU, ("0",), None)
     assert chosen.confirm([GPU], [has("a", c0=("x",))], first=False)
     change(chosen, pod("a", uid="old"), "deleted")
     bind(chosen, pod("a", uid="new", devices="1"))
     assert chosen.confirm([GPU], [has("a", c0=("x",))], first=False) == []
-    assert await named(chosen) == "a"
+    assert await candidate(chosen) == "a"
 
 
-async def test_the_watch_follows_this_node_alone() -> None:
+async def test_the_watch_has_only_pods_of_this_node() -> None:
     plane = Playground(start_delay_s=0.0)
     url = await plane.start()
     plane.put(fake_kubelet.pod("before", {GPU: 1}))
@@ -208,7 +210,7 @@ async def test_the_watch_follows_this_node_alone() -> None:
         await chosen.synced.wait()
         plane.put(fake_kubelet.pod("elsewhere", {GPU: 1}, node="n2"))
         plane.put(fake_kubelet.pod("after", {GPU: 1}, devices="7"))
-        assert [await named(chosen), await named(chosen)] == ["before", "after"]
+        assert [await candidate(chosen), await candidate(chosen)] == ["before", "after"]
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     await plane.stop()
@@ -219,31 +221,31 @@ NOT_WRITTEN = ["", "0,0", "00", "a", "-1", "0;1", "0, 1", "0/1g.5gb", "0/1g.5gb@
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_what_the_scheduler_writes_is_read(text: str) -> None:
+def test_a_written_list_of_devices_is_parsed(text: str) -> None:
     assert parts_of(text) == tuple(text.split(","))
 
 
 @pytest.mark.parametrize("text", NOT_WRITTEN)
-def test_what_is_no_list_of_devices_is_not(text: str) -> None:
+def test_any_other_text_is_not_parsed(text: str) -> None:
     assert parts_of(text) is None
 
 
-def test_the_annotation_is_read_as_everywhere_else() -> None:
+def test_the_annotation_is_parsed_as_in_the_scheduler() -> None:
     assert DEVICES == annotations.DEVICES
     chance = random.Random(3)
     for _ in range(500):
         text = "".join(chance.choice("01,2/g.5b@") for _ in range(chance.randint(1, 9)))
         parts = text.split(",")
         cards = ",".join(part for part in parts if "/" not in part)
-        named = ",".join(part for part in parts if "/" in part)
+        mig = ",".join(part for part in parts if "/" in part)
         elsewhere = (not cards or annotations.indices_of(cards) is not None) and (
-            not named or instances.written(named) is not None
+            not mig or instances.written(mig) is not None
         )
         beyond = any(part.isdecimal() and int(part) >= 16 for part in parts)
         assert (parts_of(text) is not None) == elsewhere or beyond, text
 
 
-async def test_a_bad_annotation_is_a_fault_and_no_choice(chosen: Allocations) -> None:
+async def test_a_bad_annotation_is_a_fault_and_chooses_no_devices(chosen: Allocations) -> None:
     bind(chosen, pod("a", devices="0,0"))
     found = await chosen.next(GPU, 1, lambda pod: True)
-    assert isinstance(found, BoundPod) and found.parts is None and "'0,0' is no list of devices" in found.fault
+    assert isinstance(found, BoundPod) and found.parts is None and "'0,0' is not a list of devices" in found.fault

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kubelet manages is told so that the scheduler works out what the kubelet would do."""
+"""The kubelet's state in the GPUNode lets the scheduler predict the admission."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from dovetail.agent.kubelet.state import (
     KubeletConfig,
     KubeletConfigError,
     KubeletNode,
-    ask_kubelet,
     read_file,
+    read_kubelet_config,
     state_of,
 )
 from dovetail.agent.machine.sysfs import Sysfs
@@ -51,7 +51,7 @@ STATIC = KubeletConfig(
 
 
 def offered(*devices: tuple[str, str, int | None]) -> AllocatableResourcesResponse:
-    """(resource, id, NUMA node): as the kubelet answers, a device at a time."""
+    """The kubelet's answer for devices (resource, id, NUMA node), with one entry for each device."""
     answer = AllocatableResourcesResponse()
     for resource, name, numa in devices:
         one = answer.devices.add(resource_name=resource, device_ids=[name])
@@ -61,7 +61,7 @@ def offered(*devices: tuple[str, str, int | None]) -> AllocatableResourcesRespon
 
 
 def inventory(state: KubeletState | None, uuids: tuple[str, ...] = ()) -> Inventory:
-    """What the scheduler makes of it, as it comes over the wire."""
+    """The scheduler's inventory of the state, after encoding and decoding."""
     gpus = tuple(GpuStatus(index=i, uuid=uuid) for i, uuid in enumerate(uuids))
     status = document(GPUNodeStatus(kubelet=state, gpus=gpus))
     node = GPUNode(metadata=ObjectMeta(name="n1"), status=msgspec.convert(status, GPUNodeStatus))
@@ -71,16 +71,16 @@ def inventory(state: KubeletState | None, uuids: tuple[str, ...] = ()) -> Invent
     return found
 
 
-def test_the_scheduler_works_with_what_the_kubelet_has(standin: Machine) -> None:
+def test_the_scheduler_reads_the_inventory_that_the_agent_writes(standin: Machine) -> None:
     machine = standin("dgx-h100")
     uuids = tuple(f"GPU-{i}" for i in range(8))
-    told = offered(
+    response = offered(
         *(("nvidia.com/gpu", f"GPU-{i}", i // 4) for i in (9, 1, 0, 2) if i < 8),
         ("rdma/hca", "mlx5_10", 1),
         ("rdma/hca", "mlx5_2", 0),
         ("example.com/any", "a", None),
     )
-    state, unread = state_of("v1.36.2", STATIC, Sysfs(machine.sysfs), told, {"nvidia.com/gpu"})
+    state, unread = state_of("v1.36.2", STATIC, Sysfs(machine.sysfs), response, {"nvidia.com/gpu"})
     assert unread == ()
     found = inventory(state, uuids)
     assert (found.numa, found.minor, found.topology_policy, found.scope) == ((0, 1), 36, "single-numa-node", "pod")
@@ -90,7 +90,7 @@ def test_the_scheduler_works_with_what_the_kubelet_has(standin: Machine) -> None
     assert {cpu.numa for cpu in found.cpus if cpu.socket == 1} == {1}
     by_id = {cpu.id: cpu for cpu in found.cpus}
     assert by_id[112] == Cpu(112, 0, 0, 0, by_id[0].uncore)
-    # Two CPUs are reserved: a whole core, the first one.
+    # Two CPUs are reserved: the whole first core.
     assert found.reserved_cpus == {0, 112}
     assert [(pool.numa, pool.type) for pool in found.memory] == [
         (numa, kind) for numa in (0, 1) for kind in ("memory", "hugepages-2Mi", "hugepages-1Gi")
@@ -102,13 +102,13 @@ def test_the_scheduler_works_with_what_the_kubelet_has(standin: Machine) -> None
     )
     assert found.devices == (
         DevicePool("example.com/any", (ManagedDevice("0", None),), prefers=False),
-        # Those that the kubelet does not list keep their numbers.
+        # GPUs that the kubelet does not list keep their indices.
         DevicePool("nvidia.com/gpu", gpus, prefers=True),
         DevicePool("rdma/hca", (ManagedDevice("0", (0,)), ManagedDevice("1", (1,))), prefers=False),
     )
 
 
-def test_cpus_that_are_reserved_by_name_count_as_they_are(standin: Machine) -> None:
+def test_cpus_reserved_by_name_are_kept(standin: Machine) -> None:
     config = msgspec.structs.replace(STATIC, reserved_system_cpus="4-5")
     state, _ = state_of("v1.36.2", config, Sysfs(standin("dgx-h100").sysfs), offered())
     assert inventory(state).reserved_cpus == {4, 5}
@@ -121,7 +121,7 @@ def test_without_a_static_policy_nothing_is_reserved(standin: Machine) -> None:
     assert (state.reserved_system_cpus, unread) == ("", ())
 
 
-def test_an_amount_that_the_machine_does_not_have_is_said(standin: Machine) -> None:
+def test_a_reservation_beyond_the_machine_is_reported(standin: Machine) -> None:
     config = msgspec.structs.replace(STATIC, kube_reserved={"cpu": "5000"})
     state, unread = state_of("v1.36.2", config, Sysfs(standin("pcie-l40s").sysfs), offered())
     assert state is not None
@@ -129,7 +129,7 @@ def test_an_amount_that_the_machine_does_not_have_is_said(standin: Machine) -> N
     assert [(one.what, "cannot be reserved" in one.why) for one in unread] == [("kubelet.reservedSystemCPUs", True)]
 
 
-def test_memory_that_the_memory_manager_keeps_back(standin: Machine) -> None:
+def test_reserved_memory_is_read(standin: Machine) -> None:
     reserved = [{"numaNode": 0, "limits": {"memory": "1Gi", "hugepages-2Mi": "4Mi"}}, {"numaNode": 1, "limits": {}}]
     document = {"memoryManagerPolicy": "Static", "reservedMemory": reserved}
     machine = standin(
@@ -149,14 +149,14 @@ def test_memory_that_the_memory_manager_keeps_back(standin: Machine) -> None:
     assert (pools[1, "memory"].reserved_bytes, pools[1, "hugepages-2Mi"].total_bytes) == (0, 0)
 
 
-def test_numa_nodes_without_cpus_are_nodes_for_the_kubelet(standin: Machine) -> None:
+def test_numa_nodes_without_cpus_count(standin: Machine) -> None:
     state, _ = state_of("v1.37.1", KubeletConfig(), Sysfs(standin("gh200").sysfs), offered())
     found = inventory(state)
     assert found.numa == tuple(range(9))
     assert {cpu.numa for cpu in found.cpus} == {0}
 
 
-def test_a_cache_that_some_cores_share_has_its_own_id_and_one_of_a_whole_node_has_not(tmp_path: Path) -> None:
+def test_a_cache_of_some_cores_has_its_id_and_one_of_a_whole_node_has_the_socket(tmp_path: Path) -> None:
     """CPUs 0-3 on one socket in two L3 groups; CPUs 4-5 on another that share one L3."""
     for number, cpus in ((0, "0-3"), (1, "4-5")):
         write(tmp_path / f"devices/system/node/node{number}", cpulist=cpus, distance="10 20", meminfo="MemTotal: 8 kB")
@@ -183,7 +183,7 @@ def write(folder: Path, **files: object) -> None:
         (folder / name).write_text(f"{content}\n")
 
 
-def test_without_numa_nodes_nothing_is_told_and_the_file_is_named(tmp_path: Path) -> None:
+def test_without_numa_nodes_there_is_no_state_and_the_reason_names_the_file(tmp_path: Path) -> None:
     state, unread = state_of("v1.37.1", KubeletConfig(), Sysfs(tmp_path), None)
     assert state is None
     assert {one.what: one.why for one in unread} == {
@@ -192,17 +192,17 @@ def test_without_numa_nodes_nothing_is_told_and_the_file_is_named(tmp_path: Path
     }
 
 
-def test_without_the_version_of_the_kubelet_nothing_is_told(standin: Machine) -> None:
+def test_without_the_version_of_the_kubelet_there_is_no_state(standin: Machine) -> None:
     state, unread = state_of("", KubeletConfig(), Sysfs(standin("pcie-l40s").sysfs), offered())
     assert (state, [one.what for one in unread]) == (None, ["kubelet.version"])
 
 
-async def test_a_node_without_an_address_is_said() -> None:
-    with pytest.raises(ConfigError, match="its Node has no InternalIP yet"):
-        await ask_kubelet(ClusterConfig("https://api:6443"), "", "gpu-1")
+async def test_a_node_without_an_address_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="node gpu-1 has no InternalIP yet"):
+        await read_kubelet_config(ClusterConfig("https://api:6443"), "", "gpu-1")
 
 
-def test_a_file_has_the_kubelet_s_defaults_where_it_says_nothing(tmp_path: Path) -> None:
+def test_a_file_has_the_kubelet_s_defaults(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("kind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCPUs: 0-1\nport: 10250\n")
     config = read_file(path)
@@ -220,7 +220,7 @@ def test_a_file_has_the_kubelet_s_defaults_where_it_says_nothing(tmp_path: Path)
         (None, "cannot read"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused_with_the_place(
+def test_a_file_that_is_not_a_configuration_is_refused_with_its_path(
     tmp_path: Path, text: str | None, message: str
 ) -> None:
     path = tmp_path / "config.yaml"
@@ -239,7 +239,7 @@ def test_a_file_that_is_no_configuration_is_refused_with_the_place(
         ([("ExternalIP", "1.2.3.4")], ""),
     ],
 )
-def test_a_node_says_where_its_kubelet_listens(addresses: list[tuple[str, str]], url: str) -> None:
+def test_a_node_has_the_url_of_its_kubelet(addresses: list[tuple[str, str]], url: str) -> None:
     status = {
         "addresses": [{"type": kind, "address": address} for kind, address in addresses],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10251}},
@@ -251,7 +251,7 @@ def test_a_node_says_where_its_kubelet_listens(addresses: list[tuple[str, str]],
 
 @asynccontextmanager
 async def kubelet(certificate: Path, token: str) -> AsyncIterator[str]:
-    """A kubelet's /configz, for whoever has the token."""
+    """A kubelet's /configz, for clients with the token."""
     config = {"topologyManagerPolicy": "restricted", "cpuManagerPolicy": "static", "kubeReserved": {"cpu": "1"}}
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -270,7 +270,7 @@ async def kubelet(certificate: Path, token: str) -> AsyncIterator[str]:
 
 
 def self_signed(folder: Path, name: str) -> tuple[Path, str]:
-    """(key pair, certificate) as a kubelet makes them for itself: for the name of its node alone."""
+    """(key pair, certificate) as a kubelet signs them itself, for the name of its node."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -287,28 +287,28 @@ def self_signed(folder: Path, name: str) -> tuple[Path, str]:
     return pair, certificate
 
 
-async def test_a_kubelet_is_asked_with_the_agent_s_own_token(tmp_path: Path) -> None:
+async def test_the_kubelet_is_queried_with_the_agent_s_token(tmp_path: Path) -> None:
     pair, certificate = self_signed(tmp_path, "gpu-1")
     write(tmp_path / "kubelet/pki", **{"kubelet.crt": certificate})
     _, other = self_signed(tmp_path, "ca")
     async with kubelet(pair, "mine") as url:
         cluster = ClusterConfig("https://api:6443", ca_pem=other, source=Files(token="mine"))
-        config = await ask_kubelet(cluster, url, "gpu-1", tmp_path / "kubelet")
+        config = await read_kubelet_config(cluster, url, "gpu-1", tmp_path / "kubelet")
         assert (config.topology_manager_policy, config.cpu_manager_policy) == ("restricted", "static")
         assert config.kube_reserved == {"cpu": "1"}
         stranger = ClusterConfig("https://api:6443", ca_pem=other, source=Files(token="another"))
         with pytest.raises(Forbidden, match="nodes/configz is not for you"):
-            await ask_kubelet(stranger, url, "gpu-1", tmp_path / "kubelet")
+            await read_kubelet_config(stranger, url, "gpu-1", tmp_path / "kubelet")
 
 
-async def test_the_token_goes_to_nobody_else(tmp_path: Path) -> None:
-    """Neither to one whose certificate nobody knows, nor to the kubelet of another node."""
+async def test_the_token_is_sent_to_no_other_server(tmp_path: Path) -> None:
+    """Neither to a server with an unknown certificate, nor to the kubelet of another node."""
     pair, certificate = self_signed(tmp_path, "gpu-1")
     _, other = self_signed(tmp_path, "ca")
     async with kubelet(pair, "mine") as url:
         cluster = ClusterConfig("https://api:6443", ca_pem=other, source=Files(token="mine"))
         with pytest.raises(Unreachable, match="certificate verify failed"):
-            await ask_kubelet(cluster, url, "gpu-1", tmp_path / "nothing")
+            await read_kubelet_config(cluster, url, "gpu-1", tmp_path / "nothing")
         write(tmp_path / "kubelet/pki", **{"kubelet.crt": certificate})
         with pytest.raises(Unreachable, match="gpu-2"):
-            await ask_kubelet(cluster, url, "gpu-2", tmp_path / "kubelet")
+            await read_kubelet_config(cluster, url, "gpu-2", tmp_path / "kubelet")

@@ -283,7 +283,7 @@ BAD_CHOICES = {
     "not free": ("0,7", "of which 0 cannot be had"),
     "instances of a whole card": ("1/1g.5gb@0", f"names no device of {GPU}"),
     "too few": ("7", "it has 1 for 2"),
-    "no list": ("7;6", "is no list of devices"),
+    "no list": ("7;6", "is not a list of devices"),
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kubelet tells of the devices of pods."""
+"""The kubelet's PodResources service is read: devices of pods, and allocatable devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.agent.fake_kubelet import left_behind
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 
 
-def told() -> wire.PodResources:
+def wire_pod() -> wire.PodResources:
     pod = wire.PodResources(name="a", namespace="team")
     main = pod.containers.add(name="main")
     # A kubelet writes an entry for each device and NUMA node.
@@ -38,13 +38,13 @@ READ = PodDevices(
 @pytest.fixture
 async def kubelet() -> AsyncIterator[PodResources]:
     async def listed(request: object, context: object) -> wire.ListPodResourcesResponse:
-        return wire.ListPodResourcesResponse(pod_resources=[told(), wire.PodResources(name="b", namespace="team")])
+        return wire.ListPodResourcesResponse(pod_resources=[wire_pod(), wire.PodResources(name="b", namespace="team")])
 
     async def got(request: wire.GetPodResourcesRequest, context: object) -> wire.GetPodResourcesResponse:
         if (request.pod_namespace, request.pod_name) != ("team", "a"):
-            # As the kubelet's server does: an error of no particular kind.
+            # The kubelet's server returns an unspecific error, too.
             raise ValueError(f"pod {request.pod_name} in namespace {request.pod_namespace} not found")
-        return wire.GetPodResourcesResponse(pod_resources=told())
+        return wire.GetPodResourcesResponse(pod_resources=wire_pod())
 
     async def allocatable(request: object, context: object) -> wire.AllocatableResourcesResponse:
         answer = wire.AllocatableResourcesResponse()
@@ -64,22 +64,22 @@ async def kubelet() -> AsyncIterator[PodResources]:
         await server.stop(grace=0)
 
 
-async def test_pods_are_told_with_the_ids_of_each_container(kubelet: PodResources) -> None:
+async def test_pods_have_the_ids_of_each_container(kubelet: PodResources) -> None:
     assert await kubelet.list() == (READ, PodDevices("team", "b", ()))
     assert READ.ids(GPU) == {"GPU-a", "GPU-b"} and READ.ids("nvidia.com/gpu.shared") == frozenset()
 
 
-async def test_one_pod_or_none(kubelet: PodResources) -> None:
+async def test_get_returns_one_pod_or_none(kubelet: PodResources) -> None:
     assert await kubelet.get("team", "a") == READ
     assert await kubelet.get("team", "gone") is None
 
 
-async def test_all_healthy_devices_once(kubelet: PodResources) -> None:
+async def test_allocatable_has_each_healthy_device_once(kubelet: PodResources) -> None:
     assert await kubelet.allocatable() == {GPU: {"GPU-a", "GPU-b"}}
 
 
 @pytest.mark.parametrize("stale", [False, True], ids=["missing", "stale"])
-async def test_a_socket_at_which_nobody_answers_is_named(stale: bool) -> None:
+async def test_an_error_names_the_socket_that_does_not_answer(stale: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="d") as folder:
         path = Path(folder) / "kubelet.sock"
         if stale:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kubelet that has begun anew has settled when it shows the pods that work; so long, and no longer, pods wait."""
+"""A restarted kubelet has settled when it shows the running pods; pods wait for that, for a bounded time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Of a short name, as paths of sockets have to be."""
+    """With a short name: the path of a socket is limited."""
     with tempfile.TemporaryDirectory(prefix="d") as name:
         yield Path(name)
 
@@ -44,7 +44,7 @@ async def settling(place: Path) -> AsyncIterator[tuple[Node, Settling]]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def begin_anew(node: Node, one: Settling) -> None:
+async def kubelet_restarted(node: Node, one: Settling) -> None:
     turn = one.turn
     await node.kubelet.restart()
     await until(lambda: one.turn > turn and one.awaited)
@@ -59,33 +59,33 @@ async def divided(node: Node) -> None:
     await until(lambda: mig in node.plugins.registered)
 
 
-async def test_it_has_settled_when_it_shows_the_pods_that_work_with_our_devices(place: Path) -> None:
+async def test_the_kubelet_settles_when_it_shows_running_pods_with_our_devices(place: Path) -> None:
     async with settling(place) as (node, one):
         await node.run(pod("old", {GPU: 1}, devices="3"))
         kept, node.kubelet.books.pods = node.kubelet.books.pods, {}
-        heard: list[tuple[bool, bool]] = []
-        one.on_change(lambda: heard.append((one.settled, one.awaited)))
-        await begin_anew(node, one)
+        states: list[tuple[bool, bool]] = []
+        one.on_change(lambda: states.append((one.settled, one.awaited)))
+        await kubelet_restarted(node, one)
         await asyncio.sleep(0.3)
         assert (one.settled, one.awaited) == (False, True)
         node.kubelet.books.pods = kept
         await until(lambda: one.settled)
         assert not one.awaited
-        assert heard == [(False, False), (True, False)]
+        assert states == [(False, False), (True, False)]
 
 
-async def test_it_has_not_settled_before_it_shows_any_pod_where_some_work(place: Path) -> None:
+async def test_the_kubelet_does_not_settle_before_it_shows_a_running_pod(place: Path) -> None:
     async with settling(place) as (node, one):
         await node.run(pod("daemon", {}))
         kept, node.kubelet.books.pods = node.kubelet.books.pods, {}
-        await begin_anew(node, one)
+        await kubelet_restarted(node, one)
         await asyncio.sleep(0.3)
         assert one.awaited
         node.kubelet.books.pods = kept
         await until(lambda: one.settled)
 
 
-async def test_nobody_waits_long_for_pods_that_are_never_shown_and_it_is_said_which(
+async def test_the_wait_for_pods_that_are_never_shown_ends_and_the_log_names_them(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_PATIENCE_S", 0.3)
@@ -94,11 +94,12 @@ async def test_nobody_waits_long_for_pods_that_are_never_shown_and_it_is_said_wh
         await node.run(pod("old", {GPU: 1}, devices="3"))
         await node.run(pod("daemon", {}))
         kept, node.kubelet.books.pods = node.kubelet.books.pods, {}
-        await begin_anew(node, one)
+        await kubelet_restarted(node, one)
         await until(lambda: not one.awaited, 1.0)
         assert not one.settled
-        assert "pods are sent here without fences: the kubelet does not show default/old" in caplog.text
-        # A resource that comes later is no reason to wait once more.
+        message = "the kubelet has not settled, so pods come without fences: the kubelet does not show default/old"
+        assert message in caplog.text
+        # A resource that is registered later does not start the wait again.
         await divided(node)
         assert not one.awaited
         node.kubelet.books.pods = kept
@@ -106,37 +107,35 @@ async def test_nobody_waits_long_for_pods_that_are_never_shown_and_it_is_said_wh
         assert not one.awaited
 
 
-async def test_nobody_waits_while_the_kubelet_is_gone(place: Path) -> None:
+async def test_there_is_no_wait_while_the_kubelet_is_gone(place: Path) -> None:
     async with settling(place) as (node, one):
         await node.run(pod("old", {GPU: 1}, devices="3"))
         await node.kubelet.stop()
         await until(lambda: not node.plugins.registered)
         await asyncio.sleep(0.3)
-        assert not one.awaited, "that the plugin is not registered says it all"
+        assert not one.awaited, "the unregistered plugin is reported instead"
         node.kubelet.books.pods = {}
         await node.kubelet.start()
         await until(lambda: one.awaited)
 
 
-async def test_a_kubelet_that_begins_anew_in_between_is_waited_for_from_then_on(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_second_restart_starts_the_wait_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SETTLED_AFTER_S", 0.5)
     async with settling(place) as (node, one):
         await node.run(pod("old", {GPU: 1}, devices="3"))
-        await begin_anew(node, one)
+        await kubelet_restarted(node, one)
         await asyncio.sleep(0.3)
         kept, node.kubelet.books.pods = node.kubelet.books.pods, {}
-        await begin_anew(node, one)
+        await kubelet_restarted(node, one)
         await asyncio.sleep(0.7)
         assert one.awaited and not one.settled
         node.kubelet.books.pods = kept
         await until(lambda: one.settled)
 
 
-async def test_a_resource_that_the_same_kubelet_is_offered_later_unsettles_nothing(place: Path) -> None:
+async def test_a_resource_registered_later_with_the_same_kubelet_keeps_it_settled(place: Path) -> None:
     async with settling(place) as (node, one):
-        turn, heard = one.turn, list[bool]()
-        one.on_change(lambda: heard.append(one.settled))
+        turn, states = one.turn, list[bool]()
+        one.on_change(lambda: states.append(one.settled))
         await divided(node)
-        assert one.settled and one.turn > turn and all(heard)
+        assert one.settled and one.turn > turn and all(states)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kubelet of this node has, does and has given to pods."""
+"""The kubelet of this node: its configuration, its pods, and the devices that it allocated to them."""

@@ -2,22 +2,23 @@
 """Which pods of this node still wait for their devices, and which devices were chosen for them.
 
 Rules
-- The kubelet asks for devices without saying for whom. It admits pods in the order of its watch, so the pods of our own
-  watch are candidates in the order in which that first showed them bound; the scheduler keeps at most one pod in flight
-  for a node, resource and size, so usually there is one. Of several counts the first whose choice can be had.
-- A pod is in flight until the kubelet shows it at work (Running, or with statuses of containers), until it ended, or
-  until each of its containers has been given what it asks for. Inside a pod the kubelet serves the init containers
-  first, in the order of the spec.
-- What was chosen is the annotation dovetail.dev/devices: indices of cards ("0,1"), or MIG instances ("0/1g.5gb@6").
-  Parts are kept as written there. A value that is no such list is a fault, and the pod counts as one without a choice.
-  It is `recorded` where the scheduler's record of the pod (`kube.translate.bound`) says the same: only then its books
-  have it.
-- A resource that a container has through a claim (`extendedResourceClaimStatus`) is not asked for here.
-- A request is for another container than the one before, since the kubelet asks once for each; after a restart of the
-  kubelet it asks again. A request that comes before its pod does waits for the watch, `wait_s` at most; so does one
-  for which only pods are known whose choice cannot be had, for it may be another's, and these at work by now.
-- After the kubelet has lost its books, pods that are at work without devices are candidates, too, behind all others.
-Does not know: devices; which part is which id is `plugin.offers`.
+- The kubelet's calls do not name the pod. The kubelet admits pods in the order of its watch, so the candidates are the
+  pods of our own watch, in the order in which it first showed them bound. The scheduler keeps at most one pod in flight
+  for a node, resource and size, so usually there is one candidate. Of several the first counts whose chosen devices are
+  available.
+- A pod is in flight until the kubelet has started it (Running, or with statuses of containers), until it has ended, or
+  until each of its containers has its devices. Inside a pod the kubelet serves the init containers first, in the order
+  of the spec.
+- The chosen devices are in the annotation dovetail.dev/devices: indices of GPUs ("0,1"), or MIG instances
+  ("0/1g.5gb@6"). An entry is called a part, and is kept as written. A value that is not such a list is a fault; the pod
+  then counts as one without chosen devices. The choice is `recorded` if the scheduler's record of the pod
+  (`kube.translate.bound`) has the same value: only then the scheduler's accounting has it.
+- A resource that a container has through a claim (`extendedResourceClaimStatus`) is not requested here.
+- The kubelet calls once for each container, so each call is for another container than the one before; after a restart
+  the kubelet calls again. A call that arrives before its pod waits for the watch, `wait_s` at most. So does a call for
+  which all known candidates have unavailable devices: it may be for a pod that the watch has not shown yet.
+- After the kubelet has lost its checkpoint, started pods without devices are candidates too, after all others.
+This module has parts only; `plugin.offers` maps them to device ids.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _WAIT_S = 2.0
 
 
 class ContainerRequest(Struct, frozen=True):
-    """What a container wants of a resource. `listed`: PodResources tells of it, which it does not of init containers
-    that end."""
+    """How many devices of a resource a container requests. `listed`: PodResources lists the container; it does not list
+    init containers that end."""
 
     container: str
     size: int
@@ -53,10 +54,16 @@ class ContainerRequest(Struct, frozen=True):
 
 
 class BoundPod(Struct):
-    """A pod of this node. `parts` are what was chosen, None where nobody chose; `fault` says what is wrong with the
-    annotation, `recorded` whether the scheduler knows of the choice. `asks` are all requests by resource, `open` those
-    that are not served yet; `given` are the parts that Allocate handed over, `held` the ids that PodResources tells of.
-    `fresh`: it came after this process had registered what it offers."""
+    """A pod of this node.
+
+    written, parts: the annotation dovetail.dev/devices, and its parts; None if no devices were chosen.
+    fault: what is wrong with the annotation, "" if nothing is.
+    recorded: the scheduler's record of the pod has the same choice.
+    requests, open: all requests by resource, and those that are not served yet.
+    started: the kubelet has started it.
+    fresh: it was bound after the kubelet had registered this process.
+    allocated: by resource the parts that Allocate returned.
+    held: by resource the ids that PodResources lists."""
 
     namespace: str
     name: str
@@ -65,36 +72,36 @@ class BoundPod(Struct):
     parts: tuple[str, ...] | None
     fault: str
     recorded: bool
-    asks: dict[str, tuple[ContainerRequest, ...]]
+    requests: dict[str, tuple[ContainerRequest, ...]]
     open: dict[str, list[ContainerRequest]]
-    at_work: bool
+    started: bool
     fresh: bool
-    given: dict[str, set[str]] = field(default_factory=dict)
+    allocated: dict[str, set[str]] = field(default_factory=dict)
     held: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
     def wants(self, resource: str, size: int) -> bool:
-        return any(ask.size == size for ask in self.open.get(resource, ()))
+        return any(request.size == size for request in self.open.get(resource, ()))
 
     def serve(self, resource: str, size: int) -> None:
-        """One of its containers that wants so many is being served."""
-        self.open[resource].remove(next(ask for ask in self.open[resource] if ask.size == size))
+        """Remove one open request of this size: it is being served."""
+        self.open[resource].remove(next(request for request in self.open[resource] if request.size == size))
 
     def unconfirmed(self, resource: str) -> bool:
-        """Whether it was given the resource, or must have been, and PodResources has not shown that yet."""
-        asks = self.asks.get(resource, ())
-        given = self.at_work or resource in self.given
-        return given and resource not in self.held and any(ask.listed for ask in asks)
+        """Whether it must have devices of the resource that PodResources has not shown yet."""
+        served = self.started or resource in self.allocated
+        listed = any(request.listed for request in self.requests.get(resource, ()))
+        return served and listed and resource not in self.held
 
     def passing(self, resource: str) -> bool:
-        """Whether a container that ends, and is not listed then, has a part of it."""
-        return not all(ask.listed for ask in self.asks.get(resource, ()))
+        """Whether an init container that ends, and is then no longer listed, has devices of the resource."""
+        return not all(request.listed for request in self.requests.get(resource, ()))
 
 
 class ConfirmedDevices(Struct, frozen=True):
-    """What the kubelet says that a pod has."""
+    """The device ids that a pod has according to the kubelet."""
 
     pod: BoundPod
     resource: str
@@ -102,15 +109,15 @@ class ConfirmedDevices(Struct, frozen=True):
 
 
 class Allocations:
-    """The pods of the node `node_name`, kept up to date by `run`. `synced` is set once they are known."""
+    """The pods of the node `node_name`, kept up to date by `run`. `synced` is set once all are known."""
 
     def __init__(self, client: Client, node_name: str, *, wait_s: float = _WAIT_S) -> None:
         params = {"fieldSelector": f"spec.nodeName={node_name}"}
-        self._reflector = Reflector(client, PODS, Pod, self.tell, params=params)
+        self._reflector = Reflector(client, PODS, Pod, self.update, params=params)
         self._wait_s = wait_s
         self._pods: dict[str, BoundPod] = {}
-        self._news = asyncio.Event()
-        self._hear: list[Callable[[], None]] = []
+        self._changed = asyncio.Event()
+        self._callbacks: list[Callable[[], None]] = []
 
     async def run(self) -> None:
         """Follow the node's pods until cancelled."""
@@ -122,19 +129,19 @@ class Allocations:
 
     @property
     def pods(self) -> Iterable[BoundPod]:
-        """Those that have not ended, in the order in which they were first seen."""
+        """The pods that have not ended, in the order in which they were first seen."""
         return self._pods.values()
 
     def pod(self, uid: str) -> BoundPod | None:
         return self._pods.get(uid)
 
-    def on_change(self, hear: Callable[[], None]) -> None:
-        """`hear` is called after every change of the pods, and of what they were given."""
-        self._hear.append(hear)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """`callback` is called after every change of the pods, and of the devices allocated to them."""
+        self._callbacks.append(callback)
 
-    def tell(self, changes: list[Change[Pod]]) -> None:
-        """What changed in the node's pods."""
-        # A list comes in no order; the version of a pod that waits is that of its binding.
+    def update(self, changes: list[Change[Pod]]) -> None:
+        """Apply changes of the node's pods."""
+        # A list has no order; the resourceVersion of a pod that waits is that of its binding.
         for change in sorted(changes, key=_version):
             pod = change.object
             ended = change.kind == "deleted" or pod.status.phase in ("Succeeded", "Failed")
@@ -143,91 +150,91 @@ class Allocations:
             elif pod.metadata.uid not in self._pods:
                 self._pods[pod.metadata.uid] = _bound(pod, fresh=self.synced.is_set())
             else:
-                self._pods[pod.metadata.uid].at_work |= _at_work(pod)
-        self._wake()
+                self._pods[pod.metadata.uid].started |= _started(pod)
+        self._notify()
 
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
-        for hear in self._hear:
-            hear()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+        for callback in self._callbacks:
+            callback()
 
     async def next(self, resource: str, size: int, fits: Callable[[BoundPod], bool]) -> BoundPod | None:
-        """The pod for which the kubelet asks for `size` devices now; None where there is no such.
+        """The pod for which the kubelet requests `size` devices now; None if no pod matches.
 
-        `fits` says whether what was chosen for a pod can be had of what the kubelet offers. A pod whose choice cannot
-        be had is named only where nothing else asks."""
+        `fits` returns whether the devices chosen for a pod are among those that the kubelet offers. A pod for which it
+        is False is returned only if no other pod is in flight."""
         pod: BoundPod | None = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):
                 while (pod := next(filter(fits, self._in_flight(resource, size)), None)) is None:
-                    await self._news.wait()
+                    await self._changed.wait()
         pod = pod or next(iter(self._in_flight(resource, size)), None)
         if pod is None:
-            return next((pod for pod in self._bereft(resource, size) if fits(pod)), None)
+            return next((pod for pod in self._without_devices(resource, size) if fits(pod)), None)
         pod.serve(resource, size)
         return pod
 
     async def drained(self, resources: Collection[str], *, quiet_s: float, within_s: float) -> None:
-        """Until no pod has waited for one of the resources for `quiet_s`; `within_s` at most. The kubelet asks which
-        devices to take and then hands them over: who stops listening in between fails the pod for good."""
+        """Return when no pod has waited for one of the resources for `quiet_s`, and after `within_s` at the latest. The
+        kubelet calls GetPreferredAllocation and then Allocate: a plugin that ends between the two fails the pod for
+        good."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while True:
-                    news = self._news
-                    if any(not pod.at_work and pod.open.get(one) for pod in self._pods.values() for one in resources):
-                        await news.wait()
+                    changed = self._changed
+                    if any(not pod.started and pod.open.get(one) for pod in self._pods.values() for one in resources):
+                        await changed.wait()
                         continue
                     try:
                         async with asyncio.timeout(quiet_s):
-                            await news.wait()
+                            await changed.wait()
                     except TimeoutError:
                         return
 
     def _in_flight(self, resource: str, size: int) -> list[BoundPod]:
-        return [pod for pod in self._pods.values() if not pod.at_work and pod.wants(resource, size)]
+        return [pod for pod in self._pods.values() if not pod.started and pod.wants(resource, size)]
 
-    def _bereft(self, resource: str, size: int) -> Iterable[BoundPod]:
-        """Pods at work that hold nothing of what they ask for."""
+    def _without_devices(self, resource: str, size: int) -> Iterable[BoundPod]:
+        """Started pods that request such devices and hold none."""
         for pod in self._pods.values():
-            asks = pod.asks.get(resource, ())
-            if pod.at_work and pod.parts and not pod.held.get(resource) and any(ask.size == size for ask in asks):
+            requests = pod.requests.get(resource, ())
+            if pod.started and pod.parts and not pod.held.get(resource) and any(one.size == size for one in requests):
                 yield pod
 
-    def promised(self, resource: str, to_others_than: BoundPod | None) -> frozenset[str]:
-        """The parts that were chosen for pods in flight."""
-        waiting = (pod for pod in self._pods.values() if not pod.at_work and pod.open.get(resource))
-        return frozenset(part for pod in waiting if pod is not to_others_than for part in pod.parts or ())
+    def promised(self, resource: str, besides: BoundPod | None) -> frozenset[str]:
+        """The parts that were chosen for pods in flight, without those of the pod `besides`."""
+        waiting = (pod for pod in self._pods.values() if not pod.started and pod.open.get(resource))
+        return frozenset(part for pod in waiting if pod is not besides for part in pod.parts or ())
 
-    def gave(self, resource: str, parts: tuple[str, ...], asked: BoundPod | None) -> BoundPod | None:
-        """Devices were handed over: the pod they are for, as far as can be told. `asked` is the pod that these devices
-        were named for before."""
-        pod = asked
+    def allocated(self, resource: str, parts: tuple[str, ...], preferred: BoundPod | None) -> BoundPod | None:
+        """Record that Allocate returned these parts, and return their pod; None if no pod matches. `preferred` is the
+        pod for which GetPreferredAllocation returned the same devices before."""
+        pod = preferred
         if pod is None:
-            asking = self._in_flight(resource, len(parts))
-            fitting = [pod for pod in asking if pod.parts is None or {*parts} <= {*pod.parts}]
-            pod = next(iter(fitting or asking), None)
+            candidates = self._in_flight(resource, len(parts))
+            fitting = [pod for pod in candidates if pod.parts is None or {*parts} <= {*pod.parts}]
+            pod = next(iter(fitting or candidates), None)
             if pod is not None:
                 pod.serve(resource, len(parts))
         if pod is not None:
-            pod.given.setdefault(resource, set()).update(parts)
-            self._wake()
+            pod.allocated.setdefault(resource, set()).update(parts)
+            self._notify()
         return pod
 
-    def begin_anew(self) -> None:
-        """The kubelet has begun anew: pods that it had not admitted by then it asks for again."""
+    def kubelet_restarted(self) -> None:
+        """Reset the pods that the kubelet had not started: it will call for them again."""
         for pod in self._pods.values():
             pod.fresh = False
-            if not pod.at_work:
-                left = {resource: list(asks) for resource, asks in pod.asks.items() if resource not in pod.held}
-                pod.open, pod.given = left, {}
+            if not pod.started:
+                pod.open = {name: list(requests) for name, requests in pod.requests.items() if name not in pod.held}
+                pod.allocated = {}
 
     def confirm(self, resources: Iterable[str], listed: Iterable[PodDevices], *, first: bool) -> list[ConfirmedDevices]:
-        """What PodResources tells of these resources; the answer is what was not known before. `first`: nobody has
-        looked since this process, or the kubelet, began.
+        """Apply what PodResources lists of these resources, and return what was not known before. `first`: this is the
+        first list since this process, or the kubelet, started.
 
-        An entry bears a name, not a uid: it may be that of an earlier pod of the name as long as its successor was
-        given nothing."""
+        An entry has a name and no uid: while the pod has no devices it may be of an earlier pod of that name."""
         entries = {(one.namespace, one.name): one for one in listed}
         confirmed: list[ConfirmedDevices] = []
         resources = frozenset(resources)
@@ -237,17 +244,17 @@ class Allocations:
             entry = entries.get((pod.namespace, pod.name))
             if entry is None:
                 continue
-            for resource in sorted(resources & pod.asks.keys()):
+            for resource in sorted(resources & pod.requests.keys()):
                 if not (first or pod.unconfirmed(resource)):
                     continue
                 having = {one.name for one in entry.containers if one.ids(resource)}
-                wanting = {ask.container for ask in pod.asks[resource] if ask.listed}
+                wanting = {request.container for request in pod.requests[resource] if request.listed}
                 if wanting and wanting <= having:
                     pod.held[resource] = entry.ids(resource)
                     pod.open.pop(resource, None)
                     confirmed.append(ConfirmedDevices(pod, resource, pod.held[resource]))
                 elif first and having:
-                    pod.open[resource] = [ask for ask in pod.asks[resource] if ask.container in wanting - having]
+                    pod.open[resource] = [one for one in pod.requests[resource] if one.container in wanting - having]
         return confirmed
 
 
@@ -256,7 +263,7 @@ def _version(change: Change[Pod]) -> int:
     return int(version) if version.isdecimal() else 0
 
 
-def _at_work(pod: Pod) -> bool:
+def _started(pod: Pod) -> bool:
     statuses = pod.status.container_statuses or pod.status.init_container_statuses
     return pod.status.phase == "Running" or bool(statuses)
 
@@ -264,26 +271,26 @@ def _at_work(pod: Pod) -> bool:
 def _bound(pod: Pod, *, fresh: bool) -> BoundPod:
     meta, claims = pod.metadata, pod.status.extended_resource_claim_status
     mapped = {(one.container_name, one.resource_name) for one in (claims.request_mappings or () if claims else ())}
-    asks: dict[str, list[ContainerRequest]] = {}
+    requests: dict[str, list[ContainerRequest]] = {}
     # The kubelet serves init containers first.
     for containers, init in ((pod.spec.init_containers, True), (pod.spec.containers, False)):
         for one in containers:
             listed = not init or one.restart_policy == SIDECAR
             for resource, size in _amounts(one):
                 if (one.name, resource) not in mapped:
-                    asks.setdefault(resource, []).append(ContainerRequest(one.name, size, listed))
+                    requests.setdefault(resource, []).append(ContainerRequest(one.name, size, listed))
     written = meta.annotations.get(DEVICES, "")
     parts = parts_of(written) if written else None
-    fault = f"{written!r} is no list of devices, as in 0,1 or 0/1g.5gb@6" if written and parts is None else ""
-    frozen = {resource: tuple(found) for resource, found in asks.items()}
+    fault = f"{written!r} is not a list of devices such as 0,1 or 0/1g.5gb@6" if written and parts is None else ""
+    frozen = {resource: tuple(found) for resource, found in requests.items()}
     recorded = read(pod).bound.devices == written
     return BoundPod(
-        meta.namespace, meta.name, meta.uid, written, parts, fault, recorded, frozen, asks, _at_work(pod), fresh
+        meta.namespace, meta.name, meta.uid, written, parts, fault, recorded, frozen, requests, _started(pod), fresh
     )
 
 
 def _amounts(container: Container) -> Iterable[tuple[str, int]]:
-    """Whole numbers of what is no resource of Kubernetes itself; what breaks that rule the API server refuses."""
+    """(resource, number) of each extended resource. The API server refuses amounts that are not whole numbers."""
     for resource, amount in container.resources.limits.items():
         size = _whole(amount)
         if "/" in resource and size > 0:
@@ -296,7 +303,7 @@ def _whole(amount: Quantity) -> int:
 
 
 def parts_of(written: str) -> tuple[str, ...] | None:
-    """The devices that the annotation names, one by one; None where it is no list of different ones."""
+    """The parts that the annotation lists; None if it is not a list of different devices."""
     parts = tuple(written.split(","))
     named = [part for part in parts if "/" in part]
     valid = all(_CARD.fullmatch(part) for part in parts if "/" not in part)

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For a moment the kubelet is told the NUMA nodes of those devices alone that were chosen for the pod that comes next.
+"""The NUMA guard: for a moment the kubelet sees NUMA nodes only for the devices that were chosen for the next pod.
 
-Why: a kubelet that aligns devices takes the lowest NUMA node on which the pod fits when it admits it. A pod that ends
-in between makes room on a lower one than was reckoned with, and the pod is given other devices than were chosen for it.
-A device without a NUMA node counts towards none, and stays allocatable: so of the sets of NUMA nodes only those that
-hold what was chosen are left, and the kubelet has no other choice.
+Why: a kubelet that aligns devices takes, when it admits the pod, the lowest NUMA node on which the pod fits. A pod that
+ends between the bind and the admission can free a lower NUMA node; then the kubelet allocates other devices than the
+chosen ones. A device without a NUMA node supports no alignment, and stays allocatable. So only those sets of NUMA nodes
+remain that have the chosen devices, and the kubelet has no other choice. This state is called a fence.
 
 Rules
-- The scheduler writes who comes and with which devices to the spec of the GPUNode, and binds when the status says that
-  the fence stands. It stands once the kubelet itself shows it (PodResources).
-- It falls when the pod has been given its devices, or has ended, or another one comes; after ten seconds in any case,
-  since pods of other schedulers may find too few devices with a NUMA node meanwhile and are refused then.
-- A kubelet that begins anew admits again the pods that run, and refuses those that do not find the NUMA nodes of their
-  devices: they would be ended. So there are no fences before it has settled (see `settling`), and one that stands falls
-  when a plugin registers.
-- What was asked for before this process began stands no more.
+- The scheduler writes the pod and its devices to the spec of the GPUNode. It binds the pod when the status names the
+  fence. The status names it once the kubelet itself shows it (PodResources).
+- The fence is removed when the pod has its devices, when the pod has ended, when the spec names another fence, and
+  after ten seconds in any case: meanwhile pods of other schedulers may find too few devices with a NUMA node and be
+  rejected.
+- A restarted kubelet admits the running pods again, and ends those that do not find the NUMA nodes of their devices. So
+  no fence is put up before the kubelet has settled (see `settling`), and a fence is removed when a plugin registers.
+- A fence that was requested before this process started is not put up.
 Source: pkg/kubelet/cm/devicemanager of Kubernetes 1.37: topology_hints.go (generateDeviceTopologyHints), manager.go
 (devicesToAllocate, filterByAffinity).
 """
@@ -42,20 +42,20 @@ from dovetail.kube.objects.topology import Fence, GPUNode
 log = logging.getLogger(__name__)
 
 _UP_WITHIN_S = 1.0
-_STANDS_S = 10.0
+_UP_FOR_S = 10.0
 _LOOK_EVERY_S = 0.003
 
 
 class Fenced(Protocol):
-    """The device plugins of the node. `fence` names the parts that keep their NUMA nodes, () that all do; `fenced` says
-    whether the kubelet has heard of it."""
+    """The device plugins of the node. `fence` takes the parts that keep their NUMA nodes; () means all. `fenced`
+    returns whether the kubelet shows the fence in its answer `allocatable`."""
 
     def fence(self, parts: Sequence[str]) -> None: ...
-    def fenced(self, told: wire.AllocatableResourcesResponse) -> bool: ...
+    def fenced(self, allocatable: wire.AllocatableResourcesResponse) -> bool: ...
 
 
 class NumaGuard:
-    """Follows the GPUNode of the node `node_name`."""
+    """Watches the GPUNode of the node `node_name` and puts up the fences that its spec requests."""
 
     def __init__(
         self, client: Client, node_name: str, chosen: Allocations, kubelet: PodResources, plugins: Fenced,
@@ -64,25 +64,25 @@ class NumaGuard:
         self._client, self._chosen, self._kubelet, self._plugins = client, chosen, kubelet, plugins
         self._path = GPU_NODES.path(name=node_name, subresource="status")
         params = {"fieldSelector": f"metadata.name={node_name}"}
-        self._gpu_nodes = Reflector(client, GPU_NODES, GPUNode, self._told, params=params)
+        self._gpu_nodes = Reflector(client, GPU_NODES, GPUNode, self._on_gpu_nodes, params=params)
         self._wanted: Fence | None = None
         self._last = ""
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._settling = settling
-        chosen.on_change(self._news.set)
-        settling.on_change(self._news.set)
+        chosen.on_change(self._changed.set)
+        settling.on_change(self._changed.set)
 
     @property
     def synced(self) -> asyncio.Event:
         return self._gpu_nodes.synced
 
-    def _told(self, changes: Sequence[Change[GPUNode]]) -> None:
+    def _on_gpu_nodes(self, changes: Sequence[Change[GPUNode]]) -> None:
         wanted = changes[-1].object.spec.fence
         if wanted is not None and wanted.id != self._last:
             self._last = wanted.id
             if self._gpu_nodes.synced.is_set():
                 self._wanted = wanted
-                self._news.set()
+                self._changed.set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -90,34 +90,35 @@ class NumaGuard:
             tasks.create_task(self._gpu_nodes.run())
             while True:
                 while (wanted := self._wanted) is None:
-                    await self._heard()
-                await self._stand(wanted)
+                    await self._next_change()
+                await self._put_up(wanted)
                 if self._wanted is wanted:
                     self._wanted = None
 
-    async def _heard(self) -> None:
-        await self._news.wait()
-        self._news.clear()
+    async def _next_change(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
 
-    async def _stand(self, wanted: Fence) -> None:
+    async def _put_up(self, wanted: Fence) -> None:
+        """Put the fence up, and remove it at its end."""
         parts = parts_of(wanted.devices)
         if parts is None:
-            log.warning("no fence for pod %s: %r is no list of devices", wanted.pod, wanted.devices)
+            log.warning("no fence for pod %s: %r is not a list of devices", wanted.pod, wanted.devices)
             return
         if not self._settling.settled:
-            log.warning("no fence for pod %s: the kubelet may look again at the pods that run", wanted.pod)
+            log.warning("no fence for pod %s: the kubelet may still admit its running pods again", wanted.pod)
             return
         turn = self._settling.turn
         self._plugins.fence(parts)
         fate = f"was not put up within {_UP_WITHIN_S:g} s"
         try:
             async with asyncio.timeout(_UP_WITHIN_S):
-                await self._heard_by_kubelet()
+                await self._shown_by_kubelet()
                 body = msgspec.json.encode({"status": {"fence": wanted.id}})
                 await self._client.request("PATCH", self._path, body, content_type=MERGE_PATCH)
-            fate = f"fell after {_STANDS_S:g} s, before the pod was given its devices"
-            async with asyncio.timeout(_STANDS_S):
-                await self._over(wanted, turn)
+            fate = f"was removed after {_UP_FOR_S:g} s: the pod did not get its devices in that time"
+            async with asyncio.timeout(_UP_FOR_S):
+                await self._until_over(wanted, turn)
         except TimeoutError:
             log.warning("the fence for pod %s %s", wanted.pod, fate)
         except (KubeError, SocketError) as error:
@@ -125,19 +126,19 @@ class NumaGuard:
         finally:
             self._plugins.fence(())
 
-    async def _heard_by_kubelet(self) -> None:
+    async def _shown_by_kubelet(self) -> None:
         while True:
-            if self._plugins.fenced(await self._kubelet.allocatable_as_told()):
+            if self._plugins.fenced(await self._kubelet.allocatable_response()):
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    async def _over(self, wanted: Fence, turn: int) -> None:
-        """Wait until the pod has been given what it asks for, or has ended, or until another one is to come, or a
-        plugin has registered since this turn."""
+    async def _until_over(self, wanted: Fence, turn: int) -> None:
+        """Return when the pod has its devices or has ended, when another fence is wanted, or when a plugin has
+        registered since this turn."""
         seen = False
         while self._wanted is wanted and self._settling.turn == turn:
             pod = self._chosen.pod(wanted.pod)
-            if (seen and pod is None) or (pod is not None and (pod.at_work or not any(pod.open.values()))):
+            if (seen and pod is None) or (pod is not None and (pod.started or not any(pod.open.values()))):
                 return
             seen = pod is not None
-            await self._heard()
+            await self._next_change()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kubelet gave to containers, by its own word: its PodResources service.
+"""The kubelet's PodResources service: the devices that it allocated to containers, and those that it can allocate.
 
-Rules: pods are told by namespace and name, without a uid. Init containers that end are not listed, nor are their
-devices. Older kubelets also list pods that have ended. Ids are as device plugins named them.
+Rules: pods are named by namespace and name, without a uid. Init containers that end are not listed, nor are their
+devices. Older kubelets also list pods that have ended. Device ids are those of the device plugins.
 Source: k8s.io/kubelet/pkg/apis/podresources/v1, pkg/kubelet/apis/podresources.
 """
 
@@ -20,7 +20,7 @@ _SERVICE = "/v1.PodResourcesLister"
 
 
 class ContainerDevices(Struct, frozen=True):
-    """`ids` of each resource, sorted."""
+    """`devices` are (resource, sorted ids)."""
 
     name: str
     devices: tuple[tuple[str, tuple[str, ...]], ...]
@@ -34,29 +34,29 @@ class PodDevices(Struct, frozen=True):
     name: str
     containers: tuple[ContainerDevices, ...]
     claims: frozenset[tuple[str, str]] = frozenset()
-    """(namespace, name) of those that it has devices of."""
+    """(namespace, name) of the claims whose devices it has."""
 
     def ids(self, resource: str) -> frozenset[str]:
-        """All that the pod has of a resource."""
+        """The ids of a resource that all its containers have."""
         return frozenset(one for container in self.containers for one in container.ids(resource))
 
 
 class PodResources:
-    """The service at `socket`. Every call raises SocketError where nobody answers."""
+    """The service at `socket`. Every call raises SocketError if there is no answer."""
 
     def __init__(self, socket: Path = SOCKET) -> None:
         self.socket = socket
 
     async def list(self) -> tuple[PodDevices, ...]:
-        """All pods that the kubelet knows, also those without devices."""
-        return tuple([_pod(pod) for pod in (await self.list_as_told()).pod_resources])
+        """All pods of the kubelet, also those without devices."""
+        return tuple([_pod(pod) for pod in (await self.list_response()).pod_resources])
 
-    async def list_as_told(self) -> wire.ListPodResourcesResponse:
+    async def list_response(self) -> wire.ListPodResourcesResponse:
         request = wire.ListPodResourcesRequest()
         return await call(self.socket, f"{_SERVICE}/List", request, wire.ListPodResourcesResponse)
 
     async def get(self, namespace: str, name: str) -> PodDevices | None:
-        """One pod; None where the kubelet does not know it."""
+        """One pod; None if the kubelet does not have it."""
         request = wire.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
         try:
             answer = await call(self.socket, f"{_SERVICE}/Get", request, wire.GetPodResourcesResponse)
@@ -67,14 +67,14 @@ class PodResources:
         return _pod(answer.pod_resources)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
-        """The ids of all healthy devices that device plugins offer, given away or not, by resource."""
+        """By resource the ids of all healthy devices that device plugins offer, allocated or free."""
         found: dict[str, frozenset[str]] = {}
         # The kubelet writes an entry for each NUMA node, or for each device.
-        for entry in (await self.allocatable_as_told()).devices:
+        for entry in (await self.allocatable_response()).devices:
             found[entry.resource_name] = found.get(entry.resource_name, frozenset()) | {*entry.device_ids}
         return found
 
-    async def allocatable_as_told(self) -> wire.AllocatableResourcesResponse:
+    async def allocatable_response(self) -> wire.AllocatableResourcesResponse:
         request = wire.AllocatableResourcesRequest()
         return await call(
             self.socket, f"{_SERVICE}/GetAllocatableResources", request, wire.AllocatableResourcesResponse

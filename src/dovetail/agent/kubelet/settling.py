@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the kubelet has taken up the pods of its node, after it, or this agent, began anew.
+"""Whether the kubelet has admitted the pods of its node again, after a restart of the kubelet or of this agent.
 
-Why: a kubelet that begins anew admits again every pod of its node, in the order in which they were made, before it
-forgets those that have ended. Whoever is bound to the node until then finds devices taken that nobody holds any more,
-and fails for good. Running pods have to find the NUMA nodes of their devices, so there are no fences until then.
+Why: a restarted kubelet admits every pod of its node again, in the order of their creation. Only then it forgets the
+pods that have ended. A pod that is bound to the node before that finds devices taken by pods that have ended, and fails
+for good. Running pods must find the NUMA nodes of their devices, so no fence is up until the kubelet has settled.
 
 Rules
-- A kubelet whose socket is another one than before has begun anew. An agent that begins does not know, and takes it for
-  one that has.
-- It has settled when PodResources shows all pods that work with our devices, and one of those that work at all, and a
-  second more: it takes them up one by one, and forgets those that have ended after the last. On a node where none works
-  there is nothing to see; its kubelet is given the time that it needs to hear of its pods.
-- Ten seconds after it has the plugin nobody waits for it any longer: pods come without fences until it has settled.
+- A new kubelet.sock means that the kubelet has restarted. An agent that starts cannot see that, and assumes a restart.
+- The kubelet has settled one second after PodResources shows all running pods that have our devices, and at least one
+  running pod: it admits them one by one, and forgets the ended pods after the last. On a node without running pods
+  there is nothing to see; its kubelet gets the time that it needs to list its pods.
+- Ten seconds after the plugin was registered the wait ends: pods come without fences until the kubelet has settled.
 Source: pkg/kubelet of Kubernetes 1.37: kubelet.go (syncLoopIteration: HandlePodAdditions, then AddSource), cm/
 devicemanager/manager.go (UpdateAllocatedDevices), config/apiserver.go (WaitForAPIServerSyncPeriod, a second).
 """
@@ -33,13 +32,13 @@ _PATIENCE_S = 10.0
 _SETTLED_AFTER_S, _UNSEEN_AFTER_S = 1.0, 2.0
 _LOOK_EVERY_S, _LOOK_LATE_S = 0.2, 5.0
 
-BEGINS = "KubeletBegins", "the kubelet, or this agent, has begun anew: it takes up the pods of the node"
-"""A reason of the condition PluginRegistered, and words."""
+BEGINS = "KubeletBegins", "the kubelet or this agent has restarted: the kubelet admits the pods of the node again"
+"""A reason of the condition PluginRegistered, and its message."""
 
 
 class Registering(Protocol):
-    """The device plugins of the node. `registering` is called before one of them is registered, with whether the
-    kubelet is another one than before, `has_registered` when the kubelet has it."""
+    """The device plugins of the node. `registering` is called before a registration; its argument is whether the
+    kubelet has restarted. `has_registered` is called after a registration."""
 
     registering: Callable[[bool], None]
     has_registered: Callable[[], None]
@@ -49,48 +48,48 @@ class Registering(Protocol):
 
 
 class Settling:
-    """`settled`: the kubelet has taken up its pods; `awaited`: it has not, and has had the plugin for less than ten
-    seconds. `turn` grows with every registration."""
+    """`settled`: the kubelet has admitted its pods. `awaited`: it has not, and the plugin was registered less than ten
+    seconds ago. `turn` counts registrations."""
 
     def __init__(self, chosen: Allocations, kubelet: PodResources, plugins: Registering) -> None:
         self.settled = self.awaited = False
         self.turn = 0
         self._chosen, self._kubelet, self._plugins = chosen, kubelet, plugins
-        self._begins = 0
-        self._taken = asyncio.Event()
+        self._restarts = 0
+        self._has_plugin = asyncio.Event()
         self._late: asyncio.TimerHandle | None = None
         self._why = ""
-        self._hear: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
         plugins.registering, plugins.has_registered = self._registering, self._has_registered
 
-    def on_change(self, hear: Callable[[], None]) -> None:
-        """`hear` is called when any of it has changed."""
-        self._hear.append(hear)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """`callback` is called when `settled`, `awaited` or `turn` has changed."""
+        self._callbacks.append(callback)
 
-    def _tell(self) -> None:
-        for hear in self._hear:
-            hear()
+    def _notify(self) -> None:
+        for callback in self._callbacks:
+            callback()
 
-    def _registering(self, anew: bool) -> None:
+    def _registering(self, restarted: bool) -> None:
         self.turn += 1
-        if anew:
-            self._begins += 1
+        if restarted:
+            self._restarts += 1
             self.settled = False
-            self._wait_no_longer()
-        self._tell()
+            self._stop_timer()
+        self._notify()
 
     def _has_registered(self) -> None:
         if not self.settled and self._late is None:
             self.awaited = True
             self._late = asyncio.get_running_loop().call_later(_PATIENCE_S, self._overdue)
-            self._taken.set()
+            self._has_plugin.set()
 
     def _overdue(self) -> None:
         self.awaited = False
-        log.warning("pods are sent here without fences: %s", self._why)
-        self._tell()
+        log.warning("the kubelet has not settled, so pods come without fences: %s", self._why)
+        self._notify()
 
-    def _wait_no_longer(self) -> None:
+    def _stop_timer(self) -> None:
         self.awaited = False
         if self._late is not None:
             self._late.cancel()
@@ -99,24 +98,24 @@ class Settling:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self._taken.wait()
-            self._taken.clear()
-            begins = self._begins
-            self._why = "which pods the node has is not known yet"
+            await self._has_plugin.wait()
+            self._has_plugin.clear()
+            restarts = self._restarts
+            self._why = "the pods of the node are not known yet"
             await self._chosen.synced.wait()
-            await asyncio.sleep(_SETTLED_AFTER_S if await self._shown(begins) else _UNSEEN_AFTER_S)
-            if begins == self._begins and not self.settled:
+            await asyncio.sleep(_SETTLED_AFTER_S if await self._shown(restarts) else _UNSEEN_AFTER_S)
+            if restarts == self._restarts and not self.settled:
                 self.settled = True
-                self._wait_no_longer()
-                self._tell()
+                self._stop_timer()
+                self._notify()
 
-    async def _shown(self, begins: int) -> bool:
-        """Wait until the kubelet shows its pods, or has begun anew once more; whether there was anything to see."""
-        while begins == self._begins:
-            working = [pod for pod in self._chosen.pods if pod.at_work]
-            names = {(pod.namespace, pod.name) for pod in working}
+    async def _shown(self, restarts: int) -> bool:
+        """Wait until the kubelet shows its pods, or has restarted again. False if no pod was running."""
+        while restarts == self._restarts:
+            running = [pod for pod in self._chosen.pods if pod.started]
+            names = {(pod.namespace, pod.name) for pod in running}
             resources = {*self._plugins.resources}
-            ours = {(pod.namespace, pod.name) for pod in working if resources & pod.asks.keys()}
+            ours = {(pod.namespace, pod.name) for pod in running if resources & pod.requests.keys()}
             try:
                 shown = {(one.namespace, one.name) for one in await self._kubelet.list()}
             except SocketError as error:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kubelet of this node manages and by which policies, as its GPUNode tells it.
+"""The state of this node's kubelet for the GPUNode: its policies, NUMA nodes, CPUs, memory and devices.
 
 Rules
-- The configuration is the kubelet's own answer (`/configz`, which has its command line worked in), or a file of kind
-  KubeletConfiguration, in which what is left out is the kubelet's default.
-- The kubelet is asked directly at its node's address, with the agent's own token (subresource `nodes/configz`; where
-  the kubelet lacks KubeletFineGrainedAuthz, `nodes/proxy`). Its certificate must be signed by the cluster's CA, or be
-  the one that it made for itself (`pki/kubelet.crt`), and must name the node.
-- NUMA nodes, CPUs and memory are those of the kernel, counted as the kubelet counts them: NUMA nodes without CPUs too.
-- Where no CPUs are reserved by name, those that the kubelet takes for the reserved amount are worked out.
-- Devices are those of all plugins, as PodResources lists them: the healthy ones.
+- The configuration is the kubelet's answer at `/configz`, which includes its command line, or a file of kind
+  KubeletConfiguration; a field that is absent there has the kubelet's default.
+- The request goes directly to the node's address, with the agent's own token (subresource `nodes/configz`, or
+  `nodes/proxy` if the kubelet lacks KubeletFineGrainedAuthz). The kubelet's certificate must be signed by the cluster's
+  CA or be the self-signed `pki/kubelet.crt`, and must name the node.
+- NUMA nodes, CPUs and memory come from the kernel and are counted as the kubelet counts them, with NUMA nodes without
+  CPUs.
+- If only an amount of CPUs is reserved, the CPUs that the kubelet reserves for it are computed.
+- Devices are the healthy devices of all plugins, as PodResources lists them.
 Sources: KubeletConfiguration v1beta1; pkg/kubelet/server/auth.go; pkg/kubelet/cm of Kubernetes v1.37.
 """
 
@@ -40,7 +41,7 @@ _UNITS = ((1 << 20, "Gi"), (1 << 10, "Mi"), (1, "Ki"))
 
 
 class KubeletConfigError(Exception):
-    """The file is no configuration of a kubelet; the text says which file, where in it, and why."""
+    """The file is not a kubelet configuration; the message names the file, the field and the reason."""
 
 
 class MemoryReservation(Wire, frozen=True):
@@ -49,7 +50,7 @@ class MemoryReservation(Wire, frozen=True):
 
 
 class KubeletConfig(Wire, frozen=True):
-    """The part of a KubeletConfiguration that its resource managers read."""
+    """The part of a KubeletConfiguration that the kubelet's resource managers read."""
 
     kind: str = "KubeletConfiguration"
     feature_gates: dict[str, bool] = msgspec.field(default_factory=dict)
@@ -93,7 +94,7 @@ class _NodeStatus(Wire, frozen=True):
 
 
 class KubeletNode(Wire, frozen=True):
-    """What a Node says of its kubelet."""
+    """The part of a Node that describes its kubelet."""
 
     status: _NodeStatus = _NodeStatus()
 
@@ -103,7 +104,7 @@ class KubeletNode(Wire, frozen=True):
 
     @property
     def url(self) -> str:
-        """ "" where the node has no address inside the cluster yet."""
+        """The URL of the kubelet; "" while the node has no InternalIP."""
         inside = next((one.address for one in self.status.addresses if one.type == "InternalIP"), "")
         host = f"[{inside}]" if ":" in inside else inside
         return f"https://{host}:{self.status.daemon_endpoints.kubelet_endpoint.port}" if inside else ""
@@ -114,17 +115,17 @@ async def read_node(client: Client, name: str) -> KubeletNode:
     return await client.request("GET", NODES.path(name=name), decode=KubeletNode)
 
 
-async def ask_kubelet(
+async def read_kubelet_config(
     cluster: ClusterConfig, url: str, node_name: str, kubelet_root: Path = Path("/var/lib/kubelet")
 ) -> KubeletConfig:
-    """What the kubelet at `url` answers. Raises KubeError."""
+    """The configuration that the kubelet at `url` returns. Raises KubeError."""
     if not url:
-        raise ConfigError(f"the kubelet of {node_name} cannot be asked: its Node has no InternalIP yet")
+        raise ConfigError(f"the configuration of the kubelet cannot be read: node {node_name} has no InternalIP yet")
     own = kubelet_root / "pki/kubelet.crt"
     try:
         certificate = own.read_text()
     except OSError:
-        # It has one that the cluster's CA signed, or the folder is not for us to see: then only the CA counts.
+        # Its certificate is signed by the cluster's CA, or this process may not read the file: only the CA counts.
         certificate = ""
     server = replace(cluster, server=url, ca_pem=f"{cluster.ca_pem}\n{certificate}", tls_server_name=node_name)
     async with Client(server, retries=1) as client:
@@ -155,8 +156,8 @@ def state_of(
     allocatable: AllocatableResourcesResponse | None,
     preferring: Collection[str] = (),
 ) -> tuple[wire.KubeletState | None, tuple[Unread, ...]]:
-    """`version` is that of the kubelet, `preferring` has the resources whose plugins answer GetPreferredAllocation.
-    What could not be read is left out and said; nothing is told where that is the version or the NUMA nodes."""
+    """The state, and the fields that could not be read. `version` is the kubelet's version, `preferring` the resources
+    whose plugins answer GetPreferredAllocation. None if the version or the NUMA nodes could not be read."""
     unread: list[Unread] = []
     nodes: tuple[SysfsNumaNode, ...] = ()
     cpus: tuple[Cpu, ...] = ()
@@ -168,7 +169,7 @@ def state_of(
     if allocatable is None:
         unread.append(Unread("kubelet.devices", "PodResources does not answer"))
     if _MINOR.match(version) is None:
-        unread.append(Unread("kubelet.version", f"{version!r} is not such as v1.37.1"))
+        unread.append(Unread("kubelet.version", f"{version!r} is not a version such as v1.37.1"))
     if not nodes or _MINOR.match(version) is None:
         return None, tuple(unread)
     state = wire.KubeletState(
@@ -230,7 +231,7 @@ def _numa_nodes(
 
 
 def _huge(size_kib: int) -> str:
-    """hugepages-2Mi of 2048."""
+    """The resource name of a page size: 2048 is hugepages-2Mi."""
     return next(f"hugepages-{size_kib // unit}{name}" for unit, name in _UNITS if size_kib % unit == 0)
 
 
@@ -245,7 +246,7 @@ def _groups(cpus: Iterable[Cpu]) -> tuple[wire.CpuGroup, ...]:
 
 
 def _devices(allocatable: AllocatableResourcesResponse, preferring: Collection[str]) -> tuple[wire.PluginDevices, ...]:
-    """By resource and, in it, by the numbers in the devices' ids."""
+    """Sorted by resource, then by the numbers in the device ids."""
     found: dict[str, dict[str, wire.PluginDevice]] = {}
     for one in allocatable.devices:
         numa = tuple(sorted(node.ID for node in one.topology.nodes)) if one.HasField("topology") else None

@@ -234,7 +234,7 @@ class DevicePlugins:
         self.counts.allocated += 1
         named, pod = self._named.get(offer.resource, (frozenset(), None))
         parts = tuple(offer.part(id) or "" for id in ids)
-        self._chosen.gave(offer.resource, parts, pod if named == {*ids} else None)
+        self._chosen.allocated(offer.resource, parts, pod if named == {*ids} else None)
         self._readback.allocated(ids)
 
     async def _prefer(
@@ -246,7 +246,7 @@ class DevicePlugins:
             raise RequestRefused(f"{size} of {len(free)} devices, {len(must)} of them included, cannot be had")
 
         def of_chosen(pod: BoundPod) -> list[str]:
-            had = pod.given.get(offer.resource, ())
+            had = pod.allocated.get(offer.resource, ())
             return preferred_allocation.of_chosen(
                 offer, pod.parts or (), free, must, size, had=had, layout=self._layout
             )

@@ -62,7 +62,7 @@ class ReadBack:
 
     def registered(self) -> None:
         """The kubelet knows us anew: it may have begun anew itself."""
-        self._chosen.begin_anew()
+        self._chosen.kubelet_restarted()
         self._first = True
         self._due.set()
 

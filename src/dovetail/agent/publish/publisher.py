@@ -27,7 +27,14 @@ from dovetail.agent.config import Config
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.kubelet.settling import BEGINS
-from dovetail.agent.kubelet.state import KubeletConfig, KubeletConfigError, ask_kubelet, read_file, read_node, state_of
+from dovetail.agent.kubelet.state import (
+    KubeletConfig,
+    KubeletConfigError,
+    read_file,
+    read_kubelet_config,
+    read_node,
+    state_of,
+)
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError
 from dovetail.agent.options import AgentOptions
@@ -195,8 +202,8 @@ class Publisher:
         self,
     ) -> tuple[wire.AllocatableResourcesResponse | None, wire.ListPodResourcesResponse | None]:
         try:
-            told = await self._pod_resources.allocatable_as_told()
-            answer = self._restored(told), await self._pod_resources.list_as_told()
+            told = await self._pod_resources.allocatable_response()
+            answer = self._restored(told), await self._pod_resources.list_response()
         except SocketError as error:
             self._say("the kubelet does not tell what it has given away", str(error))
             return None, None
@@ -225,7 +232,7 @@ class Publisher:
             self._kubelet = read_file(self._options.kubelet_config)
         else:
             folder = self._options.kubelet_folder
-            self._kubelet = await ask_kubelet(self._cluster, node.url, self._options.node_name, folder)
+            self._kubelet = await read_kubelet_config(self._cluster, node.url, self._options.node_name, folder)
 
     async def _tell_zones(
         self,
