@@ -19,10 +19,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "src" / "dovetail"))
-from __native__ import COMPILED, KERNEL_SOURCES, digest, group  # noqa: E402
-
 PLACING = "src/dovetail/core/placing"
+sys.path[:0] = [str(HERE / "src" / "dovetail"), str(HERE / PLACING)]
+import layout  # noqa: E402
+from __native__ import COMPILED, KERNEL_SOURCES, digest, group  # noqa: E402
 
 
 class Build(build_ext):
@@ -33,6 +33,13 @@ class Build(build_ext):
         # What an earlier build left may be of another source.
         self.force = True
         super().finalize_options()
+
+    def build_extensions(self) -> None:
+        folder = Path(self.build_temp)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "layout.h").write_text(layout.header())
+        self.compiler.add_include_dir(str(folder))
+        super().build_extensions()
 
 
 def kernel() -> Extension:

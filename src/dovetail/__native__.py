@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 KERNEL = "dovetail.core.placing._kernel"
-KERNEL_SOURCES = "kernel.c", "worth.h", "arrange.h"
+KERNEL_SOURCES = "kernel.c", "worth.h", "arrange.h", "layout.py"
 PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
 COMPILED = (

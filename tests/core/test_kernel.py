@@ -39,6 +39,7 @@ from dovetail.core.model import (
 )
 from dovetail.core.placing import kernel
 from dovetail.core.placing.expected_fill import ExpectedFill
+from dovetail.core.placing.layout import CELLS, LEVELS, MOST_BUSY, UNITS, LearnedArrays
 from dovetail.core.placing.score_cache import ScoreRow
 from dovetail.core.placing.scores import INFEASIBLE, Scoring, Tightest
 from dovetail.core.policy import Policy
@@ -294,10 +295,10 @@ def test_a_kernel_over_arrays_that_do_not_belong_together_is_refused() -> None:
     short = (np.zeros(64, dtype=np.int32), np.zeros(3, dtype=np.int64))
     with pytest.raises(ValueError, match="not of one size"):
         kernel.over(*same, own._replace(copies=row._refused), (short,))
-    sizes = (cluster.nodes.size,) * 2 + (4 * 101 * 271, 1, 1, 1, 1, 1, 17)
-    learned = tuple(np.zeros(size, dtype=np.int64) for size in sizes)
-    for at, size in ((0, 64), (2, 271), (3, 2), (8, 16)):
-        short = (*learned[:at], np.zeros(size, dtype=np.int64), *learned[at + 1 :])
+    sizes = (cluster.nodes.size,) * 2 + (CELLS * LEVELS * (UNITS + 1), 1, 1, 1, 1, 1, MOST_BUSY + 1)
+    learned = LearnedArrays(*(np.zeros(size, dtype=np.int64) for size in sizes))
+    for field, size in (("kinds", 64), ("table", 271), ("prices", 2), ("chances", 16)):
+        short = learned._replace(**{field: np.zeros(size, dtype=np.int64)})
         with pytest.raises(ValueError, match="a worth do not belong together"):
             kernel.worth(cluster.nodes, short)
     worth = kernel.worth(cluster.nodes, learned)

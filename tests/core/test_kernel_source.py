@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,9 @@ def compiled(compiler: str, folder: Path, *flags: str) -> subprocess.CompletedPr
     """The kernel of the sources in a folder, built beside them. Not with Python's own flags: -fwrapv would hide sums
     that run over."""
     source = digest(folder / name for name in KERNEL_SOURCES)
+    writes = "import layout; print(layout.header())"
+    header = subprocess.run([sys.executable, "-c", writes], cwd=folder, capture_output=True, text=True, check=True)
+    (folder / "layout.h").write_text(header.stdout)
     command = [compiler, *flags, "-fPIC", "-shared", f'-DSOURCE_DIGEST="{source}"']
     command += ["-isystem", sysconfig.get_paths()["include"], "kernel.c", "-o", "_kernel.abi3.so"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
@@ -81,6 +85,17 @@ def test_a_warning_is_an_error(compiler: str, tmp_path: Path) -> None:
     assert built.returncode != 0 and "conversion" in built.stderr
 
 
+SHARED = "#define UNITS 271\n", "enum { NEED = 1 };\n", "static const int64_t ITEM_BYTES[] = {8};\n"
+
+
+@pytest.mark.parametrize("again", SHARED)
+def test_what_layout_defines_c_cannot_define_again(compiler: str, tmp_path: Path, again: str) -> None:
+    with (sources(tmp_path) / "worth.h").open("a") as source:
+        source.write(again)
+    built = compiled(compiler, tmp_path, "-O2", *WARNINGS)
+    assert built.returncode != 0 and ("redefin" in built.stderr or "redeclar" in built.stderr)
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package as it is written, nothing of it built yet."""
@@ -95,16 +110,23 @@ def run_sanitized(compiler: str, package: Path, tests: tuple[str, ...]) -> subpr
     library = subprocess.run(named, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     if not Path(library).is_absolute():
         unavailable(f"{compiler} has no libasan.so")
-    built = compiled(compiler, package / "core" / "placing", *SANITIZERS)
-    assert built.returncode == 0, built.stderr
-    environment = os.environ | {
-        "PYTHONPATH": str(package.parent),
+    environment = {
         "LD_PRELOAD": library,
         "PYTHONMALLOC": "malloc",
         # What the interpreter and numpy leave behind at their end would be told as leaks.
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
+    return run_with_kernel(compiler, package, tests, SANITIZERS, environment)
+
+
+def run_with_kernel(
+    compiler: str, package: Path, tests: tuple[str, ...], flags: tuple[str, ...], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """These tests, in a process whose kernel is the one of this package, built with these flags."""
+    built = compiled(compiler, package / "core" / "placing", *flags)
+    assert built.returncode == 0, built.stderr
+    environment = os.environ | environment | {"PYTHONPATH": str(package.parent)}
     environment.pop("DOVETAIL_NATIVE", None)
     # This test may itself run in a worker.
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
@@ -138,6 +160,45 @@ def test_the_sanitizers_find_what_is_planted(compiler: str, package: Path, findi
     source.write_text(text.replace(sound, broken))
     run = run_sanitized(compiler, package, KERNEL_TESTS[:1])
     assert run.returncode != 0 and finding in run.stdout + run.stderr
+
+
+OTHER_LAYOUT = {
+    "BLOCK = 128": "BLOCK = 256",
+    "UNITS = 270": "UNITS = 200",
+    "STEP_MILLI = 10": "STEP_MILLI = 20",
+    "PackedAmount(28, 2**18 - 1, 0)": "PackedAmount(30, 2**17 - 1, 1)",
+    "PackedAmount(33, 2**5 - 1, 0)": "PackedAmount(34, 2**4 - 1, 1)",
+    "PODS_ROW, CPU_ROW, MEMORY_ROW": "CPU_ROW, PODS_ROW, MEMORY_ROW",
+    "TAKEN_ROW, LIMIT_ROW": "LIMIT_ROW, TAKEN_ROW",
+    "USE, FURTHER_USE, CORES": "CORES, FURTHER_USE, USE",
+    "need: Ints\n    floor: Ints": "floor: Ints\n    need: Ints",
+    "prices: Ints\n    sizes: Ints": "sizes: Ints\n    prices: Ints",
+}
+
+
+@pytest.mark.slow
+def test_the_kernel_scores_as_numpy_does_whatever_the_layout_is(compiler: str, package: Path) -> None:
+    """So numpy and C have these values from one place."""
+    file = package / "core" / "placing" / "layout.py"
+    text = file.read_text()
+    for one, other in OTHER_LAYOUT.items():
+        assert text.count(one) == 1, one
+        text = text.replace(one, other)
+    file.write_text(text)
+    run = run_with_kernel(compiler, package, KERNEL_TESTS[:5], ("-O2",), {})
+    assert run.returncode == 0, f"{run.stdout[-4000:]}\n{run.stderr[-4000:]}"
+    assert " passed in " in run.stdout and "skipped" not in run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", ["UNITS 269", "CPU_ROW MEMORY_ROW", "BASE_ROW UNIT_ROW", "CHANGE_BITS 26"])
+def test_a_value_that_c_changes_alone_is_found(compiler: str, package: Path, changed: str) -> None:
+    source = package / "core" / "placing" / "worth.h"
+    text, before = source.read_text(), "#define OF_KIND"
+    assert text.count(before) == 1
+    source.write_text(text.replace(before, f"#undef {changed.split()[0]}\n#define {changed}\n{before}"))
+    run = run_with_kernel(compiler, package, KERNEL_TESTS[:4], ("-O2",), {})
+    assert run.returncode == 1 and " failed" in run.stdout, f"{run.stdout[-4000:]}\n{run.stderr[-4000:]}"
 
 
 @pytest.mark.skipif(not kernel.BUILT, reason="there is no kernel")

@@ -20,13 +20,14 @@ from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.static import Card
+from dovetail.core.placing import layout
 
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
 GPU = "nvidia.com/gpu"
 SHARED_GPU = "nvidia.com/gpu.shared"
-WHOLE_GPU_MILLI = 1000
+WHOLE_GPU_MILLI = layout.WHOLE_GPU_MILLI
 MAX_GPUS = 62
 """GPUs of one node that fit the bits of a free mask."""
 

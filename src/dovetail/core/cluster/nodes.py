@@ -20,13 +20,12 @@ from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
 from dovetail.core.model import CPU, GPU, MAX_GPUS, MEMORY, PODS, WHOLE_GPU_MILLI, Node, Taint
+from dovetail.core.placing.layout import BLOCK, CPU_ROW, GPU_ROW, MEMORY_ROW, PODS_ROW
 
 Amounts = NDArray[np.int64]
 UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 UNOFFERED = ""
 """Whose column is that of all resources that no node has ever offered."""
-BLOCK = 128
-"""The number of slots is a multiple of this: rows keep the best score of each block."""
 
 
 class Nodes:
@@ -41,7 +40,7 @@ class Nodes:
         self.names: list[str] = []
         self.records: list[Node | None] = []
         self.labels: list[Mapping[str, str]] = []
-        self.resources: dict[str, int] = {PODS: 0, CPU: 1, MEMORY: 2, GPU: 3}
+        self.resources: dict[str, int] = {PODS: PODS_ROW, CPU: CPU_ROW, MEMORY: MEMORY_ROW, GPU: GPU_ROW}
         self.allocatable: Amounts = np.zeros((8, size), dtype=np.int64)
         self.free: Amounts = np.zeros((8, size), dtype=np.int64)
         self.gpu_free_bits: Amounts = np.zeros(size, dtype=np.int64)

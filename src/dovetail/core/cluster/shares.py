@@ -24,6 +24,7 @@ from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.gpu_sharing import ISOLATIONS, Sharing
 from dovetail.core.model import GPU, MAX_GPUS, WHOLE_GPU_MILLI
+from dovetail.core.placing.layout import BASE_ROW, FRACTION_ROWS, LIMIT_ROW, OPENS_ROW, TAKEN_ROW, UNIT_ROW
 from dovetail.core.reasons import Reason
 
 Take = NDArray[np.int64]
@@ -97,17 +98,17 @@ class GpuFractions:
 
     @property
     def taken(self) -> Take:
-        taken: Take = self._rows[0]
+        taken: Take = self._rows[TAKEN_ROW]
         return taken
 
     @property
     def limit(self) -> NDArray[np.int64]:
-        limit: NDArray[np.int64] = self._rows[1]
+        limit: NDArray[np.int64] = self._rows[LIMIT_ROW]
         return limit
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """All of them, in the order of above."""
+        """All of them, in the order of `placing.layout`."""
         return self._rows
 
     def at(self, index: Index) -> GpuFractions:
@@ -120,7 +121,7 @@ class GpuFractions:
     def left(self, nodes: Nodes, index: Index) -> NDArray[np.int64]:
         """What the tightest GPU with room for the share would have left, on the nodes of `index`, which are those of
         these parts; a whole GPU's worth or more if there is none."""
-        taken, _, opens, _, _ = self._rows
+        taken, opens = self._rows[TAKEN_ROW], self._rows[OPENS_ROW]
         # Seen without a sign, a GPU with too little left has a huge rest: never the smallest.
         opened = (nodes.gpu_parts[:, index] - taken).view(np.uint64).min(axis=0)
         whole = nodes.gpu_whole[index]
@@ -132,8 +133,7 @@ class GpuFractions:
     def rank(self, least: NDArray[np.int64]) -> NDArray[np.int64]:
         """How a node's GPU suits, from 0 (the best) to 1000, where `least` is what `left` says: the tightest, a slice
         before a whole GPU is broken; replicas before whole GPUs only where the shape says that a part is enough."""
-        _, _, _, base, unit = self._rows
-        suits: NDArray[np.int64] = base + least // unit
+        suits: NDArray[np.int64] = self._rows[BASE_ROW] + least // self._rows[UNIT_ROW]
         return suits
 
 
@@ -143,9 +143,9 @@ def parts(nodes: Nodes, shape: Shape, index: Index) -> GpuFractions | None:
     if taken is None:
         return None
     whole, none, sliced = nodes.gpu_whole[index], taken == 0, nodes.sliced[index]
-    rows = np.zeros((5, len(taken)), dtype=np.int64)
-    rows[0] = taken
-    _, limit, opens, base, unit = rows
+    rows = np.zeros((FRACTION_ROWS, len(taken)), dtype=np.int64)
+    rows[TAKEN_ROW] = taken
+    limit, opens, base, unit = rows[LIMIT_ROW], rows[OPENS_ROW], rows[BASE_ROW], rows[UNIT_ROW]
     limit[:] = whole
     limit[taken == NOWHERE] = -_ALWAYS
     limit[none] = _ALWAYS

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from dovetail.core.devices.bandwidth import NOTHING, sets_of
 from dovetail.core.devices.layout import Layout
+from dovetail.core.placing import layout
 
-PERMILLE = 1000
+PERMILLE = layout.PERMILLE
 
 
 class Choices:

@@ -23,6 +23,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.model import CPU, MEMORY, WHOLE_GPU_MILLI, Pod
 from dovetail.core.placing import kernel
+from dovetail.core.placing.layout import CHANGE_BITS, EXPECTED_FILL, FEWER_BITS, FILL_FIRST_BITS, MOST_CHANGE
 from dovetail.core.placing.scores import ScoredOffer, Scores, Tightest
 from dovetail.core.placing.worth import Worth, emptiest_first, gpu_counts, gpu_rooms, gpu_units
 
@@ -33,15 +34,7 @@ _EVERY_POD_UP_TO = 64
 _MOST_BETWEEN = 500
 _NODES_PER_LOOK = 32
 """Prices are looked at again after one change for each so many nodes."""
-_FIRST_BITS = 42
-_CHANGE_BITS = 27
-_FEWER_BITS = 10
-"""Where something weighs more than worth, the last bits of the looseness make room for it."""
-_MOST_CHANGE = 2**24
-# GPU, CPU, memory that is left: coarse units, the largest value kept, and the place of one unit.
-_UNIT_BITS = np.array([[3], [7], [33]], dtype=np.int64)
-_LARGEST = np.array([[2**11 - 1], [2**11 - 1], [2**5 - 1]], dtype=np.int64)
-_PLACE_BITS = np.array([[16], [5], [0]], dtype=np.int64)
+_UNIT_BITS, _LARGEST, _PLACE_BITS = np.array(EXPECTED_FILL, dtype=np.int64).T[:, :, None]
 
 
 class _Learned:
@@ -65,7 +58,7 @@ class _Learned:
         self._with_prices(nodes)
 
     def _with_prices(self, nodes: Nodes) -> None:
-        self.native = kernel.worth(nodes, (self.kinds, self.gpus, *self.worth.arrays))
+        self.native = kernel.worth(nodes, self.worth.learned(self.kinds, self.gpus))
         self._amounts_seen = -1
 
     def follow(self, nodes: Nodes) -> bool:
@@ -143,14 +136,14 @@ class ExpectedFill:
         learned, shape = cluster.learned.get(self), offer.shape
         if learned is None:
             return Tightest().scores(cluster, offer)
-        change = np.clip(_change(cluster.nodes, learned, offer), -_MOST_CHANGE, _MOST_CHANGE)
+        change = np.clip(_change(cluster.nodes, learned, offer), -MOST_CHANGE, MOST_CHANGE)
         looseness = _looseness(cluster.nodes, offer)
         first = None if offer.close is None else PERMILLE - offer.close
         if first is None and not shape.fraction:
             first = offer.share
-        score: Scores = (change << _CHANGE_BITS) - looseness
+        score: Scores = (change << CHANGE_BITS) - looseness
         if first is not None:
-            score = (change << _CHANGE_BITS - _FEWER_BITS) - (looseness >> _FEWER_BITS) - (first << _FIRST_BITS)
+            score = (change << CHANGE_BITS - FEWER_BITS) - (looseness >> FEWER_BITS) - (first << FILL_FIRST_BITS)
         return score
 
     def best(self, score: Scores, first: int, pod: Pod) -> int:
@@ -187,7 +180,7 @@ def _change(nodes: Nodes, learned: _Learned, offer: ScoredOffer) -> Scores:
     slots, cpu_left = slots[here], cpu_left[here]
     if shape.fraction and not shape.gpus:
         rooms, where, worth = _shared(nodes, learned, slots, cpu_left, _asked(nodes, shape, slots))
-        after = learned.before[slots] - _MOST_CHANGE
+        after = learned.before[slots] - MOST_CHANGE
         np.maximum.at(after, where, worth)
     else:
         idle = learned.rooms[slots]

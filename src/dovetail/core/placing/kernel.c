@@ -6,7 +6,8 @@
 // for bit what ScoreRow._redo and ScoreRow.best find with numpy under the scorings Tightest and ExpectedFill; a test
 // compares them. Shapes that it does not know (devices by claim, several forms, replicas by the dozen) stay with numpy:
 // kernel.py says which. The kernel has no state but the addresses of the arrays, which live as long as it does. The
-// worth of nodes under ExpectedFill is in worth.h, the arrangement of many pods in arrange.h.
+// values that C and Python share are in layout.py, of which setup.py makes layout.h; the worth of nodes under
+// ExpectedFill is in worth.h, the arrangement of many pods in arrange.h.
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -14,32 +15,6 @@
 #include "worth.h"
 #include "arrange.h"
 
-#define BLOCK 128
-#define WANTED 4
-#define INFEASIBLE (-((int64_t)1 << 62))
-#define PERMILLE 1000
-#define FIRST_BITS 43
-
-// Pods, CPU, memory, GPUs: coarse units, the largest value kept, and the place of one unit (scores.py).
-static const int UNIT_BITS[WANTED] = {62, 4, 28, 0};
-static const int64_t LARGEST[WANTED] = {0, (1 << 18) - 1, (1 << 18) - 1, (1 << 7) - 1};
-static const int PLACE_BITS[WANTED] = {0, 18, 0, 36};
-
-// GPU, CPU, memory under ExpectedFill; and the places of what weighs more (expected_fill.py).
-enum { AMOUNTS = 3 };
-static const int FILL_UNIT_BITS[AMOUNTS] = {3, 7, 33};
-static const int64_t FILL_LARGEST[AMOUNTS] = {(1 << 11) - 1, (1 << 11) - 1, (1 << 5) - 1};
-static const int FILL_PLACE_BITS[AMOUNTS] = {16, 5, 0};
-#define CHANGE_BITS 27
-#define FEWER_BITS 10
-#define FILL_FIRST_BITS 42
-
-enum { PODS, CPU, MEMORY, GPU };
-enum {
-    NEED, FLOOR, FREE, SUITABLE, PREFERENCE, SCORE, TOPS, STALE, REFUSED, BOOKS, FREE_BITS, LAYOUT_IDS,
-    GPU_PARTS, GPU_WHOLE, PARTS, OPENED, COPIES, ARRAYS
-};
-static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8};
 static PyTypeObject *worth_type;
 
 typedef struct {
@@ -88,10 +63,11 @@ static int reach(const Kernel *self) {
     sound &= items(self, TOPS) == size / BLOCK && items(self, STALE) == size / BLOCK;
     for (int i = SUITABLE; i <= LAYOUT_IDS; i++)
         sound &= i == TOPS || i == STALE || items(self, i) == size;
-    sound &= self->width >= WANTED && items(self, FLOOR) == self->width && items(self, FREE) >= self->width * size;
+    sound &= self->width >= TIGHTEST_AMOUNTS && items(self, FLOOR) == self->width;
+    sound &= items(self, FREE) >= self->width * size;
     sound &= items(self, GPU_WHOLE) == size && self->gpus_told > 0;
     if (self->arrays[PARTS].obj)
-        sound &= items(self, PARTS) == 5 * size;
+        sound &= items(self, PARTS) == FRACTION_ROWS * size;
     if (self->arrays[OPENED].obj)
         sound &= items(self, OPENED) == size;
     if (self->arrays[COPIES].obj)
@@ -107,10 +83,9 @@ static int reach(const Kernel *self) {
 
 // Kernel(arrays, tables, tallies, worth, unknown, several, ranked, gpus, milli, memory).
 //
-// `arrays` are in the order above. PARTS is None where the shape takes no part of a GPU, OPENED where it takes no MIG
-// instance, COPIES where the number of pods was not asked. `tables[layout]` is the closeness by free GPUs; it is None
-// where the layout says nothing, and the closeness is `unknown` then. `tallies` are pairs: the domains of the slots,
-// and the copies added up by domain. `worth` is None under Tightest. `several`: the shape takes GPUs that have to be
+// `arrays` are the `KernelArrays` of layout.py. `tables[layout]` is the closeness by free GPUs; it is None where the
+// layout says nothing, and the closeness is `unknown` then. `tallies` are pairs: the domains of the slots, and the
+// copies added up by domain. `worth` is None under Tightest. `several`: the shape takes GPUs that have to be
 // close. `ranked`: slots are ranked by the GPU of the part, or by the cards that are opened. The shape takes `gpus`
 // whole GPUs, or of one GPU `milli` thousandths, or `memory` thousandths of a MiB.
 static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
@@ -181,6 +156,10 @@ fail:
 
 #define AT(array, type) ((type *)self->arrays[array].buf)
 
+static uint64_t packed(int64_t amount, PackedAmount to) {
+    return (uint64_t)clip(amount >> to.unit_bits, 0, to.largest) << to.place_bits;
+}
+
 // The score of one slot. Sums that may run over are taken without a sign, as numpy's do in effect.
 static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
     const int64_t *need = AT(NEED, int64_t), *least_left = AT(FLOOR, int64_t), *free = AT(FREE, int64_t) + slot;
@@ -189,20 +168,20 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
         return INFEASIBLE;
     if (books && AT(REFUSED, int64_t)[slot] == AT(BOOKS, int64_t)[slot])
         return INFEASIBLE;
-    int64_t left[WANTED];
+    int64_t left[TIGHTEST_AMOUNTS];
     for (Py_ssize_t r = 0; r < self->width; r++) {
         int64_t rest = (int64_t)((uint64_t)free[r * size] - (uint64_t)need[r]);
         if (rest < least_left[r])
             return INFEASIBLE;
-        if (r < WANTED)
+        if (r < TIGHTEST_AMOUNTS)
             left[r] = rest;
     }
     int64_t free_bits = AT(FREE_BITS, int64_t)[slot];
     uint64_t first = 0;
     if (self->arrays[PARTS].obj) {
         const int64_t *parts = AT(PARTS, int64_t) + slot, *opened = AT(GPU_PARTS, int64_t) + slot;
-        int64_t taken = parts[0], limit = parts[size], opens = parts[2 * size];
-        int64_t base = parts[3 * size], unit = parts[4 * size];
+        int64_t taken = parts[TAKEN_ROW * size], limit = parts[LIMIT_ROW * size], opens = parts[OPENS_ROW * size];
+        int64_t base = parts[BASE_ROW * size], unit = parts[UNIT_ROW * size];
         uint64_t whole = (uint64_t)AT(GPU_WHOLE, int64_t)[slot];
         if (free_bits & opens)
             whole -= (uint64_t)taken;
@@ -233,18 +212,18 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
         int64_t share = self->share_memory;
         if (!share)
             share = AT(GPU_WHOLE, int64_t)[slot] / WHOLE_GPU_MILLI * self->share_milli;
-        int64_t amounts[AMOUNTS] = {0, left[CPU], left[MEMORY]};
-        int64_t change = change_of(self->worth, slot, left[CPU], self->gpus, share, &amounts[0]);
+        int64_t amounts[EXPECTED_FILL_AMOUNTS] = {0, left[CPU_ROW], left[MEMORY_ROW]};
+        int64_t change = change_of(self->worth, slot, left[CPU_ROW], self->gpus, share, &amounts[0]);
         change = clip(change, -MOST_CHANGE, MOST_CHANGE);
-        for (int r = 0; r < AMOUNTS; r++)
-            looseness += (uint64_t)clip(amounts[r] >> FILL_UNIT_BITS[r], 0, FILL_LARGEST[r]) << FILL_PLACE_BITS[r];
+        for (int r = 0; r < EXPECTED_FILL_AMOUNTS; r++)
+            looseness += packed(amounts[r], EXPECTED_FILL[r]);
         score = ((uint64_t)change << CHANGE_BITS) - looseness;
         if (self->several || self->ranked)
             score = ((uint64_t)change << (CHANGE_BITS - FEWER_BITS)) - (looseness >> FEWER_BITS)
                     - (first << FILL_FIRST_BITS);
     } else {
-        for (int r = 0; r < WANTED; r++)
-            looseness += (uint64_t)clip(left[r] >> UNIT_BITS[r], 0, LARGEST[r]) << PLACE_BITS[r];
+        for (int r = 0; r < TIGHTEST_AMOUNTS; r++)
+            looseness += packed(left[r], TIGHTEST[r]);
         score = -looseness - (first << FIRST_BITS);
     }
     return (int64_t)((uint64_t)AT(PREFERENCE, int64_t)[slot] + score);

@@ -21,6 +21,7 @@ from dovetail.core.cluster.shares import GpuFractions
 from dovetail.core.devices.choose import PERMILLE, choices
 from dovetail.core.model import CPU, WHOLE_GPU_MILLI
 from dovetail.core.placing import links
+from dovetail.core.placing.layout import MOST_GPUS, IdleArrays, KernelArrays, LearnedArrays
 from dovetail.core.placing.scores import Scores
 
 if TYPE_CHECKING:
@@ -32,10 +33,6 @@ except ImportError:
     BUILT = False
 else:
     BUILT = True
-
-
-_MOST_GPUS = 64
-"""As many of one node as it knows, where it is asked what they are worth."""
 
 
 class RowArrays(NamedTuple):
@@ -67,10 +64,11 @@ def over(
     replicas = parts is not None and (max(shape.gpus, shape.shared) > 1 and (nodes.divided or not shape.fraction))
     if not BUILT or shape.wants or shape.stand_ins is not None or replicas:
         return None
-    arrays = (
-        shape.need, shape.floor, nodes.free, own.suitable, own.preference, own.score, own.tops, own.stale, own.refused,
-        nodes.book_numbers, nodes.gpu_free_bits, nodes.layout_ids, nodes.gpu_parts, nodes.gpu_whole,
-        None if parts is None else parts.rows, opened, own.copies,
+    arrays = KernelArrays(
+        need=shape.need, floor=shape.floor, free=nodes.free, suitable=own.suitable, preference=own.preference,
+        score=own.score, tops=own.tops, stale=own.stale, refused=own.refused, books=nodes.book_numbers,
+        free_bits=nodes.gpu_free_bits, layout_ids=nodes.layout_ids, gpu_parts=nodes.gpu_parts,
+        gpu_whole=nodes.gpu_whole, parts=None if parts is None else parts.rows, opened=opened, copies=own.copies,
     )  # fmt: skip
     unknown = links.TOO_FAR if shape.needs_links else PERMILLE
     tables = tuple(_table(nodes, layout_id, shape) for layout_id in range(len(nodes.layouts))) if several else ()
@@ -80,13 +78,15 @@ def over(
     return _kernel.Kernel(arrays, tables, tallies, worth, unknown, several, ranked, shape.gpus, milli, memory)
 
 
-def worth(nodes: Nodes, learned: tuple[NDArray[np.int64], ...]) -> Worth | None:
-    """What was learned (the kind and the number of GPUs of each slot, then the arrays of `worth.Worth`), over what is
-    idle; None where there is no kernel, or a node has too many GPUs. It has to be made anew when there are more slots.
-    Raises ValueError for arrays that do not belong together."""
-    if not BUILT or len(nodes.gpu_parts) > _MOST_GPUS:
+def worth(nodes: Nodes, learned: LearnedArrays) -> Worth | None:
+    """What was learned, over what is idle; None where there is no kernel, or a node has too many GPUs. It has to be
+    made anew when there are more slots. Raises ValueError for arrays that do not belong together."""
+    if not BUILT or len(nodes.gpu_parts) > MOST_GPUS:
         return None
-    idle = nodes.free[nodes.resources[CPU]], nodes.gpu_free_bits, nodes.gpu_parts, nodes.gpu_whole
+    idle = IdleArrays(
+        idle_cpu=nodes.free[nodes.resources[CPU]], idle_bits=nodes.gpu_free_bits, idle_parts=nodes.gpu_parts,
+        whole_units=nodes.gpu_whole,
+    )  # fmt: skip
     return _kernel.Worth((*idle, *learned))
 
 

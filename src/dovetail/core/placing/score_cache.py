@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster, shares
 from dovetail.core.cluster.columns import ABSENT, Index, Mask
-from dovetail.core.cluster.nodes import BLOCK
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.placing import filters, kernel, links, scores
+from dovetail.core.placing.layout import BLOCK
 from dovetail.core.placing.scores import Scoring
 
 if TYPE_CHECKING:

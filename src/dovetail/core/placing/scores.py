@@ -26,17 +26,14 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.labels import tolerates
 from dovetail.core.model import Pod
+from dovetail.core.placing import layout
 
 if TYPE_CHECKING:
     from dovetail.core.placing._kernel import Worth
 
-INFEASIBLE = -(2**62)
+INFEASIBLE = layout.INFEASIBLE
 _PREFERENCE_BITS = 53
-_FIRST_BITS = 43
-# Resources pods, cpu, memory, gpu of the node table: coarse units, the largest value kept, and the place of one unit.
-_UNIT_BITS = np.array([[62], [4], [28], [0]], dtype=np.int64)
-_LARGEST = np.array([[0], [2**18 - 1], [2**18 - 1], [2**7 - 1]], dtype=np.int64)
-_PLACE_BITS = np.array([[0], [18], [0], [36]], dtype=np.int64)
+_UNIT_BITS, _LARGEST, _PLACE_BITS = np.array(layout.TIGHTEST, dtype=np.int64).T[:, :, None]
 Scores = NDArray[np.int64]
 
 
@@ -84,12 +81,12 @@ class Tightest:
         return ()
 
     def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
-        units = np.maximum(offer.left[:4] >> _UNIT_BITS, 0)
+        units = np.maximum(offer.left[: len(_UNIT_BITS)] >> _UNIT_BITS, 0)
         if offer.spare is not None:
-            units[3] += offer.spare
+            units[layout.GPU_ROW] += offer.spare
         looseness: Scores = np.add.reduce(np.minimum(units, _LARGEST) << _PLACE_BITS)
         first = offer.share if offer.close is None else PERMILLE - offer.close
-        return -looseness if first is None else -looseness - (first << _FIRST_BITS)
+        return -looseness if first is None else -looseness - (first << layout.FIRST_BITS)
 
     def best(self, score: Scores, first: int, pod: Pod) -> int:
         return first

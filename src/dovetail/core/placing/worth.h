@@ -5,19 +5,9 @@
 #include <limits.h>
 #include <stdint.h>
 #include <string.h>
+#include "layout.h"
 
-// The table of worth.py: levels of a GPU, units of cores, and four numbers for each pair.
-#define WHOLE_GPU_MILLI 1000
-#define STEP_MILLI 10
-#define LEVELS (WHOLE_GPU_MILLI / STEP_MILLI + 1)
-#define UNITS 270
-#define UNIT_MILLI 500
-#define OF_KIND (LEVELS * (UNITS + 1) * 4)
-#define MOST_SIZES 128
-#define MOST_GPUS 64
-#define MOST_BUSY 16
-#define PART_BITS 10
-#define MOST_CHANGE (1 << 24)
+#define OF_KIND (LEVELS * (UNITS + 1) * CELLS)
 
 // Borrow the memory of an array. Where its items have another size nothing is borrowed: `view->obj` is NULL.
 static int borrow(PyObject *array, Py_buffer *view, Py_ssize_t item_bytes, int writable) {
@@ -45,12 +35,6 @@ static int64_t floor_divide(int64_t a, int64_t b) {
 static int64_t clip(int64_t value, int64_t least, int64_t most) {
     return value < least ? least : value > most ? most : value;
 }
-
-// What was learned, and what it is learned of. The arrays live as long as it does.
-enum {
-    IDLE_CPU, IDLE_BITS, IDLE_PARTS, WHOLE_UNITS, KINDS, NODE_GPUS, TABLE, PRICES, SIZES, SIZE_OF,
-    CLASS_CPU, CLASS_GPUS, CHANCES, WORTH_ARRAYS
-};
 
 // What a node was found to be worth: the same nodes are asked about for one shape after another, and many are alike.
 #define MOST_NOTED 4096
@@ -80,7 +64,7 @@ static Py_ssize_t told(const Worth *self, int array) {
 
 // Whether every array reaches as far as it will be read: nothing below looks.
 static int worth_reaches(const Worth *self) {
-    int sound = self->size > 0 && self->kinds >= 0 && self->gpus_told <= MOST_GPUS && self->sizes <= MOST_SIZES;
+    int sound = self->size > 0 && self->kinds >= 0 && self->gpus_told <= MOST_GPUS && self->sizes <= MOST_CLASSES;
     for (int i = IDLE_CPU; i <= NODE_GPUS; i++)
         sound &= i == IDLE_PARTS ? told(self, i) == self->gpus_told * self->size : told(self, i) == self->size;
     sound &= told(self, TABLE) == (self->kinds + 1) * OF_KIND;
@@ -105,7 +89,7 @@ static void worth_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-// Worth(arrays): all of eight bytes, in the order above.
+// Worth(arrays): all of eight bytes, the `IdleArrays` and then the `LearnedArrays` of layout.py.
 static PyObject *new_worth(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
     PyObject *arrays;
     if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &arrays))
@@ -141,7 +125,7 @@ fail:
 
 // Worth.of: what a node of a kind is worth with so many cores and so much of each of its GPUs, the emptiest first.
 static int64_t worked_out(const Worth *self, int64_t kind, int64_t gpus, int64_t cores, const int64_t *rooms) {
-    int64_t counts[MOST_SIZES], total = 0;
+    int64_t counts[MOST_CLASSES], total = 0;
     cores = cores < 0 ? 0 : cores;
     for (Py_ssize_t s = 0; s < self->sizes; s++) {
         counts[s] = 0;
@@ -166,9 +150,9 @@ static int64_t worked_out(const Worth *self, int64_t kind, int64_t gpus, int64_t
             break;
         int64_t reached = cores < (UNITS - 1) * UNIT_MILLI ? cores : (UNITS - 1) * UNIT_MILLI;
         int64_t units = reached / UNIT_MILLI, rest = reached - units * UNIT_MILLI;
-        const int64_t *at = OF(TABLE) + ((kind * LEVELS + level) * (UNITS + 1) + units) * 4;
-        total += at[0] + floor_divide(at[1] * rest, UNIT_MILLI);
-        cores -= at[2] + floor_divide(at[3] * rest, UNIT_MILLI);
+        const int64_t *at = OF(TABLE) + ((kind * LEVELS + level) * (UNITS + 1) + units) * CELLS;
+        total += at[USE] + floor_divide(at[FURTHER_USE] * rest, UNIT_MILLI);
+        cores -= at[CORES] + floor_divide(at[FURTHER_CORES] * rest, UNIT_MILLI);
         cores = cores < 0 ? 0 : cores;
     }
     return total;

@@ -44,26 +44,33 @@ from dovetail.core.cluster.columns import Index, Mask
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Request
 from dovetail.core.placing import filters, kernel
+from dovetail.core.placing.layout import (
+    CELLS,
+    CORES,
+    FURTHER_CORES,
+    FURTHER_USE,
+    LEVELS,
+    MOST_BUSY,
+    MOST_CLASSES,
+    PART_BITS,
+    STEP_MILLI,
+    UNIT_MILLI,
+    UNITS,
+    USE,
+    LearnedArrays,
+)
 
 Ints = NDArray[np.int64]
 SCALE = 256
-STEP_MILLI = 10
-UNIT_MILLI = 500
-MOST_CLASSES = 128
 MOST_KINDS = 16
 """Tables are made for so many kinds of nodes, those with the most GPUs; all others are taken for the first of them."""
-_LEVELS = WHOLE_GPU_MILLI // STEP_MILLI + 1
-_UNITS = 270
-"""More cores than these units are not used by pods of one GPU."""
 _PER_PLACE = 20
-_PART_BITS = 10
 _TIMES_FULL = 10
 _CPU_ONLY_PERCENT = 10
 _SEVERAL_GPUS_PERCENT = 50
 REPRICE_PERMILLE = 60
 """Of what a pod of the class asks for."""
 _CHANCE_BITS = 30
-_MOST_BUSY = 16
 _LOOK_AHEAD = 8
 """Places are kept for pods that come while one of so many that are there ends."""
 
@@ -109,7 +116,7 @@ class Worth:
         stop = max((asked << _PER_PLACE) // (_TIMES_FULL * WHOLE_GPU_MILLI * seen), 1)
         single = [one for one in classes if one.gpus <= 1]
         rates = [_rate(one, rooms, cpu_milli, gpus, seen) for one in single]
-        table = np.zeros((self.kinds + 1, _LEVELS, _UNITS + 1, 4), dtype=np.int64)
+        table = np.zeros((self.kinds + 1, LEVELS, UNITS + 1, CELLS), dtype=np.int64)
         members = [np.frombuffer(key, dtype=np.uint8) for key in list(self._kinds)[: self.kinds]]
         of_kind = [np.unpackbits(bits)[: len(self._selections)].tolist() for bits in members]
         for kind, may in enumerate(of_kind):
@@ -119,10 +126,10 @@ class Worth:
                 if may[one.selection]
             ]
             use, cores = expected_use(arriving, stop)
-            for at, amounts in ((0, use), (2, cores)):
+            for at, further_at, amounts in ((USE, FURTHER_USE, use), (CORES, FURTHER_CORES, cores)):
                 table[kind, :, :-1, at] = amounts
-                table[kind, :, :-2, at + 1] = amounts[:, 1:] - amounts[:, :-1]
-        self._table = table.reshape(-1, 4)
+                table[kind, :, :-2, further_at] = amounts[:, 1:] - amounts[:, :-1]
+        self._table = table.reshape(-1, CELLS)
         self._priced = _priced(classes)
         self._may = np.zeros((len(self._priced), self.kinds + 1), dtype=np.int64)
         for i, one in enumerate(self._priced):
@@ -143,10 +150,13 @@ class Worth:
         self.reprice(places.tolist(), idle, at_once=True)
         self._chances = _chances(self._priced, self._ended, self._present)
 
-    @property
-    def arrays(self) -> tuple[Ints, ...]:
-        """All that `of` reads: the table, and the prices with what they are of."""
-        return self._table, self._prices, self._sizes, self._size_of, self._cpu_milli, self._gpus, self._chances
+    def learned(self, kinds: Ints, gpus: Ints) -> LearnedArrays:
+        """All that `of` reads, for the kernel: the kind and number of GPUs of each slot, the table, and the prices with
+        what they are of."""
+        return LearnedArrays(
+            kinds=kinds, node_gpus=gpus, table=self._table, prices=self._prices, sizes=self._sizes,
+            size_of=self._size_of, class_cpu=self._cpu_milli, class_gpus=self._gpus, chances=self._chances,
+        )  # fmt: skip
 
     def _class(self, nodes: Nodes, slots: Ints, allowed: Mask, request: Request, count: int) -> _Class | None:
         """None where nobody could say which part of a GPU it is."""
@@ -199,16 +209,16 @@ class Worth:
     def _wanted(self, i: int, places: int, idle_milli: int) -> int:
         """The chance that the last of so many places is wanted, in 1/2^_CHANCE_BITS."""
         one, demand = self._priced[i], self._demand[i]
-        wanted = (demand * idle_milli << _PART_BITS) // self._asked
+        wanted = (demand * idle_milli << PART_BITS) // self._asked
         chance = 0
         if one.gpus > 1:
             arrivals, ends = demand * self._present, self._ended
             if ends:
                 chance = _power((arrivals << _CHANCE_BITS) // max(arrivals + ends, 1), places)
         elif self._ended:
-            wanted += (demand * self._present << _PART_BITS) // (self._ended * _LOOK_AHEAD)
-        part = min(wanted // places, 1 << _PART_BITS)
-        square = part * part << _CHANCE_BITS - 2 * _PART_BITS
+            wanted += (demand * self._present << PART_BITS) // (self._ended * _LOOK_AHEAD)
+        part = min(wanted // places, 1 << PART_BITS)
+        square = part * part << _CHANCE_BITS - 2 * PART_BITS
         return max(chance, square * _SEVERAL_GPUS_PERCENT // 100 if one.gpus > 1 else square)
 
     def _idle(self, rooms: Ints) -> Ints:
@@ -240,7 +250,7 @@ class Worth:
         """The chance that one further pod of each priced class can be taken in time, by class and node."""
         begun = idle % self._gpus
         busy = np.where(idle - begun + self._gpus <= gpus, self._gpus - begun, 0)
-        return np.take_along_axis(self._chances, np.minimum(busy, _MOST_BUSY), axis=1)
+        return np.take_along_axis(self._chances, np.minimum(busy, MOST_BUSY), axis=1)
 
     def of(self, kinds: Ints, gpus: Ints, cpu_milli: Ints, rooms: Ints) -> Ints:
         """The worth of nodes of these kinds, with so many GPUs, and so much idle: `rooms[node]` is what is left of each
@@ -250,16 +260,16 @@ class Worth:
         if len(self._prices):
             idle, prices = self._idle(rooms), self._prices[:, kinds]
             total += (self._places(idle, cores) * prices).sum(axis=0)
-            total += (self._coming(idle, gpus) * prices >> _PART_BITS).sum(axis=0)
+            total += (self._coming(idle, gpus) * prices >> PART_BITS).sum(axis=0)
         levels = rooms.T // STEP_MILLI
-        starts = (levels + kinds * _LEVELS) * (_UNITS + 1)
+        starts = (levels + kinds * LEVELS) * (UNITS + 1)
         for i in range(int(levels.any(axis=1).sum())):
-            reached = np.minimum(cores, (_UNITS - 1) * UNIT_MILLI)
+            reached = np.minimum(cores, (UNITS - 1) * UNIT_MILLI)
             units = reached // UNIT_MILLI
-            use, further_use, taken, further_taken = self._table.take(starts[i] + units, axis=0).T
+            cells = self._table.take(starts[i] + units, axis=0).T
             rest = reached - units * UNIT_MILLI
-            total += use + further_use * rest // UNIT_MILLI
-            cores = np.maximum(cores - taken - further_taken * rest // UNIT_MILLI, 0)
+            total += cells[USE] + cells[FURTHER_USE] * rest // UNIT_MILLI
+            cores = np.maximum(cores - cells[CORES] - cells[FURTHER_CORES] * rest // UNIT_MILLI, 0)
         return total
 
 
@@ -302,9 +312,9 @@ def _power(chance: int, times: int) -> int:
 
 def _chances(priced: Sequence[_Class], ended: int, present: int) -> Ints:
     """By class and GPUs that are busy yet, in 1/1024. Nobody waits for a single GPU, and 0 are no further place."""
-    chances = np.zeros((len(priced), _MOST_BUSY + 1), dtype=np.int64)
+    chances = np.zeros((len(priced), MOST_BUSY + 1), dtype=np.int64)
     for of_class, one in zip(chances, priced, strict=True):
-        chance, most = 1 << _PART_BITS, min(one.gpus, _MOST_BUSY) if one.gpus > 1 else 0
+        chance, most = 1 << PART_BITS, min(one.gpus, MOST_BUSY) if one.gpus > 1 else 0
         for busy in range(1, most + 1):
             chance = chance * busy * ended // max(busy * ended + one.count * present, 1)
             of_class[busy] = chance
@@ -320,12 +330,12 @@ def expected_use(arriving: Sequence[Arriving], stop: int) -> tuple[Ints, Ints]:
             if not one.cpu_milli:
                 continue
             units = max(units, 1)
-        if units >= _UNITS:
+        if units >= UNITS:
             continue
         sums = steps.setdefault((-(-one.milli // STEP_MILLI), units), [0, 0, 0])
         for i, weight in enumerate((1, one.milli * SCALE, one.cpu_milli)):
             sums[i] += one.rate * weight
-    fitting = np.zeros((3, _LEVELS, _UNITS), dtype=np.int64)
+    fitting = np.zeros((3, LEVELS, UNITS), dtype=np.int64)
     for (level, units), sums in steps.items():
         fitting[:, level, units] = sums
     fitting = fitting.cumsum(axis=1).cumsum(axis=2)
@@ -343,19 +353,19 @@ def filled(fitting: Ints, level_of: Ints, units_of: Ints, rates: Ints) -> Ints:
 
     Each value depends on those with less left of one or of both, so all with the same sum of both are worked out at
     once, a diagonal after the other."""
-    levels, units = np.divmod(np.arange(_LEVELS * _UNITS), _UNITS)
-    diagonals = np.zeros((_LEVELS + _UNITS - 1, 3, _LEVELS), dtype=np.int64)
+    levels, units = np.divmod(np.arange(LEVELS * UNITS), UNITS)
+    diagonals = np.zeros((LEVELS + UNITS - 1, 3, LEVELS), dtype=np.int64)
     diagonals[:, 0] = 2**62  # Where there is no such place nothing is expected.
     diagonals[levels + units, :, levels] = fitting[:, levels, units].T
     back = level_of + units_of
     before = int(back.max(initial=0))
-    known = np.zeros((before + len(diagonals), 2, 2 * _LEVELS - 1), dtype=np.int64)
-    shifted = sliding_window_view(known, _LEVELS, axis=2)
+    known = np.zeros((before + len(diagonals), 2, 2 * LEVELS - 1), dtype=np.int64)
+    shifted = sliding_window_view(known, LEVELS, axis=2)
     for i, (weights, *sums) in enumerate(diagonals):
-        further = rates @ shifted[before + i - back, :, _LEVELS - 1 - level_of].reshape(-1, 2 * _LEVELS)
-        known[before + i, :, _LEVELS:] = ((sums + further.reshape(2, _LEVELS)) // weights)[:, 1:]
-    found: Ints = known[before + levels + units, :, _LEVELS - 1 + levels].T
-    return found.reshape(2, _LEVELS, _UNITS)
+        further = rates @ shifted[before + i - back, :, LEVELS - 1 - level_of].reshape(-1, 2 * LEVELS)
+        known[before + i, :, LEVELS:] = ((sums + further.reshape(2, LEVELS)) // weights)[:, 1:]
+    found: Ints = known[before + levels + units, :, LEVELS - 1 + levels].T
+    return found.reshape(2, LEVELS, UNITS)
 
 
 def divisible(nodes: Nodes, index: Index) -> Mask:
