@@ -47,7 +47,7 @@ GIB = 2**30
     ],
 )  # fmt: skip
 def test_amounts(spec: str, expected: dict[str, int]) -> None:
-    resources, problems, _ = effective(pod(f"spec: {spec}"))
+    resources, problems, *_ = effective(pod(f"spec: {spec}"))
     assert (dict(resources), problems) == (expected, ())
     assert [name for name, _ in resources] == sorted(expected)
 
@@ -67,7 +67,7 @@ def test_amounts(spec: str, expected: dict[str, int]) -> None:
     ],
 )  # fmt: skip
 def test_a_bad_quantity_is_a_problem_and_counts_as_absent(resources: str, field: str, value: str, rule: str) -> None:
-    amounts, problems, _ = effective(pod(f"spec: {{containers: [{{name: ok}}, {{resources: {resources}}}]}}"))
+    amounts, problems, *_ = effective(pod(f"spec: {{containers: [{{name: ok}}, {{resources: {resources}}}]}}"))
     problem = problems[0]
     assert (problem.field, problem.value) == (f"spec.containers[1].resources.{field}", value)
     assert rule in problem.rule

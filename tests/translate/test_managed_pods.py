@@ -8,14 +8,14 @@ from yaml_objects import pod
 
 from dovetail.core.devices.kubelet.pods import Asked, ManagedContainer, ManagedKind, ManagedPod, Qos
 from dovetail.kube.translate import pods
-from dovetail.kube.translate.managed import managed_of
+from dovetail.kube.translate.requests import effective
 
 GIB = 2**30
 DEVICE = "resources: {limits: {nvidia.com/gpu: 1}}"
 
 
 def spec(text: str) -> ManagedPod | None:
-    return managed_of(pod(f"spec: {text}"))
+    return effective(pod(f"spec: {text}")).managed
 
 
 def test_containers_come_in_the_order_of_the_kubelet_with_their_own_amounts() -> None:
@@ -76,6 +76,6 @@ def test_it_is_part_of_the_request_and_pods_of_one_template_share_it() -> None:
     text = f"spec: {{containers: [{{{DEVICE}}}]}}"
     one, two = (pods.pod(pod(text, uid=uid)).request for uid in "ab")
     assert one.managed is two.managed
-    assert one.managed == managed_of(pod(text))
+    assert one.managed == effective(pod(text)).managed
     affinity = "affinity: {nodeAffinity: {}}"
     assert pods.pod(pod(f"spec: {{containers: [{{{DEVICE}}}], {affinity}}}")).request.managed == one.managed

@@ -9,6 +9,7 @@ from yaml_objects import pod, wire
 from dovetail.core.model import Gang
 from dovetail.kube.gangs import declared as gangs
 from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, DIALECTS, NATIVE, VOLCANO, Dialect, membership
+from dovetail.kube.gangs.owners import owned_by
 from dovetail.kube.translate.annotations import NOTHING, Wishes, wishes_of
 
 META = "metadata: {name: g, namespace: ml, creationTimestamp: '2026-01-01T00:00:00Z'}"
@@ -101,7 +102,7 @@ def test_a_pod_group_that_cannot_be_honoured(dialect: Dialect[Any], spec: str, f
 )  # fmt: skip
 def test_how_a_pod_names_its_group(text: str, expected: tuple[str, str]) -> None:
     obj = pod(text, namespace="ml")
-    found = membership(obj, wishes_of(obj.metadata))
+    found = membership(obj, wishes_of(obj.metadata), owned_by(obj))
     assert found is not None
     assert (found.id, found.part) == expected
 

@@ -16,7 +16,7 @@ Not known here: pod.spec.workloadRef (1.35), disruptionMode, minResources, timeo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -29,7 +29,6 @@ from dovetail.kube.api.resources import (
     Resource,
 )
 from dovetail.kube.gangs.declared import NAMED, Declared, DeclaredPart, Membership, divided
-from dovetail.kube.gangs.owners import owned_by
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
 from dovetail.kube.objects.groups import (
     CompositePodGroup,
@@ -62,24 +61,34 @@ class Dialect(Struct, Generic[G], frozen=True):
     resources: tuple[Resource, ...]
     kind: type[G]
     declare: Callable[[G], Declared]
-    name_in: Callable[[Pod], str] = lambda _: ""
-    part_in: Callable[[Pod], str] = lambda _: ""
+    named_in: Literal["labels", "annotations"] = "labels"
+    named_by: tuple[str, ...] = ()
+    """The first of these keys that a pod has names its group."""
+    part_by: str = ""
+    """The annotation that names the pod's part in its group."""
 
     def id_of(self, namespace: str, name: str) -> str:
         return f"{self.id_prefix}/{namespace}/{name}"
 
 
-def membership(pod: Pod, wishes: Wishes) -> Membership | None:
-    """What the pod belongs to; None where it is on its own."""
-    namespace = pod.metadata.namespace
-    for dialect in DIALECTS:
-        name = dialect.name_in(pod)
-        if name:
-            name = bounded_name(name)
-            return Membership(dialect.id_of(namespace, name), namespace, name, bounded_name(dialect.part_in(pod)))
+def membership(pod: Pod, wishes: Wishes, owned: Membership | None) -> Membership | None:
+    """What the pod belongs to; None where it is on its own. `owned` is what it belongs to by its owner, as `owned_by`
+    returns it."""
+    meta, group = pod.metadata, pod.spec.scheduling_group
+    dialect: Dialect[Any] = NATIVE
+    name = group.pod_group_name if group is not None else ""
+    if not name:
+        for dialect in _NAMED_BY_KEYS:
+            values = meta.labels if dialect.named_in == "labels" else meta.annotations
+            name = next((values[key] for key in dialect.named_by if key in values), "")
+            if name:
+                break
+    if name:
+        name, part = bounded_name(name), bounded_name(meta.annotations.get(dialect.part_by, ""))
+        return Membership(dialect.id_of(meta.namespace, name), meta.namespace, name, part)
     if wishes.gang:
-        return Membership(f"{NAMED}/{namespace}/{wishes.gang}", namespace, wishes.gang)
-    return owned_by(pod)
+        return Membership(f"{NAMED}/{meta.namespace}/{wishes.gang}", meta.namespace, wishes.gang)
+    return owned
 
 
 def _gang(dialect: Dialect[Any], meta: ObjectMeta, **fields: Any) -> Gang:
@@ -176,30 +185,15 @@ def _tiers(wire: NetworkTopology | None) -> tuple[tuple[str, ...], tuple[str, ..
     return (), (), Problem("spec.networkTopology.highestTierName", wire.highest_tier_name, rule)
 
 
-def _native_name(pod: Pod) -> str:
-    return pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else ""
-
-
-def _coscheduling_name(pod: Pod) -> str:
-    labels = pod.metadata.labels
-    return next((labels[key] for key in _COSCHEDULING_LABELS if key in labels), "")
-
-
-def _volcano_name(pod: Pod) -> str:
-    annotations = pod.metadata.annotations
-    return next((annotations[key] for key in _VOLCANO_ANNOTATIONS if key in annotations), "")
-
-
-def _volcano_task(pod: Pod) -> str:
-    return pod.metadata.annotations.get(_VOLCANO_TASK, "")
-
-
-NATIVE = Dialect("podgroup.scheduling.k8s.io", POD_GROUPS, PodGroup, _native, _native_name)
+NATIVE = Dialect("podgroup.scheduling.k8s.io", POD_GROUPS, PodGroup, _native)
 COMPOSITE = Dialect("compositepodgroup.scheduling.k8s.io", COMPOSITE_POD_GROUPS, CompositePodGroup, _composite)
 COSCHEDULING = Dialect(
-    "podgroup.scheduling.x-k8s.io", (COSCHEDULING_POD_GROUPS,), CoschedulingPodGroup, _coscheduling, _coscheduling_name
-)
+    "podgroup.scheduling.x-k8s.io", (COSCHEDULING_POD_GROUPS,), CoschedulingPodGroup, _coscheduling,
+    "labels", _COSCHEDULING_LABELS,
+)  # fmt: skip
 VOLCANO = Dialect(
-    "podgroup.scheduling.volcano.sh", (VOLCANO_POD_GROUPS,), VolcanoPodGroup, _volcano, _volcano_name, _volcano_task
-)
+    "podgroup.scheduling.volcano.sh", (VOLCANO_POD_GROUPS,), VolcanoPodGroup, _volcano,
+    "annotations", _VOLCANO_ANNOTATIONS, _VOLCANO_TASK,
+)  # fmt: skip
 DIALECTS: tuple[Dialect[Any], ...] = (NATIVE, COMPOSITE, COSCHEDULING, VOLCANO)
+_NAMED_BY_KEYS = tuple(dialect for dialect in DIALECTS if dialect.named_by)

@@ -88,11 +88,7 @@ def sizes_of(obj: PodObject) -> Sizes:
         pair
         for container in (*obj.spec.init_containers, *obj.spec.containers)
         for pair in (container.resources.limits or {}).items()
-        if _is_gpu(pair[0])
+        if pair[0] in (GPU, SHARED_GPU) or pair[0].startswith(RESOURCE_PREFIX)
     ]
     sizes = frozenset((name, str(amount)) for name, amount in found[:_MOST])
     return _shared(sizes)
-
-
-def _is_gpu(resource: str) -> bool:
-    return resource in (GPU, SHARED_GPU) or resource.startswith(RESOURCE_PREFIX)

@@ -26,10 +26,6 @@ class GivenDevices(Struct, frozen=True):
     gpus: tuple[int, ...] | None = None
     instances: tuple[Instance, ...] = ()
 
-    @staticmethod
-    def of(pod: Pod) -> GivenDevices:
-        return GivenDevices(pod.devices, pod.instances)
-
 
 def _nobody(node: str) -> None:
     """Nobody listens."""

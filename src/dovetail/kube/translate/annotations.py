@@ -91,11 +91,6 @@ class Wishes(Struct, frozen=True):
     movable: bool | None = None
     problems: tuple[Problem, ...] = ()
 
-    @property
-    def of_gpus(self) -> bool:
-        """Whether it says what each GPU must have."""
-        return bool(self.gpu_memory_mib or self.gpu_milli or self.isolation)
-
 
 class _BadValue(ValueError):
     """The value breaks the rule of its key; the argument is the nearest valid value, where it can be worked out."""
@@ -224,14 +219,11 @@ _Items = tuple[tuple[str, str], ...]
 
 def wishes_of(meta: ObjectMeta) -> Wishes:
     """What the object asks for. It never fails: `problems` says what is wrong."""
-    labels, annotations = _ours(meta.labels), _ours(meta.annotations)
+    labels = tuple([item for item in meta.labels.items() if item[0].startswith(PREFIX)])
+    annotations = tuple([item for item in meta.annotations.items() if item[0].startswith(PREFIX)])
     if not labels and not annotations:
         return NOTHING
     return _remembered(labels, annotations)
-
-
-def _ours(values: dict[str, str]) -> _Items:
-    return tuple([item for item in values.items() if item[0].startswith(PREFIX)])
 
 
 NOTHING = Wishes()

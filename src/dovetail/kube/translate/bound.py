@@ -28,9 +28,8 @@ from dovetail.kube.nodes import instances
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate.annotations import BOUND, Wishes, indices_of
-from dovetail.kube.translate.limits import bounded
 from dovetail.kube.translate.problems import shown
-from dovetail.kube.translate.requests import effective
+from dovetail.kube.translate.requests import Resources
 
 _VERSION = 1
 _LONGEST = 4096
@@ -99,18 +98,6 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Bound).decode
 
 
-def of_decision(pod: Pod, queue: str, gang: Gang | None, devices: str) -> Bound:
-    """What is in force for a pod of this gang, as it is told, that is to be bound for this queue with these devices."""
-    request, work = pod.request, pod.work
-    least, priority = (gang.min_count, gang.priority) if gang is not None else (0, None)
-    return Bound(
-        _VERSION, pod.uid, queue, pod.user, work.preemptible, pod.gang, least, priority,
-        pod.owner.rpartition("/")[2], devices,
-        request.gpu_milli, request.gpu_memory_mib, request.isolation, request.nvlink_required, work.max_runtime_ms,
-        work.checkpoint_interval_ms, work.startup_ms, work.movable,
-    )  # fmt: skip
-
-
 def text_of(bound: Bound) -> str:
     """As the annotation has it."""
     return _encode(bound).decode()
@@ -135,11 +122,19 @@ class BoundRecords:
         self.changed: set[str] = set()
         self._kept: dict[str, Kept] = {}
 
-    def decide(self, bound: Bound, node: str) -> str:
-        """The pod is to be bound to the node: its record is in force from now on. Returns the text to be written."""
-        text = text_of(bound)
-        self._kept[bound.uid] = Kept(bound, text, node)
-        return text
+    def decide(self, pod: Pod, queue: str, gang: Gang | None, devices: str, node: str) -> Kept:
+        """The record of a pod of this gang that is to be bound to the node for this queue, with these devices. It is in
+        force from now on."""
+        request, work = pod.request, pod.work
+        least, priority = (gang.min_count, gang.priority) if gang is not None else (0, None)
+        bound = Bound(
+            _VERSION, pod.uid, queue, pod.user, work.preemptible, pod.gang, least, priority,
+            pod.owner.rpartition("/")[2], devices,
+            request.gpu_milli, request.gpu_memory_mib, request.isolation, request.nvlink_required, work.max_runtime_ms,
+            work.checkpoint_interval_ms, work.startup_ms, work.movable,
+        )  # fmt: skip
+        kept = self._kept[pod.uid] = Kept(bound, text_of(bound), node)
+        return kept
 
     def drop(self, uid: str) -> None:
         """The pod is gone, or not bound after all."""
@@ -189,26 +184,28 @@ def read(obj: PodObject) -> Kept:
     return Kept(NOT_RECORDED, text, obj.spec.node_name, problem)
 
 
-def devices_of(
-    obj: PodObject, bound: Bound | None
-) -> tuple[tuple[int, ...] | None, tuple[Instance, ...], tuple[LayoutFinding, ...]]:
-    """The GPUs and MIG instances that were written down for a bound pod, and why what stands there is not used."""
-    text = bound.devices if bound is not None else ""
-    if not text or not obj.spec.node_name:
-        return None, (), ()
-    read = bounded(obj)
-    amounts = dict(effective(read.pod).resources)
-    devices, asked = indices_of(text), amounts.get(GPU) or amounts.get(SHARED_GPU, 0)
-    if devices is not None and len(devices) == asked:
-        return devices, (), ()
-    slices = instances.written(text) or ()
-    if slices and len(slices) == sum(amount for name, amount in amounts.items() if name.startswith(RESOURCE_PREFIX)):
-        return None, slices, ()
+def devices_of(text: str, resources: Resources) -> tuple[tuple[int, ...] | None, tuple[Instance, ...]]:
+    """The GPUs (None: it names none that can be used) and MIG instances that a record names, for a pod on a node that
+    asks for these resources."""
+    amounts, devices = dict(resources), indices_of(text)
+    if devices is not None and len(devices) == (amounts.get(GPU) or amounts.get(SHARED_GPU, 0)):
+        return devices, ()
+    return None, instances.written(text) or ()
+
+
+def unused_devices(pod: Pod, bound: Bound) -> tuple[LayoutFinding, ...]:
+    """Why the devices in the record of a pod that is on a node do not count; nothing where they do."""
+    if not bound.devices or not pod.node or pod.devices is not None:
+        return ()
+    amounts = dict(pod.request.resources)
+    slices = sum(amount for name, amount in amounts.items() if name.startswith(RESOURCE_PREFIX))
+    if pod.instances and len(pod.instances) == slices:
+        return ()
     rule = "the pod asks for no GPUs: not used"
-    if asked:
+    if asked := amounts.get(GPU) or amounts.get(SHARED_GPU, 0):
         rule = f"must name {asked} different GPUs by their indices, as in 0,1: not used"
-    problem = Problem(f"metadata.annotations[{BOUND}].devices", shown(text), rule)
-    return None, slices, (LayoutFinding("Pod", f"{obj.metadata.namespace}/{obj.metadata.name}", problem),)
+    problem = Problem(f"metadata.annotations[{BOUND}].devices", shown(bound.devices), rule)
+    return (LayoutFinding("Pod", pod.key, problem),)
 
 
 def _problem(text: str, rule: str) -> Problem:

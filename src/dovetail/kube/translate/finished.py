@@ -50,13 +50,12 @@ class Finished:
                 told.append(rejected)
                 yield rejected
 
-    def missed(self, changes: Iterable[AnyChange[Pod]]) -> list[Pod]:
-        """The pods that ran while nobody followed, in the order in which they ended."""
+    def missed(self, over: Iterable[AnyChange[Pod]]) -> list[Pod]:
+        """Of these finished pods those that ran while they were not followed, in the order in which they ended."""
         found = [
             (pods.ended_ms(change.object), change.object)
-            for change in changes
+            for change in over
             if change.kind == "added"
-            and pods.is_finished(change.object)
             and change.object.spec.scheduler_name == self._scheduler_name
             and pods.bound_ms(change.object)
         ]

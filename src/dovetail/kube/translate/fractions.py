@@ -22,10 +22,14 @@ from dovetail.core.devices.gpu_sharing import STRONG
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.model import GPU, SHARED_GPU, Problem, Request
+from dovetail.kube.objects.base import Quantity
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, PREFIX, Wishes
 from dovetail.kube.translate.problems import shown
-from dovetail.kube.translate.requests import Resources
+
+_Items = tuple[tuple[str, Quantity], ...]
+Misspelt = tuple[str, str, str]
+"""Path, name and amount of a resource."""
 
 
 def with_share(request: Request, wishes: Wishes) -> Request:
@@ -48,7 +52,7 @@ def _with_share(request: Request, wishes: Wishes) -> Request:
 _remembered = Remembered[Request](4096, _with_share)
 
 
-def share_problems(pod: Pod, resources: Resources, wishes: Wishes) -> Iterable[Problem]:
+def share_problems(pod: Pod, resources: tuple[tuple[str, int], ...], wishes: Wishes) -> Iterable[Problem]:
     """What is wrong with the wishes for GPUs of a pod that asks for these amounts."""
     asked = tuple(name for name, _ in resources)
     for key in (MEMORY, FRACTION, ISOLATION):
@@ -93,21 +97,19 @@ def _too_small(name: str, read: names.Name, memory_mib: int) -> str:
     return f"{name} has {most} MiB: ask for {larger.resource if larger is not None else GPU}"
 
 
-def name_problems(pod: Pod) -> Iterable[Problem]:
-    """Resources that are meant to be MIG slices and are not spelt as device plugins spell them."""
-    for kind, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
-        for i, container in enumerate(containers):
-            limits, requests = container.resources.limits, container.resources.requests
-            for place, name, rule in _misspelt(tuple(limits), tuple(requests)):
-                amount = (limits if place == "limits" else requests)[name]
-                yield Problem(f"spec.{kind}[{i}].resources.{place}[{name}]", str(amount), rule)
+def misspelt(path: str, limits: _Items, requests: _Items) -> Iterable[Misspelt]:
+    """Resources that are meant to be MIG slices and are not spelt as device plugins spell them. `path` is that of the
+    container's resources. A name that is in both is returned once."""
+    limited = {name for name, _ in limits}
+    for place, name, amount in (
+        *[("limits", name, amount) for name, amount in limits],
+        *[("requests", name, amount) for name, amount in requests if name not in limited],
+    ):
+        if names.is_like(name) and names.read(name) is None:
+            yield f"{path}.{place}[{name}]", name, str(amount)
 
 
 @remembered(4096)
-def _misspelt(limits: tuple[str, ...], requests: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
-    """(place, name, rule) of each; what is in both is told once."""
-    only_requested = [("requests", name) for name in requests if name not in limits]
-    named = [("limits", name) for name in limits] + only_requested
-    return tuple(
-        (place, name, names.fault(name)) for place, name in named if names.read(name) is None and names.is_like(name)
-    )
+def name_problems(found: tuple[Misspelt, ...]) -> tuple[Problem, ...]:
+    """With the nearest valid name of each."""
+    return tuple(Problem(field, amount, names.fault(name)) for field, name, amount in found)

@@ -17,12 +17,14 @@ from dovetail.core.model import Pod, Problem, Work
 from dovetail.kube.gangs import declared as gangs
 from dovetail.kube.gangs.declared import Declared, Membership
 from dovetail.kube.gangs.dialects import membership
+from dovetail.kube.gangs.owners import owned_by
 from dovetail.kube.nodes.given import GivenDevices
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods
-from dovetail.kube.translate.annotations import NOTHING, Wishes, wishes_of
-from dovetail.kube.translate.bound import NOT_RECORDED, Bound, Kept, devices_of
+from dovetail.kube.translate.annotations import NOTHING, Wishes
+from dovetail.kube.translate.bound import NOT_RECORDED, Bound, Kept, unused_devices
+from dovetail.kube.translate.pods import MetadataRecord, metadata_of
 from dovetail.kube.translate.work import with_declared
 
 
@@ -36,9 +38,9 @@ class KnownPod(Struct):
     work: Work
     wishes: Wishes
     member: Membership | None
-    written: GivenDevices
     findings: tuple[LayoutFinding, ...]
     bound: Bound | None
+    written: GivenDevices
     late: PodObject | None = None
 
     def add(self, declared: Declared | None) -> bool:
@@ -89,19 +91,28 @@ def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known
     """What a pod of this scheduler or another one tells by itself, or what its record `kept` says of it. `old` is what
     was known of it before."""
     bound = kept.bound if kept is not None else None
-    before = old if bound is not None and old is not None and old.bound is bound else None
-    said = wishes_of(obj.metadata) if obj.spec.scheduler_name == scheduler_name and before is None else None
-    pod = pods.pod(obj, scheduler_name, bound, said)
-    findings = devices_of(obj, bound)[2] if pod.devices is None else ()
-    if kept is not None and kept.problem is not None:
-        findings += (LayoutFinding("Pod", pod.key, kept.problem),)
-    wishes, member = NOTHING, None
-    if before is not None:
-        wishes, member = before.wishes, before.member
+    wishes, member, own = NOTHING, None, None
+    if bound is not None and old is not None and old.bound is bound:
+        # Bound as it was: what its metadata says now decides nothing any more.
+        wishes, member = old.wishes, old.member
+        if old.told.managed:
+            own = MetadataRecord(wishes, owned_by(obj) if obj.metadata.owner_references else None)
+        pod = pods.pod(obj, scheduler_name, bound, own)
     else:
-        if said is not None:
-            wishes, member = said, membership(obj, said)
+        if obj.spec.scheduler_name == scheduler_name:
+            own = metadata_of(obj)
+            wishes, member = own.wishes, membership(obj, own.wishes, own.owned)
+        pod = pods.pod(obj, scheduler_name, bound, own)
         if bound is not None:
             wishes = replace(wishes, problems=()) if wishes.problems else wishes
-            member = gangs.restored(member, pod) if bound.recorded else member
-    return KnownPod(pod, pod.problem, pod.work, wishes, member, GivenDevices.of(pod), findings, bound)
+            member = gangs.restored(member, pod) if bound.version > 0 else member
+        elif member is None and wishes is not NOTHING and pod.problem is None and (problem := gangs.lonely(wishes)):
+            pod = replace(pod, problem=problem)
+    findings: tuple[LayoutFinding, ...] = ()
+    if kept is not None:
+        findings = unused_devices(pod, kept.bound)
+        if kept.problem is not None:
+            findings += (LayoutFinding("Pod", pod.key, kept.problem),)
+    return KnownPod(
+        pod, pod.problem, pod.work, wishes, member, findings, bound, GivenDevices(pod.devices, pod.instances)
+    )

@@ -74,7 +74,9 @@ def bounded(obj: Pod) -> Bounded:
     for container in every[: MOST_CONTAINERS + 1]:
         ports += len(container.ports)
         amounts += len(container.resources.requests) + len(container.resources.limits)
-    said = _said(spec)
+    said = TERM * len(spec.tolerations) + len(spec.node_selector)
+    if spec.affinity is not None or spec.topology_spread_constraints:
+        said += _of_peers_and_nodes(spec)
     within = (
         said <= MOST_PARTS
         and len(every) <= MOST_CONTAINERS
@@ -198,9 +200,9 @@ def _first(terms: tuple[PodAffinityTerm, ...]) -> tuple[PodAffinityTerm, ...]:
     return tuple(found)
 
 
-def _said(spec: PodSpec) -> int:
-    """Parts of what the pod says of where it may go; of more than the limit some number above it."""
-    found = TERM * len(spec.tolerations) + len(spec.node_selector)
+def _of_peers_and_nodes(spec: PodSpec) -> int:
+    """Parts of the pod's affinity and of its spread constraints; of more than the limit some number above it."""
+    found = 0
     if spec.topology_spread_constraints:
         found += _of_spread(spec.topology_spread_constraints, MOST_PARTS)
     wire = spec.affinity

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import ceil
 
-from dovetail.core.bounded_cache import Remembered
 from dovetail.core.devices.kubelet.pods import (
     CPU,
     Amounts,
@@ -28,38 +27,16 @@ from dovetail.core.devices.kubelet.pods import (
 )
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
 from dovetail.kube.objects.base import Quantity
-from dovetail.kube.objects.pods import SIDECAR, ResourceRequirements
-from dovetail.kube.objects.pods import Container as WireContainer
-from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate.limits import is_native
 
 _Items = tuple[tuple[str, Quantity], ...]
-_Parts = tuple[_Items, _Items, ManagedKind]
 
 
-def managed_of(pod: PodObject) -> ManagedPod | None:
-    """None where no manager can refuse it. Pods of one template share the answer."""
-    spec = pod.spec
-    init = [
-        _parts(c, ManagedKind.SIDECAR if c.restart_policy == SIDECAR else ManagedKind.INIT)
-        for c in spec.init_containers
-    ]
-    main = [_parts(c, ManagedKind.APP) for c in spec.containers]
-    requests, limits = _items(spec.resources)
-    if not main:
-        return None
-    return _remembered((*init, *main), requests, limits, tuple(spec.overhead.items()))
-
-
-def _parts(container: WireContainer, kind: ManagedKind) -> _Parts:
-    return (*_items(container.resources), kind)
-
-
-def _items(resources: ResourceRequirements) -> tuple[_Items, _Items]:
-    return tuple(resources.requests.items()), tuple(resources.limits.items())
-
-
-def _managed(containers: tuple[_Parts, ...], requests: _Items, limits: _Items, overhead: _Items) -> ManagedPod | None:
+def managed_of(
+    containers: Iterable[tuple[_Items, _Items, ManagedKind]], requests: _Items, limits: _Items, overhead: _Items
+) -> ManagedPod | None:
+    """A pod of these containers (requests, limits and kind of each), with these requests and limits of the pod as a
+    whole. None where no manager can refuse it."""
     found = ManagedPod(
         tuple(
             ManagedContainer(_amounts((*own_limits, *own_requests)), _amounts(own_limits), kind)
@@ -71,9 +48,6 @@ def _managed(containers: tuple[_Parts, ...], requests: _Items, limits: _Items, o
     devices = any(not is_native(name) for container in found.containers for name, _ in container.limits)
     guaranteed = Qos.GUARANTEED in (found.qos(True, True), found.qos(False, True))
     return found if devices or guaranteed else None
-
-
-_remembered: Remembered[ManagedPod | None] = Remembered(8192, _managed)
 
 
 def _amounts(items: Iterable[tuple[str, Quantity]]) -> Amounts:

@@ -23,7 +23,7 @@ Not known here: runtime classes.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,13 +36,16 @@ from dovetail.core.model import (
     NO_WORK,
     Effect,
     HostPort,
+    Instance,
     Node,
     Pod,
     Problem,
     Request,
+    Spread,
     Taint,
     Toleration,
 )
+from dovetail.kube.gangs.declared import Membership
 from dovetail.kube.gangs.owners import owned_by
 from dovetail.kube.nodes.gpu_sharing import NO_PARTS, SharedParts
 from dovetail.kube.objects import base
@@ -56,9 +59,8 @@ from dovetail.kube.translate.annotations import NOTHING, Wishes, last_checkpoint
 from dovetail.kube.translate.bound import Bound, devices_of
 from dovetail.kube.translate.fractions import name_problems, share_problems, with_share
 from dovetail.kube.translate.limits import MOST_PORTS, bounded
-from dovetail.kube.translate.managed import managed_of
 from dovetail.kube.translate.problems import first_of, one_of
-from dovetail.kube.translate.requests import Resources, effective, node_amounts
+from dovetail.kube.translate.requests import Effective, effective, node_amounts
 from dovetail.kube.translate.work import work_of
 
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -143,42 +145,71 @@ def _owner(namespace: str, uid: str) -> str:
     return f"{namespace}/{uid}" if uid else ""
 
 
+class MetadataRecord(NamedTuple):
+    """What is read of a pod's metadata: `wishes` by our labels and annotations, `owned` by its owner."""
+
+    wishes: Wishes
+    owned: Membership | None
+
+
+_NO_METADATA = MetadataRecord(NOTHING, None)
+"""Of a pod of another scheduler nothing is read."""
+
+
+def metadata_of(obj: PodObject) -> MetadataRecord:
+    """Read once for each version of a pod of this scheduler: its record and its gang both depend on it."""
+    meta = obj.metadata
+    return MetadataRecord(wishes_of(meta), owned_by(obj) if meta.owner_references else None)
+
+
 def pod(
-    obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = None, said: Wishes | None = None
+    obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = None, own: MetadataRecord | None = None
 ) -> Pod:
-    """The record of a pod that is not finished, without its gang: that depends on other objects (see `feed`). `bound`
-    is what was written down when it was bound; None for one that waits. Of a pod of another scheduler, which may be one
-    of ours under another name, it tells the devices alone. `said` is what its metadata asks for, where it was read."""
-    meta, spec = obj.metadata, obj.spec
+    """The record of a pod that is not finished, without its gang, which depends on other objects (see `translator`).
+    `bound` is the record that was written when the pod was bound; None for one that waits. Of a pod of another
+    scheduler, which may be one of ours under another name, only the devices are taken from it. `own` is what was read
+    of the pod's metadata; None: it is read here."""
+    meta, spec, status = obj.metadata, obj.spec, obj.status
     managed = spec.scheduler_name == scheduler_name
-    recorded = bound is not None and bound.recorded
-    wishes = NOTHING
-    if bound is not None and bound.recorded:
-        wishes = bound.wishes
-    elif managed:
-        wishes = said if said is not None else wishes_of(meta)
+    recorded = bound is not None and bound.version > 0
+    if not managed:
+        own = _NO_METADATA
+    elif own is None:
+        own = metadata_of(obj)
+    wishes = bound.wishes if bound is not None and recorded else own.wishes
     read, too_much = bounded(obj)
     asked = effective(read)
     problems = [*(wishes.problems if bound is None else ()), *too_much, *asked.problems]
-    request = _request_of(read, asked.resources, problems, managed)
+    request = _request_of(read, asked, problems, managed)
     if managed and (bound is None or recorded):
-        request = with_nvlink(request, wishes.nvlink)
-    if managed and bound is None and not too_much:
-        problems += name_problems(obj)
-    if managed and wishes.of_gpus:
-        if bound is None:
-            problems += share_problems(obj, request.resources, wishes)
-        if bound is None or recorded:
+        if wishes.nvlink:
+            request = with_nvlink(request, wishes.nvlink)
+        if bound is None and asked.misspelt and not too_much:
+            problems += name_problems(asked.misspelt)
+        if wishes.gpu_memory_mib or wishes.gpu_milli or wishes.isolation:
+            if bound is None:
+                problems += share_problems(obj, asked.resources, wishes)
             request = with_share(request, wishes)
-    extended = obj.status.extended_resource_claim_status
+    extended = status.extended_resource_claim_status
     claims, own_volumes = _claims(read) if spec.volumes else ((), ())
     device_claims, own_claims = tuple[str, ...](), tuple[str, ...]()
     if spec.resource_claims or extended is not None:
         device_claims, own_claims = _device_claims(read, problems)
-    member = owned_by(obj) if managed else None
-    owner = member.owner if member is not None else None
-    checkpoint_ms = wishes.last_checkpoint_ms if bound is None else last_checkpoint_ms(meta)
-    devices, slices, _ = devices_of(obj, bound)
+    devices: tuple[int, ...] | None = None
+    slices = tuple[Instance, ...]()
+    if bound is not None and bound.devices and spec.node_name:
+        devices, slices = devices_of(bound.devices, asked.resources)
+    if bound is not None and recorded:
+        owner = _owner(meta.namespace, bound.owner)
+    else:
+        owner = owner_of(meta) if meta.owner_references else ""
+    checkpoint_ms, work = 0, NO_WORK
+    if managed:
+        checkpoint_ms = wishes.last_checkpoint_ms if bound is None else last_checkpoint_ms(meta)
+        owned = own.owned
+        work = work_of(
+            obj, wishes if bound is None or recorded else NOTHING, owned.owner if owned is not None else None
+        )
     return Pod(
         meta.uid,
         meta.namespace,
@@ -188,24 +219,24 @@ def pod(
         spec.priority or 0,
         epoch_ms(meta.creation_timestamp),
         spec.node_name,
-        bound_ms(obj),
-        obj.status.nominated_node_name,
+        bound_ms(obj) if spec.node_name else 0,
+        status.nominated_node_name,
         bound.gang if bound is not None and managed else "",
         managed,
         bool(spec.scheduling_gates),
         meta.deletion_timestamp is not None,
         claims,
         wishes.queue if managed else "",
-        first_of(problems) if managed else None,
+        first_of(problems) if problems and managed else None,
         devices,
-        _owner(meta.namespace, bound.owner) if bound is not None and bound.recorded else owner_of(meta),
+        owner,
         device_claims,
         slices,
         asked.containers if managed and not spec.node_name and not too_much else (),
         tuple(sorted({one.resource_name for one in extended.request_mappings or ()})) if extended is not None else (),
         wishes.user if managed else "",
-        checkpoint_ms if managed else 0,
-        work_of(obj, wishes if bound is None or recorded else NOTHING, owner) if managed else NO_WORK,
+        checkpoint_ms,
+        work,
         recorded,
         own_volumes,
         own_claims,
@@ -218,10 +249,13 @@ def with_nvlink(request: Request, nvlink: str) -> Request:
     return request if request.nvlink_required == required else shared(replace(request, nvlink_required=required))
 
 
-def _request_of(obj: PodObject, resources: Resources, problems: list[Problem], ours: bool) -> Request:
+def _request_of(obj: PodObject, asked: Effective, problems: list[Problem], ours: bool) -> Request:
     """What a pod of ours or of another scheduler asks for; one object for all equal ones."""
     meta, spec = obj.metadata, obj.spec
-    near_nics, managed = _talks(resources, spec.host_network), managed_of(obj)
+    resources, managed = asked.resources, asked.managed
+    names = [name for name, _ in resources]
+    # Its GPUs talk to those of other nodes.
+    near_nics = GPU in names and (spec.host_network or any(name.startswith("rdma/") for name in names))
     placed = bool(spec.node_name or obj.status.nominated_node_name)
     ports = _ports(spec) if ours or placed else ()
     if not ours:
@@ -231,7 +265,9 @@ def _request_of(obj: PodObject, resources: Resources, problems: list[Problem], o
     tolerations, bad_tolerations = _tolerations(spec.tolerations)
     problems += bad_tolerations
     node_selector = tuple(sorted(spec.node_selector.items()))
-    spread = selectors.spread(spec.topology_spread_constraints, meta, "spec.topologySpreadConstraints", problems)
+    spread = tuple[Spread, ...]()
+    if spec.topology_spread_constraints:
+        spread = selectors.spread(spec.topology_spread_constraints, meta, "spec.topologySpreadConstraints", problems)
     if spec.affinity is None:
         return shared(Request(
             resources, node_selector=node_selector, tolerations=tolerations, ports=ports, spread=spread,
@@ -249,12 +285,6 @@ def _request_of(obj: PodObject, resources: Resources, problems: list[Problem], o
         tolerations=tolerations, ports=ports, spread=spread, affinity=near, anti_affinity=far,
         preferred_peers=preferred_peers, near_nics=near_nics, managed=managed,
     ))  # fmt: skip
-
-
-def _talks(resources: Resources, host_network: bool) -> bool:
-    """Whether its GPUs talk to those of other nodes."""
-    names = [name for name, _ in resources]
-    return GPU in names and (host_network or any(name.startswith("rdma/") for name in names))
 
 
 def bound_ms(obj: PodObject) -> int:

@@ -13,6 +13,8 @@ Rules
 - GPUs and all other extended resources are whole numbers, and request and limit are the same.
 - A quantity that breaks a rule gives a Problem and counts as absent. One that is too large counts as the largest.
 - Containers are told one by one where one asks for a resource for which devices by claim may stand in.
+- All that follows from the quantities is worked out together, once for all pods of a template: also what the managers
+  of a kubelet read (see `managed`), and which names of MIG slices are misspelt (see `fractions`).
 Source: k8s.io/component-helpers/resource/helpers.go (1.37), core validation of ResourceRequirements.
 Not known here: node-allocatable resources of DRA claims.
 """
@@ -27,12 +29,15 @@ from typing import NamedTuple
 
 from dovetail.core import model
 from dovetail.core.bounded_cache import Remembered
+from dovetail.core.devices.kubelet.pods import ManagedKind, ManagedPod
 from dovetail.core.dra.extended import IMPLICIT
 from dovetail.core.model import CPU, MEMORY, Problem
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
 from dovetail.kube.objects.base import Quantities, Quantity
 from dovetail.kube.objects.pods import SIDECAR, Container, ContainerStatus, Pod
+from dovetail.kube.translate.fractions import Misspelt, misspelt
 from dovetail.kube.translate.limits import MOST_RESOURCES, counts_always, is_native
+from dovetail.kube.translate.managed import managed_of
 
 Resources = tuple[tuple[str, int], ...]
 Amounts = dict[str, Fraction]
@@ -61,12 +66,15 @@ class _Container(NamedTuple):
 
 
 class Effective(NamedTuple):
-    """Amounts by resource in the core's units, sorted by name, what is wrong with the pod's quantities, and its
-    containers where they matter."""
+    """Amounts by resource in the core's units, sorted by name, what is wrong with the pod's quantities, its containers
+    where they matter, the pod as a kubelet's managers see it (None: none of them can refuse it), and the misspelt names
+    of MIG slices."""
 
     resources: Resources
     problems: tuple[Problem, ...]
     containers: tuple[model.Container, ...]
+    managed: ManagedPod | None
+    misspelt: tuple[Misspelt, ...]
 
 
 def effective(pod: Pod) -> Effective:
@@ -142,8 +150,21 @@ def _effective(
         rule = f"ask for too many resources; the limit is {MOST_RESOURCES}"
         problems.insert(0, Problem("spec.containers[*].resources", str(len(total)), rule))
         total = dict(sorted(total.items(), key=lambda item: (not counts_always(item[0]), item[0]))[:MOST_RESOURCES])
+    managed = None
+    if containers:
+        kinds = [
+            (p.requests, p.limits, ManagedKind.SIDECAR if p.sidecar else ManagedKind.INIT) for p in init_containers
+        ]
+        kinds += [(p.requests, p.limits, ManagedKind.APP) for p in containers]
+        managed = managed_of(kinds, pod_level.requests, pod_level.limits, overhead_items)
+    wrong = [
+        found
+        for place, every in (("initContainers", init_containers), ("containers", containers))
+        for i, p in enumerate(every)
+        for found in misspelt(f"spec.{place}[{i}].resources", p.limits, p.requests)
+    ]
     # Nobody reads more of them, and a pod can have thousands.
-    return Effective(_rounded(total), tuple(problems[:MOST_RESOURCES]), _told(init, main))
+    return Effective(_rounded(total), tuple(problems[:MOST_RESOURCES]), _told(init, main), managed, tuple(wrong))
 
 
 _remembered: Remembered[Effective] = Remembered(8192, _effective)

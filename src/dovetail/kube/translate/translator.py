@@ -43,7 +43,7 @@ from dovetail.kube.objects import base, storage, topology
 from dovetail.kube.objects.claims import DeviceTaintRule, ResourceSlice
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods as translate
-from dovetail.kube.translate.bound import BoundRecords, of_decision, read
+from dovetail.kube.translate.bound import BoundRecords, read
 from dovetail.kube.translate.finished import Finished
 from dovetail.kube.translate.known import KnownPod, pod_known
 from dovetail.kube.translate.pools import Pools
@@ -112,34 +112,46 @@ class Translator:
         self._stale: dict[OwnerRef, None] = {}
 
     def pods(self, changes: Iterable[AnyChange[PodObject]]) -> list[ev.Event]:
-        changes = _last_ones(changes)
-        events = [event for obj in self._finished.missed(changes) for event in self._ran_before(obj)]
+        changes = list(changes)
+        if len(changes) > 1:
+            changes = _last_ones(changes)
+        events: list[ev.Event] = []
         unsettled: dict[str, None] = {}
+        over = [change for change in changes if change.object.status.phase in translate.FINISHED]
+        if over:
+            events += [event for obj in self._finished.missed(over) for event in self._ran_before(obj)]
         for change in changes:
-            obj = change.object
-            if change.kind == "deleted" or translate.is_finished(obj):
-                known = self._pods.pop(obj.metadata.uid, None)
-                self.admissions.drop(obj.metadata.uid)
-                self.memory.drop(obj.metadata.uid)
-                events += self._finished.rejection(change, known is not None)
-                if known is not None:
-                    self._find(f"Pod {known.told.key}", ())
-                    self._leave(obj.metadata.uid, known.member, unsettled)
-                    events.append(_removed(obj) if translate.is_finished(obj) else ev.PodRemoved(obj.metadata.uid))
+            if change.kind == "deleted" or change.object.status.phase in translate.FINISHED:
+                self._remove(change, events, unsettled)
             else:
-                self._put(obj, events, unsettled)
+                self._put(change.object, events, unsettled)
         for declared_id in unsettled:
             events += self._settle(declared_id)
         return events
+
+    def _remove(self, change: AnyChange[PodObject], events: list[ev.Event], unsettled: dict[str, None]) -> None:
+        """A pod that is deleted or finished."""
+        obj, uid = change.object, change.object.metadata.uid
+        known = self._pods.pop(uid, None)
+        self.admissions.drop(uid)
+        self.memory.drop(uid)
+        events += self._finished.rejection(change, known is not None)
+        if known is None:
+            return
+        self._find(f"Pod {known.told.key}", ())
+        if known.member is not None:
+            self._leave(uid, known.member, unsettled)
+        events.append(_removed(obj) if translate.is_finished(obj) else ev.PodRemoved(uid))
 
     def decided(self, uid: str, queue: str, node: str, devices: str) -> str:
         """The pod is to be bound to the node, for the queue, with these devices: from now on what it is told with
         counts, until it is gone or `not_bound`. Returns its record, to be written with the Binding."""
         known = self._pods[uid]
         gang = self._told.get(known.member.id, {}).get(known.told.gang) if known.member is not None else None
-        known.bound = of_decision(known.told, queue, gang, devices)
+        kept = self.memory.decide(known.told, queue, gang, devices, node)
+        known.bound = kept.bound
         self._say(uid, known)
-        return self.memory.decide(known.bound, node)
+        return kept.text
 
     def not_bound(self, uid: str) -> list[ev.Event]:
         """The pod was not bound after all: it is told as it is now."""
@@ -169,20 +181,22 @@ class Translator:
         known = pod_known(obj, self._scheduler_name, self.memory.of(obj, ours), old)
         if self.schedulers is not None and not ours:
             self.schedulers[known.told.key] = obj.spec.scheduler_name
-        member = known.member
-        if old is None or old.member != member:
-            self._leave(uid, old.member if old is not None else None, unsettled)
-            self._join(uid, member, unsettled)
-        elif member is not None and old.wishes != known.wishes:
-            unsettled[member.id] = None
-        self._say(uid, known)
-        if known.bound is not None and not obj.spec.node_name:
-            known.late = obj
-        if known.told.managed:
+        member, before = known.member, old.member if old is not None else None
+        if before is not None and before != member:
+            self._leave(uid, before, unsettled)
+        if member is not None:
+            if before != member:
+                self._join(uid, member, unsettled)
+            elif old is not None and old.wishes != known.wishes:
+                unsettled[member.id] = None
+            self._say(uid, known)
             self._add_gang(known)
         self._pods[uid] = known
         self.admissions.put(obj)
-        self._add_given(known)
+        if obj.spec.node_name:
+            self._add_given(known)
+        elif known.bound is not None:
+            known.late = obj
         if old is None or old.told != known.told:
             events.append(ev.PodChanged(known.told))
 
@@ -191,9 +205,7 @@ class Translator:
         if known.member is not None:
             self._members.setdefault(known.member.id, MemberCounts()).put(uid, known)
 
-    def _join(self, uid: str, member: Membership | None, unsettled: dict[str, None]) -> None:
-        if member is None:
-            return
+    def _join(self, uid: str, member: Membership, unsettled: dict[str, None]) -> None:
         unsettled[member.id] = None
         if member.owner is not None:
             owner = self._owner_of.setdefault(member.id, member.owner)
@@ -205,9 +217,7 @@ class Translator:
         elif member.id.startswith(gangs.NAMED):
             self._declared.setdefault(member.id, gangs.named(member))
 
-    def _leave(self, uid: str, member: Membership | None, unsettled: dict[str, None]) -> None:
-        if member is None:
-            return
+    def _leave(self, uid: str, member: Membership, unsettled: dict[str, None]) -> None:
         unsettled[member.id] = None
         members = self._members[member.id]
         members.drop(uid)
@@ -395,12 +405,9 @@ class Translator:
         return self._objects.get(gang_id) or self._objects.get(gang_id.rpartition("/")[0])
 
 
-def _last_ones(changes: Iterable[AnyChange[PodObject]]) -> list[AnyChange[PodObject]]:
+def _last_ones(changes: list[AnyChange[PodObject]]) -> list[AnyChange[PodObject]]:
     """The changes without those of pods that have changed again since: somebody may write the same pod all the time. A
     pod that is new, finished or deleted is looked at as it was."""
-    changes = list(changes)
-    if len(changes) < 2:
-        return changes
     later: dict[str, AnyChange[PodObject]] = {}
     found = []
     for change in reversed(changes):

@@ -26,7 +26,8 @@ from dovetail.kube.translate.annotations import Wishes
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _HASH = r"(?=[0-9a-f]*[0-9])[0-9a-f]{7,40}"
-_RUN = re.compile(rf"(?<=.)(?:[-._](?:[0-9]+|[bcdfghjklmnpqrstvwxz2456789]{{5,10}}|{_HASH}|{_UUID}))+\Z")
+RUN = re.compile(rf"(?<=.)(?:[-._](?:[0-9]+|[bcdfghjklmnpqrstvwxz2456789]{{5,10}}|{_HASH}|{_UUID}))+\Z")
+"""What differs from run to run at the end of a name."""
 _GRACE_S = 30
 _LONGEST = 512
 """Characters that are read of a name and of an image: neither has a limit where a tenant writes it down."""
@@ -37,12 +38,22 @@ _shared = Remembered[Work](4096, same)
 
 def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
     """What the pod alone tells; `owner` is the workload object that it belongs to."""
-    spec = obj.spec
+    meta, spec = obj.metadata, obj.spec
+    kind, name = "Pod", meta.name
+    if owner is not None:
+        kind, name = owner.resource.kind, owner.name
+    else:
+        for reference in meta.owner_references:
+            if reference.controller:
+                kind, name = reference.kind, reference.name
+                break
+    image = spec.containers[0].image if spec.containers else ""
+    deadline_ms = 1000 * (spec.active_deadline_seconds or 0)
     grace_s = _GRACE_S if spec.termination_grace_period_seconds is None else spec.termination_grace_period_seconds
     return _shared(
         Work(
-            family=family_of(obj, owner),
-            max_runtime_ms=_smallest(wishes.max_runtime_ms, 1000 * (spec.active_deadline_seconds or 0)),
+            family=_family(meta.namespace, kind, name[:_LONGEST], image[:_LONGEST]),
+            max_runtime_ms=min([ms for ms in (wishes.max_runtime_ms, deadline_ms) if ms > 0], default=0),
             checkpoint_interval_ms=wishes.checkpoint_interval_ms,
             startup_ms=wishes.startup_ms,
             preemptible=wishes.preemptible,
@@ -57,10 +68,11 @@ def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
 @remembered(4096)
 def with_declared(own: Work, declared: Wishes, deadline_ms: int) -> Work:
     """The work of a pod whose gang is declared with these wishes and this limit of its run time (0: none)."""
+    limits_ms = own.max_runtime_ms, declared.max_runtime_ms, deadline_ms
     return _shared(
         Work(
             family=own.family,
-            max_runtime_ms=_smallest(own.max_runtime_ms, declared.max_runtime_ms, deadline_ms),
+            max_runtime_ms=min([ms for ms in limits_ms if ms > 0], default=0),
             checkpoint_interval_ms=declared.checkpoint_interval_ms or own.checkpoint_interval_ms,
             startup_ms=declared.startup_ms or own.startup_ms,
             preemptible=own.preemptible if declared.preemptible is None else declared.preemptible,
@@ -71,28 +83,6 @@ def with_declared(own: Work, declared: Wishes, deadline_ms: int) -> Work:
     )
 
 
-def family_of(obj: Pod, owner: OwnerRef | None) -> str:
-    """Whose run times say something about this pod's."""
-    meta, kind, name = obj.metadata, "Pod", obj.metadata.name
-    controller = next((reference for reference in meta.owner_references if reference.controller), None)
-    if owner is not None:
-        kind, name = owner.resource.kind, owner.name
-    elif controller is not None:
-        kind, name = controller.kind, controller.name
-    image = obj.spec.containers[0].image if obj.spec.containers else ""
-    return _family(meta.namespace, kind, name[:_LONGEST], image[:_LONGEST])
-
-
 @remembered(4096)
 def _family(namespace: str, kind: str, name: str, image: str) -> str:
-    return f"{namespace}/{kind}/{without_run(name)}@{image}"
-
-
-def without_run(name: str) -> str:
-    """A name without what differs from run to run."""
-    return _RUN.sub("", name)
-
-
-def _smallest(*limits_ms: int) -> int:
-    """The smallest that is known; 0 where none is."""
-    return min((limit for limit in limits_ms if limit > 0), default=0)
+    return f"{namespace}/{kind}/{RUN.sub('', name)}@{image}"
