@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers that are missing, too old or broken, GPUs that vanish, unreadable files: all is said, none assumed."""
+"""Drivers that are missing, too old or broken, GPUs that vanish, unreadable files: all is reported, none assumed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def condition(host: Host, name: str) -> tuple[str, str, str]:
     return found.status, found.reason, found.message
 
 
-def test_without_a_driver_the_kernel_tells_what_it_can(standin: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_the_kernel_s_fields_are_read(standin: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = standin("dgx-h100")
     shutil.rmtree(machine.sysfs / "module/nvidia")
     shutil.rmtree(machine.proc / "driver")
@@ -60,17 +60,17 @@ def test_without_a_driver_the_kernel_tells_what_it_can(standin: Machine, monkeyp
     assert host.machine == "DGXH100"
     assert host.nics is not None
     assert len(host.nics) == 12
-    told = why(host)
-    assert told["gpus"].startswith("nvmlInit: libnvidia-ml.so.1 is not to be found")
-    named = [what for what in told if what.startswith("pci[")]
+    reasons = why(host)
+    assert reasons["gpus"].startswith("nvmlInit: libnvidia-ml.so.1 is not found")
+    named = [what for what in reasons if what.startswith("pci[")]
     assert len(named) == 8
-    assert told["pci[0000:53:00.0]"] == "is a GPU of NVIDIA, has no driver, and NVML does not tell of it"
-    assert condition(host, "DriverReady") == ("False", "NvmlFailed", told["gpus"])
+    assert reasons["pci[0000:53:00.0]"] == "is an NVIDIA GPU, has no driver, and is not listed by NVML"
+    assert condition(host, "DriverReady") == ("False", "NvmlFailed", reasons["gpus"])
     assert condition(host, "Ready")[:2] == ("False", "DriverNotReady")
 
 
 @pytest.mark.slow
-def test_kernel_module_and_library_of_different_versions(standin: Machine) -> None:
+def test_a_kernel_module_and_a_library_of_different_versions(standin: Machine) -> None:
     machine = standin("dgx-a100")
     machine.mismatch()
     (machine.sysfs / "module/nvidia/version").write_text("570.148.08\n")
@@ -99,20 +99,20 @@ def test_kernel_module_and_library_of_different_versions(standin: Machine) -> No
         ("nvmlDeviceGetCudaComputeCapability", "compute", None),
     ],
 )
-def test_a_call_that_an_old_driver_lacks_leaves_one_field_empty(
+def test_a_call_that_the_driver_lacks_leaves_one_field_empty(
     standin: Machine, call: str, field: str, lost: object
 ) -> None:
     whole = look(standin("pcie-a100-bridged"))
     host = look(standin({"like": "pcie-a100-bridged", "missing": [call]}))
     assert len(host.gpus) == 4
     assert [getattr(gpu, field) for gpu in host.gpus] == [lost] * 4
-    told = why(host)
-    assert {what for what in told if what.startswith("gpus[0]")} == {f"gpus[0].{field}"}
-    assert f"{call}: the driver is too old to have this call" in told[f"gpus[0].{field}"]
+    reasons = why(host)
+    assert {what for what in reasons if what.startswith("gpus[0]")} == {f"gpus[0].{field}"}
+    assert f"{call}: the driver is too old for this call" in reasons[f"gpus[0].{field}"]
     assert (host.pcie, host.nvlinks, host.nics) == (whole.pcie, whole.nvlinks, whole.nics)
 
 
-def test_a_driver_that_has_the_older_call_for_the_fabric_only(standin: Machine) -> None:
+def test_a_driver_with_only_the_older_fabric_call(standin: Machine) -> None:
     host = look(standin({"like": "gb200-nvl72", "missing": ["nvmlDeviceGetGpuFabricInfoV"]}))
     assert [gpu.fabric for gpu in host.gpus] == [GpuFabric("completed", "f2a8d3b1-5c57-4a0e-9f3c-1d2e6b7a8c90", 2)] * 4
     machine = standin("gb200-nvl72")
@@ -124,28 +124,28 @@ def test_a_driver_that_has_the_older_call_for_the_fabric_only(standin: Machine) 
     assert "too old" in why(host)["gpus[0].fabric"]
 
 
-def test_without_link_states_nobody_says_how_many_there_are(standin: Machine) -> None:
+def test_without_link_states_the_number_of_links_is_unknown(standin: Machine) -> None:
     host = look(standin({"like": "dgx-a100", "missing": ["nvmlDeviceGetNvLinkState"]}))
     assert host.nvlinks is None
     assert document(status_of(host))["nvlinks"] == []
     assert "nvmlDeviceGetNvLinkState" in why(host)["gpus[0].nvlinks"]
 
 
-def test_without_the_kind_of_a_link_s_end_the_kernel_says_what_is_there(standin: Machine) -> None:
+def test_without_the_kind_of_a_remote_device_the_kernel_s_is_used(standin: Machine) -> None:
     missing = ["nvmlDeviceGetNvLinkRemoteDeviceType"]
     assert look(standin({"like": "dgx-a100", "missing": missing})).nvlinks == look(standin("dgx-a100")).nvlinks
     assert look(standin({"like": "dgx1-v100", "missing": missing})).nvlinks == look(standin("dgx1-v100")).nvlinks
 
 
-def test_links_that_lead_nobody_knows_where_are_not_counted(standin: Machine) -> None:
-    # The switches of a rack are in other machines: no kernel here sees them.
+def test_links_to_unknown_devices_are_not_counted(standin: Machine) -> None:
+    # The NVSwitches of a rack are in other machines: the kernel here has no PCI device of them.
     host = look(standin({"like": "gb200-nvl72", "missing": ["nvmlDeviceGetNvLinkRemoteDeviceType"]}))
     assert host.nvlinks == ((0,) * 4,) * 4
     assert why(host)["gpus[0].nvlinks"].startswith("18 of them lead to ")
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetNvLinkState"])
-def test_a_gpu_that_vanishes_half_way_is_left_out_and_said(standin: Machine, call: str) -> None:
+def test_a_gpu_that_vanishes_during_a_look_is_left_out_and_reported(standin: Machine, call: str) -> None:
     machine = standin("dgx-h100")
     machine.fail(call, codes.GPU_IS_LOST, gpu=5)
     host = look(machine)
@@ -157,7 +157,7 @@ def test_a_gpu_that_vanishes_half_way_is_left_out_and_said(standin: Machine, cal
     assert "pci[0000:a8:00.0]" in why(host)
 
 
-def test_a_lost_gpu_keeps_its_place_in_what_the_scheduler_reads(standin: Machine) -> None:
+def test_a_lost_gpu_keeps_its_index_in_the_gpunode(standin: Machine) -> None:
     machine = standin("dgx-a100")
     whole = look(machine)
     machine.lose(7)
@@ -181,7 +181,7 @@ def test_a_lost_gpu_keeps_its_place_in_what_the_scheduler_reads(standin: Machine
     assert condition(host, "DriverReady")[0] == "True"
 
 
-def test_nvml_that_closes_half_way_is_no_crash(standin: Machine) -> None:
+def test_nvml_that_fails_during_a_look_is_reported(standin: Machine) -> None:
     machine = standin("pcie-l40s")
     machine.fail("nvmlDeviceGetCount", codes.UNINITIALIZED)
     host = look(machine)
@@ -192,13 +192,13 @@ def test_nvml_that_closes_half_way_is_no_crash(standin: Machine) -> None:
     assert why(look(machine))["gpus"].startswith("nvmlSystemGetDriverVersion: ")
 
 
-def test_a_call_that_this_process_may_not_make_is_said(standin: Machine) -> None:
+def test_a_call_without_permission_is_reported(standin: Machine) -> None:
     machine = standin("dgx-a100")
     machine.divide(0, [("1g.5gb", 0), ("2g.10gb", 2)])
     machine.fail("nvmlDeviceGetGpuInstanceById", codes.NO_PERMISSION)
     host = look(machine)
     assert host.gpus[0].mig == ()
-    assert why(host)["gpus[0].mig"].startswith("nvmlDeviceGetGpuInstanceById: this process may not")
+    assert why(host)["gpus[0].mig"].startswith("nvmlDeviceGetGpuInstanceById: no permission")
 
 
 def test_an_nvlink_that_does_not_answer_is_not_counted(standin: Machine) -> None:
@@ -208,10 +208,10 @@ def test_an_nvlink_that_does_not_answer_is_not_counted(standin: Machine) -> None
     assert host.nvlinks is not None
     assert host.nvlinks[0][1] == host.nvlinks[1][0] == 11
     assert "gpus[0].nvlinks[0]" in why(host)
-    assert "GPU 0 counts 11 to GPU 1, which counts 12 back: the lesser counts" in why(host)["gpus[0].nvlinks"]
+    assert "GPU 0 counts 11 to GPU 1, which counts 12 back: the smaller number is used" in why(host)["gpus[0].nvlinks"]
 
 
-def test_a_gpu_that_another_driver_has_is_named(standin: Machine) -> None:
+def test_a_gpu_bound_to_another_driver_is_reported(standin: Machine) -> None:
     machine = standin("small-2numa")
     whole = {gpu.pci_bus_id: gpu for gpu in look(machine).gpus}
     machine.set(3, gone=1)
@@ -221,35 +221,35 @@ def test_a_gpu_that_another_driver_has_is_named(standin: Machine) -> None:
     driver.symlink_to(machine.sysfs / "bus/pci/drivers/vfio-pci")
     host = look(machine)
     assert [gpu.uuid for gpu in host.gpus] == [gpu.uuid for bus, gpu in whole.items() if bus != "0000:09:00.0"]
-    assert why(host)["pci[0000:09:00.0]"] == "is a GPU of NVIDIA, has the driver vfio-pci, and NVML does not tell of it"
+    assert why(host)["pci[0000:09:00.0]"] == "is an NVIDIA GPU, has the driver vfio-pci, and is not listed by NVML"
 
 
-def test_without_a_numa_node_of_the_firmware_it_is_not_known_where_a_gpu_is(standin: Machine) -> None:
+def test_without_a_numa_node_in_the_firmware_that_of_the_gpu_is_unknown(standin: Machine) -> None:
     machine = standin("pcie-l40s")
     (machine.sysfs / "bus/pci/devices/0000:41:00.0/numa_node").write_text("-1\n")
     host = look(machine)
     assert [gpu.numa for gpu in host.gpus] == [0, None, 1, 1]
-    assert why(host)["gpus[1].numa"] == "numa_node of 0000:41:00.0 is -1: the firmware does not tell"
-    # NVML is asked for what the kernel does not tell.
+    assert why(host)["gpus[1].numa"] == "numa_node of 0000:41:00.0 is -1: the firmware sets none"
+    # The distance comes from NVML then.
     assert host.pcie[0][1] == NODE
     machine.fail("nvmlDeviceGetTopologyCommonAncestor", 999)
     assert look(machine).pcie[0][1] == UNKNOWN
     assert "pcie[0][1]" in why(look(machine))
 
 
-def test_on_a_machine_with_one_numa_node_every_device_is_there(standin: Machine) -> None:
+def test_on_a_machine_with_one_numa_node_every_device_is_on_it(standin: Machine) -> None:
     machine = standin("gh200")
     (machine.sysfs / "bus/pci/devices/0009:01:00.0/numa_node").write_text("-1\n")
     assert look(machine).gpus[0].numa == 0
 
 
 def broken(path: Path) -> None:
-    """A file that is there and cannot be read, also by root."""
+    """Make a file unreadable, also for root."""
     path.unlink()
     path.mkdir()
 
 
-def test_a_pci_device_that_cannot_be_read_is_named_and_the_others_are_used(standin: Machine) -> None:
+def test_an_unreadable_pci_device_is_reported_and_the_others_are_used(standin: Machine) -> None:
     machine = standin("dgx-h100")
     broken(machine.sysfs / "bus/pci/devices/0000:64:00.0/vendor")
     host = look(machine)
@@ -259,7 +259,7 @@ def test_a_pci_device_that_cannot_be_read_is_named_and_the_others_are_used(stand
     assert [level for level in host.pcie[2] if level == UNKNOWN] == []
 
 
-def test_a_nic_that_cannot_be_read_is_named_and_the_others_are_used(standin: Machine) -> None:
+def test_an_unreadable_nic_is_reported_and_the_others_are_used(standin: Machine) -> None:
     machine = standin("small-2numa")
     broken(machine.sysfs / "class/net/eth0/speed")
     (machine.sysfs / "class/net/eth0/speed").rmdir()
@@ -267,10 +267,10 @@ def test_a_nic_that_cannot_be_read_is_named_and_the_others_are_used(standin: Mac
     host = look(machine)
     assert host.nics is not None
     assert [nic.name for nic in host.nics] == ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]
-    assert why(host)["nics[eth0]"].endswith("'fast' is no whole number")
+    assert why(host)["nics[eth0]"].endswith("'fast' is not a whole number")
 
 
-def test_without_a_pci_bus_in_sysfs_gpus_are_found_all_the_same(standin: Machine, tmp_path: Path) -> None:
+def test_without_a_pci_bus_in_sysfs_gpus_are_still_found(standin: Machine, tmp_path: Path) -> None:
     standin("dgx-a100")
     empty = tmp_path / "nothing"
     empty.mkdir()
@@ -279,7 +279,7 @@ def test_without_a_pci_bus_in_sysfs_gpus_are_found_all_the_same(standin: Machine
     assert len(host.gpus) == 8
     assert {gpu.numa for gpu in host.gpus} == {None}
     assert why(host)["pci"] == f"there is no {empty}/bus/pci/devices"
-    # NVML knows how far apart they are.
+    # The distance comes from NVML.
     assert host.pcie[0][1] == PXB
     assert host.nics == ()
 
@@ -287,18 +287,16 @@ def test_without_a_pci_bus_in_sysfs_gpus_are_found_all_the_same(standin: Machine
 @pytest.mark.parametrize(
     ("file", "content", "what"),
     [
-        ("node0/cpulist", "0-x", "is no list of whole numbers"),
+        ("node0/cpulist", "0-x", "is not a list of whole numbers"),
         ("node0/meminfo", "none", "has no line MemTotal"),
-        ("node1/hugepages/hugepages-2048kB/nr_hugepages", "many", "'many' is no whole number"),
+        ("node1/hugepages/hugepages-2048kB/nr_hugepages", "many", "'many' is not a whole number"),
     ],
 )
-def test_a_numa_node_that_makes_no_sense_is_refused_with_the_file(
-    standin: Machine, file: str, content: str, what: str
-) -> None:
+def test_the_error_for_a_bad_numa_node_names_the_file(standin: Machine, file: str, content: str, what: str) -> None:
     machine = standin("pcie-l40s")
     (machine.sysfs / "devices/system/node" / file).write_text(content)
     with pytest.raises(SysfsError, match=what) as caught:
         _ = Sysfs(machine.sysfs).numa_nodes
     assert file.rpartition("/")[2] in str(caught.value)
-    # The rest does not need it.
+    # The other fields do not need it.
     assert len(look(machine).gpus) == 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found on each machine, and that the scheduler reads the same of the GPUNode that is made of it."""
+"""Discovery of each machine, and the scheduler's reading of the GPUNode that it becomes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def look(machine: Standin) -> Host:
         return discover(nvml, Sysfs(machine.sysfs, machine.proc))
 
 
-def described(host: Host) -> Description:
-    """What the scheduler makes of the GPUNode, as it comes over the wire."""
+def description(host: Host) -> Description:
+    """The scheduler's reading of the GPUNode, after encoding and decoding."""
     status = document(status_of(host)) | {"observedTime": datetime.now(UTC).isoformat()}
     for condition in status["conditions"]:
         condition["lastTransitionTime"] = status["observedTime"]
@@ -55,9 +55,9 @@ def described(host: Host) -> Description:
 
 
 @pytest.mark.parametrize("name", sorted(HOSTS))
-def test_the_scheduler_reads_the_wiring_that_was_found(standin: Machine, name: str) -> None:
+def test_the_scheduler_reads_the_discovered_wiring(standin: Machine, name: str) -> None:
     host = look(standin(name))
-    found = described(host)
+    found = description(host)
     layout = layout_of(found)
     assert found.uuids == tuple(gpu.uuid for gpu in host.gpus)
     assert found.product == host.gpus[0].product
@@ -72,7 +72,7 @@ def test_the_scheduler_reads_the_wiring_that_was_found(standin: Machine, name: s
 
 
 @pytest.mark.parametrize(("name", "sample"), SAMPLE_OF.items())
-def test_it_is_what_nvidia_smi_shows_on_such_a_machine(standin: Machine, name: str, sample: str) -> None:
+def test_the_wiring_equals_that_of_nvidia_smi(standin: Machine, name: str, sample: str) -> None:
     host = look(standin(name))
     shown = nvidia_smi.parse((SAMPLES / sample).read_text())
     assert tuple(gpu.numa for gpu in host.gpus) == shown.numa
@@ -82,8 +82,8 @@ def test_it_is_what_nvidia_smi_shows_on_such_a_machine(standin: Machine, name: s
     assert [host.pcie[i][j] for i, j in known] == [shown.pcie[i][j] for i, j in known]
     assert host.nics is not None
     placed = [nic for nic in host.nics if nic.rdma and nic.numa is not None]
-    # That of a GB200 names no NUMA node of its NICs: nvidia-smi says SYS then, which nobody knows.
-    # Some print NICs in the order in which they came up.
+    # The firmware of a GB200 sets no NUMA node of its NICs, and nvidia-smi assumes SYS.
+    # Some samples list NICs in the order in which they came up.
     assert sorted(nic.levels for nic in placed) == sorted(nic.levels for nic in shown.nics)[: len(placed)]
     assert len(placed) == (0 if name == "gb200-nvl72" else len(shown.nics))
 
@@ -97,19 +97,19 @@ def test_it_is_what_nvidia_smi_shows_on_such_a_machine(standin: Machine, name: s
         ("gb200-nvl72", "NVIDIA-GB200", "GB200 NVL"),
     ],
 )
-def test_what_the_scheduler_assumes_of_a_product_is_what_is_found(
+def test_the_assumed_layout_of_a_product_equals_the_discovered_one(
     standin: Machine, name: str, product: str, machine: str
 ) -> None:
     host = look(standin(name))
     assert host.machine == machine
     assumed = products.assumed_layout(product, len(host.gpus))
     assert assumed is not None
-    found = layout_of(described(host))
+    found = layout_of(description(host))
     assert found.nvlinks == assumed.nvlinks
     assert (found.nvlink_mbps, found.pcie_mbps) == (assumed.nvlink_mbps, assumed.pcie_mbps)
 
 
-def test_all_of_a_dgx_a100(standin: Machine) -> None:
+def test_all_fields_of_a_dgx_a100(standin: Machine) -> None:
     host = look(standin("dgx-a100"))
     assert (host.driver, host.cuda, host.unread) == ("570.148.08", (12, 8), ())
     assert host.nvml.startswith("12.")
@@ -126,13 +126,13 @@ def test_all_of_a_dgx_a100(standin: Machine) -> None:
     assert host.clique == ""
 
 
-def test_minor_numbers_and_modules_need_not_be_in_the_order_of_the_indices(standin: Machine) -> None:
+def test_minor_numbers_and_modules_may_differ_from_the_order_of_indices(standin: Machine) -> None:
     host = look(standin("gb200-nvl72"))
     assert [gpu.minor for gpu in host.gpus] == [1, 0, 3, 2]
     assert [gpu.module for gpu in host.gpus] == [2, 1, 4, 3]
 
 
-def test_a_rack_has_a_clique_and_a_board_of_its_own_has_none(standin: Machine) -> None:
+def test_a_rack_has_a_clique_and_a_single_board_has_none(standin: Machine) -> None:
     rack = look(standin("gb200-nvl72"))
     assert rack.clique == "f2a8d3b1-5c57-4a0e-9f3c-1d2e6b7a8c90.2"
     board = look(standin("dgx-h100"))
@@ -148,7 +148,7 @@ def test_numa_nodes_of_a_grace_without_cpus_are_no_zones(standin: Machine) -> No
     assert look(machine).gpus[0].numa == 0
 
 
-def test_gpus_and_nics_on_one_switch_are_nearer_than_those_on_two(standin: Machine) -> None:
+def test_gpus_and_nics_on_one_switch_are_closer_than_on_two(standin: Machine) -> None:
     host = look(standin("small-2numa"))
     assert host.pcie[0] == (BOARD, PIX, PHB, PHB, SYS, SYS, SYS, SYS)
     assert host.nics is not None
@@ -157,7 +157,7 @@ def test_gpus_and_nics_on_one_switch_are_nearer_than_those_on_two(standin: Machi
     assert look(standin("pcie-l40s")).pcie[0] == (BOARD, NODE, SYS, SYS)
 
 
-def test_mig_instances_are_told_with_their_places(standin: Machine) -> None:
+def test_mig_instances_have_their_placements(standin: Machine) -> None:
     machine = standin("dgx-a100")
     machine.divide(1, [("3g.20gb", 4), ("1g.5gb", 0), ("2g.10gb", 2)])
     host = look(machine)
@@ -169,12 +169,12 @@ def test_mig_instances_are_told_with_their_places(standin: Machine) -> None:
     assert all(one.uuid.startswith("MIG-") for one in mig)
     assert len({(one.gi, one.ci) for one in mig}) == 3
     assert [one.engines.multiprocessors for one in mig] == [14, 28, 42]
-    told = status_of(host).gpus
-    assert told[0].mig is None
-    assert [(one.profile, one.start) for one in told[1].mig or ()] == [("1g.5gb", 0), ("2g.10gb", 2), ("3g.20gb", 4)]
+    status = status_of(host).gpus
+    assert status[0].mig is None
+    assert [(one.profile, one.start) for one in status[1].mig or ()] == [("1g.5gb", 0), ("2g.10gb", 2), ("3g.20gb", 4)]
 
 
-def test_profiles_are_what_the_driver_tells_of_a_card_in_mig_mode(standin: Machine) -> None:
+def test_profiles_come_from_the_driver(standin: Machine) -> None:
     machine = standin("dgx-h100")
     machine.divide(0, [])
     gpu = look(machine).gpus[0]
@@ -213,14 +213,14 @@ def test_links_that_are_down_are_not_counted(standin: Machine) -> None:
 
 
 def test_layouts_of_equal_machines_are_equal(standin: Machine) -> None:
-    one, two = (layout_of(described(look(standin("dgx-h100")))) for _ in range(2))
+    one, two = (layout_of(description(look(standin("dgx-h100")))) for _ in range(2))
     assert isinstance(one, Layout)
     assert one == two
 
 
-def test_every_word_of_a_status_is_one_that_the_definition_has(standin: Machine) -> None:
+def test_every_field_of_a_status_is_in_the_crd(standin: Machine) -> None:
     definition = yaml.safe_load((Path(__file__).parents[2] / "deploy/crds/gpunode.yaml").read_text())
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
-    told = document(status_of(look(standin("gb200-nvl72"))))
-    assert told.keys() <= schema.keys()
-    assert all(gpu.keys() <= schema["gpus"]["items"]["properties"].keys() for gpu in told["gpus"])
+    status = document(status_of(look(standin("gb200-nvl72"))))
+    assert status.keys() <= schema.keys()
+    assert all(gpu.keys() <= schema["gpus"]["items"]["properties"].keys() for gpu in status["gpus"])

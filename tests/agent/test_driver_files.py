@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets of the driver: found below a root that looks like an installation."""
+"""The driver files of a container, found below a root with an installed driver."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def with_hook(root: Path, name: str = "nvidia-cdi-hook") -> DriverFiles:
     return files
 
 
-def test_every_container_gets_the_control_nodes_and_nothing_by_the_older_hook(tmp_path: Path) -> None:
+def test_every_container_has_the_control_nodes_and_the_older_hook_adds_none(tmp_path: Path) -> None:
     common = driver_tree(tmp_path).common(HOST)
     assert [node.path for node in common.device_nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
     assert common.env == (("NVIDIA_VISIBLE_DEVICES", "void"),)
 
 
-def test_libraries_of_the_running_version_and_programs_are_mounted_where_they_are(tmp_path: Path) -> None:
+def test_libraries_of_the_running_version_and_programs_keep_their_paths(tmp_path: Path) -> None:
     files = with_hook(tmp_path)
     (tmp_path / LIBRARIES / "libcuda.so.470.1.1").touch()
     (tmp_path / "lib/firmware/nvidia/535.129.03").mkdir(parents=True)
@@ -72,10 +72,10 @@ def test_nvidias_hook_makes_the_links_and_the_loaders_cache(name: str, start: li
     assert list(compat.args) == [*start, "enable-cuda-compat", "--host-driver-version=535.129.03"]
     assert list(nodes.args) == [*start, "disable-device-node-modification"]
     assert list(cache.args) == [*start, "update-ldcache", "--folder", f"/{LIBRARIES}"]
-    assert not any("hook" in said for said in files.missing(HOST))
+    assert not any("hook" in message for message in files.missing(HOST))
 
 
-def test_without_the_hook_libraries_have_their_link_names_where_every_loader_looks(tmp_path: Path) -> None:
+def test_without_the_hook_libraries_have_their_link_names_in_the_loader_s_directories(tmp_path: Path) -> None:
     files = driver_tree(tmp_path)
     common = files.common(HOST)
     assert common.hooks == ()
@@ -83,12 +83,12 @@ def test_without_the_hook_libraries_have_their_link_names_where_every_loader_loo
     assert paths["/usr/lib64/libcuda.so.1"] == str(tmp_path / LIBRARIES / "libcuda.so.535.129.03")
     assert "/usr/lib64/libnvidia-glcore.so.535.129.03" in paths
     assert any(path.endswith("-linux-gnu/libnvidia-ml.so.1") for path in paths)
-    assert any("neither nvidia-cdi-hook nor nvidia-ctk" in said for said in files.missing(HOST))
+    assert any("neither nvidia-cdi-hook nor nvidia-ctk" in message for message in files.missing(HOST))
     assert all(name != "LD_LIBRARY_PATH" for name, _ in common.env)
 
 
 @pytest.mark.parametrize("hook", [True, False])
-def test_graphics_and_opencl_find_what_they_look_for(hook: bool, tmp_path: Path) -> None:
+def test_files_for_graphics_and_opencl_are_mounted_where_loaders_search(hook: bool, tmp_path: Path) -> None:
     files = with_hook(tmp_path) if hook else driver_tree(tmp_path)
     for name in (
         f"{LIBRARIES}/libnvidia-allocator.so.535.129.03",
@@ -117,7 +117,7 @@ def test_graphics_and_opencl_find_what_they_look_for(hook: bool, tmp_path: Path)
         assert mounts["/usr/lib64/libcuda.so"].endswith("libcuda.so.535.129.03")
 
 
-def test_a_whole_gpu_brings_its_nodes_for_graphics_and_a_mig_instance_does_not(tmp_path: Path) -> None:
+def test_a_whole_gpu_has_its_drm_nodes_and_a_mig_instance_has_not(tmp_path: Path) -> None:
     files = with_hook(tmp_path)
     files = DriverFiles(tmp_path, tmp_path / "dev", tmp_path / "proc", tmp_path / "sys")
     bus = HOST.gpus[1].pci_bus_id
@@ -134,7 +134,7 @@ def test_a_whole_gpu_brings_its_nodes_for_graphics_and_a_mig_instance_does_not(t
     assert all("dri" not in node.path for node in files.instance(HOST.gpus[1], INSTANCE).device_nodes)
 
 
-def test_paths_are_those_of_the_host_where_the_agent_sees_them_elsewhere(tmp_path: Path) -> None:
+def test_paths_on_the_host_may_differ_from_those_of_the_agent(tmp_path: Path) -> None:
     with_hook(tmp_path)
     files = DriverFiles(
         tmp_path, tmp_path / "dev", driver_root_on_host=Path("/run/nvidia/driver"), dev_root_on_host=Path("/dev")
@@ -154,25 +154,25 @@ def test_a_character_device_has_its_numbers(tmp_path: Path) -> None:
     assert (node.major, node.minor) == (1, 3)
 
 
-def test_a_gpu_without_a_node_is_named_with_what_makes_it(tmp_path: Path) -> None:
+def test_the_error_for_a_gpu_without_a_node_names_the_remedy(tmp_path: Path) -> None:
     files = driver_tree(tmp_path, gpus=1)
     assert files.gpu(HOST.gpus[0]).device_nodes == (DeviceNode("/dev/nvidia0", str(tmp_path / "dev/nvidia0")),)
-    with pytest.raises(DriverFilesError, match=r"dev/nvidia1.* is not there: `nvidia-modprobe -c 1` makes it"):
+    with pytest.raises(DriverFilesError, match=r"dev/nvidia1.* does not exist: run `nvidia-modprobe -c 1`"):
         files.gpu(HOST.gpus[1])
 
 
-def test_a_mig_instance_is_guarded_by_two_nodes_of_its_own(tmp_path: Path) -> None:
+def test_a_mig_instance_has_two_capability_nodes(tmp_path: Path) -> None:
     files = driver_tree(tmp_path)
     found = files.instance(HOST.gpus[1], INSTANCE).device_nodes
     assert found[0].path == "/dev/nvidia1"
-    # They are made by the runtime, by number, where the host has none.
+    # The runtime creates them by number if the host has none.
     assert found[1:] == (
         DeviceNode("/dev/nvidia-caps/nvidia-cap114", "", 236, 114),
         DeviceNode("/dev/nvidia-caps/nvidia-cap115", "", 236, 115),
     )
 
 
-def test_the_capability_of_the_driver_counts_before_the_table(tmp_path: Path) -> None:
+def test_the_driver_s_capability_file_takes_precedence_over_the_table(tmp_path: Path) -> None:
     files = driver_tree(tmp_path)
     for path, minor in (("gi7", 5), ("gi7/ci0", 6)):
         access = tmp_path / f"proc/driver/nvidia/capabilities/gpu1/mig/{path}/access"
@@ -185,25 +185,25 @@ def test_the_capability_of_the_driver_counts_before_the_table(tmp_path: Path) ->
     assert found[2].minor == 6
 
 
-def test_an_instance_that_the_driver_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_an_instance_without_capabilities_is_an_error(tmp_path: Path) -> None:
     files = driver_tree(tmp_path)
     with pytest.raises(DriverFilesError, match=r"gpu1/gi99"):
         files.instance(HOST.gpus[1], replace(INSTANCE, gi=99))
     (tmp_path / "proc/devices").write_text("Character devices:\n195 nvidia\n")
-    with pytest.raises(DriverFilesError, match="does not name nvidia-caps"):
+    with pytest.raises(DriverFilesError, match="does not list nvidia-caps"):
         files.instance(HOST.gpus[1], INSTANCE)
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    said = DriverFiles(tmp_path, tmp_path / "dev", tmp_path).missing(Host())
-    assert any("nvidiactl" in each for each in said)
-    assert any("nvidia-uvm" in each for each in said)
-    assert any("(version not known)" in each for each in said)
+def test_missing_files_are_reported(tmp_path: Path) -> None:
+    messages = DriverFiles(tmp_path, tmp_path / "dev", tmp_path).missing(Host())
+    assert any("nvidiactl" in each for each in messages)
+    assert any("nvidia-uvm" in each for each in messages)
+    assert any("(unknown version)" in each for each in messages)
     common = DriverFiles(tmp_path, tmp_path / "dev", tmp_path).common(Host())
     assert common.device_nodes == common.mounts == common.hooks == ()
 
 
-def test_a_channel_of_imex_is_given_where_it_is_there(tmp_path: Path) -> None:
+def test_an_imex_channel_is_added_if_it_exists(tmp_path: Path) -> None:
     files = driver_tree(tmp_path)
     path = "/dev/nvidia-caps-imex-channels/channel0"
     assert files.common(HOST, (0,)) == files.common(HOST)

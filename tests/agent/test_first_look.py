@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A start tells nothing before the agent has seen all there is: slow NVML changes nothing on the node."""
+"""The agent publishes nothing before its first complete look: slow NVML changes nothing on the node."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STARTS: dict[str, Fault] = {
 
 
 @pytest.mark.plane
-async def test_however_slowly_nvml_comes_a_start_changes_nothing(crd: Plane, standin: Machine) -> None:
+async def test_a_start_with_slow_nvml_changes_nothing(crd: Plane, standin: Machine) -> None:
     machine = standin("dgx-a100")
     async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "slow") as seat:
         async with seat.agent():
@@ -71,16 +71,16 @@ async def test_however_slowly_nvml_comes_a_start_changes_nothing(crd: Plane, sta
             machine.clear()
             await until(lambda: seat.plugin[-1] == "AgentEnds")
             assert (seat.told, seat.labels) == ([before[0]], [before[1]]), name
-            # But that the kubelet has no plugin meanwhile.
+            # Only the condition shows that the kubelet has no plugin meanwhile.
             assert seat.plugin[:2] == ["AgentEnds", "AgentBegins"], name
             assert seat.plugin[-2:] == ["Registered", "AgentEnds"], name
-            # The last one is the end of the agent: the kubelet is told that there is nothing any more.
+            # The last list is the empty one that the agent sends at its end.
             assert {*seat.kubelet.heard[:-1]} == {8}, name
 
 
 @pytest.mark.plane
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
-async def test_a_kubelet_that_leaves_is_told_at_once_and_beside_it_nothing_changes(
+async def test_a_kubelet_that_stops_changes_only_the_condition_at_once(
     crd: Plane, standin: Machine, kill: bool
 ) -> None:
     machine = standin("dgx-a100")
@@ -100,12 +100,12 @@ async def test_a_kubelet_that_leaves_is_told_at_once_and_beside_it_nothing_chang
             began_s = clock()
             await seat.kubelet.devices("nvidia.com/gpu", 8)
             assert clock() - began_s < 2.0
-            # Where no pod works it cannot be seen when the kubelet has taken up its pods: it is given two seconds.
+            # Without running pods it cannot be seen when the kubelet has admitted them: the agent waits two seconds.
             await seat.offers(8)
             assert clock() - began_s < 5.0
             await until(lambda: seat.plugin[-1] == "Registered")
         assert {*seat.plugin} <= {"Registered", "NotRegistered", "KubeletGone", "KubeletBegins"}
-        # What went wrong is said meanwhile.
+        # Meanwhile `unread` has the reason.
         for told in seat.told:
             told.pop("unread")
         others = [{key: value for key, value in told.items() if value != before[0][key]} for told in seat.told]
@@ -113,7 +113,7 @@ async def test_a_kubelet_that_leaves_is_told_at_once_and_beside_it_nothing_chang
 
 
 @pytest.mark.plane
-async def test_pods_are_sent_again_when_the_kubelet_shows_those_that_work_and_fences_are_put_up(
+async def test_the_plugin_counts_as_registered_when_the_kubelet_shows_its_running_pods(
     crd: Plane, standin: Machine
 ) -> None:
     old = pod("settling", {"nvidia.com/gpu": 1})
@@ -121,7 +121,7 @@ async def test_pods_are_sent_again_when_the_kubelet_shows_those_that_work_and_fe
         await seat.offers(8)
         await seat.runs(old)
         seat.forget()
-        # It hears of its pods later than of the plugin.
+        # The kubelet lists its pods after the plugin has registered.
         kept, seat.kubelet.books.pods = seat.kubelet.books.pods, {}
         await seat.kubelet.restart()
         await until(lambda: seat.plugin[-1] == "KubeletBegins")
@@ -134,7 +134,7 @@ async def test_pods_are_sent_again_when_the_kubelet_shows_those_that_work_and_fe
 
 
 @pytest.mark.plane
-async def test_a_pod_that_the_kubelet_never_shows_keeps_others_away_for_seconds_only(
+async def test_a_pod_that_the_kubelet_never_shows_delays_others_for_seconds_only(
     crd: Plane, standin: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert settling._PATIENCE_S == 10.0
@@ -149,13 +149,13 @@ async def test_a_pod_that_the_kubelet_never_shows_keeps_others_away_for_seconds_
         await until(lambda: seat.plugin[-1] == "KubeletBegins")
         await until(lambda: seat.plugin[-1] == "Registered", 4.0)
         assert not any(seat.fences)
-        # It works no more: nothing is in the way of fences.
+        # It has ended: fences are possible again.
         await seat.ends(old)
         await until(lambda: any(seat.fences))
 
 
 @pytest.mark.plane
-async def test_a_driver_that_does_not_come_is_told_and_takes_nothing_away(
+async def test_a_missing_driver_is_published_and_removes_nothing(
     crd: Plane, standin: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PATIENCE_S, "none", 3.0)
@@ -187,7 +187,7 @@ async def test_a_driver_that_does_not_come_is_told_and_takes_nothing_away(
 
 
 @pytest.mark.plane
-async def test_a_driver_that_goes_away_takes_no_label_along(crd: Plane, standin: Machine) -> None:
+async def test_a_driver_that_goes_away_removes_no_label(crd: Plane, standin: Machine) -> None:
     machine = standin("dgx-a100")
     async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "going") as seat, seat.agent():
         await seat.offers(8)
@@ -195,7 +195,7 @@ async def test_a_driver_that_goes_away_takes_no_label_along(crd: Plane, standin:
         seat.forget()
         before, labels = seat.told[-1], seat.labels[-1]
         machine.mismatch()
-        # Something has the agent look: a GPU falls off the bus.
+        # A GPU falls off the bus, which makes the agent look.
         machine.lose(0)
         await until(lambda: ("DriverReady", "False") in {(c["type"], c["status"]) for c in seat.told[-1]["conditions"]})
         assert [gpu["uuid"] for gpu in seat.told[-1]["gpus"]] == [gpu["uuid"] for gpu in before["gpus"]]
@@ -205,7 +205,7 @@ async def test_a_driver_that_goes_away_takes_no_label_along(crd: Plane, standin:
 
 
 @pytest.mark.plane
-async def test_a_machine_without_gpus_is_told_to_have_none(crd: Plane, standin: Machine) -> None:
+async def test_a_machine_without_gpus_is_published_with_none(crd: Plane, standin: Machine) -> None:
     machine = standin("dgx-a100")
     async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "taken-out") as seat:
         async with seat.agent():
@@ -220,7 +220,7 @@ async def test_a_machine_without_gpus_is_told_to_have_none(crd: Plane, standin: 
 
 
 @pytest.mark.plane
-async def test_a_layout_that_was_cut_off_is_finished_also_where_the_driver_comes_late(
+async def test_an_interrupted_layout_is_finished_even_if_the_driver_is_late(
     crd: Plane, standin: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PATIENCE_S, "none", 1.0)
@@ -236,12 +236,12 @@ async def test_a_layout_that_was_cut_off_is_finished_also_where_the_driver_comes
         )
         machine.fail("nvmlInit", NOT_LOADED)
         async with seat.agent():
-            await until(lambda: bool(seat.told) and told_of(seat, "DriverReady") == "False")
+            await until(lambda: bool(seat.told) and status_of_condition(seat, "DriverReady") == "False")
             machine.clear()
             await until(lambda: [(one.profile, one.start) for one in machine.parts(0)] == [("3g.20gb", 0)], 40.0)
 
 
-def told_of(seat: Seat, condition: str) -> str:
+def status_of_condition(seat: Seat, condition: str) -> str:
     return next((str(one["status"]) for one in seat.told[-1]["conditions"] if one["type"] == condition), "")
 
 
@@ -257,30 +257,30 @@ ALL, SOME = Host(gpus=GPUS), Host(gpus=GPUS[:1], unread=(Unread("gpus[1]", "lost
 NONE = Host(unread=(Unread("gpus", "no driver"),), sight="none")
 
 
-def test_the_first_complete_look_counts_and_what_comes_before_does_not() -> None:
+def test_nothing_is_published_before_the_first_complete_look() -> None:
     known = KnownHost(Clock())
     for found, watched in ((NONE, False), (SOME, True), (ALL, False)):
         known.look(found, watched)
-        assert (known.tell, known.host.gpus, known.host.known) == ("nothing", (), False)
+        assert (known.publishable, known.host.gpus, known.host.known) == ("nothing", (), False)
     known.look(ALL, True)
-    assert (known.tell, known.host) == ("all", ALL)
+    assert (known.publishable, known.host) == ("all", ALL)
 
 
 @pytest.mark.parametrize(
-    ("found", "tell", "gpus"), [(NONE, "silence", ()), (SOME, "all", GPUS[:1]), (ALL, "all", GPUS)]
+    ("found", "publishable", "gpus"), [(NONE, "silence", ()), (SOME, "all", GPUS[:1]), (ALL, "all", GPUS)]
 )
-def test_what_does_not_come_is_given_up(found: Host, tell: str, gpus: tuple[Gpu, ...]) -> None:
+def test_an_incomplete_look_is_published_after_a_while(found: Host, publishable: str, gpus: tuple[Gpu, ...]) -> None:
     clock = Clock()
     known = KnownHost(clock)
     clock.now_s += PATIENCE_S[found.sight] - 1
     known.look(found, False)
-    assert known.tell == "nothing"
+    assert known.publishable == "nothing"
     clock.now_s += 1
     known.look(found, False)
-    assert (known.tell, known.host.gpus) == (tell, gpus)
+    assert (known.publishable, known.host.gpus) == (publishable, gpus)
 
 
-def test_later_a_look_that_reads_nothing_makes_all_ill_and_one_that_reads_some_counts() -> None:
+def test_a_later_look_without_gpus_makes_all_unhealthy_and_one_with_some_replaces_them() -> None:
     known = KnownHost(Clock())
     known.look(ALL, True)
     known.look(NONE, True)

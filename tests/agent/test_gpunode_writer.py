@@ -329,7 +329,7 @@ def test_more_than_can_be_listed_is_counted() -> None:
 
 DEFINITION = Path(__file__).parents[2] / "deploy/crds/gpunode.yaml"
 WHOLE = {
-    "unread": [Unread("gpus[1].fabric", "nvmlDeviceGetGpuFabricInfoV: the driver is too old to have this call")],
+    "unread": [Unread("gpus[1].fabric", "nvmlDeviceGetGpuFabricInfoV: the driver is too old for this call")],
     "honours_choice": True,
     "sharing": GpuSharing("time-slicing", 4, False, "nvidia.com/gpu.shared"),
     "differences": [DeviceDifference("default", "p", "u-1", "nvidia.com/gpu", "0", "1"),

@@ -133,7 +133,7 @@ def test_what_cannot_be_read_is_said_with_the_reason(standin: Machine) -> None:
     assert done.exit_code == 0
     unread = {row[0]: " ".join(row[1:]) for row in section(done.output, "Not read")}
     assert unread["gpus[4]"] == "nvmlDeviceGetHandleByIndex: the GPU has fallen off the bus"
-    assert unread["gpus[0].module"] == "nvmlDeviceGetModuleId: the driver is too old to have this call"
+    assert unread["gpus[0].module"] == "nvmlDeviceGetModuleId: the driver is too old for this call"
     assert [row[0] for row in section(done.output, "NVLinks between GPUs")] == [f"GPU{i}" for i in range(8) if i != 4]
 
 

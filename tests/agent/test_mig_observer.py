@@ -109,11 +109,11 @@ def test_without_one_it_is_said_once_with_what_to_do_and_the_gpu_is_given_to_nob
     assert [(one.what, one.why) for one in found.unread] == [
         (
             "gpus[0].mig",
-            "nvmlDeviceGetGpuInstancePossiblePlacements: this process may not: see "
+            "nvmlDeviceGetGpuInstancePossiblePlacements: no permission: see "
             "docs/reference/agent-privileges.md; add the function mig-observer",
         )
     ]
-    told = status_of(found, ill={found.gpus[0].uuid: "mig-unread: this process may not"}).gpus[0]
+    told = status_of(found, ill={found.gpus[0].uuid: "mig-unread: no permission"}).gpus[0]
     assert (told.mig, told.healthy) == (None, False), "it is not told to have none"
     known = KnownHost()
     known.look(found, True)
@@ -129,7 +129,7 @@ def test_an_observer_that_is_away_is_named(divided: Standin, tmp_path: Path) -> 
 async def test_an_observer_that_may_not_either_says_so(divided: Standin) -> None:
     async with observing(divided, "none") as path:
         (missed,) = (await asyncio.to_thread(look, divided, path)).unread
-    assert missed.what == "gpus[0].mig" and "this process may not" in missed.why
+    assert missed.what == "gpus[0].mig" and "no permission" in missed.why
 
 
 async def test_one_that_cannot_look_is_an_error(divided: Standin) -> None:

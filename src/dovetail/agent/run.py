@@ -167,7 +167,7 @@ class Agent:
     async def _recover(self, mig: MigManager) -> bool:
         """Once NVML answers; while nothing else of this process has it open. False where it does not answer for long,
         which nothing else has to wait for."""
-        while await self._discover() == "none" and self._known.tell == "nothing":  # noqa: ASYNC110 - nobody calls
+        while await self._discover() == "none" and self._known.publishable == "nothing":  # noqa: ASYNC110 - nobody calls
             await asyncio.sleep(_FIRST_S)
         try:
             async with self._alone():
@@ -199,15 +199,15 @@ class Agent:
     @property
     def _pause_s(self) -> float:
         """How long until the machine is looked at again, if nothing happens before."""
-        if self._known.tell == "nothing":
+        if self._known.publishable == "nothing":
             return _FIRST_S
         fine = self._known.host.sight != "none" and not self._offering.faults
         return RENEW_S if fine else _AGAIN_S
 
     def _let_tell(self) -> None:
-        if self._known.tell != "nothing":
+        if self._known.publishable != "nothing":
             self._may_tell.set()
-        if self._known.tell == "all":
+        if self._known.publishable == "all":
             self._complete.set()
 
     async def _look(self) -> None:
@@ -215,7 +215,7 @@ class Agent:
         offered."""
         async with self._looking:
             await self._discover()
-            if self._health_known.is_set() and self._known.tell != "nothing":
+            if self._health_known.is_set() and self._known.publishable != "nothing":
                 await self._offer()
 
     async def _discover(self) -> Sight:
@@ -291,7 +291,7 @@ class Agent:
         return AgentMetrics(
             time.monotonic() - self._looks.ended_s,
             self._looks,
-            self._known.tell != "nothing",
+            self._known.publishable != "nothing",
             self._telling.told,
             self._seen(),
             claims,

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine has: NVML's answers and the kernel's, put together.
+"""Discovery of a machine: its GPUs, NICs and links, from NVML and from the kernel.
 
 Rules
-- Nothing is assumed. What cannot be read is an `Unread` with the call or the file and the reason.
-- A GPU that cannot be read, or is lost between two calls, is left out, and an `Unread` of the field `gpus[INDEX]` says
-  why. The others keep their indices. Where NVML itself does not answer, that field is `gpus`.
-- A GPU that the kernel sees on the PCI bus and NVML does not list is named too, with the driver that has it.
-- That NVML does not answer, or lists nothing, does not say that there is no GPU: the kernel's list of PCI devices does
-  (`Host.sight`). A GPU that a driver of virtual machines has (vfio) is none of this host's.
-- An NVLink counts where its state is active and what is at its other end is known. Links to another GPU count as far as
-  both ends count them. Links to NVSwitches are added up, and two GPUs have the lesser of their sums between them.
-- How far apart devices are is what the kernel tells (`sysfs`); for two GPUs NVML is asked where it does not.
+- Nothing is assumed. A field that cannot be read is an `Unread` with the call or the file and the reason.
+- A GPU that cannot be read, or is lost between two calls, is left out, with an `Unread` of the field `gpus[INDEX]`. The
+  others keep their indices. If NVML itself does not answer, the field is `gpus`.
+- A GPU that is on the PCI bus and not in NVML's list is an `Unread`, too, with the driver that it is bound to.
+- If NVML does not answer or lists nothing, the kernel's list of PCI devices decides whether there are GPUs
+  (`Host.sight`). A GPU that is bound to a driver for virtual machines (vfio) does not count as one of this host.
+- An NVLink counts if its state is active and its remote device is known. Between two GPUs the smaller of the two ends'
+  counts is taken. Links to NVSwitches are added up per GPU; two GPUs have the smaller of their sums between them.
+- The distance of two devices comes from the kernel (`sysfs`), and of two GPUs from NVML if the kernel has none.
 Sources: NVML API reference; NCCL, src/graph/xml.cc (NVLinks).
 """
 
@@ -28,6 +28,8 @@ from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Port, Sysfs, SysfsError, level
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Matrix
 
+UNLISTED_GPU = "is an NVIDIA GPU"
+"""The start of the reason of an `Unread` for a GPU on the PCI bus that NVML does not list."""
 _ANCESTORS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: BOARD,
     pynvml.NVML_TOPOLOGY_SINGLE: PIX,
@@ -39,13 +41,13 @@ _ANCESTORS = {
 
 
 def discover(nvml: Nvml | NvmlError, sysfs: Sysfs, observed: Observed | None = None) -> Host:
-    """What can be read now. Without NVML (`nvml` is why) there are no GPUs that could be used: those on the PCI bus are
-    named in `unread`. `observed` asks who may read MIG where this process may not. Blocks while all these answer."""
+    """The machine as it can be read now. If NVML is not available, `nvml` is its error, and no GPU is usable: those on
+    the PCI bus are in `unread`. `observed` queries the MIG observer, for a process that may not read MIG. Blocks."""
     return _Discovery(sysfs, observed).host(nvml)
 
 
 class _Discovery:
-    """One look at the machine."""
+    """One discovery."""
 
     def __init__(self, sysfs: Sysfs, observed: Observed | None) -> None:
         self._sysfs, self._observed = sysfs, observed
@@ -81,10 +83,10 @@ class _Discovery:
         if sight == "none" and count == 0:
             self._miss("gpus", "NVML lists none of the GPUs that the kernel sees")
         host = Host(
-            driver=driver or self._told("driver", self._sysfs.module_version),
+            driver=driver or self._read("driver", self._sysfs.module_version),
             nvml=library,
             cuda=cuda,
-            machine=self._told("machine", self._sysfs.machine),
+            machine=self._read("machine", self._sysfs.machine),
             gpus=gpus,
             pcie=self._pcie(gpus),
             nvlinks=self._nvlinks(gpus, [links for _, links in seen]),
@@ -98,7 +100,7 @@ class _Discovery:
     def _miss(self, what: str, why: Exception | str) -> None:
         self._unread.append(Unread(what, str(why)))
 
-    def _told(self, what: str, read: Callable[[], str]) -> str:
+    def _read(self, what: str, read: Callable[[], str]) -> str:
         try:
             return read()
         except SysfsError as error:
@@ -106,14 +108,14 @@ class _Discovery:
             return ""
 
     def _gpus(self, reader: GpuReader, count: int) -> list[tuple[Gpu, Links | None]]:
-        """Each with its NVLinks; None where they cannot be read."""
+        """Each GPU with its NVLinks; None if they cannot be read."""
         found = []
         for index in range(count):
             before = len(self._unread)
             try:
                 found.append(reader.read(index))
             except NvmlError as error:
-                # What was missed before it was lost is part of that.
+                # Its unread fields are part of that failure.
                 del self._unread[before:]
                 self._miss(f"gpus[{index}]", error)
         return found
@@ -121,20 +123,19 @@ class _Discovery:
     def _nvlinks(self, gpus: Sequence[Gpu], links: Sequence[Links | None]) -> Matrix | None:
         if None in links:
             return None
-        told = [each for each in links if each is not None]
+        known = [each for each in links if each is not None]
         count = [[0] * len(gpus) for _ in gpus]
         for i, j in combinations(range(len(gpus)), 2):
-            here, there = told[i].to[gpus[j].pci_bus_id], told[j].to[gpus[i].pci_bus_id]
+            here, there = known[i].to[gpus[j].pci_bus_id], known[j].to[gpus[i].pci_bus_id]
             if here != there:
                 numbers = f"GPU {gpus[i].index} counts {here} to GPU {gpus[j].index}, which counts {there} back"
-                self._miss(f"gpus[{gpus[i].index}].nvlinks", f"{numbers}: the lesser counts")
-            count[i][j] = count[j][i] = min(here, there) + min(told[i].to_switches, told[j].to_switches)
-        there_are = {gpu.pci_bus_id for gpu in gpus}
-        for gpu, each in zip(gpus, told, strict=True):
-            for target in sorted(each.to.keys() - there_are):
-                self._miss(
-                    f"gpus[{gpu.index}].nvlinks", f"{each.to[target]} of them lead to the GPU {target}, not listed"
-                )
+                self._miss(f"gpus[{gpus[i].index}].nvlinks", f"{numbers}: the smaller number is used")
+            count[i][j] = count[j][i] = min(here, there) + min(known[i].to_switches, known[j].to_switches)
+        listed = {gpu.pci_bus_id for gpu in gpus}
+        for gpu, each in zip(gpus, known, strict=True):
+            for target in sorted(each.to.keys() - listed):
+                why = f"{each.to[target]} of them lead to GPU {target}, which is not listed"
+                self._miss(f"gpus[{gpu.index}].nvlinks", why)
         return tuple(map(tuple, count))
 
     def _pcie(self, gpus: Sequence[Gpu]) -> Matrix:
@@ -148,7 +149,7 @@ class _Discovery:
         return tuple(map(tuple, levels))
 
     def _ancestor(self, a: int, b: int) -> int:
-        """How far apart NVML says that two GPUs are, where the kernel does not tell."""
+        """The distance of two GPUs according to NVML."""
         try:
             handles = [self._nvml.call("nvmlDeviceGetHandleByIndex", index) for index in (a, b)]
             return _ANCESTORS.get(self._nvml.call("nvmlDeviceGetTopologyCommonAncestor", *handles), UNKNOWN)
@@ -167,9 +168,9 @@ class _Discovery:
     def _nic(self, port: Port, gpus: Sequence[Gpu]) -> HostNic:
         device = self._pci.get(port.bus_id)
         if device is None:
-            self._miss(f"nics[{port.name}].levels", f"the kernel tells of no PCI device {port.bus_id}")
+            self._miss(f"nics[{port.name}].levels", f"the kernel lists no PCI device {port.bus_id}")
         elif device.numa is None:
-            self._miss(f"nics[{port.name}].numa", f"numa_node of {port.bus_id} is -1: the firmware does not tell")
+            self._miss(f"nics[{port.name}].numa", f"numa_node of {port.bus_id} is -1: the firmware sets none")
         return HostNic(
             name=port.name,
             interface=port.interface,
@@ -182,12 +183,12 @@ class _Discovery:
         )
 
     def _not_listed(self, gpus: Sequence[Gpu]) -> int:
-        """Names the GPUs of the PCI bus that are not among these; how many of them are this host's own."""
+        """Report the GPUs of the PCI bus that are not among `gpus`, and count those that are not bound to vfio."""
         known, own = {gpu.pci_bus_id for gpu in gpus}, 0
         for device in self._pci.values():
             if device.is_gpu and not device.virtual and device.bus_id not in known:
                 bound = f"has the driver {device.driver}" if device.driver else "has no driver"
-                self._miss(f"pci[{device.bus_id}]", f"is a GPU of NVIDIA, {bound}, and NVML does not tell of it")
+                self._miss(f"pci[{device.bus_id}]", f"{UNLISTED_GPU}, {bound}, and is not listed by NVML")
                 own += "vfio" not in device.driver
         return own
 

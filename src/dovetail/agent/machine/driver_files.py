@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container needs of NVIDIA's driver: device nodes, libraries, programs, and the hooks that make them found.
+"""The files of NVIDIA's driver that a container needs: device nodes, libraries, programs, and hooks.
 
 Rules
-- What is mounted are the files of the driver that runs (`driver_tree`). A container sees them where they are below the
-  driver's root, and configuration where loaders look for it.
-- With NVIDIA's hook on the host, links and the loader's cache are made in the container, libraries for CUDA's forward
-  compatibility that its image brings are used where they have to be, and the driver's own programs make no device nodes
-  in it. Without the hook each library is mounted under the names by which it is opened, in the directories that every
-  loader looks in; no variable is set that a program would hand on to others.
-- `NVIDIA_VISIBLE_DEVICES=void` tells NVIDIA's older runtime hook to add nothing by itself, whatever the image says.
-- A whole GPU brings its nodes for graphics (DRM), a MIG instance does not: it is guarded by two nodes of its own, for
-  its GPU instance and its compute instance.
-Sources: NVIDIA container toolkit 1.20.1 (pkg/nvcdi: what `nvidia-ctk cdi generate` finds; how ours differs is in
-docs/reference/cdi.md), MIG user guide (capabilities).
+- The files of the running driver (`driver_tree`) are mounted at their paths below the driver's root, and configuration
+  where loaders search for it.
+- With NVIDIA's hook on the host, the hook creates links and the loader's cache in the container, enables the image's
+  libraries for CUDA's forward compatibility if they are newer than the driver, and keeps the driver's programs from
+  creating device nodes there. Without the hook each library is mounted under the names by which it is opened, in the
+  directories that every loader searches. No environment variable is set for that: child processes would inherit it.
+- With `NVIDIA_VISIBLE_DEVICES=void` NVIDIA's older runtime hook adds no GPU, whatever the image requests.
+- A whole GPU comes with its DRM nodes for graphics. A MIG instance has no DRM nodes; two capability nodes give access
+  to its GPU instance and its compute instance. Sources: NVIDIA container toolkit 1.20.1 (pkg/nvcdi: what `nvidia-ctk
+  cdi generate` finds; how ours differs is in docs/reference/cdi.md), MIG user guide (capabilities).
 """
 
 from __future__ import annotations
@@ -35,21 +34,20 @@ _LOADER_FOLDERS = {"x86_64": "usr/lib/x86_64-linux-gnu", "aarch64": "usr/lib/aar
 
 
 def channel_path(number: int) -> str:
-    """The device node of a channel of IMEX."""
+    """The device node of an IMEX channel."""
     return f"/dev/nvidia-caps-imex-channels/channel{number}"
 
 
 class DriverFilesError(Exception):
-    """A container could not use the device; the text says which file is missing and what to do."""
+    """A container could not use the device; the message names the missing file and the remedy."""
 
 
 class DriverFiles:
-    """The driver installed below `driver_root`, its device nodes in `dev_root` (the folder that /dev is), its
-    capabilities below `proc_root`, what the kernel says of its GPUs below `sysfs_root`.
+    """The driver that is installed below `driver_root`, with its device nodes in `dev_root` (/dev), its capabilities
+    below `proc_root` and the kernel's files of its GPUs below `sysfs_root`.
 
-    Where this process sees them elsewhere than the container runtime does, `driver_root_on_host` and `dev_root_on_host`
-    are what the runtime calls them. `hook` is NVIDIA's program for hooks as the runtime calls it; looked for below the
-    driver's root where None."""
+    `driver_root_on_host` and `dev_root_on_host` are the same folders as the container runtime sees them, if its paths
+    differ. `hook` is the path of NVIDIA's hook program for the runtime; None searches it below the driver's root."""
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class DriverFiles:
         self._hook = hook
 
     def common(self, host: Host, channels: Iterable[int] = ()) -> Edits:
-        """What every container with any GPU gets, with these channels of IMEX. What is not there is left out, see
+        """The edits for every container with a GPU, with these IMEX channels. Files that do not exist are left out, see
         `missing`."""
         tree = DriverTree(self._root, host.driver)
         names = (*CONTROL_NODES, *(channel_path(number).removeprefix("/dev/") for number in channels))
@@ -99,55 +97,55 @@ class DriverFiles:
         )
 
     def lacks_channel(self, channels: Iterable[int]) -> str:
-        """Why a container cannot have these channels of IMEX; "" where it can."""
+        """Why a container cannot have these IMEX channels, "" if it can."""
         names = (channel_path(number).removeprefix("/dev/") for number in channels)
         lacking = next((self._dev / name for name in names if not (self._dev / name).exists()), None)
-        return f"{lacking}, which imex.required asks for, is not there: `nvidia-modprobe` makes it" if lacking else ""
+        return f"{lacking} does not exist, and imex.required is set: run `nvidia-modprobe`" if lacking else ""
 
     def missing(self, host: Host) -> tuple[str, ...]:
-        """What a container will lack, in words, for a log and for `dovetail agent inspect`."""
-        said = [f"{self._dev / name} is not there: `nvidia-modprobe -u -c 0` makes it" for name in NEEDED_NODES
-                if not (self._dev / name).exists()]  # fmt: skip
+        """What containers will lack, as messages for the log and for `dovetail agent inspect`."""
+        messages = [f"{self._dev / name} does not exist: run `nvidia-modprobe -u -c 0`" for name in NEEDED_NODES
+                    if not (self._dev / name).exists()]  # fmt: skip
         if not DriverTree(self._root, host.driver).libraries():
-            said.append(
-                f"no libraries of the driver {host.driver or '(version not known)'} below {self._root}: programs that "
-                "bring none of their own will not find CUDA; set the driver's root"
+            messages.append(
+                f"{self._root} has no libraries of driver {host.driver or '(unknown version)'}: programs without "
+                "libraries of their own will not find CUDA; set the driver's root"
             )
         if self._hook_program() is None:
-            said.append(
-                "neither nvidia-cdi-hook nor nvidia-ctk is installed: libraries are mounted by their link names in the "
-                "loader's own directories, and CUDA's forward compatibility is left to the image"
+            messages.append(
+                "neither nvidia-cdi-hook nor nvidia-ctk is installed: libraries are mounted under their link names in "
+                "the loader's directories, and the image must enable CUDA's forward compatibility itself"
             )
-        return tuple(said)
+        return tuple(messages)
 
     def gpu(self, gpu: Gpu) -> Edits:
-        """Raises DriverFilesError."""
+        """The edits for a GPU. Raises DriverFilesError."""
         drm = self._drm_nodes(gpu)
         hook, links = self._hook_program(), self._drm_links(gpu, {node.path for node in drm})
         hooks = (_links_hook(hook, links),) if hook is not None and links else ()
         return Edits(device_nodes=(self._gpu_node(gpu), *drm), hooks=hooks)
 
     def instance(self, gpu: Gpu, instance: GpuInstance) -> Edits:
-        """Raises DriverFilesError."""
+        """The edits for a MIG instance. Raises DriverFilesError."""
         own = f"gi{instance.gi}"
-        guards = tuple(self._capability(gpu, path) for path in (own, f"{own}/ci{instance.ci}"))
-        return Edits(device_nodes=(self._gpu_node(gpu), *guards))
+        capabilities = tuple(self._capability(gpu, path) for path in (own, f"{own}/ci{instance.ci}"))
+        return Edits(device_nodes=(self._gpu_node(gpu), *capabilities))
 
     def _gpu_node(self, gpu: Gpu) -> DeviceNode:
         name = f"nvidia{gpu.minor}"
         if not (self._dev / name).exists():
-            make = f"`nvidia-modprobe -c {gpu.minor}` makes it"
-            raise DriverFilesError(f"{self._dev / name}, the device node of GPU {gpu.uuid}, is not there: {make}")
+            remedy = f"run `nvidia-modprobe -c {gpu.minor}`"
+            raise DriverFilesError(f"{self._dev / name}, the device node of GPU {gpu.uuid}, does not exist: {remedy}")
         return self._node(name)
 
     def _drm_nodes(self, gpu: Gpu) -> tuple[DeviceNode, ...]:
-        """What graphics programs open of a GPU, where the driver has made it."""
+        """The DRM nodes of a GPU that exist; graphics programs open them."""
         folder = self._sysfs / "bus/pci/devices" / gpu.pci_bus_id / "drm"
         names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
         return tuple(self._node(f"dri/{name}") for name in names if (self._dev / "dri" / name).exists())
 
     def _drm_links(self, gpu: Gpu, nodes: set[str]) -> tuple[SymbolicLink, ...]:
-        """By the PCI address: some programs find a GPU so."""
+        """The links to its DRM nodes by PCI address, by which some programs find a GPU."""
         folder = Path("/dev/dri/by-path")
         names = [f"pci-{gpu.pci_bus_id}-{kind}" for kind in ("card", "render")]
         there = [(name, at) for name in names if (at := self._dev / "dri/by-path" / name).is_symlink()]
@@ -155,7 +153,7 @@ class DriverFiles:
         return tuple(SymbolicLink(path, to) for path, to in targets if os.path.normpath(folder / to) in nodes)
 
     def _capability(self, gpu: Gpu, path: str) -> DeviceNode:
-        """The node that guards an instance. It need not be on the host: the runtime makes one by its numbers."""
+        """The capability node of an instance. It need not exist on the host: the runtime creates it by its numbers."""
         minor = self._capability_minor(gpu.minor, path)
         name = f"nvidia-caps/nvidia-cap{minor}"
         if (self._dev / name).exists():
@@ -163,8 +161,8 @@ class DriverFiles:
         major = self._caps_major()
         if major is None:
             raise DriverFilesError(
-                f"{self._dev / name}, which guards a MIG instance of GPU {gpu.uuid}, is not there, and "
-                f"{self._proc}/devices does not name nvidia-caps: `nvidia-smi -L` as root makes it"
+                f"{self._dev / name}, the capability of a MIG instance of GPU {gpu.uuid}, does not exist, and "
+                f"{self._proc}/devices does not list nvidia-caps: run `nvidia-smi -L` as root"
             )
         return DeviceNode(f"/dev/{name}", "", major, minor)
 
@@ -179,7 +177,7 @@ class DriverFiles:
             if found is not None:
                 return int(found[1])
         raise DriverFilesError(
-            f"neither {access} nor {table} tells the device number of the MIG instance gpu{gpu}/{path}"
+            f"neither {access} nor {table} has the device number of the MIG instance gpu{gpu}/{path}"
         )
 
     def _caps_major(self) -> int | None:
@@ -190,7 +188,7 @@ class DriverFiles:
         return int(found[1]) if found is not None else None
 
     def _node(self, name: str) -> DeviceNode:
-        """With its numbers where it is a character device."""
+        """A device node, with its numbers if it is a character device."""
         path = f"/dev/{name}"
         on_host = str(self._dev_on_host / name)
         status = (self._dev / name).stat()
@@ -198,19 +196,20 @@ class DriverFiles:
         return DeviceNode(path, on_host if on_host != path else "", *numbers)
 
     def _mount(self, file: Path, path: str = "", options: tuple[str, ...] = READ_ONLY) -> Mount:
-        """At the path, by default the same as below the driver's root."""
+        """A mount of the file at `path`, by default its path below the driver's root."""
         inside = file.relative_to(self._root)
         return Mount(str(self._root_on_host / inside), path or f"/{inside}", options)
 
     def _by_link_name(self, library: Path) -> Iterator[Mount]:
-        """A library under the names that link to it, in the directories of Debian's loader and of all others."""
+        """Mounts of a library under the names that link to it, in the loader's directories (of Debian, and of
+        others)."""
         below = "vdpau/" if library.parent.name == "vdpau" else ""
         for folder in _loader_folders():
             for name in names_of(library) or (library.name,):
                 yield self._mount(library, f"/{folder}/{below}{name}")
 
     def _at_links(self, library: Path, links: Iterable[SymbolicLink]) -> Iterator[Mount]:
-        """A library in the place of other links to it: what programs open without a number, or below its folder."""
+        """Mounts of a library in place of other links to it: names without a version, and names below its folder."""
         own, names = f"/{library.parent.relative_to(self._root)}/", {library.name, *names_of(library)}
         for link in links:
             name = link.path.removeprefix(own)
@@ -230,8 +229,8 @@ def _loader_folders() -> tuple[str, ...]:
 def _hooks(
     program: Path, libraries: Iterable[Mount], links: tuple[SymbolicLink, ...], version: str
 ) -> tuple[Hook, ...]:
-    """Links first, then the folder of the image's compatibility libraries, where these are newer than the driver, then
-    the loader's cache with that folder and those of the libraries. Nothing of it where there is no driver."""
+    """The hooks in their order: links; the folder of the image's compatibility libraries, if these are newer than the
+    driver; the loader's cache with that folder and the folders of the libraries. None without a driver."""
     folders = sorted({str(Path(mount.container_path).parent) for mount in libraries})
     if not folders:
         return ()

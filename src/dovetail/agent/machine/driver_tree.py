@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the files of NVIDIA's driver lie below a root, and where containers expect them: tables, and a search by them.
+"""The files of NVIDIA's driver below a root, and their paths in containers: tables, and a search by them.
 
 Rules
-- Libraries are those whose names end in the version of the driver that runs, in the folders where its own are, and the
-  few that are numbered otherwise: EGL platforms, an older NVVM, the modules of an X server.
-- Configuration of EGL, GBM, OptiX, OpenCL and Vulkan is mounted where loaders look for it, wherever it was installed.
-- A link is made where a program or loader opens a library by a name that the file does not have: those that the host
-  has beside the file, and those of the table.
+- Libraries are those whose names end in the version of the running driver, in the folders of the driver's own
+  libraries, and the few with other version numbers: EGL platforms, an older NVVM, modules of an X server.
+- Configuration of EGL, GBM, OptiX, OpenCL and Vulkan is mounted where loaders search for it, wherever it is installed.
+- Symbolic links are those beside the library on the host, and those of the table: names by which a program or loader
+  opens a library.
 Source: NVIDIA container toolkit 1.20.1 (pkg/nvcdi, internal/discover: what `nvidia-ctk cdi generate` finds).
 """
 
@@ -74,7 +74,7 @@ _CONFIGS = {
         f"vulkan/icd.d/nvidia_icd.{os.uname().machine}.json",
     ),
 }
-"""By the folder in the container. Those of Vulkan may also lie in the root itself (GKE)."""
+"""By the folder in the container. The files of Vulkan may also be in the root itself (GKE)."""
 _LINKS = {
     "libcuda.so": ("libcuda.so", "libcuda.so.1"),
     "libnvidia-opticalflow.so": ("libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
@@ -83,7 +83,7 @@ _LINKS = {
     "libnvidia-vulkan-producer.so": ("libnvidia-vulkan-producer.so", ""),
     "libglxserver_nvidia.so": ("libglxserver_nvidia.so", ""),
 }
-"""The link that a library of the driver needs, and what it points to; "" for the file itself."""
+"""By library (link, target); the target "" is the library itself."""
 _SONAME = re.compile(r".+\.so\.\d+")
 
 
@@ -95,32 +95,31 @@ class SymbolicLink(Struct, frozen=True):
 
 
 class DriverTree:
-    """The driver of this version below `root`; nothing is found where the version is ""."""
+    """The driver of this version below `root`. If the version is "", no files are found."""
 
     def __init__(self, root: Path, version: str) -> None:
         self._root, self._version = root, version
 
     def libraries(self) -> tuple[Path, ...]:
-        """What the loader is to find by its cache: each once, also where folders are links to others."""
+        """The libraries for the loader's cache. Each is listed once, also if folders are links to others."""
         patterns = (f"*.so.{self._version}", f"vdpau/*.so.{self._version}")
         return _once([*self._in_folders(patterns), *self._in_folders(_OTHER_LIBRARIES, links=False)])
 
     def graphics_libraries(self) -> tuple[Path, ...]:
-        """What is opened by its path: EGL's platforms, and an X server's modules."""
+        """The libraries that are opened by path: EGL platforms, and modules of an X server."""
         own = [*(f"{at}/nvidia/xorg" for at in self._relative_folders()), *self._xorg_folders()]
         modules = ("nvidia_drv.so", f"libglxserver_nvidia.so.{self._version}") if self._version else ()
         found = [self._first(own, name) for name in modules]
         return _once([*self._in_folders(_EGL_PLATFORMS, links=False), *(file for file in found if file is not None)])
 
     def links(self) -> tuple[SymbolicLink, ...]:
-        """The names besides their own under which the libraries are opened. Of those that are opened by their path the
-        loader's cache makes the rest."""
+        """The links by which the libraries are opened, without those that the loader's cache creates."""
         special = (self._special(library) for library in (*self.libraries(), *self.graphics_libraries()))
         named = (self._beside(library) for library in self.libraries())
         return tuple(dict.fromkeys(link for links in (*special, *named) for link in links))
 
     def files(self) -> Iterator[tuple[Path, str]]:
-        """Programs, firmware and configuration, with the path of each in the container."""
+        """Programs, firmware and configuration: each file with its path in the container."""
         for name in PROGRAMS:
             program = self._first(_PROGRAM_FOLDERS, name)
             if program is not None:
@@ -135,14 +134,14 @@ class DriverTree:
                     yield config, f"{folder}/{name}"
 
     def sockets(self) -> Iterator[Path]:
-        """Those of the driver's daemons."""
+        """The sockets of the driver's daemons."""
         for name in _SOCKETS:
             socket = self._first(("run", "var/run"), name)
             if socket is not None:
                 yield socket
 
     def _folders(self) -> Iterator[Path]:
-        """Where the driver's own libraries are."""
+        """The folders with the driver's own libraries."""
         for name in _LIBRARY_FOLDERS if self._version else ():
             folder = self._root / name
             if any((folder / f"{own}.so.{self._version}").exists() for own in ("libcuda", "libnvidia-ml")):
@@ -179,7 +178,7 @@ class DriverTree:
             yield SymbolicLink(self._inside(library, link), target or library.name)
 
     def _beside(self, library: Path) -> Iterator[SymbolicLink]:
-        """Those that the host has beside the library."""
+        """The links that the host has beside the library."""
         soname = next(iter(names_of(library)), "")
         if soname:
             yield SymbolicLink(self._inside(library, soname), library.name)
@@ -192,7 +191,7 @@ class DriverTree:
 
 
 def names_of(library: Path) -> tuple[str, ...]:
-    """The links beside a library by which it is opened: `libcuda.so.1` of `libcuda.so.570.1`."""
+    """The links beside a library by which it is opened: `libcuda.so.1` for `libcuda.so.570.1`."""
     stem, real = library.name.partition(".so")[0], library.resolve()
     links = [each for each in library.parent.glob(f"{stem}.so.*") if each.is_symlink() and _SONAME.fullmatch(each.name)]
     return tuple(sorted(link.name for link in links if link.resolve() == real))

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML tells of one GPU: what it is, its MIG instances and what it can be divided into, its fabric, its NVLinks.
+"""One GPU as NVML describes it: identity, MIG instances and profiles, fabric, NVLinks.
 
 Rules
-- An optional call that fails leaves its field empty and an `Unread` with the call and the reason; a call that the
-  product does not have (NOT_SUPPORTED) leaves it empty without one, as there is nothing to read.
-- A GPU without uuid, bus id and minor number cannot be given to anybody, and one that is lost between two calls has no
-  answers that fit together: it is not read at all.
-- How it is divided by MIG is read by `mig.reading`; where this process may not, an observer that may is asked
-  (`mig.observer`). Where nobody can tell, the field `gpus[INDEX].mig` is unread: then its instances are not known.
-- What is at the other end of an NVLink is what NVML says; where it does not know, what the kernel sees at that bus id.
-Sources: NVML API reference; names of brands and architectures as go-nvlib gives them, which NVIDIA's DRA driver
-publishes.
+- An optional call that fails leaves its field empty and adds an `Unread` with the call and the reason. A call that the
+  product does not have (NOT_SUPPORTED) leaves the field empty without an `Unread`.
+- A GPU without uuid, bus id or minor number cannot be allocated, and answers of a GPU that is lost between two calls do
+  not fit together: such a GPU is not read at all.
+- The MIG instances are read by `mig.reading`, or by an observer (`mig.observer`) if this process may not read them. If
+  neither can, the field `gpus[INDEX].mig` is unread, and the instances are unknown.
+- The remote device of an NVLink is the one that NVML names, else the kernel's PCI device with that bus id.
+Sources: NVML API reference; names of brands and architectures as in go-nvlib, which NVIDIA's DRA driver publishes.
 """
 
 from __future__ import annotations
@@ -85,15 +84,15 @@ _MIB = 1 << 20
 
 
 class Links(Struct, frozen=True):
-    """The active NVLinks of a GPU: how many lead to each bus id, and how many to switches."""
+    """The active NVLinks of a GPU: the number to each bus id, and the number to NVSwitches."""
 
     to: Counter[str]
     to_switches: int = 0
 
 
 class GpuReader:
-    """Reads GPUs through the open library; `pci` is what the kernel has, `observed` asks who may read MIG. What is
-    missed goes to `unread`."""
+    """Reads GPUs through the open library. `pci` are the kernel's PCI devices by bus id, `observed` queries the MIG
+    observer. Fields that cannot be read are appended to `unread`."""
 
     def __init__(
         self, nvml: Nvml, pci: Mapping[str, PciDevice], unread: list[Unread], observed: Observed | None = None
@@ -102,7 +101,7 @@ class GpuReader:
         self._observed = cache(observed) if observed is not None else None
 
     def ask(self, what: str, default: Any, call: str, *arguments: Any) -> Any:
-        """The answer to an optional call. Raises NvmlError only where the GPU is lost."""
+        """The answer to an optional call, or `default`. Raises NvmlError only if the GPU is lost."""
         try:
             return self._nvml.call(call, *arguments)
         except NvmlError as error:
@@ -116,15 +115,15 @@ class GpuReader:
         self._unread.append(Unread(what, str(why)))
 
     def read(self, index: int) -> tuple[Gpu, Links | None]:
-        """Raises NvmlError where the GPU is lost, or cannot be told from others."""
+        """The GPU with this index, and its NVLinks. Raises NvmlError if it is lost or cannot be identified."""
         nvml, at = self._nvml, f"gpus[{index}]"
         handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
         bus_id = _bus_id(nvml.call("nvmlDeviceGetPciInfo", handle).busId)
         place = self._pci.get(bus_id)
         if place is None:
-            self._miss(f"{at}.numa", f"the kernel tells of no PCI device {bus_id}")
+            self._miss(f"{at}.numa", f"the kernel lists no PCI device {bus_id}")
         elif place.numa is None:
-            self._miss(f"{at}.numa", f"numa_node of {bus_id} is -1: the firmware does not tell")
+            self._miss(f"{at}.numa", f"numa_node of {bus_id} is -1: the firmware sets none")
         memory = self.ask(f"{at}.memory_mib", None, "nvmlDeviceGetMemoryInfo", handle)
         mode, pending = self.ask(f"{at}.mig", (0, 0), "nvmlDeviceGetMigMode", handle)
         uuid = nvml.call("nvmlDeviceGetUUID", handle)
@@ -165,7 +164,7 @@ class GpuReader:
                     raise
                 self._miss(f"{at}.fabric", error)
                 return None
-            # Older drivers know no such structure, or have the call without a version only.
+            # Older drivers do not have this structure, or have only the call without a version.
             info = pynvml.c_nvmlGpuFabricInfo_t()
             if self.ask(f"{at}.fabric", None, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None:
                 return None
@@ -173,7 +172,7 @@ class GpuReader:
         return GpuFabric(state, str(UUID(bytes=bytes(info.clusterUuid))), info.cliqueId)
 
     def _divided(self, handle: Any, uuid: str, mode: bool, at: str) -> ReadDivision:
-        """How it is divided; where this process may not read that, what the observer says."""
+        """Its MIG instances and profiles; from the observer if this process may not read them."""
         found = read(self._nvml, handle, mode)
         if found.refused and self._observed is not None:
             try:
@@ -188,7 +187,7 @@ class GpuReader:
         return found
 
     def _links(self, handle: Any, at: str) -> Links | None:
-        """None where the driver cannot tell."""
+        """None if the driver has no call for link states."""
         to: Counter[str] = Counter()
         elsewhere: Counter[str] = Counter()
         switches = 0
@@ -213,7 +212,7 @@ class GpuReader:
             if kind not in (_GPU, _UNKNOWN):
                 continue
             remote = self.ask(f"{at}.nvlinks[{link}]", None, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-            target = _bus_id(remote.busId) if remote is not None else "nobody knows where"
+            target = _bus_id(remote.busId) if remote is not None else "an unknown device"
             device = self._pci.get(target)
             if kind == _GPU or (device is not None and device.is_gpu):
                 to[target] += 1
@@ -228,7 +227,7 @@ class GpuReader:
         return Links(to, switches)
 
     def _kind(self, handle: Any, link: int) -> int:
-        """What NVML says is at the other end; not known where its driver is too old to say."""
+        """The kind of the remote device; unknown if the driver does not have the call."""
         try:
             return int(self._nvml.call("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link))
         except NvmlError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine has: its GPUs with all that is on them, how they are wired, its NICs, and what nobody could read.
+"""A machine: its GPUs, their wiring, its NICs, and the fields that could not be read.
 
-Rules: a record says what was seen. What could not be read is None (or UNKNOWN in a matrix) and stands in `unread` with
-the reason; nothing is assumed here. GPUs are in the order of NVML's indices.
+Rules: a field that could not be read is None (or UNKNOWN in a matrix) and listed in `unread` with the reason. Nothing
+is assumed here. GPUs are in the order of NVML's indices.
 PCI bus ids are written as in sysfs (`0000:19:00.0`). Memory is in MiB, rates in MB/s (10^6 bytes), one way.
 """
 
@@ -15,19 +15,19 @@ from msgspec import Struct
 from dovetail.core.devices.layout import Matrix
 
 Sight = Literal["all", "some", "none"]
-"""How much of a machine's GPUs a look has read: all that NVML or the kernel knows of, only some of them, or none though
-the kernel has some or cannot say. A machine without GPUs is seen whole."""
+"""Which of the machine's GPUs a look has read: all that NVML or the kernel lists, some of them, or none although the
+kernel lists some or cannot be read. For a machine without GPUs it is "all"."""
 
 
 class Unread(Struct, frozen=True):
-    """`what` is a field as `dovetail agent inspect` shows it (`gpus[3].fabric`), `why` names the call or the file."""
+    """`what` is a field as in `dovetail agent inspect` (`gpus[3].fabric`), `why` names the call or the file."""
 
     what: str
     why: str
 
 
 class GpuEngines(Struct, frozen=True):
-    """What a GPU or a MIG instance has of each. `multiprocessors` 0: not told."""
+    """The number of each engine of a GPU or MIG instance. `multiprocessors` is 0 if it is unknown."""
 
     multiprocessors: int = 0
     copy_engines: int = 0
@@ -38,8 +38,9 @@ class GpuEngines(Struct, frozen=True):
 
 
 class GpuProfile(Struct, frozen=True):
-    """A kind of MIG instance that a GPU can have, as its driver tells it. `index` is NVML's enumerator, `id` the number
-    that nvidia-smi shows (19 for 1g). It takes `size` memory slices, beginning at one of `starts`."""
+    """A MIG profile of a GPU, from its driver. `index` is NVML's enumerator, `id` the number that nvidia-smi shows (19
+    for 1g), `compute` its compute slices. An instance takes `size` memory slices from one of `starts` on; at most
+    `most` fit."""
 
     index: int
     id: int
@@ -53,7 +54,7 @@ class GpuProfile(Struct, frozen=True):
 
 
 class GpuInstance(Struct, frozen=True):
-    """A MIG instance: the compute instance `ci` that fills the GPU instance `gi`, at memory slices
+    """A MIG instance: the compute instance `ci` that fills the GPU instance `gi`, on the memory slices
     [start, start + size). `uuid` begins with MIG-."""
 
     uuid: str
@@ -75,16 +76,16 @@ class GpuFabric(Struct, frozen=True):
 
     @property
     def domain(self) -> str:
-        """`CLUSTER.CLIQUE`, as in the label nvidia.com/gpu.clique; "" where the GPU is in none. A board of its own
-        reports a completed fabric with an all-zero uuid, which is none."""
+        """`CLUSTER.CLIQUE`, as in the label nvidia.com/gpu.clique; "" if the GPU is in no NVLink domain. A board
+        without one reports a completed fabric with an all-zero uuid."""
         joined = self.state == "completed" and self.cluster_uuid.strip("0-")
         return f"{self.cluster_uuid}.{self.clique}" if joined else ""
 
 
 class Gpu(Struct, frozen=True):
-    """`minor` is that of /dev/nvidiaN. `compute` is the compute capability. `mig` is None where MIG mode is off;
-    `mig_pending` is the mode after the next reset where that differs, else None. `profiles` is empty where the GPU
-    cannot be divided."""
+    """`minor` is the N of /dev/nvidiaN, `compute` the compute capability. `mig` are the instances, None if MIG mode is
+    off; `mig_pending` is the mode after the next reset if it differs, else None. `profiles` is empty if the GPU has no
+    MIG."""
 
     index: int
     minor: int
@@ -112,8 +113,8 @@ class Gpu(Struct, frozen=True):
 
 
 class HostNic(Struct, frozen=True):
-    """`name` is the RDMA device (mlx5_0), or the network interface where it speaks no RDMA. `speed_mbps` 0: not known.
-    `levels[i]` is how far GPU i is."""
+    """`name` is the RDMA device (mlx5_0), or the network interface of a NIC without RDMA. `speed_mbps` is 0 if it is
+    unknown. `levels[i]` is the distance to GPU i."""
 
     name: str
     interface: str
@@ -126,10 +127,10 @@ class HostNic(Struct, frozen=True):
 
 
 class Host(Struct, frozen=True):
-    """`driver` and `nvml` are versions as text, `cuda` the newest CUDA that the driver supports. `pcie[i][j]` is a
-    level of `core.devices.layout`, `nvlinks[i][j]` how many working NVLinks join the GPUs i and j, through switches
-    or not. `machine` is the product name that the firmware gives. With the sight "none" there may be GPUs all the same:
-    NVML is not there, or not yet."""
+    """`driver` and `nvml` are versions, `cuda` the newest CUDA version that the driver supports. `pcie[i][j]` is a
+    level of `core.devices.layout`, `nvlinks[i][j]` the number of active NVLinks between the GPUs i and j, through
+    switches or not. `machine` is the product name in the firmware. With the sight "none" the machine may have GPUs:
+    NVML does not answer, or not yet."""
 
     driver: str = ""
     nvml: str = ""
@@ -144,19 +145,19 @@ class Host(Struct, frozen=True):
 
     @property
     def hidden(self) -> dict[str, str]:
-        """The GPUs in MIG mode whose instances nobody can tell, by uuid, and why."""
+        """The GPUs in MIG mode whose instances are unknown, by uuid, with the reason."""
         why = {one.what: one.why for one in self.unread}
         hidden = ((gpu.uuid, why.get(f"gpus[{gpu.index}].mig", "")) for gpu in self.gpus if gpu.mig is not None)
         return {uuid: reason for uuid, reason in hidden if reason}
 
     @property
     def known(self) -> bool:
-        """Whether anybody can say which GPUs there are."""
+        """Whether the GPUs of the machine are known."""
         return self.sight != "none" or bool(self.gpus)
 
     @property
     def clique(self) -> str:
-        """The NVLink domain that all GPUs agree on, or ""."""
+        """The NVLink domain of all GPUs, "" if they are not in the same one."""
         domains = {gpu.fabric.domain if gpu.fabric else "" for gpu in self.gpus}
         return domains.pop() if len(domains) == 1 else ""
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's management library, through NVIDIA's own binding (nvidia-ml-py).
 
-Rules: every call can fail, and fails as NvmlError, which names the call: the driver may be missing, older than the
-binding or of another version than its library, and a GPU may vanish between two calls. Texts are str. Calls block;
-those that wait for events run in a thread. Nothing is kept here but that the library is open.
+Rules: every call can fail with NvmlError, which names the call: the driver may be missing, older than the binding or of
+another version than its library, and a GPU may vanish between two calls. Texts are str. Calls block; those that wait
+for events run in a thread. The only state here is that the library is open.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ GPU_IS_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 RESET_REQUIRED = pynvml.NVML_ERROR_RESET_REQUIRED
 
 _WHAT_TO_DO = {
-    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not to be found: install NVIDIA's driver, or mount it into the container",
+    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not found: install NVIDIA's driver, or mount it into the container",
     DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded: see `dmesg`, then `modprobe nvidia`",
     MISMATCH: "kernel module and libnvidia-ml.so.1 are of different versions: a driver was updated without a reboot",
-    NO_PERMISSION: "this process may not: see docs/reference/agent-privileges.md",
-    FUNCTION_NOT_FOUND: "the driver is too old to have this call",
+    NO_PERMISSION: "no permission: see docs/reference/agent-privileges.md",
+    FUNCTION_NOT_FOUND: "the driver is too old for this call",
     GPU_IS_LOST: "the GPU has fallen off the bus",
 }
 
@@ -49,9 +49,9 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """The open library, as a context: `with Nvml() as nvml`. Raises NvmlError where it cannot be opened.
+    """The open library, as a context: `with Nvml() as nvml`. Raises NvmlError if it cannot be opened.
 
-    Opened again after it was closed it sees GPUs that have come or gone."""
+    A library that is opened again sees GPUs that have come or gone."""
 
     def __enter__(self) -> Nvml:
         self.call("nvmlInit")
@@ -61,11 +61,11 @@ class Nvml:
         try:
             self.call("nvmlShutdown")
         except NvmlError:
-            # Whoever closes has no more use for it, whatever state it is in.
+            # The library is not used any more, whatever its state.
             return
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What the binding's function of that name returns; texts of C are decoded. Raises NvmlError."""
+        """Call the binding's function of that name; bytes are decoded. Raises NvmlError."""
         try:
             answer = getattr(pynvml, name)(*arguments)
         except pynvml.NVMLError as error:

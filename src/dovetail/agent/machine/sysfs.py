@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel tells of a machine without NVIDIA's help: PCI devices and their places, NICs, NUMA nodes, CPUs.
+"""A machine as the kernel describes it in sysfs and procfs: PCI devices, NICs, NUMA nodes, CPUs.
 
 Rules
-- How far apart two devices are follows from their places in the tree of PCI devices, as for `nvidia-smi topo`: within
-  one switch PIX, through several bridges PXB, below one root complex PHB, else by their NUMA nodes NODE or SYS. Two
-  functions of one device are one BOARD.
-- A device whose firmware names no NUMA node (-1) is on the only one there is; among several its node is not known.
-- NUMA nodes may have memory and no CPUs, as that of a Grace GPU has: such a node is a node for the kubelet, and no
-  place where a process can run. `zones` leaves them out.
-- CPUs, cores and L3 caches are numbered as the kubelet does it: a core by its lowest CPU; the L3 cache by its id, or by
-  the socket where a whole NUMA node shares it, or none is told (cAdvisor, addCacheInfo; cpumanager/topology).
-- A function of a NIC that was made for virtual machines (SR-IOV) is a part of it, and not told.
+- The distance of two devices follows from their places in the PCI tree, with the levels of `nvidia-smi topo`: PIX below
+  one switch, PXB across several bridges, PHB below one root complex, else NODE or SYS by their NUMA nodes. Two
+  functions of one device have the level BOARD.
+- A device without a NUMA node (-1) is on the machine's only NUMA node; on a machine with several its node is unknown.
+- A NUMA node may have memory and no CPUs, for example that of a Grace GPU. The kubelet counts such a node, but no
+  process can run there. `zones` leaves it out.
+- CPUs, cores and L3 caches are numbered as in the kubelet: a core by its lowest CPU; the L3 cache by its id, or by the
+  socket if a whole NUMA node shares the cache or there is no L3 cache (cAdvisor, addCacheInfo; cpumanager/topology).
+- A virtual function of a NIC (SR-IOV) is part of the NIC and not listed.
 Sources: Documentation/ABI of the Linux kernel; NCCL, src/graph/topo (places of devices); cAdvisor v0.60, utils/sysinfo.
 """
 
@@ -31,9 +31,9 @@ from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOW
 T = TypeVar("T")
 NVIDIA = 0x10DE
 DISPLAY_CLASSES = (0x0300, 0x0302)
-"""VGA and 3D controllers: the PCI classes that GPUs have."""
+"""VGA and 3D controllers: the PCI classes of GPUs."""
 SWITCH_CLASS = 0x0680
-"""A bridge of no other kind: what an NVSwitch is."""
+"""Other bridge: the PCI class of an NVSwitch."""
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _NODE_DIR = re.compile(r"node(\d+)")
@@ -45,12 +45,13 @@ _ACTIVE = "4:"
 
 
 class SysfsError(Exception):
-    """A file of the kernel cannot be read; the text says which and why."""
+    """A file of the kernel cannot be read; the message names the file and the reason."""
 
 
 class PciDevice(Struct, frozen=True):
-    """`place` leads from the root complex (`pci0000:16`) through bridges to the device itself. `kind` is the PCI class
-    without its programming interface. `driver` is "" where none is bound, `numa` None where it is not known."""
+    """`place` is the path from the root complex (`pci0000:16`) through the bridges to the device. `kind` is the PCI
+    class without the programming interface. `driver` is "" if none is bound, `numa` None if it is unknown. `virtual`:
+    it is a virtual function."""
 
     bus_id: str
     vendor: int
@@ -70,7 +71,7 @@ class PciDevice(Struct, frozen=True):
 
 
 def level(a: PciDevice | None, b: PciDevice | None) -> int:
-    """How far apart two devices are, as in `core.devices.layout`; UNKNOWN where the place of one is not known."""
+    """The distance of two devices, a level of `core.devices.layout`; UNKNOWN if the place of one is unknown."""
     if a is None or b is None or not a.place or not b.place:
         return UNKNOWN
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.place, b.place, strict=False)))
@@ -79,7 +80,7 @@ def level(a: PciDevice | None, b: PciDevice | None) -> int:
     if shared == 1:
         return PHB
     if shared:
-        # Below a switch: its port for the device, and the device.
+        # Below a switch are its port and the device.
         return PIX if max(len(a.place), len(b.place)) - shared <= 2 else PXB
     if a.numa is None or b.numa is None:
         return UNKNOWN
@@ -87,8 +88,8 @@ def level(a: PciDevice | None, b: PciDevice | None) -> int:
 
 
 class Port(Struct, frozen=True):
-    """A NIC. `name` is the RDMA device, or the interface where it speaks no RDMA. `speed_mbps` 0: not known, as where
-    no cable is plugged in."""
+    """A NIC. `name` is the RDMA device, or the network interface of a NIC without RDMA. `speed_mbps` is 0 if it is
+    unknown, for example without a cable."""
 
     name: str
     interface: str
@@ -98,8 +99,8 @@ class Port(Struct, frozen=True):
 
 
 class SysfsNumaNode(Struct, frozen=True):
-    """`distances[i]` is that to the i-th node. `memory_bytes` has huge pages in it, `huge_pages` lists (size in KiB,
-    number)."""
+    """`distances[i]` is the distance to the i-th node. `memory_bytes` includes huge pages; `huge_pages` lists (size in
+    KiB, number)."""
 
     id: int
     cpus: tuple[int, ...]
@@ -109,8 +110,8 @@ class SysfsNumaNode(Struct, frozen=True):
 
 
 class Sysfs:
-    """The kernel's view, read from `root` and `proc`: PCI devices and NUMA nodes once, so make it anew to look again.
-    `failures` has the PCI devices and NICs that were found and cannot be read, with the reason. Raises SysfsError."""
+    """The kernel's files below `root` and `proc`. PCI devices and NUMA nodes are read once: create a new object to read
+    them again. `failures` has the reason for each PCI device and NIC that cannot be read. Raises SysfsError."""
 
     def __init__(self, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
         self.root, self.proc = root, proc
@@ -124,7 +125,7 @@ class Sysfs:
 
     @cached_property
     def numa_nodes(self) -> tuple[SysfsNumaNode, ...]:
-        """In the order of their ids; those without CPUs too."""
+        """In the order of their ids, with those without CPUs."""
         found = (_NODE_DIR.fullmatch(name) for name in self._names("devices/system/node"))
         return tuple(self._numa(number) for number in sorted(int(match[1]) for match in found if match))
 
@@ -140,21 +141,21 @@ class Sysfs:
     def ports(self) -> tuple[Port, ...]:
         """The NICs: RDMA devices in the order of their names, then interfaces of other PCI devices."""
         found = [*self._each(self._rdma, self._names("class/infiniband", must=False))]
-        spoken = {port.bus_id for port in found}
-        plain = self._each(self._interface, self._names("class/net", must=False))
-        found += [port for port in plain if port.bus_id not in spoken]
+        with_rdma = {port.bus_id for port in found}
+        interfaces = self._each(self._interface, self._names("class/net", must=False))
+        found += [port for port in interfaces if port.bus_id not in with_rdma]
         physical = (port for port in found if port.bus_id and not self._is_virtual(port.bus_id))
         return tuple(sorted(physical, key=lambda port: (not port.rdma, natural(port.name))))
 
     def machine(self) -> str:
-        """The product name that the firmware gives."""
+        """The product name of the machine in its firmware."""
         return self._text("class/dmi/id/product_name")
 
     def module_version(self) -> str:
-        """The version of the nvidia kernel module, "" where it is not loaded."""
+        """The version of the nvidia kernel module, "" if it is not loaded."""
         version = self._text("module/nvidia/version", default="")
-        told = _KERNEL_MODULE.search(version or self._read(self.proc / "driver/nvidia/version", default=""))
-        return version or (told[1] if told else "")
+        found = _KERNEL_MODULE.search(version or self._read(self.proc / "driver/nvidia/version", default=""))
+        return version or (found[1] if found else "")
 
     def _each(self, read: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
         for name in names:
@@ -236,12 +237,12 @@ class Sysfs:
         return Port(name, interfaces[0] if interfaces else "", bus_id, round(gbit * 1000) // 8, rdma=True)
 
     def _interface(self, name: str) -> Port:
-        # A link that is down has no speed: the kernel answers -1, or that it is no valid question.
+        # A link that is down has no speed: the kernel returns -1 or EINVAL.
         speed = self._number("class/net", name, "speed", default=0)
         return Port(name, name, self._bus_id_of("class/net", name), max(0, speed) // 8, rdma=False)
 
     def _bus_id_of(self, group: str, name: str) -> str:
-        """The PCI device that this one is, or hangs on as virtio does; "" where it is none of the machine's."""
+        """The bus id of the nearest PCI device: the device itself, or the parent of a virtio device; "" without one."""
         at = (self.root / group / name / "device").resolve().parts
         return next((part for part in reversed(at) if _BUS_ID.fullmatch(part)), "")
 
@@ -262,7 +263,8 @@ class Sysfs:
         return self._read(self.root.joinpath(*parts), default)
 
     def _read(self, path: Path, default: str | None = None) -> str:
-        """The text of a file. `default` is for what the kernel does not tell: no such file, or no valid question."""
+        """The text of a file. `default` is returned if the file does not exist or reading it fails, except for want of
+        permission."""
         try:
             return path.read_text(errors="replace").strip()
         except OSError as error:
@@ -271,13 +273,13 @@ class Sysfs:
             raise SysfsError(f"cannot read {path}: {error.strerror}") from error
 
     def _numbers(self, *parts: str | Path) -> tuple[int, ...]:
-        """Of a list as the kernel writes CPUs ("0-3,64") and distances ("10 21")."""
+        """The numbers of a list of CPUs ("0-3,64") or distances ("10 21")."""
         text = self._text(*parts)
         found: list[int] = []
         for part in re.split("[ ,]+", text) if text else ():
             first, _, last = part.partition("-")
             if not first.isdecimal() or (last and not last.isdecimal()):
-                raise SysfsError(f"{self.root.joinpath(*parts)}: {text!r} is no list of whole numbers")
+                raise SysfsError(f"{self.root.joinpath(*parts)}: {text!r} is not a list of whole numbers")
             found.extend(range(int(first), int(last or first) + 1))
         return tuple(found)
 
@@ -286,10 +288,10 @@ class Sysfs:
         try:
             return int(text, 0)
         except ValueError:
-            raise SysfsError(f"{self.root.joinpath(*parts)}: {text!r} is no whole number") from None
+            raise SysfsError(f"{self.root.joinpath(*parts)}: {text!r} is not a whole number") from None
 
 
 def natural(name: str) -> list[str | int]:
-    """The order in which mlx5_2 comes before mlx5_10. Splitting by digits puts text and numbers at alternating places,
-    so that two names can be compared."""
+    """A sort key by which mlx5_2 comes before mlx5_10. Splitting by digits puts text and numbers at alternating places,
+    so that two keys can be compared."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.discovery import UNLISTED_GPU, discover
 from dovetail.agent.machine.host import Gpu, Host, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError, SysfsNumaNode
@@ -86,7 +86,7 @@ def _head(host: Host, nodes: Sequence[SysfsNumaNode]) -> str:
 
 
 def _no_gpu(host: Host) -> str:
-    on_the_bus = sum(one.what.startswith("pci[") and "is a GPU of NVIDIA" in one.why for one in host.unread)
+    on_the_bus = sum(one.what.startswith("pci[") and one.why.startswith(UNLISTED_GPU) for one in host.unread)
     if not on_the_bus:
         return "no GPU of NVIDIA"
     return f"{count(on_the_bus, 'GPU')} of NVIDIA on the PCI bus that cannot be used"
