@@ -3,9 +3,9 @@
 
     python benchmarks/topology.py [--nodes 4] [--jobs 3000] [--load 0.9] [--seeds 1 2 3] [--by layout] [-o json]
 
-Load: so many nodes of each published layout in tests/devices/samples, in a drawn order; jobs of 1, 2, 4 and 8 GPUs that
-come by a Poisson process and run for exponential times, one hour on average. Whoever fits starts, the oldest first. All
-contestants get the same nodes and arrivals:
+Load: so many nodes of each published layout in tests/topology/samples, in a drawn order; jobs of 1, 2, 4 and 8 GPUs
+that come by a Poisson process and run for exponential times, one hour on average. Whoever fits starts, the oldest
+first. All contestants get the same nodes and arrivals:
 
 - dovetail: the core with its default policy, `expected-fill`, told the layouts.
 - tightest: the same with that policy.
@@ -49,7 +49,7 @@ from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.topology import nvidia_smi
 
-SAMPLES = Path(__file__).parent.parent / "tests" / "devices" / "samples"
+SAMPLES = Path(__file__).parent.parent / "tests" / "topology" / "samples"
 PRODUCTS = {
     "4gpu-four-numa-nps4": None,
     "a100-custom-4gpu-nv4-4nic": "A100-SXM4-40GB",

@@ -6,9 +6,10 @@ click gives a command each of its options as an argument of its own; so commands
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "dovetail"
+from tests.paths import ROOT
+
+SOURCE = ROOT / "src" / "dovetail"
 MOST = 8
 """What a caller may give, so without `self`; `*more` and `**more` count as one each."""
 LONGER = {

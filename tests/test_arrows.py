@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src"
+from tests.paths import ROOT
+
+SOURCE = ROOT / "src"
 ROOMS = {
     "__init__": {"__native__"},
     "__native__": set(),

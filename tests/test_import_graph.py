@@ -6,9 +6,10 @@ Imports inside functions and under TYPE_CHECKING count. That a package is loaded
 
 import ast
 from collections.abc import Container, Iterator, Mapping
-from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src"
+from tests.paths import ROOT
+
+SOURCE = ROOT / "src"
 
 
 def import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:

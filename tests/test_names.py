@@ -7,9 +7,10 @@ An object on the wire and the core's record of the same thing bear the name that
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "dovetail"
+from tests.paths import ROOT
+
+SOURCE = ROOT / "src" / "dovetail"
 PAIRS = {
     "core/model.py": {
         "kube/objects/base.py": {"LabelSelector", "Namespace", "Node", "Taint"},

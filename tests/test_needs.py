@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-NEEDS_PLANE = "tests/plane/test_command_line.py"
+from tests.paths import ROOT
+
+NEEDS_PLANE = "tests/tools/controlplane/test_command_line.py"
 WORKERS = ("-n", "2", "--dist", "worksteal")
 
 
@@ -23,7 +24,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
 
 @pytest.mark.slow
 def test_workers_list_at_the_end_which_tests_had_no_control_plane() -> None:
-    """In one process tests/plane/test_command_line.py has it."""
+    """In one process tests/tools/controlplane/test_command_line.py has it."""
     ended = run(*WORKERS, NEEDS_PLANE, CI="true", XDG_CACHE_HOME=os.devnull)
     _, _, left_out = ended.stdout.partition("CONTROL PLANE TESTS DID NOT RUN")
     assert "1 tests need a real kube-apiserver and were not run:" in left_out, ended.stdout

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.agent.plugin import best, preferred_allocation
 from dovetail.core.devices.layout import Layout
-from tests.docs.pages import ROOT
+from tests.paths import ROOT
 from tools.controlplane.plane import Plane
 from tools.standin.fixture import standin
 

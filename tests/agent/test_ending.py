@@ -13,9 +13,9 @@ from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.translate.annotations import DEVICES
 from tests.agent.fake_kubelet import pod
-from tests.agent.test_chosen import GPU, bind, change, named
-from tests.agent.test_chosen import chosen as chosen
-from tests.agent.test_chosen import pod as bound
+from tests.agent.kubelet.test_allocations import GPU, bind, change, named
+from tests.agent.kubelet.test_allocations import chosen as chosen
+from tests.agent.kubelet.test_allocations import pod as bound
 from tests.agent.whole_agent import Seat
 from tools.controlplane.plane import Plane
 from tools.standin import Standin

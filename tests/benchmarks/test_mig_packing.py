@@ -23,7 +23,7 @@ from benchmarks.mig_packing import (
 )
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.instances import states
-from tests.mig.mig_oracle import geometry
+from tests.core.devices.mig.mig_oracle import geometry
 
 A100 = geometry("A100-80GB")
 

@@ -2,14 +2,14 @@
 """Queues: what is printed of them, and that spec and status have each their own writer."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.contract.api import JSON_PATCH, MERGE, Api, Json
+from tests.paths import ROOT
 
-DEFINITION = yaml.safe_load((Path(__file__).parents[2] / "deploy/crds/queue.yaml").read_text())
+DEFINITION = yaml.safe_load((ROOT / "deploy/crds/queue.yaml").read_text())
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 QUEUES = "/apis/dovetail.dev/v1alpha1/queues"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"

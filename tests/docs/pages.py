@@ -14,7 +14,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.paths import ROOT
+
 REFUSED = "<!-- refused -->"
 """Stands before a block whose objects Dovetail does not take."""
 

@@ -29,7 +29,8 @@ from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import wishes_of
 from dovetail.kube.translate.translator import Translator
-from tests.docs.pages import AT_THE_ROOT, REFUSED, ROOT, Block, Page, every_page, page
+from tests.docs.pages import AT_THE_ROOT, REFUSED, Block, Page, every_page, page
+from tests.paths import ROOT
 
 Document = dict[str, Any]
 BLOCKS = [block for found in every_page() for block in found.blocks]

@@ -32,7 +32,8 @@ from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.sim import report
 from dovetail.sim.policies import POLICIES
 from dovetail.views.why import Why
-from tests.docs.pages import ROOT, Row, page
+from tests.docs.pages import Row, page
+from tests.paths import ROOT
 
 
 def commands(group: click.Group, prefix: str = "") -> Iterator[str]:

@@ -13,7 +13,8 @@ from dovetail.advice.instances import InstanceOption, InstanceRequest, PassedOve
 from dovetail.advice.prices import COLUMNS, built_in
 from dovetail.cli import cli
 from dovetail.cli.spot import At, Missing, Spot
-from tests.docs.pages import ROOT, page
+from tests.docs.pages import page
+from tests.paths import ROOT
 from tests.terminal import environment
 
 CLI = page("docs/reference/cli.md")

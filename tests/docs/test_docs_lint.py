@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from dovetail.advice.lint.rule import Severity
 from dovetail.advice.lint.rules import RULES
 from dovetail.cli import cli
-from tests.docs.pages import ROOT, page
+from tests.docs.pages import page
+from tests.paths import ROOT
 from tools import lint_rules
 
 

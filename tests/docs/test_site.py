@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, every_page
+from tests.docs.pages import every_page
+from tests.paths import ROOT
 
 FETCHING = {"script": "src", "img": "src", "source": "src", "iframe": "src", "link": "href"}
 """Elements for which a browser fetches something as it shows a page, and the attribute that says what."""

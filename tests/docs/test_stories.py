@@ -29,8 +29,9 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import SchedulerOptions, run
 from dovetail.views.why import why
-from tests.docs.pages import ROOT, Block, page
+from tests.docs.pages import Block, page
 from tests.live.conftest import eventually
+from tests.paths import ROOT
 from tests.terminal import environment, on_terminal
 from tools import pictures
 

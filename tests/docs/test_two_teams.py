@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from dovetail.cli import cli
-from tests.docs.pages import ROOT, every_page
+from tests.docs.pages import every_page
+from tests.paths import ROOT
 from tests.terminal import environment
 
 SHOWN = [

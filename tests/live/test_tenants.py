@@ -256,7 +256,7 @@ async def test_of_a_shared_card_no_more_is_promised_than_there_is(cluster: Clust
 async def gpu_node(cluster: Cluster, name: str, gpus: int, **status: Any) -> None:
     """What an agent would tell: GPUs that are wired in pairs."""
     if cluster.playground is not None:
-        from tests.views.test_node_view import DEFINITION
+        from tests.views.test_node import DEFINITION
 
         cluster.playground.put(DEFINITION)
     links = [[12 if one // 2 == other // 2 and one != other else 0 for other in range(gpus)] for one in range(gpus)]

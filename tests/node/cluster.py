@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 from tools.node.gpus import real_devices, start_agent, start_scheduler
 from tools.node.node import IMAGE, Node
 from tools.standin import Standin
 
-REPOSITORY = Path(__file__).parents[2]
 GPU = "nvidia.com/gpu"
 NUMA_OF = (0, 0, 0, 0, 1, 1, 1, 1)
 """Of the GPUs of the stand-in small-2numa."""
@@ -32,7 +32,7 @@ class Cluster:
         self.node, self.standin, self.namespace = node, standin, namespace
         self.folder = folder
         self.children: list[subprocess.Popen[bytes]] = []
-        self._kubectl("apply", "-k", str(REPOSITORY / "deploy/crds"))
+        self._kubectl("apply", "-k", str(ROOT / "deploy/crds"))
         self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=60s")
         self._kubectl("create", "namespace", namespace)
 

@@ -17,12 +17,12 @@ import pytest
 from dovetail.agent.apis import deviceplugin_pb2 as deviceplugin
 from dovetail.agent.apis import podresources_pb2 as podresources
 from dovetail.agent.apis.serving import call
+from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 from tools.node import plugin
 from tools.node.configuration import CDI, KubeletOptions
 from tools.node.node import IMAGE, Node, NodeFailed
 
-REPOSITORY = Path(__file__).parents[2]
 TIMEOUT = "--timeout=60s"
 
 
@@ -230,7 +230,7 @@ with Plane(controllers=False) as plane, Node(plane) as node:
     time.sleep(600)
 """
     with subprocess.Popen(
-        [sys.executable, "-c", script], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=os.environ
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ
     ) as holder:
         assert holder.stdout
         folder, *pids = holder.stdout.readline().split()
@@ -252,7 +252,7 @@ def test_a_machine_that_cannot_carry_a_node_skips_its_tests_and_says_what_it_lac
     environment = os.environ | {"PATH": str(tmp_path), "CI": "true"}
     test = "tests/node/test_real_node.py::test_the_node_is_ready_and_has_two_numa_nodes"
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test]
-    printed = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False).stdout
+    printed = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False).stdout
     assert "1 skipped" in printed
     assert "REAL NODE TESTS DID NOT RUN" in printed
     assert "This machine lacks the commands unshare, nsenter, mount" in printed

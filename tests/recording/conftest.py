@@ -11,7 +11,7 @@ from dovetail.recording import recorder
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _short_pauses() -> Iterator[None]:
+def short_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(recorder, "_PAUSE_S", 0.001)
         yield

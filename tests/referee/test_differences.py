@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.referee import ours
 from tests.referee.comparison import disagreements
 from tests.referee.differences import DELIBERATE
@@ -15,7 +16,7 @@ from tests.referee.handmade import Case, case, claim, pod, scratch, volume
 from tests.referee.manifests import Dice, Manifest
 from tools.controlplane import referee
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "placing.md"
+REFERENCE = ROOT / "docs" / "reference" / "placing.md"
 
 
 @pytest.mark.plane

@@ -12,10 +12,9 @@ from shutil import copytree
 import pytest
 from msgspec.structs import replace
 
+from tests.paths import ROOT
 from tests.referee.handmade import Case, case, node, pod
 from tools.controlplane import binaries, referee
-
-REPOSITORY = Path(__file__).parents[2]
 
 BAD: dict[str, tuple[Callable[[Case], object], str]] = {
     "no question": (lambda case: case.pop("question"), 'question: "" is not known'),
@@ -72,7 +71,7 @@ def test_lines_that_are_no_cases_are_answered_too(program: Path) -> None:
 @pytest.mark.plane
 def test_it_can_be_asked_from_the_shell(program: Path) -> None:
     argv = [sys.executable, "-m", "tools.controlplane", "referee"]
-    done = subprocess.run(argv, input=json.dumps(case()), capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    done = subprocess.run(argv, input=json.dumps(case()), capture_output=True, text=True, check=True, cwd=ROOT)
     assert json.loads(done.stdout)["nodes"]["n0"] == {"accepted": True, "refusals": []}
 
 

@@ -16,7 +16,7 @@ import pytest
 from dovetail.agent.cdi import specification
 from dovetail.agent.machine.driver_files import DriverFiles
 from dovetail.agent.machine.host import Gpu, Host
-from tests.docs.pages import ROOT
+from tests.paths import ROOT
 from tests.referee.driver_trees import INSTALLATIONS, Shelf, install
 from tools.standin import Standin
 from tools.toolkit import toolkit

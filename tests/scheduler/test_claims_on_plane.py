@@ -7,7 +7,6 @@ import contextlib
 import json
 import uuid
 from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,11 +22,12 @@ from dovetail.scheduler import wire_claims
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.reservations import DeviceReservations
 from dovetail.scheduler.wire_protobuf import with_finalizer
+from tests.paths import ROOT
 from tests.scheduler.claimed import grant
 from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = ROOT / "deploy"
 RAW = '{ "b": 1.50,\n "a": "<&>" }'
 CONFIG = f'"config": [{{"opaque": {{"driver": "gpu.example.com", "parameters": {RAW}}}}}]'
 SPEC = f'{{"devices": {{"requests": [{{"name": "gpu", "exactly": {{"deviceClassName": "a"}}}}], {CONFIG}}}}}'

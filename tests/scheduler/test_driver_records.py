@@ -23,7 +23,7 @@ from dovetail.recording.replay import Replay, replay
 from dovetail.scheduler import serve
 from dovetail.scheduler.serve import SchedulerOptions, run
 from tests.scheduler.scripted import until
-from tests.scheduler.test_endings import LEASE_NAMESPACE, bound, holder, put_node, put_pods
+from tests.scheduler.test_serve import LEASE_NAMESPACE, bound, holder, put_node, put_pods
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ import pytest
 
 from dovetail.playground.faults import Fault
 from dovetail.scheduler import binder as module
+from tests.kube.yaml_objects import Change as Told
 from tests.scheduler.claimed import CLAIMS, DRIVER, FINALIZER, NOW_MS, Cluster, grant
 from tests.scheduler.scripted import until
-from tests.scheduler.test_turns import gpu_node
-from tests.translate.yaml_objects import Change as Told
+from tests.scheduler.test_bind_serializer import gpu_node
 
 GATED = {"schedulingGates": [{"name": "wait"}]}
 HERE = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}]}

@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +19,10 @@ from dovetail.kube.api.config import ClusterConfig, load_kubeconfig
 from dovetail.kube.api.credentials import Files
 from dovetail.scheduler import reviews
 from dovetail.scheduler.reviews import Reviews
+from tests.paths import ROOT
 from tools.controlplane.plane import Plane
 
-ROLE = Path(__file__).parents[2] / "deploy/functions/authorized-metrics/role.yaml"
+ROLE = ROOT / "deploy/functions/authorized-metrics/role.yaml"
 KNOWN = {"good": "prometheus", "poor": "tenant"}
 
 

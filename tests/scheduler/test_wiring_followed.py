@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +16,10 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.resources import EVENTS, GPU_NODES, NODES, PODS, RESOURCE_SLICES
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import SchedulerOptions, run
+from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 
-DEFINITION = yaml.safe_load((Path(__file__).parents[2] / "deploy/crds/gpunode.yaml").read_text())
+DEFINITION = yaml.safe_load((ROOT / "deploy/crds/gpunode.yaml").read_text())
 ISLANDS = [[0, 0, 4, 0], [0, 0, 0, 4], [4, 0, 0, 0], [0, 4, 0, 0]]
 Document = dict[str, Any]
 

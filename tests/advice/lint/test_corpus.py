@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from linted import objects
 
 from dovetail.advice.lint.pods import templates_of
 from dovetail.cli import cli
+from tests.advice.lint.linted import objects
 
 HERE = Path(__file__).parent
 CORPUS, NODES = HERE / "corpus", HERE / "corpus-nodes.yaml"

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from linted import findings
+
+from tests.advice.lint.linted import findings
 
 POD = """\
 {top}apiVersion: v1

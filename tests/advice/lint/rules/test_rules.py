@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule finds what it is for, and only that; what it mends is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dovetail.advice.lint.fix import fixed
+from dovetail.advice.lint.rule import Rule
+from dovetail.advice.lint.rules import RULES
+from dovetail.advice.lint.source import documents
+from tests.advice.lint.linted import facts, findings
+
+CASES = Path(__file__).parent / "cases"
+FOUND, NEAR_MISS = "found", "near miss"
+_IDS = [rule.id for rule in RULES]
+
+
+def cases(rule: Rule) -> Iterator[tuple[str, str]]:
+    """(found or near miss, text): the rule's own examples, and those in its file, where a line `#: found` or
+    `#: near miss` begins each."""
+    yield FOUND, rule.bad
+    yield NEAR_MISS, rule.good
+    for part in (CASES / f"{rule.id}.yaml").read_text().split("#: ")[1:]:
+        what, _, text = part.partition("\n")
+        yield what.partition(":")[0].strip(), text
+
+
+@pytest.mark.parametrize("rule", RULES, ids=_IDS)
+def test_finds_what_it_is_for(rule: Rule) -> None:
+    told = list(cases(rule))
+    assert {what for what, _ in told} == {FOUND, NEAR_MISS}
+    assert min(sum(what == one for what, _ in told) for one in (FOUND, NEAR_MISS)) >= 2
+    for what, text in told:
+        found = [one.message for one in findings(text, rule.id)]
+        assert bool(found) == (what == FOUND), (text, found)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.fixable], ids=[r.id for r in RULES if r.fixable])
+def test_mends_what_it_can(rule: Rule) -> None:
+    mended = 0
+    for what, text in cases(rule):
+        if what == FOUND:
+            mendable = [one for one in findings(text, rule.id) if one.fixable]
+            mended += len(mendable)
+            known = facts(text)
+            after = "".join(fixed(each, known, [rule]).text for each in documents("test.yaml", text))
+            assert not [one for one in findings(after, rule.id) if one.fixable], after
+            assert (after != text) == bool(mendable)
+            again = "".join(fixed(each, known, [rule]).text for each in documents("test.yaml", after))
+            assert again == after
+    assert mended
+
+
+def test_says_what_is_wrong_and_what_happens() -> None:
+    for rule in RULES:
+        assert rule.effect.endswith((".", "`")), rule.id
+        assert rule.title[0].isupper() and not rule.title.endswith("."), rule.id
+        assert rule.template or rule.whole, rule.id
+        assert rule.fixable == any(one.fixable for _, text in cases(rule) for one in findings(text, rule.id)), rule.id
+
+
+@pytest.mark.parametrize("rule", RULES, ids=_IDS)
+def test_its_examples_show_nothing_else(rule: Rule) -> None:
+    assert {one.rule for one in findings(rule.bad)} == {rule.id}
+    assert findings(rule.good) == []
+
+
+def test_ids_are_unique() -> None:
+    assert len(set(_IDS)) == len(_IDS)

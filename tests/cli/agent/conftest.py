@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine with GPUs for the tests of the agent's commands."""
+
+from tools.standin.fixture import standin
+
+__all__ = ["standin"]

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail lint` as its user runs it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import stat
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dovetail.cli import cli
+from tests.paths import ROOT
+
+BAD = """\
+# The nightly run.
+apiVersion: v1
+kind: Pod
+metadata: {name: night}
+spec:
+  containers:
+  - name: train
+    image: "train:1.4"   # pinned
+    resources:
+      requests:
+        nvidia.com/gpu: '2'
+"""
+MENDED = BAD + '      limits:\n        nvidia.com/gpu: "2"\n'
+GOOD = MENDED
+ONLY = ("--only", "G01,G02,G03,G04,G05,G15")
+
+
+def lint(*args: str | Path, given: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, ["lint", *map(str, args)], input=given)
+
+
+def found(*args: str | Path, given: str | bytes | None = None) -> list[dict[str, Any]]:
+    answer: list[dict[str, Any]] = json.loads(lint(*args, "-o", "json", given=given).stdout)
+    return answer
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    path = tmp_path / "night.yaml"
+    path.write_text(BAD)
+    return path
+
+
+def test_says_where_what_and_what_happens(bad: Path) -> None:
+    result = lint(bad, *ONLY)
+    assert result.exit_code == 1
+    where = "Pod night: spec.containers[0].resources.requests[nvidia.com/gpu]"
+    assert result.stdout.splitlines() == [
+        f"{bad}:11:9: error G01: {where}: nvidia.com/gpu has a request and no limit: write the same amount as a limit",
+        "    if not: The API server refuses the pod: `spec.containers[0].resources.limits: Required value: Limit must "
+        "be set for non overcommitable resources`.",
+        '    mend: {"op": "add", "path": "/spec/containers/0/resources/limits", "value": {"nvidia.com/gpu": "2"}}',
+        "1 error in 1 object of 1 file",
+        "1 of them is mended by --fix; --diff shows how",
+    ]
+
+
+def test_json_is_a_list_of_findings(bad: Path) -> None:
+    (one,) = found(bad, *ONLY)
+    assert {key: one[key] for key in ("rule", "level", "file", "line", "column", "path", "fixable")} == {
+        "rule": "G01", "level": "error", "file": str(bad), "line": 11, "column": 9,
+        "path": "spec.containers[0].resources.requests[nvidia.com/gpu]", "fixable": True,
+    }  # fmt: skip
+    assert one["message"].startswith("nvidia.com/gpu has a request")
+
+
+def test_sarif(bad: Path) -> None:
+    (run,) = json.loads(lint(bad, *ONLY, "-o", "sarif").stdout)["runs"]
+    (result,) = run["results"]
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "G01"
+    assert result["level"] == "error"
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == str(bad)
+    assert place["region"] == {"startLine": 11, "startColumn": 9}
+
+
+def test_junit(bad: Path, tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text(GOOD)
+    root = ET.fromstring(lint(tmp_path, *ONLY, "-o", "junit").stdout)
+    assert [(suite.get("name"), suite.get("failures")) for suite in root] == [
+        (str(tmp_path / "good.yaml"), "0"), (str(bad), "1"),
+    ]  # fmt: skip
+    assert [case.get("name") for case in root.iter("testcase") if case.find("failure") is None] == ["no finding"]
+
+
+def test_github(bad: Path) -> None:
+    (line,) = lint(bad, *ONLY, "-o", "github").stdout.splitlines()
+    assert line.startswith(f"::error file={bad},line=11,col=9,title=G01::Pod night: ")
+
+
+def test_fix_writes_in_place_and_keeps_the_rest(bad: Path) -> None:
+    bad.chmod(0o640)
+    result = lint(bad, *ONLY, "--fix")
+    assert result.exit_code == 0
+    assert bad.read_text() == MENDED
+    assert stat.S_IMODE(bad.stat().st_mode) == 0o640
+    assert list(bad.parent.iterdir()) == [bad]
+    assert lint(bad, *ONLY, "--fix").exit_code == 0
+    assert bad.read_text() == MENDED
+
+
+def test_fix_keeps_a_byte_order_mark_and_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "windows.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + BAD.replace("\n", "\r\n").encode())
+    lint(path, *ONLY, "--fix")
+    assert path.read_bytes() == b"\xef\xbb\xbf" + MENDED.replace("\n", "\r\n").encode()
+
+
+def test_fix_of_standard_input_prints_it(bad: Path) -> None:
+    result = lint("-", *ONLY, "--fix", given=BAD)
+    assert result.stdout == MENDED
+    assert "no finding in 1 object" in result.stderr
+
+
+def test_fix_follows_a_link(bad: Path) -> None:
+    link = bad.parent / "link.yaml"
+    link.symlink_to(bad)
+    lint(link, *ONLY, "--fix")
+    assert link.is_symlink()
+    assert bad.read_text() == MENDED
+
+
+def test_fix_of_a_packed_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "packed.yaml.gz"
+    path.write_bytes(gzip.compress(BAD.encode()))
+    assert len(found(path, *ONLY)) == 1
+    result = lint(path, *ONLY, "--fix")
+    assert result.exit_code == 1
+    assert "is packed; unpack it first" in result.stderr
+
+
+def test_diff_changes_nothing(bad: Path) -> None:
+    result = lint(bad, *ONLY, "--diff")
+    assert result.exit_code == 1
+    assert [line for line in result.stdout.splitlines() if line.startswith("+")][1:] == [
+        "+      limits:", '+        nvidia.com/gpu: "2"',
+    ]  # fmt: skip
+    assert bad.read_text() == BAD
+
+
+def test_diff_of_a_file_without_a_last_newline(tmp_path: Path) -> None:
+    path = tmp_path / "short.yaml"
+    path.write_text(BAD.rstrip("\n"))
+    result = lint(path, *ONLY, "--diff")
+    assert "\\ No newline at end of file\n" in result.stdout
+
+
+@pytest.mark.parametrize(("level", "code"), [("error", 1), ("warning", 1), ("info", 1), ("never", 0)])
+def test_exit_code(bad: Path, level: str, code: int) -> None:
+    assert lint(bad, *ONLY, "--fail-on", level).exit_code == code
+
+
+def test_only_and_skip(bad: Path) -> None:
+    assert [one["rule"] for one in found(bad, "--only", "g01,G02")] == ["G01"]
+    assert [one["rule"] for one in found(bad, "--only", "G01,G02", "--skip", "G01")] == []
+
+
+def test_items_of_lists_are_objects() -> None:
+    pod = json.dumps({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [
+            {"name": "a", "resources": {"requests": {"nvidia.com/gpu": 1}}}]}}]}, indent="\t")  # fmt: skip
+    (one,) = found("-", *ONLY, given=pod)
+    assert one["path"].startswith("items[0].spec.containers[0]")
+    assert one["line"] == 17
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "says"),
+    [
+        ("a: [1,\n", 2, 1, "is not YAML or JSON"),
+        ("a: 1\n---\nb: x: y\n", 3, 5, "mapping values are not allowed"),
+        ("a: 1\na: 2\n", 2, 1, "'a' is there twice"),
+        ("a: *b\n", 1, 4, "undefined alias"),
+        ("spec:\n  replicas: {{ .Values.replicas }}\n", 2, 13, "a template that was not rendered"),
+        ('spec:\n  image: "{{ .Values.image }}"\n', 2, 11, "a template that was not rendered"),
+        ("{{- if .x }}\na: 1\n{{- end }}\n", 1, 1, "a template that was not rendered"),
+        ('{"a": 1,\n "b": }x\n', 2, 8, "is not YAML or JSON"),
+    ],
+)
+def test_what_cannot_be_read(text: str, line: int, column: int, says: str) -> None:
+    (one,) = found("-", given=text)
+    assert (one["rule"], one["line"], one["column"]) == ("G00", line, column)
+    assert says in one["message"]
+
+
+def test_a_broken_document_hides_no_other() -> None:
+    rules = [one["rule"] for one in found("-", *ONLY, given=f"a: [\n---\n{BAD}---\n{BAD}")]
+    assert rules == ["G00", "G01", "G01"]
+
+
+def test_a_finding_behind_others_has_its_line() -> None:
+    (one,) = found("-", *ONLY, given=f"# nothing\n---\na: 1\n--- # here\n{BAD}")
+    assert one["line"] == 4 + 11
+
+
+def test_directives_belong_to_the_document_behind_them() -> None:
+    (one,) = found("-", *ONLY, given=f"%YAML 1.1\n# about\n---\n{BAD}")
+    assert one["line"] == 3 + 11
+
+
+def test_what_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\x7fELF\0\0")
+    (tmp_path / "latin.yaml").write_bytes("a: 1\nb: ü\n".encode("latin-1"))
+    (tmp_path / "latin.json").write_bytes('{"a": "ü"}\n'.encode("latin-1"))
+    (tmp_path / "large.yaml").write_bytes(b"a: 1\n" * (10 << 20))
+    (tmp_path / "packed.yaml.gz").write_bytes(b"\x1f\x8bbroken")
+    said = {Path(one["file"]).name: (one["message"], one["line"]) for one in found(tmp_path)}
+    assert said["binary.yaml"] == ("is a binary file, no manifest", 0)
+    assert said["latin.yaml"] == ("is not UTF-8 text: invalid start byte", 2)
+    assert said["latin.json"] == ("is not UTF-8 text: invalid start byte", 1)
+    assert said["large.yaml"][0].startswith("50 MiB is too large: files up to 32 MiB")
+    assert "gzip data" in said["packed.yaml.gz"][0]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    result = lint(tmp_path / "none.yaml")
+    assert result.exit_code == 1
+    assert "none.yaml: error G00: cannot be read: No such file or directory" in result.stdout
+
+
+def test_a_folder_without_manifests(tmp_path: Path) -> None:
+    result = lint(tmp_path)
+    assert result.exit_code == 1
+    assert "no file in this folder ends in .yaml" in result.stderr
+
+
+def test_kinds_that_are_not_known_are_named() -> None:
+    text = "apiVersion: example.com/v1\nkind: Foo\nmetadata: {name: a}\n---\nreplicas: 1\n---\nkind: Service\n"
+    result = lint("-", given=text)
+    assert result.exit_code == 0
+    said = "not looked at: Foo.example.com (1), a document without apiVersion and kind (1)"
+    assert result.stdout.splitlines() == ["no finding in 3 objects of 1 file", said]
+
+
+def test_a_pod_template_of_a_kind_that_is_not_known_is_looked_at() -> None:
+    inner = "".join(f"  {line}\n" for line in BAD[BAD.index("spec:") :].splitlines())
+    text = f"apiVersion: example.com/v1\nkind: Farm\nmetadata: {{name: a}}\ncow:\n{inner}"
+    (one,) = found("-", *ONLY, given=text)
+    assert one["path"].startswith("cow.spec.containers[0]")
+
+
+@pytest.mark.parametrize(
+    "text", ["spec: 3", "kind: Pod\nspec: {containers: {a: 1}}", "kind: Pod\nspec: {containers: [1, null, [x]]}",
+             "kind: Pod\nspec: {containers: [{resources: [1], env: {a: b}, image: 3}]}", "[]", "3", "kind: [a]",
+             "kind: ResourceQuota\nspec: {hard: [nvidia.com/gpu]}", "kind: List\nitems: [1, {kind: List, items: []}]",
+             "metadata: {name: 3, labels: [1]}\nkind: Job\napiVersion: 1", "? [a, b]\n: 1\n", "1: {2: 3}"]
+)  # fmt: skip
+def test_odd_types_are_no_crash(text: str) -> None:
+    assert lint("-", given=text).exit_code in (0, 1)
+    assert lint("-", "--fix", given=text).exit_code in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["a.yaml", "--fix", "--diff"],
+        ["a.yaml", "--diff", "-o", "json"],
+        ["a.yaml", "--only", "G77"],
+        ["a.yaml", "--deny", "G01"],
+        ["--policy", "--deny", "G01"],
+        ["a.yaml", "--policy"],
+        ["a.yaml", "--cluster", "--inventory", "n.yaml"],
+        ["a.yaml", "--context", "c"],
+        ["-", "-"],
+    ],
+)
+def test_contradictions_are_refused(args: list[str]) -> None:
+    assert lint(*args).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("inventory", "says"),
+    [("a: [", "is not YAML or JSON"), ("kind: Pod\n", "no Node is in there"), (None, "cannot be read")],
+)
+def test_an_inventory_that_cannot_be_read(tmp_path: Path, bad: Path, inventory: str | None, says: str) -> None:
+    path = tmp_path / "nodes.txt"
+    if inventory is not None:
+        path.write_text(inventory)
+    result = lint(bad, "--inventory", path)
+    assert result.exit_code == 3
+    assert says in result.stderr
+
+
+def test_a_cluster_that_cannot_be_reached(tmp_path: Path, bad: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(json.dumps({
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "users": [{"name": "u", "user": {}}],
+    }))  # fmt: skip
+    result = lint(bad, "--cluster", "--kubeconfig", config)
+    assert result.exit_code == 3
+    assert "127.0.0.1:9" in result.stderr
+
+
+def test_merged_fields_are_found_where_they_stand() -> None:
+    text = f"""\
+x-part: &part
+  image: train:1.4
+  resources: {{requests: {{nvidia.com/gpu: 1}}}}
+{BAD[: BAD.index("  containers:")].removeprefix("# The nightly run.").strip()}
+  containers:
+  - name: train
+    <<: *part
+"""
+    (one,) = found("-", *ONLY, given=text)
+    assert (one["rule"], one["line"], one["fixable"]) == ("G01", 3, True)
+    assert (
+        "x-part: &part\n  image: train:1.4\n  resources: {requests: {nvidia.com/gpu: 1}}\n"
+        in lint("-", *ONLY, "--fix", given=text).stdout
+    )
+
+
+def test_fix_leaves_what_cannot_be_read_as_it_is(tmp_path: Path) -> None:
+    for name, data in (("binary.yaml", b"\x7fELF\0\0"), ("broken.yaml", b"a: [\n---\nkind: Pod\n")):
+        path = tmp_path / name
+        path.write_bytes(data)
+        assert lint(path, "--fix").exit_code == 1
+        assert path.read_bytes() == data
+
+
+def test_explain_and_list() -> None:
+    result = lint("--explain", "g01")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("G01: GPUs are requested without a limit\nlevel:   error\n")
+    assert "Wrong:" in result.stdout
+    assert "G15  error   mends  " in lint("--list").stdout
+
+
+def test_hooks_run_the_command() -> None:
+    text = (ROOT / ".pre-commit-hooks.yaml").read_text()
+    assert "entry: dovetail lint" in text
