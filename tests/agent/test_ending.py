@@ -13,7 +13,7 @@ from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.translate.annotations import DEVICES
 from tests.agent.fake_kubelet import pod
-from tests.agent.kubelet.test_allocations import GPU, bind, change, named
+from tests.agent.kubelet.test_allocations import GPU, bind, candidate, change
 from tests.agent.kubelet.test_allocations import chosen as chosen
 from tests.agent.kubelet.test_allocations import pod as bound
 from tests.agent.whole_agent import Seat
@@ -55,7 +55,7 @@ async def test_nobody_is_waited_for_where_no_pod_waits_and_no_longer_than_allowe
     bind(chosen, one)
     assert await took_s(GPU) >= 0.5
     assert await took_s("nvidia.com/gpu.shared") < 0.4
-    assert await named(chosen) == "a"
+    assert await candidate(chosen) == "a"
     assert await took_s(GPU) < 0.4
     bind(chosen, bound("b"))
     draining = asyncio.ensure_future(chosen.drained([GPU], quiet_s=0.05, within_s=30))
