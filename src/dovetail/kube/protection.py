@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the API server lets the scheduler alone write its annotations: the policy of deploy/annotations.yaml.
-
-Rules: the record of a bound pod decides what the pod is counted for (see `bound`). A running scheduler remembers it;
-one that starts reads it from the pod, and must know that nobody else wrote it. That is so where the policy is there,
-fails closed, and a binding enforces it in all namespaces. What its expressions say is not looked at.
+"""Whether only the scheduler may write its annotations: the check of the policy in deploy/annotations.yaml.  Rules: the
+record of a bound pod decides what the pod is charged (see `bound`). A running scheduler remembers the record; one that
+starts reads it from the pod, and trusts it only if no other client could write it. That is so where the policy exists,
+fails closed, and a binding enforces it in all namespaces. The policy's expressions are not checked.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def fault(policies: Iterable[ProtectionPolicy], bindings: Iterable[Binding]) -> 
 
 
 async def lacking(client: Client) -> str:
-    """The same of the cluster as it is now, or why that cannot be said. Raises no error."""
+    """The same for the cluster as it is now, or why it is not known. Raises no error."""
     try:
         policies = await _read(client, POLICIES, ProtectionPolicy)
         return fault(policies, await _read(client, BINDINGS, Binding))

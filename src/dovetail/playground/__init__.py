@@ -8,7 +8,7 @@
     playground.faults.add(Fault("answer", "POST", "pods/binding", times=3, status=503))
     await playground.stop()
 
-The contract tests run the same suite here and on a real kube-apiserver. Each module says what it does not know.
+The contract tests run the same suite here and on a real kube-apiserver. Each module lists what it does not simulate.
 """
 
 from __future__ import annotations

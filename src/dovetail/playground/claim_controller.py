@@ -3,8 +3,8 @@
 
 A pod gets a claim of its own for each template that it names. A reservation ends with its pod; the last one takes the
 allocation along, and then nothing protects the claim from being deleted. Claims that were made for a pod go when it has
-run. Not known here: claims of PodGroups, and pods that nobody scheduled.
-Source: k8s.io/kubernetes/pkg/controller/resourceclaim/controller.go.
+run. Not simulated: claims of PodGroups, and pods without a node. Source:
+k8s.io/kubernetes/pkg/controller/resourceclaim/controller.go.
 """
 
 from __future__ import annotations

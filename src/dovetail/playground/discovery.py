@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server says about itself: versions, groups, resources, and as much OpenAPI as kubectl needs.
+"""The server's discovery documents: versions, groups, resources, and as much OpenAPI as kubectl needs.
 
 The OpenAPI documents have no schemas. They declare the `fieldValidation` parameter, so that kubectl leaves validation
 to the server; the server ignores it, so unknown fields are stored. `kubectl explain` has nothing to show.

@@ -85,7 +85,7 @@ class Faults:
         return fault
 
     def lose_events(self, plural: str, count: int) -> None:
-        """The next `count` watch events of a resource are not sent to whom they would have been sent."""
+        """Drop the next `count` watch events of a resource for the watchers that would receive them."""
         self._lost_events[plural] = count
 
     def loses_event(self, resource: PlaygroundResource) -> bool:

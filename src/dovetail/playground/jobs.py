@@ -49,7 +49,7 @@ class Jobs:
         """Job uid -> its pods."""
 
     def note_pod(self, pod: Object, *, removed: bool) -> Key | None:
-        """Keeps track of whose pod it is. Returns the key of the job to reconcile."""
+        """Record the owner of the pod. Returns the key of the job to reconcile."""
         owner = next((o for o in objects_at(pod, "metadata.ownerReferences") if o.get("kind") == "Job"), None)
         if owner is None:
             return None

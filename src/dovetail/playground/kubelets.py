@@ -3,7 +3,7 @@
 
 A pod that is bound to a node is admitted when it is first seen: its node selector must match, and what it requests must
 fit beside the pods that were admitted before, or it fails with the reason a kubelet gives (OutOfcpu,
-OutOfnvidia.com/gpu, NodeAffinity). `reject` makes a kubelet admit nobody, for a reason of the caller's. Then it runs
+OutOfnvidia.com/gpu, NodeAffinity). `reject` makes a kubelet admit no pod, for a reason of the caller's. Then it runs
 after `start_delay_s`, and
 
 - succeeds after the seconds in the annotation `playground.dovetail.dev/run-seconds`, or fails if the annotation
@@ -139,7 +139,7 @@ class PlaygroundKubelets:
             self._consider(heapq.heappop(self._due)[1])
 
     def silence(self, node: str) -> None:
-        """The node's kubelet says nothing any more and does nothing; the node turns NotReady."""
+        """Stop the node's kubelet: it reports nothing and does nothing; the node turns NotReady."""
         self._silent.add(node)
         self._set_ready(node, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
 
@@ -204,7 +204,8 @@ class PlaygroundKubelets:
         return None if run_s is None else seat.running_s + run_s
 
     def _admit(self, pod: Object, node: Object) -> tuple[str, str] | None:
-        """Seats the pod, or says with which reason and message its node refuses it. Who runs already is not asked."""
+        """Admit the pod, or return the reason and message with which its node refuses it. Running pods stay
+        admitted."""
         name, now_s = text_at(node, "metadata.name"), self._clock()
         running = text_at(pod, "status.phase") == "Running"
         used = self._used.setdefault(name, {})

@@ -65,7 +65,7 @@ def _version(store: Store, query: Mapping[str, str]) -> int:
 
 
 def number(query: Mapping[str, str], name: str) -> int:
-    """A whole number from the query, 0 where it is not given. Raises a 400 Failure."""
+    """A whole number from the query, 0 where it is absent. Raises a 400 Failure."""
     text = query.get(name) or "0"
     if not text.isdecimal():
         raise failures.bad_request(f"{name}: invalid value {text!r}: a whole number is needed")

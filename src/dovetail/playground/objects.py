@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kubernetes objects as the plain JSON documents they are on the wire.
 
-An object in the store is never changed in place: who wants another one builds it from copies of the parts that differ.
-So lists, watch history and replies share documents freely. Reading a field never fails: tests put malformed objects
-into the store, and everything that walks over objects has to survive them.
+An object in the store is never changed in place: a changed object is built from copies of the parts that differ. So
+lists, watch history and replies share documents freely. Reading a field never fails: tests put malformed objects into
+the store, and everything that walks over objects has to survive them.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def key_of(obj: Object) -> Key:
 
 
 def with_metadata(obj: Object, **fields: object) -> Object:
-    """A copy whose metadata has these fields; None takes a field away."""
+    """A copy whose metadata has these fields; None removes a field."""
     metadata = object_at(obj, "metadata") | fields
     return obj | {"metadata": {name: value for name, value in metadata.items() if value is not None}}
 
 
 def with_status(obj: Object, **fields: object) -> Object:
-    """A copy whose status has these fields; None takes a field away."""
+    """A copy whose status has these fields; None removes a field."""
     status = object_at(obj, "status") | fields
     return obj | {"status": {name: value for name, value in status.items() if value is not None}}
 

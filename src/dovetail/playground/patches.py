@@ -4,7 +4,7 @@
 Merge patch is RFC 7396 and JSON patch RFC 6902. Strategic merge patch merges the lists of `_MERGE_KEYS` element by
 element; upstream reads these keys from struct tags, we from the field name alone, and lists that are not in the table
 are replaced. Server-side apply is simplified: the applied document is merged the same way and the field manager is
-noted in managedFields, but who owns which field is not recorded. So conflicts are never reported, and a field that a
+noted in managedFields, but the owner of each field is not recorded. So conflicts are never reported, and a field that a
 manager stops applying stays.
 
 Sources: k8s.io/apimachinery/pkg/util/strategicpatch/patch.go, k8s.io/api/core/v1/types.go (patchMergeKey tags).

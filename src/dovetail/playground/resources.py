@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which resources are served, and what is particular about each: one table, extended by custom resource definitions.
 
-Versions of one group share their storage, and nothing is converted between them: an object is served as it was
-written, under the version that was asked for. The two event APIs store the same object under other field names;
+Versions of one group share their storage, and nothing is converted between them: an object is served as it was written,
+under the requested version. The two event APIs store the same object under other field names;
 `PlaygroundResource.renames` maps them.
 
 Traits, as read in the strategies of k8s.io/kubernetes/pkg/registry:
@@ -87,7 +87,7 @@ class PlaygroundResource(Struct, frozen=True, eq=False):
         return {"kind": self.kind, "apiVersion": self.api_version} | body
 
     def stored(self, served: Object) -> Object:
-        """An object of this version as it is stored: without its type, which depends on who asks."""
+        """An object of this version as it is stored: without its type, which depends on the requested version."""
         return {self.renames.get(name, name): value for name, value in served.items() if name not in _TYPE}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP side: which request goes where, and how its answer is written.
 
-Plain HTTP, JSON only, nobody is asked who they are. Every request may first meet a fault. The few kubectl commands that
+Plain HTTP, JSON only, without authentication. A fault may apply to every request first. The few kubectl commands that
 send protobuf (`kubectl create namespace`, `kubectl drain`) are refused with 415; manifests do the same.
 """
 

@@ -2,8 +2,8 @@
 """The versioned object store: what etcd and the watch cache are to a real API server.
 
 One counter gives every write its resource version. Each collection keeps its objects and its last changes; those are
-enough to resume a watch, to list as of an earlier version, and to feed every watcher, who each hold a place in them
-and no queue of their own. A watcher that falls behind by more than the history finds its place gone, as upstream.
+enough to resume a watch, to list as of an earlier version, and to feed every watcher, each of which holds a place in
+them and no queue of their own. A watcher that falls behind by more than the history finds its place gone, as upstream.
 
 `put_raw` and `remove` are the only writes, and they check nothing: rules live in `writes`. So a test can store any
 document at all, as long as it has a name.
@@ -36,7 +36,7 @@ class StoreChange(Struct, eq=False):
     _lines: dict[tuple[str, ObjectView], bytes] = field(default_factory=dict)
 
     def line(self, view: ObjectView, selection: Selection) -> bytes:
-        """The watch event for a watcher who sees only the selection; b"" if it sees no change. Encoded once a view.
+        """The watch event for a watcher of the selection; b"" if that sees no change. Encoded once per view.
 
         An object that ceases to match is DELETED as it last matched, with the version of the write.
         """
@@ -72,7 +72,7 @@ class Collection:
         self.floor = 0
         """The newest version whose change is forgotten: watches resume from here on, not from before."""
         self.listeners: list[Callable[[StoreChange], None]] = []
-        """Are told of every write while it is being made; they only take note."""
+        """Called with every write while it is being made; they only record it."""
 
     def record(self, change: StoreChange) -> None:
         if len(self.changes) == self.changes.maxlen:

@@ -32,7 +32,7 @@ _AGE_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 class _Cell(Struct, frozen=True):
-    """A column and what stands in it; columns of priority 1 show with `-o wide`."""
+    """A column and its contents; columns of priority 1 show with `-o wide`."""
 
     name: str
     of: Callable[[Object], object]
@@ -163,7 +163,7 @@ def _cells(resource: PlaygroundResource) -> tuple[_Cell, ...]:
 
 
 def table(resource: PlaygroundResource, objects: list[Object], metadata: Object, include: str) -> Object:
-    """A meta.k8s.io/v1 Table of stored objects. `include` says what each row carries: Object, Metadata or None."""
+    """A meta.k8s.io/v1 Table of stored objects. `include` is what each row carries: Object, Metadata or None."""
     cells = _cells(resource)
     return {
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,

@@ -74,7 +74,7 @@ def retry_delay_s(attempt: int, failure: ApiError, *, idempotent: bool, jitter: 
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a request may be told besides method, path and body.
+    """The options of a request besides method, path and body.
 
     timeout_s   for each attempt, 30 unless given
     retries     attempts after the first, the client's own number unless given

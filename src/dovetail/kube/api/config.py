@@ -26,7 +26,8 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class ClusterConfig(Struct, frozen=True):
-    """Where the API server is, how to trust it, and who we are. `namespace` is the context's own, else "default"."""
+    """The address of the API server, how to trust it, and our identity. `namespace` is the context's own, else
+    "default"."""
 
     server: str
     namespace: str = "default"

@@ -132,7 +132,7 @@ class ExecPlugin:
 
 
 class Credentials:
-    """The identity in force. `fresh` costs a comparison; `renew` asks the source, once for all who wait."""
+    """The identity in force. `fresh` costs a comparison; `renew` reads the source, once for all waiting callers."""
 
     def __init__(self, source: CredentialSource) -> None:
         self._source = source

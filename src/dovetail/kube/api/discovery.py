@@ -70,7 +70,7 @@ class Served(Struct, frozen=True):
 
 
 async def discover(client: Client) -> Served:
-    """Ask the server what it has. Raises ApiError when it cannot be asked at all."""
+    """Read the server's groups and resources. Raises ApiError when the server cannot be reached at all."""
     kinds: set[tuple[str, str]] = set()
     failed: list[str] = []
     unread: list[str] = []

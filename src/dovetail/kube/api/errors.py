@@ -8,7 +8,7 @@
         Invalid 422, TooManyRequests 429
         Unreachable             no reply, and nothing was changed: repeating the call is harmless
         OutcomeUnknown          a write was sent and no reply came: it may or may not have taken effect
-        BadReply                success by status, but the body is not what was asked for
+        BadReply                success by status, but the body is not what was requested
         TooLarge                the reply is longer than the caller takes: ask for less
 
 Conflict and AlreadyExists share a status; the reason tells them apart, and neither is a subclass of the other, because
@@ -49,7 +49,7 @@ class KubeError(Exception):
 
 
 class ConfigError(KubeError):
-    """How to reach the cluster cannot be worked out; the text says which file and field, and what to do."""
+    """The configuration of the cluster cannot be used; the text names the file, the field and the remedy."""
 
 
 class ApiError(KubeError):
@@ -140,7 +140,7 @@ _LOST_IN_A_GATEWAY = (502, 504)
 
 
 def no_reply(reason: str, message: str, path: str, *, harmless: bool) -> ApiError:
-    """The error for a request that nobody answered; `harmless` when repeating it cannot do anything twice."""
+    """The error for a request without an answer; `harmless` when repeating it cannot do anything twice."""
     return (Unreachable if harmless else OutcomeUnknown)(0, reason, message, path)
 
 

@@ -37,7 +37,7 @@ _HIGH_WATER_BYTES = 4 << 20
 _INCOMING_BYTES = 32 << 10
 _MAX_BARREN_BYTES = 64 << 10
 _READ = frozenset({b"content-length", b"retry-after", b"transfer-encoding"})
-"""The headers that somebody reads."""
+"""The headers that are read."""
 _KEEP_ALIVE = tuple(
     (getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))

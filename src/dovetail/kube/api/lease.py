@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LEASE_LABEL = {"app.kubernetes.io/name": "dovetail-scheduler"}
 """What leases of our schedulers are found by."""
 SCHEDULER_NAME = "dovetail.dev/scheduler-name"
-"""The annotation of a lease that says for whose pods its holder decides: two such leases are two leaders."""
+"""The annotation of a lease with the scheduler name of its holder: two such leases are two leaders."""
 
 
 class Terms(Struct, frozen=True):
@@ -225,7 +225,7 @@ class Elector:
 
     @property
     def leader(self) -> str:
-        """The identity that held the lease when it was last seen; "" if nobody did."""
+        """The identity that held the lease when it was last seen; "" if it was free."""
         return self._state.seen.holder if self._state.seen else ""
 
     async def run(self) -> None:
@@ -294,7 +294,7 @@ class Elector:
             spec["acquireTime"] = now
             metadata |= self._marks
         if record.version:
-            # A patch, as a PUT of what we know would drop everybody else's labels and annotations.
+            # A patch, as a PUT of the fields read here would drop the labels and annotations of others.
             method, path, content_type = "PATCH", LEASES.path(self._namespace, self._name), MERGE_PATCH
             metadata["resourceVersion"] = record.version
             body: dict[str, object] = {"metadata": metadata, "spec": spec}

@@ -3,7 +3,7 @@
 
 Rules
 - `known` changes only together with a call of the sink, and the sink sees every difference once, in order: also the
-  deletes that happened while nobody was watching, and a delete with an add when a name is reused (the uid tells).
+  deletes that happened while there was no watch, and a delete with an add when a name is reused (by the uid).
 - A collection that the server does not serve (404: the CRD is not installed) is empty, counts as synced, and is looked
   for again every `recheck_s`.
 - An object that cannot be decoded is reported, once until it is listed again, decoded or gone. If it was known before,
@@ -34,7 +34,7 @@ K = TypeVar("K", bound=Keyed)
 log = logging.getLogger(__name__)
 
 _BACKOFF_S = 0.2
-# A server that comes back is found again soon: after a minute away nobody should wait half a minute more.
+# A server that comes back is found again soon: after an outage of a minute no more than half a minute is lost.
 _BACKOFF_MAX_S = 5.0
 # What held this long was no failure, however it ended.
 _GOOD_STREAM_S = 10.0
@@ -141,7 +141,7 @@ class Reflector(Generic[T]):
         self._relist = False
 
     def staleness_s(self) -> float:
-        """Seconds since the server last said anything about this collection."""
+        """Seconds since the server last sent anything about this collection."""
         return time.monotonic() - self._heard_s
 
     async def run(self) -> None:

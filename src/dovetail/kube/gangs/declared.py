@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what an object declares and what its pods say to the core's gangs.
+"""The core's gangs, from the declarations of an object and of its pods.
 
 Rules
 - A pod belongs to one declared thing: a PodGroup, a workload object that owns it, or a name that the pods share. The
   declared thing becomes one gang, or a root with a sub-gang for each of its parts.
 - Parts that are made one after another (the next when the former runs) cannot wait for each other: then each part is a
   gang of its own. A part that needs no pod is no sub-gang; its pods, like those of unknown parts, go to the root.
-- Our annotations count on the object first, then on the pods, who must agree. Levels hold for the whole declared thing;
-  `gang-min` and `gang-max` replace its numbers, where it has no parts. What a pod needs of a GPU only the pod can say.
+- Our annotations count on the object first, then on the pods, which must agree. Levels hold for the whole declared
+  thing; `gang-min` and `gang-max` replace its numbers, where it has no parts. Only the pod itself declares its part of a GPU.
 - Numbers that contradict each other give a Problem, and then the gang stays pending; so do too many parts.
 Ids are `<kind>.<group>/<namespace>/<name>`, and `/<part>` for a sub-gang: the same after every restart.
 """
@@ -59,7 +59,7 @@ class Membership(Struct, frozen=True):
 
 
 class DeclaredPart(Struct, frozen=True):
-    """A role in a workload. `pods` is how many of it there are in all, None if nobody tells."""
+    """A role in a workload. `pods` is the number of its pods, None if no object has it."""
 
     name: str
     min_count: int
@@ -227,7 +227,7 @@ def _agreed(key: str, own: T, said: Iterable[T], problems: list[Problem]) -> T:
 
 
 def _of_pods(own: Wishes) -> Iterable[Problem]:
-    """What an object says that only its pods can."""
+    """Problems for declarations on an object that only its pods can make."""
     for key, said in ((MEMORY, own.gpu_memory_mib), (FRACTION, own.gpu_milli), (ISOLATION, own.isolation)):
         if said:
             yield Problem(_path(key), str(said), "is of a pod: write it in the metadata of the pod template")

@@ -2,11 +2,11 @@
 """The dialects of PodGroup: one table of how a pod names its group and what the group's object declares.
 
 Rules
-- The first dialect by which a pod names a group counts; then its own `dovetail.dev/gang`; then whoever owns it.
+- The first dialect by which a pod names a group counts; then its own `dovetail.dev/gang`; then its owner.
 - A native group of policy basic has no minimum: it is a gang of at least one pod. The levels of its topology constraint
   hold for it as for any other.
 - Volcano's minTaskMember makes sub-gangs where the numbers add up to minMember; else minMember counts alone, since a
-  gang has one minimum. Volcano's tiers are numbers over HyperNodes, which nobody tells us: a hard one must have a name
+  gang has one minimum. Volcano's tiers are numbers over HyperNodes, which are not read: a hard one must have a name
   that is a level (see `annotations`).
 - `priorityClassName` and `queue` of Volcano are not read: the pods' own priority and queue count.
 Sources: k8s.io/api/scheduling (1.36, 1.37), and the APIs of the scheduler-plugins and of Volcano.

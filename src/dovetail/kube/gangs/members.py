@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods of one declared thing, counted by what they say, so that one more costs the same however many there are.
+"""The pods of one declared workload, counted by their declarations, so that one more pod costs the same for any number.
 
 Rules
-- What counts of a pod is what it says of its gang, what the gang was when it was bound, and whether it waits. A pod
-  that leaves takes with it what it said.
-- Pods that agree say at most MOST_SAID different things: each of four values or nothing. Of more the first are handed
-  out: among them two contradict each other, and the gang waits for that reason.
+- A pod counts by its declarations about the gang, by the gang when it was bound, and by whether it waits. The
+  declarations of a pod that leaves no longer count.
+- Pods that agree make at most MOST_SAID different declarations: each of four values or none. Of more the first are
+  returned: two of them contradict each other, and the gang waits for that reason.
 """
 
 from __future__ import annotations

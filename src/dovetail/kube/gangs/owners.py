@@ -4,10 +4,10 @@
 Rules
 - A row says which controller makes the pods, which of their labels name the object, the role of a pod in it, and how
   many pods the object makes. A kind that is not in the table makes pods that are on their own.
-- What the labels tell is used at once; the numbers need the object itself, which is read once and again when pods came
-  or went. Until then the gang is known by name only, and its pods wait.
+- The labels are used at once; the numbers need the object itself, which is read once, and again after pods came
+  or went. Until then only the gang's name is known, and its pods wait.
 - A Job is a gang where it is indexed and runs all its indices at once; else its pods are on their own, and the Job is
-  read for its queue, its limits and its annotations alone: they do not wait for that.
+  read only for its queue, its limits and its annotations: the pods do not wait for that.
 - A Job with a limit of failures for each index goes on with the indices that are left.
 - Controllers that make some pods only when others run are respected: parts in order become gangs of their own, and
   where the first pod must run before the rest is made, the minimum is one.
@@ -127,7 +127,7 @@ def owned_by(pod: Pod) -> Membership | None:
 
 
 def _carries(pod: Pod, mark: str) -> bool:
-    """Whether the pod has this label or annotation, where one is asked for."""
+    """Whether the pod has this label or annotation, where one is required."""
     return not mark or mark in pod.metadata.labels or mark in pod.metadata.annotations
 
 
@@ -151,7 +151,7 @@ class OwnerRead(Struct, frozen=True):
 
 
 def read(owner: OwnerRef, document: Mapping[str, object] | None) -> OwnerRead:
-    """What the object of an owner says; None where it does not exist."""
+    """The declarations of an owner's object; None where it does not exist."""
     if document is None:
         return OwnerRead(owner, exists=False)
     kind = _BY_RESOURCE[owner.resource.group, owner.resource.kind]

@@ -2,13 +2,13 @@
 """A cluster read from manifests instead of an API server: the same table of kinds, the same events.
 
 Rules
-- What kubectl prints and what people write are taken alike. What an API server would add is added: namespace `default`,
-  a uid, and what `admission` says.
-- The part of the controllers is not played: a Deployment makes no pods. Kinds that say nothing to a scheduler are
+- Output of kubectl and hand-written manifests are read in the same way. What an API server would add is added:
+  namespace `default`, a uid, and the defaults of `defaults`.
+- Controllers are not simulated: a Deployment makes no pods. Kinds that a scheduler does not read are
   counted in `skipped`; so are finished pods, and owners that no pending pod needs.
-- What cannot be used is a problem with its place, and so is what keeps an object pending as it is written.
-- What is named and not there is unknown, not wrong: it is named once, with the first object that names it, and whoever
-  needs it waits.
+- A value that cannot be used is a problem with its place, and so is one that keeps an object pending as it is written.
+- An object that is named and not there is unknown, not wrong: it is reported once, with the first object that names it,
+  and the pods that need it wait.
 - Of an object that is there twice the first counts.
 Not known here: admission by LimitRange, ResourceQuota or RuntimeClass, and validation. Fields that the scheduler does
 not read may hold anything.
@@ -102,8 +102,8 @@ class ManifestProblem(Struct, frozen=True):
 
 
 class Manifests(Struct, frozen=True):
-    """`events` tell the whole cluster, nodes first. `skipped` counts by kind what nothing here is decided by, `missing`
-    says how many objects are named and not there."""
+    """`events` are the whole cluster, nodes first. `skipped` counts by kind the objects that decide nothing here,
+    `missing` the objects that are named and not there."""
 
     events: tuple[ev.Event, ...]
     problems: tuple[ManifestProblem, ...]

@@ -2,11 +2,11 @@
 """What an API server and its controllers would add to manifests, as far as a scheduler reads it.
 
 Rules
-- A node's allocatable is its capacity where it says none; a volume that nothing claims is available.
+- A node without allocatable gets its capacity; a volume that nothing claims is available.
 - A pod gets the number of its priority class (or of the global default, or 0) and the name of the default scheduler;
-  so does one whose class is not there, which is told. A claim gets the newest of the default storage classes.
-- A pod that names a ResourceClaimTemplate gets a ResourceClaim of its own, unless it says that it has one.
-- What has no creation time counts as made after everything that has one, in the order of the input.
+  so does one whose class is not there, which is reported. A claim gets the newest of the default storage classes.
+- A pod that names a ResourceClaimTemplate gets a ResourceClaim of its own, unless its status names one.
+- An object without a creation time counts as made after all that have one, in the order of the input.
 Source: https://github.com/kubernetes/kubernetes: plugin/pkg/admission/{priority,storage/storageclass/setdefault},
 pkg/apis/scheduling/types.go, pkg/controller/resourceclaim.
 """

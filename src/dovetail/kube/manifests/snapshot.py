@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of a cluster that the core is told, as objects that `manifests` reads: the same table of kinds, and the owners.
+"""A snapshot of all objects of a cluster that the core reads, in the form of manifests: the same kinds, and the owners.
 
 Rules
-- Of an object stands there what a wire struct reads, and nothing else: no environment, no commands, no data.
-  Annotations and labels are whole, but for the copy of the manifest that `kubectl apply` leaves.
-- The owners of all pods that have not finished are read, whichever scheduler they name: `simulate` takes all for ours.
-- One list follows the other: what changes meanwhile may be in one and not in the other.
-- What may not be read, or cannot be decoded, is named in `unread`.
+- An object has only the fields that a wire struct reads: no environment, no commands, no data.
+  Annotations and labels are whole, except the copy of the manifest that `kubectl apply` leaves.
+- The owners of all pods that have not finished are read, whichever scheduler they name: `simulate` schedules all pods.
+- The lists are read one after the other: a change in between may be in one list and not in another.
+- Kinds that may not be read, or cannot be decoded, are named in `unread`.
 """
 
 from __future__ import annotations

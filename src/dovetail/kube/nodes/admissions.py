@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pods are on their way into a node: bound to it, and not yet admitted by its kubelet; and who leaves it.
-
-A device plugin is asked for so many devices of a resource, not for those of a pod. While one pod at most is on its way
-for each resource and number, it is known whose they are. A kubelet has admitted a pod that has a start time.
-Source: k8s.io/kubernetes pkg/kubelet/status/status_manager.go (startTime), pkg/apis/deviceplugin/v1beta1.
+"""The pods that are on their way into a node: bound to it, and not yet admitted by its kubelet; and the pods that
+leave.  The kubelet's call to a device plugin names a resource and a number of devices, not the pod. While at most one
+pod is on its way for each resource and number, the call is for that pod. A kubelet has admitted a pod that has a start
+time. Source: k8s.io/kubernetes pkg/kubelet/status/status_manager.go (startTime), pkg/apis/deviceplugin/v1beta1.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _shared = Remembered[Sizes](1024, same)
 
 
 class Listener(Protocol):
-    """Who wants to know, of pods that ask for GPUs; "" stands for no node."""
+    """Receives the admissions and ends of pods that request GPUs; node "" is none."""
 
     def admitted(self, uid: str, node: str) -> None:
         """The kubelet of the node has let it in."""

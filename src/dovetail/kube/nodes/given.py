@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that a kubelet gave to pods instead of those that were chosen, as the agents of the nodes tell it.
-
-Rules: what was given counts, as it is true; what was written down with the bind was a wish. It is told by the GPUNode
-of the node that the pod is on, for as long as the pod is there; no other node's says anything of it. A text that names
-no devices is not used, and said.
+"""Devices that a kubelet allocated to pods instead of the chosen ones, as the nodes' agents report them.  Rules: the
+allocated devices count; the annotation that was written with the bind is only the choice. Only the GPUNode of the pod's
+node counts, for as long as the pod is there. A text that names no devices is not used, and becomes a finding.
 """
 
 from __future__ import annotations
@@ -28,11 +26,12 @@ class GivenDevices(Struct, frozen=True):
 
 
 def _nobody(node: str) -> None:
-    """Nobody listens."""
+    """The listener until one is set."""
 
 
 class Given:
-    """What GPUNodes tell, by node and uid of the pod. `changed` is called with the node where that has changed."""
+    """The differences that GPUNodes report, by node and uid of the pod. `changed` is called with each node where they
+    have changed."""
 
     def __init__(self) -> None:
         self.changed: Callable[[str], None] = _nobody
@@ -54,7 +53,7 @@ class Given:
         return differing
 
     def corrected(self, pod: Pod, written: GivenDevices) -> tuple[Pod, tuple[LayoutFinding, ...]]:
-        """The pod with the devices that it has, and what is to be said of it; `written` are those of its annotation."""
+        """The pod with the devices that it has, and the findings; `written` are the devices of its annotation."""
         node = pod.node
         told = self._told[node].get(pod.uid) if node in self._told else None
         if told is None:

@@ -2,14 +2,14 @@
 """How the GPUs of a node are divided: shared between pods, or sliced under the name of whole GPUs; and their memory.
 
 Rules
-- GPU feature discovery tells by labels: `gpu.replicas` and `gpu.sharing-strategy` (older ones without it only knew
+- Labels of GPU feature discovery: `gpu.replicas` and `gpu.sharing-strategy` (older ones without it only knew
   time-slicing), `gpu.memory` of a card, and a product that ends with -SHARED. GPUNode counts before the labels.
 - With MIG strategy `single` the product ends with the profile, and count and memory are those of the slices.
-- Replicas bear the name `nvidia.com/gpu.shared` where the node offers that, else that of whole GPUs.
-- How many cards are shared follows from what the node offers, which may be fewer than are there.
+- Replicas have the name `nvidia.com/gpu.shared` where the node offers that, else that of whole GPUs.
+- The number of shared cards follows from the node's allocatable replicas, which may be fewer than there are.
 - Of GPUs of different memory the least counts.
-- What contradicts itself becomes a finding. The node is then taken for one that shares in the weakest way, by how many
-  is not known: its replicas are only counted.
+- A contradiction becomes a finding. The node then counts as one with the weakest isolation and an unknown number of
+  replicas per card: its replicas are only counted.
 Not known here: replicas of MIG slices (strategy `mixed`), which are counted as any other resource.
 Source: NVIDIA k8s-device-plugin (internal/lm, internal/plugin), GPU feature discovery.
 """
@@ -64,8 +64,8 @@ NO_PARTS = SharedParts()
 
 
 class SharingOffer(NamedTuple):
-    """What a Node object tells of it; "" for a label that is not there. `cards` is None where that is not told, `gpus`
-    and `shared` are how many of the two resources are allocatable, `slices` how many of each MIG resource."""
+    """The labels of a Node about sharing; "" for a label that is not there. `cards` is None without such a label,
+    `gpus` and `shared` are how many of the two resources are allocatable, `slices` how many of each MIG resource."""
 
     product: str
     cards: int | None
@@ -79,7 +79,7 @@ class SharingOffer(NamedTuple):
 
 
 class _Unclear(Exception):
-    """How the node shares its GPUs cannot be said; the argument is the Finding."""
+    """It is not known how the node shares its GPUs; the argument is the finding."""
 
 
 def offer_of(node: base.Node, labels: Labels) -> SharingOffer:
@@ -103,12 +103,12 @@ def _units(amount: base.Quantity) -> int:
     try:
         return max(0, int(units(str(amount))))
     except QuantityError:
-        # The node says so itself.
+        # The node's own label.
         return 0
 
 
 def parts_of(name: str, offer: SharingOffer, node: GPUNode | None) -> tuple[SharedParts, tuple[LayoutFinding, ...]]:
-    """What is known of the parts of a node's GPUs; `node` is the object that tells more of them."""
+    """What is known of the parts of a node's GPUs; `node` is the GPUNode, which has more facts."""
     findings: list[LayoutFinding] = []
     found = _SLICED.fullmatch(offer.product)
     if found is not None and found[1] == _INVALID:
@@ -191,7 +191,7 @@ def _unclear(name: str, told: GpuSharing | None, field: str, value: str, rule: s
 
 
 def _labelled(name: str, offer: SharingOffer) -> tuple[str, int]:
-    """Strategy and replicas by the labels; "" where nothing tells that GPUs are shared."""
+    """Strategy and replicas by the labels; "" where no label shows that GPUs are shared."""
     replicas = int(offer.replicas) if _NUMBER.fullmatch(offer.replicas) else 0
     if offer.replicas and not _NUMBER.fullmatch(offer.replicas):
         raise _unclear(name, None, "replicas", offer.replicas, "must be a whole number")
@@ -203,7 +203,7 @@ def _labelled(name: str, offer: SharingOffer) -> tuple[str, int]:
     sign = next((sign for sign, there in signs.items() if there), "")
     if sign and offer.strategy == _UNSHARED:
         raise _unclear(name, None, "strategy", offer.strategy, sign)
-    # Releases that did not tell the strategy knew only this one.
+    # Releases without a label of the strategy had only this one.
     return offer.strategy or ("time-slicing" if sign else ""), replicas
 
 

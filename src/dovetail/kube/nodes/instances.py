@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG instances: which ones a node has, and which ones were written down for a pod.
+"""MIG instances: those of a node, and those in a pod's annotation.
 
 Rules
-- A GPUNode tells the cards in MIG mode with their instances. Where none does, the node's resources tell how many
-  instances there are of each profile, and its label the product: then where they are is assumed, on as few cards as can
-  have them, numbered after the whole GPUs. What cannot be is a finding, and the instances are only counted.
-- Written down is an instance as `GPU/PROFILE@START`: `0/1g.5gb@6` starts at memory slice 6 of GPU 0.
+- A GPUNode lists the cards in MIG mode with their instances. Without one, the node's resources have the number of
+  instances of each profile, and its label the product: then their places are assumed, on as few cards as can
+  have them, numbered after the whole GPUs. An impossible set is a finding, and the instances are only counted.
+- The annotation writes an instance as `GPU/PROFILE@START`: `0/1g.5gb@6` starts at memory slice 6 of GPU 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_CARDS = 16
 
 
 class NodeInstances(Struct, frozen=True):
-    """`cards` are those in MIG mode, `geometry` says how the whole ones could be divided."""
+    """`cards` are those in MIG mode; `geometry` is that of the whole GPUs."""
 
     cards: tuple[Card, ...] = ()
     geometry: Geometry | None = None

@@ -2,11 +2,11 @@
 """What a node's kubelet manages and by which policies: from GPUNode and NodeResourceTopology to an Inventory.
 
 Rules
-- GPUNode tells all; a NodeResourceTopology tells policy, scope, NUMA distances and how many devices each NUMA node has.
-- Where both tell something, GPUNode counts; what it leaves out is taken from the other.
+- GPUNode has all facts; a NodeResourceTopology has policy, scope, NUMA distances and the devices per NUMA node.
+- Where both have a fact, GPUNode counts; a missing fact comes from the other.
 - Devices are numbered and lose their ids, so that all nodes of one kind share one inventory. GPUs are numbered as in
   the layout: of a NodeResourceTopology alone an inventory comes only where the NUMA node of every GPU is known.
-- Options that are not known could change any answer: then there is no inventory, and a finding says so.
+- Unknown options could change any result: then there is no inventory, and a finding reports it.
 Sources: nfd-topology-updater and resource-topology-exporter (names of attributes and zones); KubeletConfiguration.
 """
 
@@ -73,7 +73,7 @@ _FIELDS = {
     "memory": "numaNodes",
     "gates": "featureGates",
 }
-"""Where a field of an Inventory stands in `status.kubelet`."""
+"""By field of an Inventory its path in `status.kubelet`."""
 _MAX_NUMA_ATTRIBUTE = "topologyManagerOptionMaxAllowableNumaNodes"
 _ZONE_FIELDS = {
     "numa": "zones",
@@ -91,8 +91,8 @@ _MOST_DEVICES = 4096
 
 
 class Zones(Struct, frozen=True):
-    """What a NodeResourceTopology tells. `policy` and `scope` are "" where it does not; `devices` has, by resource, how
-    many of them each NUMA node has."""
+    """The facts of a NodeResourceTopology. `policy` and `scope` are "" where it has none; `devices` has, by resource,
+    how many of them each NUMA node has."""
 
     name: str
     numa: tuple[int, ...] = ()
@@ -209,7 +209,7 @@ def _of_topology(name: str, error: InventoryError) -> LayoutFinding:
 
 
 def of_kubelet(kubelet: KubeletState, gpus: Sequence[GpuStatus]) -> Inventory:
-    """The inventory that a GPUNode tells. Raises InventoryError, its field being that below `status.kubelet`."""
+    """The inventory of a GPUNode. Raises InventoryError, with the field below `status.kubelet`."""
     version = _VERSION.fullmatch(kubelet.version)
     if version is None:
         raise InventoryError("version", f"{kubelet.version!r} must be like v1.37.1")

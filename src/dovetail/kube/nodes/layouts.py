@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each object says of the GPUs of a node and of their wiring.
+"""Descriptions of a node's GPUs and their wiring, one for each object.
 
 Rules
-- A description keeps apart what an object says and what it does not say: UNKNOWN, None or "".
-- An object that contradicts itself says nothing: a finding names the field, what stands there and what would be right.
+- A fact that the object does not have is UNKNOWN, None or "".
+- An object that contradicts itself gives no description: a finding names the field, its value and what would be right.
 - GPUs are numbered as NVML does it. GPUNode gives the numbers; ResourceSlices are put in the order of PCI bus ids, or,
   where one has none, in the order of the numbers in the devices' names.
 - Devices of a ResourceSlice that share a PCIe root are PHB or closer, and count as PHB. MIG devices are no GPUs. A pool
-  whose slices are not all there yet, or are of different generations, says nothing.
-- Labels say what a product is and how many there are; how such a node is wired is then assumed (`devices.products`).
+  whose slices are not all there yet, or are of different generations, gives no description.
+- Labels have the product and the number of GPUs; the wiring of such a node is assumed (`devices.products`).
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _FIELDS = (
     (re.compile(r"^(nics\[\d+\])\.numa$"), r"\1.numaNode"),
     (re.compile(r"^(nvlink|pcie|socket)_mbps$"), r"rates.\1MBps"),
 )
-"""Where a field of a Layout stands in a GPUNode's status."""
+"""By field of a Layout its path in a GPUNode's status."""
 
 
 class LayoutFinding(Struct, frozen=True):
-    """Something about a node that cannot be used as it is written, or that two objects tell differently. `kind` and
-    `name` are the object whose `problem.field` it is."""
+    """A value about a node that cannot be used as it is written, or that differs between two objects. `kind` and `name`
+    are the object that has `problem.field`."""
 
     kind: str
     name: str
@@ -72,8 +72,8 @@ class LayoutFinding(Struct, frozen=True):
 
 
 class Description(Struct, frozen=True):
-    """The GPUs of a node as one object tells them. `product` is "" also where they are of several. `nvlinks`, `nics`
-    None: not told. `unhealthy` are the indices of GPUs that do not work."""
+    """The GPUs of a node as one object describes them. `product` is "" also where they are of several. `nvlinks` and
+    `nics` are None where the object has none. `unhealthy` are the indices of GPUs that do not work."""
 
     kind: str
     name: str
@@ -96,7 +96,7 @@ Told = tuple[Description | None, tuple[LayoutFinding, ...]]
 
 
 def of_gpu_node(obj: GPUNode) -> Told:
-    """None where it tells of no GPUs, or contradicts itself."""
+    """None where the object describes no GPUs, or contradicts itself."""
     status, name = obj.status, obj.metadata.name
     if len(status.gpus) > _MOST_GPUS:
         return None, (LayoutFinding("GPUNode", name, _too_many("status.gpus", len(status.gpus))),)
@@ -134,7 +134,7 @@ def of_gpu_node(obj: GPUNode) -> Told:
 
 
 def layout_of(found: Description, assumed: bool = False) -> Layout:
-    """The layout that a description makes; NVLinks that are not told are none. Raises LayoutError."""
+    """The layout of a description; missing NVLinks count as none. Raises LayoutError."""
     product, rates, usual = products.find(found.product), found.rates, Layout((), (), ())
     nothing = tuple((0,) * found.gpus for _ in range(found.gpus))
     return Layout(

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the inside of each node is known: which of the objects that tell of it counts, fact by fact.
+"""The wiring of each node, merged fact by fact from the objects that describe it.
 
 Rules
-- GPUNode counts before ResourceSlices, these before the NodeResourceTopology, this before the labels. Whoever counts
-  most gives the GPUs and their number; what it does not tell is taken from the next, as far as that is about the same
-  GPUs: those of equal uuid, or, where uuids are not told, of equal number.
-- A NodeResourceTopology counts GPUs per NUMA node. Which GPU is on which it tells only where all are on one. What is
-  assumed from labels and cannot be true beside its counts is dropped.
-- NVLinks, NICs and rates that nobody tells are assumed from the product, and the layout says so.
-- How GPUs are divided between pods is read in `sharing`; what wiring there is between them then serves nobody.
-- Whatever two objects tell differently becomes a finding, and so does what cannot be used. A finding keeps no node out
-  of use.
+- GPUNode counts before ResourceSlices, these before the NodeResourceTopology, this before the labels. The first object
+  sets the GPUs and their number; a missing fact comes from the next object, as far as that describes the same GPUs:
+  those of equal uuid or, without uuids, of equal number.
+- A NodeResourceTopology counts GPUs per NUMA node. It places single GPUs only where all are on one NUMA node. Facts
+  that are assumed from labels and contradict its counts are dropped.
+- NVLinks, NICs and rates that no object has are assumed from the product, and marked so in the layout.
+- How GPUs are divided between pods is read in `gpu_sharing`; the wiring of divided GPUs is not used.
+- A difference between two objects becomes a finding, and so does a value that cannot be used. A node with findings
+  stays in use.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LABELS = "labels"
 
 
 class Wiring(Struct, frozen=True):
-    """What is known of one node. `origin` is the kind of object that tells its GPUs: `labels` where their wiring is
-    assumed from these, "" where nobody tells. `parts` is how these GPUs are divided."""
+    """What is known of one node. `origin` is the kind of the object that describes its GPUs: `labels` where their
+    wiring is assumed from these, "" without a description. `parts` is how these GPUs are divided."""
 
     layout: Layout | None = None
     origin: str = ""
@@ -49,7 +49,7 @@ class Wiring(Struct, frozen=True):
 
 
 class Wirings:
-    """The objects that tell of nodes. The methods that take one return the node that it is about, "" for none."""
+    """The objects that describe nodes. The methods that take one return the name of its node, "" for none."""
 
     def __init__(self) -> None:
         self._gpu_nodes: dict[str, tuple[GPUNode, layouts.Told]] = {}
@@ -57,7 +57,7 @@ class Wirings:
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._known: dict[str, tuple[_Seen, Wiring]] = {}
         self._out: dict[str, int] = {}
-        """The GPUs that were out when what was told last added up to what the node offered, or since, as bits."""
+        """The GPUs that were unhealthy when description and allocatable GPUs last agreed, or since then, as bits."""
 
     def put_gpu_node(self, obj: GPUNode, deleted: bool) -> str:
         name = obj.metadata.name
@@ -74,7 +74,7 @@ class Wirings:
         return self._changed(name)
 
     def put_slice(self, obj: ResourceSlice, deleted: bool) -> str:
-        """Slices of other drivers, and such as are not of one node, tell nothing."""
+        """Slices of other drivers, and slices that are not of one node, are ignored."""
         name, node = obj.metadata.name, obj.spec.node_name
         if obj.spec.driver != layouts.DRIVER or not node:
             return ""
@@ -94,7 +94,7 @@ class Wirings:
         return name
 
     def forget(self, name: str) -> None:
-        """The node is gone. What objects tell of it stays, as they may outlive it."""
+        """Forget a node that is gone. Its GPUNode and other objects stay, as they may outlive it."""
         self._known.pop(name, None)
         self._out.pop(name, None)
 
@@ -135,9 +135,10 @@ class Wirings:
         return Wiring(layouts.shared(layout), origin, inventory, parts, tuple(findings))
 
     def _still_out(self, name: str, layout: Layout, out: int, seen: _Seen) -> int:
-        """A kubelet writes what its node offers every ten seconds (nodeStatusUpdateFrequency), and so later than the
-        agent tells that a GPU is well again or has left MIG mode: until then it is out, and the others are known. So
-        it stays while a kubelet that starts anew offers nothing for a moment."""
+        """The GPUs that the node's allocatable GPUs do not contain yet, as bits. A kubelet writes these every ten
+        seconds (nodeStatusUpdateFrequency), so later than the agent reports that a GPU is healthy again or has left MIG
+        mode: until then the GPU stays out, and the others are known. The same holds while a kubelet that restarts
+        offers nothing for a moment."""
         before = self._out[name] = out | self._out.get(name, 0)
         for bits in (before, out):
             if seen.gpus is not None and seen.gpus + bits.bit_count() == layout.gpus:
@@ -189,7 +190,7 @@ def _layout(
 
 
 def _merged(best: Description, other: Description, findings: list[LayoutFinding]) -> Description:
-    """`best`, the GPUNode, and what it does not tell of its GPUs from `other`, the ResourceSlices."""
+    """`best`, the GPUNode, completed with facts of its GPUs from `other`, the ResourceSlices."""
     counts = f"{best.kind} counts"
     if best.gpus != other.gpus:
         rule = f"are not the {best.gpus} GPUs of {best.kind}: {counts}"

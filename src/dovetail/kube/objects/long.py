@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that are longer than any that somebody needs, read with little work.
+"""Objects that are longer than any useful one, read with little work.
 
 Rules
-- Of a pod everything counts that says what it holds: where it is, and what its containers ask for of CPU, memory and
-  GPUs. Any other part that is longer than LONGEST_PART is not read, and named in `Pod.unread`: then a pod of this
-  scheduler waits (see `limits`). Of more containers than `limits` adds up those with GPUs come first; of a pod that
-  has no node no more are read than tell that they are too many.
-- Of a claim the parameters that are only handed on stay as they are written.
-- Other objects of the table are not read at all: whoever needs them waits, and the reflector reports it.
-What is not in the table is written by nobody but administrators, or its length is bounded by the API server.
+- Of a pod all parts count that decide what it holds: its node, and the CPU, memory and GPUs that its containers
+  request. Any other part that is longer than LONGEST_PART is not read, and named in `Pod.unread`: then a pod of this
+  scheduler waits (see `limits`). Where a pod has more containers than `limits` adds up, those with GPUs come first; of
+  a pod without a node only as many are read as show that there are too many.
+- Of a claim the parameters that are only passed on stay as they are written.
+- Other objects of the table are not read at all: the pods that need them wait, and the reflector reports it.
+Kinds that are not in the table are written only by administrators, or the API server bounds their length.
 """
 
 from __future__ import annotations
