@@ -7,7 +7,8 @@ Rules
 - Parts that are made one after another (the next when the former runs) cannot wait for each other: then each part is a
   gang of its own. A part that needs no pod is no sub-gang; its pods, like those of unknown parts, go to the root.
 - Our annotations count on the object first, then on the pods, which must agree. Levels hold for the whole declared
-  thing; `gang-min` and `gang-max` replace its numbers, where it has no parts. Only the pod itself declares its part of a GPU.
+  thing; `gang-min` and `gang-max` replace its numbers, where it has no parts. Only the pod itself declares its part of
+  a GPU.
 - Numbers that contradict each other give a Problem, and then the gang stays pending; so do too many parts.
 Ids are `<kind>.<group>/<namespace>/<name>`, and `/<part>` for a sub-gang: the same after every restart.
 """
