@@ -109,7 +109,7 @@ def test_where_one_is_missing_none_of_them_runs(package: Path) -> None:
     assert "install the package anew" in not_compiled(package)
 
 
-def test_where_none_was_built_that_is_said(package: Path) -> None:
+def test_a_missing_build_is_reported(package: Path) -> None:
     next(package.parent.glob("*__mypyc*")).unlink()
     assert not_compiled(package) == "it was not compiled"
 

@@ -121,7 +121,7 @@ async def test_an_allocation_for_some_nodes(api: Api, more: tuple[Requirement, .
     assert record.allocation.node_terms == (term,)
 
 
-async def test_the_last_one_who_gives_back_frees_the_devices(api: Api) -> None:
+async def test_the_last_reservation_that_is_removed_frees_the_devices(api: Api) -> None:
     await written(api, Allocation((Grant("one", DRIVER, "p", "gpu-5"),), "n"), REQUESTS[:1])
     path = api.path("resourceclaims", "c", VERSION)
     # Pods that do not exist would be taken out by the claim controller of a real server.

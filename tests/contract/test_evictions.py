@@ -131,7 +131,7 @@ async def test_an_eviction_can_name_the_pod_it_means(api: Api) -> None:
     await evict(api, "one", 201, preconditions={"uid": made["metadata"]["uid"]})
 
 
-async def test_an_eviction_says_itself_why_the_pod_goes_whatever_was_said_before(api: Api) -> None:
+async def test_an_eviction_sets_the_reason_over_an_earlier_one(api: Api) -> None:
     await running(api, "one")
     said = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "for another"}
     told = {"status": {"conditions": [said]}}
@@ -145,7 +145,7 @@ async def test_an_eviction_says_itself_why_the_pod_goes_whatever_was_said_before
     assert [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"] == ["PreemptionByScheduler"]
 
 
-async def test_a_node_can_be_held_for_a_pod_that_waits_and_given_up(api: Api) -> None:
+async def test_a_node_can_be_nominated_for_a_waiting_pod_and_cleared(api: Api) -> None:
     await api.create_pod("one")
     for node in ("gpu-1", None):
         await api.patch(api.path("pods", "one/status"), {"status": {"nominatedNodeName": node}}, STRATEGIC)

@@ -34,7 +34,7 @@ async def tell(api: Api, *mappings: Json, name: str = "p-extended-resources-x7k2
     return await api.patch(api.path("pods", "p/status"), {"status": {"extendedResourceClaimStatus": told}}, STRATEGIC)
 
 
-async def test_a_claim_keeps_the_name_that_it_is_given_beside_the_one_to_generate(api: Api) -> None:
+async def test_a_claim_keeps_its_name_beside_generate_name(api: Api) -> None:
     made = await claim(api, await pod(api))
     assert (made["metadata"]["name"], made["metadata"]["generateName"]) == (
         "p-extended-resources-x7k2p",
@@ -43,7 +43,7 @@ async def test_a_claim_keeps_the_name_that_it_is_given_beside_the_one_to_generat
     assert made["metadata"]["finalizers"] == [FINALIZER]
 
 
-async def test_the_pods_status_says_who_has_what_and_the_last_word_counts(api: Api) -> None:
+async def test_the_pods_status_has_the_requests_and_the_last_write_counts(api: Api) -> None:
     await pod(api)
     assert (await tell(api, MAPPING)).status == 200
     reply = await tell(api, MAPPING | {"requestName": "other"})
@@ -51,7 +51,7 @@ async def test_the_pods_status_says_who_has_what_and_the_last_word_counts(api: A
     assert mapping == MAPPING | {"requestName": "other"}
 
 
-async def test_what_is_said_cannot_be_taken_back(api: Api) -> None:
+async def test_a_status_cannot_be_removed(api: Api) -> None:
     await pod(api)
     await tell(api, MAPPING)
     reply = await api.patch(api.path("pods", "p/status"), {"status": {"extendedResourceClaimStatus": None}}, STRATEGIC)
@@ -70,7 +70,7 @@ async def test_it_is_about_containers_and_what_they_request(api: Api) -> None:
     assert causes(await tell(api, MAPPING, name="")) == [("FieldValueRequired", f"{path}.resourceClaimName")]
 
 
-async def test_an_allocated_claim_can_be_deleted_by_who_made_it(api: Api) -> None:
+async def test_the_creator_can_delete_an_allocated_claim(api: Api) -> None:
     """As a scheduler does it whose bind failed: the finalizer first."""
     owner = await pod(api)
     made = await claim(api, owner)

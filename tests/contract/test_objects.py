@@ -119,7 +119,7 @@ async def test_an_update_of_another_object_of_the_same_name_is_a_conflict(api: A
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
 
 
-async def test_a_lease_is_held_by_who_writes_first(api: Api) -> None:
+async def test_the_first_writer_holds_a_lease(api: Api) -> None:
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "leader"}, "spec": {}}
     path = api.path("leases", "leader", "coordination.k8s.io/v1")
     made = await api.create(api.path("leases", version="coordination.k8s.io/v1"), lease)

@@ -88,7 +88,7 @@ async def test_a_watch_from_any_version_marks_its_start_with_a_bookmark(api: Api
     assert bookmark["type"] == "BOOKMARK"
 
 
-async def test_without_being_asked_for_no_bookmark_comes(api: Api) -> None:
+async def test_without_a_request_no_bookmark_comes(api: Api) -> None:
     made = await api.create_map("one")
     async with api.watch(
         api.path("pods"), resourceVersion=made["metadata"]["resourceVersion"], timeoutSeconds="1"
@@ -122,7 +122,7 @@ async def test_a_binding_moves_a_pod_from_one_watcher_to_the_other(api: Api) -> 
         assert summary(await placed.next()) == ("ADDED", "one")
 
 
-async def test_how_a_pod_ended_is_told_to_who_selects_finished_pods_too(api: Api) -> None:
+async def test_a_watch_that_selects_finished_pods_sees_how_a_pod_ended(api: Api) -> None:
     made = await api.create_pod("one")
     start = made["metadata"]["resourceVersion"]
     unfinished = "status.phase!=Succeeded"

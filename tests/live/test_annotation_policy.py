@@ -89,7 +89,7 @@ def bound(admin: Admin) -> Iterator[str]:
 
 @pytest.mark.parametrize("key", [BOUND, DECISION, DEVICES, RANK])
 @pytest.mark.parametrize("options", [(), ("--subresource=status",)], ids=["pods", "pods/status"])
-def test_on_a_bound_pod_nobody_changes_or_removes_them(
+def test_on_a_bound_pod_no_other_client_changes_or_removes_them(
     admin: Admin, bound: str, key: str, options: tuple[str, ...]
 ) -> None:
     for value in ("forged", None):
@@ -126,6 +126,6 @@ async def test_the_scheduler_finds_that_it_is_protected(deployed_plane: Plane) -
         assert await protection.lacking(client) == ""
 
 
-async def test_who_may_not_look_says_so(deployed_plane: Plane) -> None:
+async def test_without_the_right_to_read_it_is_reported(deployed_plane: Plane) -> None:
     async with Client(load_config(str(deployed_plane.kubeconfig_for("anybody")))) as client:
         assert "it cannot be said whether" in await protection.lacking(client)

@@ -123,9 +123,7 @@ async def test_pods_that_share_a_claim_are_where_its_device_is(cluster: Cluster,
         assert (set(bound.values()), sorted(users)) == ({pool}, ["p0", "p1", "p2", "p3"])
 
 
-async def test_devices_that_failed_before_the_pod_came_are_given_back_and_others_taken(
-    cluster: Cluster, devices: Devices
-) -> None:
+async def test_devices_that_failed_before_the_pod_came_are_replaced(cluster: Cluster, devices: Devices) -> None:
     node = await devices.node("a", 1)
     await devices.claim("c")
     path = f"{DRA}/namespaces/{cluster.namespace}/resourceclaims/c/status"

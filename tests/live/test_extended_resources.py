@@ -65,7 +65,9 @@ async def devices(cluster: Cluster) -> AsyncIterator[Extended]:
         await cluster.delete(path)
 
 
-async def test_devices_stand_in_where_the_node_offers_none(cluster: Cluster, devices: Extended) -> None:
+async def test_devices_by_claim_replace_a_resource_that_the_node_does_not_offer(
+    cluster: Cluster, devices: Extended
+) -> None:
     claimed, counted = await devices.node("claimed", 4), await devices.counting("counted", 4)
     async with cluster.scheduler():
         for number in range(5):

@@ -107,7 +107,7 @@ def stage(cluster: Cluster, hand: Hand) -> Stage:
     return Stage(cluster, hand)
 
 
-async def test_victims_say_for_whom_they_end_and_who_waits_gets_their_room(stage: Stage) -> None:
+async def test_victims_name_the_preemptor_which_gets_their_room(stage: Stage) -> None:
     cluster = stage.cluster
     async with cluster.scheduler():
         await stage.prepare(**KEPT)

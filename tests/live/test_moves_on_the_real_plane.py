@@ -146,7 +146,7 @@ async def remove(cluster: Cluster) -> None:
 
 @ON_THE_PLANE
 @pytest.mark.parametrize("movable", ["job", "deployment"])
-async def test_what_its_owner_makes_anew_is_moved(
+async def test_pods_that_their_owner_makes_again_are_moved(
     cluster: Cluster, request: pytest.FixtureRequest, movable: str
 ) -> None:
     async with kubelets(cluster), command(request, "--consolidate", "4"):

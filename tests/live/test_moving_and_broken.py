@@ -58,7 +58,7 @@ async def test_a_pod_moves_and_the_job_that_waits_starts(cluster: Cluster) -> No
 
 
 @WITH_JOBS
-async def test_without_the_option_nobody_moves(cluster: Cluster) -> None:
+async def test_without_the_option_no_pod_moves(cluster: Cluster) -> None:
     await cluster.node("a", gpus=4)
     await cluster.node("b", gpus=4)
     async with cluster.scheduler(policy=Policy(attempts_per_step=64, tell_again_ms=500)):

@@ -12,7 +12,7 @@ from tests.live.conftest import Cluster, eventually, stays
 RACK = "dovetail.dev/rack"
 
 
-async def test_a_pod_is_bound_and_told_about(cluster: Cluster) -> None:
+async def test_a_pod_is_bound_with_condition_and_event(cluster: Cluster) -> None:
     node = await cluster.node("a")
     await cluster.pod("p", 2)
     async with cluster.scheduler():
@@ -116,7 +116,7 @@ async def test_an_indexed_job_is_a_gang_by_its_owner(cluster: Cluster) -> None:
         assert "needs 3 pods" in await cluster.told(waiting, "GangTooLarge (Never)")
 
 
-async def test_priority_decides_who_is_first(cluster: Cluster) -> None:
+async def test_priority_decides_the_order(cluster: Cluster) -> None:
     node = await cluster.node("a", gpus=1)
     for name, value in (("low", 10), ("high", 1000)):
         await cluster.create(
@@ -149,7 +149,9 @@ async def test_a_gated_pod_is_not_considered_until_its_gate_is_gone(cluster: Clu
         ({"dovetail.dev/gpu-fraction": "1.5"}, "dovetail.dev/gpu-fraction"),
     ],
 )
-async def test_a_bad_annotation_is_told_and_mended(cluster: Cluster, annotations: dict[str, str], told: str) -> None:
+async def test_a_bad_annotation_is_reported_and_mended(
+    cluster: Cluster, annotations: dict[str, str], told: str
+) -> None:
     node = await cluster.node("a")
     await cluster.pod("p", 1, annotations=annotations)
     async with cluster.scheduler():

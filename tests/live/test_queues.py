@@ -93,7 +93,7 @@ async def teams(cluster: Cluster) -> Any:
     await teams.clean_up()
 
 
-async def test_who_borrowed_everything_gives_back_what_a_gang_is_guaranteed(teams: Teams) -> None:
+async def test_a_gang_reclaims_its_guarantee_from_a_queue_that_borrowed_everything(teams: Teams) -> None:
     cluster = teams.cluster
     await teams.prepare()
     async with cluster.scheduler():
@@ -130,7 +130,7 @@ async def test_who_borrowed_everything_gives_back_what_a_gang_is_guaranteed(team
         assert reasons["Preempted"] == reasons["WaitingForEvictions"]
 
 
-async def test_who_is_protected_by_a_budget_stays_and_who_waits_is_told_so(teams: Teams) -> None:
+async def test_a_pod_with_a_budget_stays_and_the_waiting_pod_gets_the_reason(teams: Teams) -> None:
     cluster = teams.cluster
     await teams.prepare()
     await cluster.create(
@@ -228,7 +228,7 @@ async def test_a_quiet_cluster_is_not_written_to(teams: Teams) -> None:
         )
 
 
-async def test_a_queue_made_again_under_its_name_begins_anew(teams: Teams) -> None:
+async def test_a_queue_made_again_under_its_name_starts_without_usage(teams: Teams) -> None:
     cluster = teams.cluster
     await teams.prepare()
     async with cluster.scheduler():

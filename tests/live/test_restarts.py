@@ -141,7 +141,7 @@ async def test_an_old_refusal_is_never_written_after_the_bind(cluster: Cluster) 
         await stays(lambda: cluster.condition("p"), lambda condition: condition["status"] == "True", for_s=1.5)
 
 
-async def test_every_pod_of_a_gang_that_waits_is_told_why(cluster: Cluster) -> None:
+async def test_every_pod_of_a_waiting_gang_gets_the_reason(cluster: Cluster) -> None:
     """Also those that come after the reason was first told."""
     await cluster.node("a")
     await cluster.pod_group("g", 5)

@@ -42,7 +42,7 @@ async def test_memory_of_shared_gpus_is_promised_once_also_after_a_restart(clust
         await eventually(cluster.bound, lambda bound: bound.get("p4") == node)
 
 
-async def test_what_a_shared_gpu_never_gives_is_told_at_once(cluster: Cluster) -> None:
+async def test_a_request_that_no_shared_gpu_satisfies_is_refused_at_once(cluster: Cluster) -> None:
     await cluster.node("a", gpus=8, labels=SHARED)
     await cluster.pod("large", annotations={"dovetail.dev/gpu-memory": "24001Mi"})
     await cluster.pod("tenant", annotations={"dovetail.dev/gpu-isolation": "memory"})

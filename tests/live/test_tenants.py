@@ -144,7 +144,7 @@ async def queue(cluster: Cluster, name: str, **spec: Any) -> str:
 
 
 @pytest.mark.parametrize("what", ["preemptible", "a queue that is not there", "the other queue"])
-async def test_who_borrows_cannot_keep_what_is_guaranteed_to_others(teams: Teams, tenant: Tenant, what: str) -> None:
+async def test_a_borrower_cannot_keep_what_is_guaranteed_to_others(teams: Teams, tenant: Tenant, what: str) -> None:
     """A pod that runs says that it must not be preempted, or leaves its queue, when others want theirs back."""
     cluster = teams.cluster
     await teams.prepare()
@@ -202,9 +202,7 @@ async def test_a_limit_holds_whatever_is_written_on_pods_that_run(cluster: Clust
             await cluster.delete(f"{QUEUES}/{name}")
 
 
-async def test_the_gpu_of_a_pod_that_runs_is_promised_to_nobody_else(
-    cluster: Cluster, tenant: Tenant, books: Books
-) -> None:
+async def test_the_gpu_of_a_running_pod_is_not_allocated_again(cluster: Cluster, tenant: Tenant, books: Books) -> None:
     """Whatever its annotations say, as long as the scheduler runs; where there is a policy they cannot be changed."""
     node = await cluster.node("a", gpus=2)
     await gpu_node(cluster, node, 2)
@@ -305,7 +303,7 @@ def another(key: str, uid: str) -> str:
     return TABLE[short].examples[-1] if short in TABLE else "7"
 
 
-async def test_no_row_of_the_table_moves_the_books(cluster: Cluster, tenant: Tenant, books: Books) -> None:
+async def test_no_row_of_the_table_changes_the_accounts(cluster: Cluster, tenant: Tenant, books: Books) -> None:
     node = await cluster.node("a")
     await gpu_node(cluster, node, 8)
     mine = await queue(cluster, "mine", limit={"gpu": "6"})

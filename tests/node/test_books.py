@@ -216,7 +216,7 @@ def scene(request: pytest.FixtureRequest, real_node: Node, tmp_path_factory: pyt
             real_node.plane.kubectl("label", "node", real_node.name, "nvidia.com/mig.config-")
 
 
-def test_the_books_are_what_the_kubelet_has_given(scene: Scene) -> None:
+def test_the_accounts_equal_the_kubelets_allocations(scene: Scene) -> None:
     cluster, dice = scene.cluster, random.Random(1)
     most = 3 if scene.resource == GPU else 1
 

@@ -89,7 +89,7 @@ def test_a_pod_that_has_gpus_sees_no_others_whatever_its_image_says(cluster: Clu
     assert device_files(cluster.node.given(cluster.namespace, "nosy")) == {f"/dev/nvidia{cluster.chosen('nosy')}"}
 
 
-def test_what_nobody_chose_is_told_and_not_given_away_again(cluster: Cluster) -> None:
+def test_devices_that_were_not_chosen_are_reported_and_not_allocated_again(cluster: Cluster) -> None:
     # Bound from the start, as by another scheduler.
     cluster.pod("foreign", {GPU: 3}, scheduler="other", nodeName=cluster.node.name)
     runs(cluster, "foreign")

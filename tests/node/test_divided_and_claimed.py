@@ -60,7 +60,7 @@ def test_a_layout_is_applied_by_label_and_its_instances_reach_containers(cluster
     assert cluster.phase("part") == "Running"
 
 
-def test_a_claimed_gpu_is_in_the_container_and_given_back_afterwards(cluster: Cluster) -> None:
+def test_a_claimed_gpu_is_in_the_container_and_released_afterwards(cluster: Cluster) -> None:
     plane = cluster.node.plane
     plane.kubectl("apply", "-f", "-", input=json.dumps(CLASS))
     template = {

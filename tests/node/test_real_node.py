@@ -121,9 +121,7 @@ async def test_pods_get_whole_numa_nodes_and_one_that_fits_on_none_is_refused(re
 
 
 @pytest.mark.node
-async def test_containerd_injects_what_a_cdi_name_of_a_device_plugin_stands_for(
-    real_node: Node, namespace: str
-) -> None:
+async def test_containerd_injects_the_devices_of_a_cdi_name(real_node: Node, namespace: str) -> None:
     specification = {
         "cdiVersion": "0.6.0",
         "kind": "toy.test/cdi",

@@ -131,7 +131,7 @@ async def test_a_node_selector_that_does_not_match_fails_the_pod(world: World) -
     assert (world.status("one")["phase"], world.status("one")["reason"]) == ("Failed", "NodeAffinity")
 
 
-async def test_a_kubelet_that_is_told_to_admits_nobody_new(world: World) -> None:
+async def test_a_rejecting_kubelet_admits_no_new_pod(world: World) -> None:
     world.place("old")
     world.passes(2)
     world.playground.kubelets.reject("gpu-1", "TopologyAffinityError")
@@ -220,7 +220,7 @@ async def test_annotations_that_are_no_numbers_fail_the_pod_and_say_so(world: Wo
         {"metadata": {"name": "bad", "namespace": "default", "deletionTimestamp": "yesterday"}},
     ],
 )
-async def test_malformed_pods_disturb_nobody(world: World, damage: Json) -> None:
+async def test_malformed_pods_do_not_affect_others(world: World, damage: Json) -> None:
     bad = {"metadata": {"name": "bad", "namespace": "default", "uid": "bad"}, "spec": {}} | damage
     world.playground.store.put_raw("pods", bad)
     world.place("good")

@@ -136,7 +136,7 @@ async def test_memory_of_changes_is_bounded_while_objects_are_not(playground: Pl
     assert (len(collection.objects), len(collection.changes)) == (200, 50)
 
 
-async def test_a_watcher_that_is_too_slow_is_told_so(playground: Playground, api: Api) -> None:
+async def test_a_watcher_that_is_too_slow_gets_an_error(playground: Playground, api: Api) -> None:
     async with api.watch(api.path("configmaps"), resourceVersion=str(playground.store.version)) as events:
         playground.faults.watches_flow.clear()
         for number in range(60):

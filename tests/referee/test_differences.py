@@ -128,7 +128,7 @@ def test_it_is_noticed_if_dovetail_does_not_see(what: str, answered: list[tuple[
         ({"nominated": {"plugin": "NodePorts", "code": "Unschedulable", "reasons": ["x"]}}, "held for nominated pods"),
     ],
 )
-def test_a_wrong_answer_about_one_node_is_told(program: Path, wrong: Manifest, said: str) -> None:
+def test_a_wrong_answer_about_one_node_is_reported(program: Path, wrong: Manifest, said: str) -> None:
     plain = case()
     [answer] = referee.answers(program, [plain])
     assert list(disagreements(plain, answer)) == []

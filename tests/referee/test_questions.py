@@ -50,7 +50,7 @@ BAD: dict[str, tuple[Callable[[Case], object], str]] = {
 
 @pytest.mark.plane
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_case_is_told_by_field_and_the_next_one_is_answered(program: Path, what: str) -> None:
+def test_a_bad_case_is_reported_by_field_and_the_next_one_is_answered(program: Path, what: str) -> None:
     change, said = BAD[what]
     bad = case(pods=[pod("old", "n0")]) | {"id": "bad"}
     change(bad)
@@ -69,7 +69,7 @@ def test_lines_that_are_no_cases_are_answered_too(program: Path) -> None:
 
 
 @pytest.mark.plane
-def test_it_can_be_asked_from_the_shell(program: Path) -> None:
+def test_the_shell_command_answers(program: Path) -> None:
     argv = [sys.executable, "-m", "tools.controlplane", "referee"]
     done = subprocess.run(argv, input=json.dumps(case()), capture_output=True, text=True, check=True, cwd=ROOT)
     assert json.loads(done.stdout)["nodes"]["n0"] == {"accepted": True, "refusals": []}
@@ -90,7 +90,7 @@ def test_no_case_is_part_of_another(program: Path) -> None:
         ("cat >/dev/null; echo oh no >&2", "0 of 1 cases answered, exit status 0: oh no"),
     ],
 )
-def test_a_program_that_fails_is_told(tmp_path: Path, script: str, said: str) -> None:
+def test_a_program_that_fails_is_reported(tmp_path: Path, script: str, said: str) -> None:
     program = tmp_path / "referee"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -114,7 +114,7 @@ def test_answers_may_be_left_untaken(program: Path) -> None:
     assert next(referee.answers(program, endless))["nodes"]["n0"]["accepted"]
 
 
-def test_editing_the_referee_builds_it_anew_and_not_the_control_plane(tmp_path: Path) -> None:
+def test_editing_the_referee_rebuilds_it_and_not_the_control_plane(tmp_path: Path) -> None:
     copy = replace(binaries.KUBERNETES, folder=copytree(binaries.MODULE_DIR, tmp_path / "module"))
     before = binaries.binaries_dir(module=copy), binaries.binaries_dir(referee.PACKAGES, copy)
     source = next((tmp_path / "module" / "referee").glob("*.go"))

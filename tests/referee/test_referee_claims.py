@@ -296,7 +296,7 @@ BAD: dict[str, tuple[Manifest, str]] = {
 
 @pytest.mark.plane
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_case_is_told_by_field(program: Path, what: str) -> None:
+def test_a_bad_case_is_reported_by_field(program: Path, what: str) -> None:
     change, said = BAD[what]
     case = {"id": "bad", "question": "allocate", "features": "default", "asked": []} | change
     [answer] = referee.answers(program, [case])

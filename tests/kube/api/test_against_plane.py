@@ -231,9 +231,7 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
         ("batch/v1", "../../../secrets/x"),
     ],
 )
-async def test_a_tenant_may_call_an_owner_anything_and_it_is_never_asked_for(
-    client: Client, version: str, name: str
-) -> None:
+async def test_an_owner_with_an_invalid_name_is_never_requested(client: Client, version: str, name: str) -> None:
     """The API server takes all of these. In a path they are another request, with the scheduler's rights: the second is
     the list of kinds of batch/v1, which then counts as the Job."""
     owner = {"apiVersion": version, "kind": "Job", "name": name, "uid": "u", "controller": True}

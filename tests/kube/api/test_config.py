@@ -67,7 +67,7 @@ def test_the_first_file_to_name_something_wins(tmp_path: Path, monkeypatch: pyte
     assert config.source.issue().token == "from more"
 
 
-def test_a_context_can_be_asked_for_and_may_have_no_user(tmp_path: Path) -> None:
+def test_a_context_can_be_selected_and_may_have_no_user(tmp_path: Path) -> None:
     contexts = [{"name": "anonymous", "context": {"cluster": "x"}}]
     config = load_config(str(kubeconfig(tmp_path / "config", contexts=contexts)), "anonymous")
     assert config.source == Files()

@@ -191,6 +191,6 @@ async def test_the_reply_to_a_cancelled_request_is_not_taken_for_the_next(monkey
         pool.close()
 
 
-async def test_nobody_listening_is_not_connected() -> None:
+async def test_a_closed_port_is_not_connected() -> None:
     with pytest.raises(NotConnected):
         await ConnectionPool("http://127.0.0.1:1", None, "", 1).exchange(GET, 5.0, urgent=False)

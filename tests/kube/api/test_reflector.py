@@ -91,7 +91,9 @@ async def test_list_then_changes(client: Client, collection: Collection) -> None
         assert followed.reflector.staleness_s() < 5
 
 
-async def test_a_server_that_refuses_streaming_lists_is_asked_once(client: Client, collection: Collection) -> None:
+async def test_a_server_that_refuses_streaming_lists_gets_one_such_request(
+    client: Client, collection: Collection
+) -> None:
     collection.streaming_lists = False
     for _ in range(2):
         async with follow(client):
@@ -130,7 +132,7 @@ async def test_a_stream_that_ends_is_resumed_from_the_last_bookmark(client: Clie
 
 @pytest.mark.usefixtures("listed")
 @pytest.mark.parametrize("told", ["in the stream", "by status"])
-async def test_after_410_only_the_differences_are_told(client: Client, collection: Collection, told: str) -> None:
+async def test_after_410_only_the_differences_are_reported(client: Client, collection: Collection, told: str) -> None:
     for name in ("kept", "changed", "deleted", "reborn"):
         await collection.put(name)
     async with follow(client) as followed:
@@ -154,7 +156,7 @@ async def test_after_410_only_the_differences_are_told(client: Client, collectio
 
 
 @pytest.mark.usefixtures("listed")
-async def test_what_is_kept_is_less_than_what_is_told(client: Client, collection: Collection) -> None:
+async def test_less_is_kept_than_is_reported(client: Client, collection: Collection) -> None:
     await collection.put("a", priority=3)
     async with follow(client, keep=lambda pod: Pod(pod.metadata)) as followed:
         change = await followed.told.get()
@@ -196,7 +198,7 @@ async def test_other_failures_are_reported_and_waited_out(
 
 
 @pytest.mark.slow
-async def test_what_comes_in_short_succession_is_told_together_and_who_comes_alone_does_not_wait(
+async def test_changes_in_short_succession_are_reported_together_and_a_lone_one_at_once(
     client: Client, collection: Collection
 ) -> None:
     async with follow(client, apart_s=1.5) as followed:
@@ -212,7 +214,7 @@ async def test_what_comes_in_short_succession_is_told_together_and_who_comes_alo
         assert followed.batches[-2:] == [1, 3]
 
 
-async def test_a_stream_that_ends_while_nobody_reads_it_is_resumed(client: Client, collection: Collection) -> None:
+async def test_a_stream_that_ends_while_it_is_not_read_is_resumed(client: Client, collection: Collection) -> None:
     async with follow(client, apart_s=0.1) as followed:
         await collection.put("a")
         assert await followed.next() == [("added", "a")]

@@ -299,7 +299,7 @@ def test_annotations_of_the_owner_hold_for_the_whole_gang() -> None:
         {"name": "x" * 254},
     ],
 )
-def test_an_owner_that_no_object_can_be_is_never_asked_for(reference: dict[str, str]) -> None:
+def test_an_owner_that_cannot_exist_is_never_requested(reference: dict[str, str]) -> None:
     """The API server takes anything for these two: they must not become a request."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "sweep", "controller": True} | reference
     assert member_of(yaml.safe_dump(owner, default_flow_style=True, width=10_000), INDEX) is None

@@ -58,7 +58,7 @@ def test_a_claim_that_was_made_already_is_the_one(file: Path) -> None:
     assert claims(found) == {"default/p-gpu-x": ""}
 
 
-def test_what_is_missing_is_told_with_its_place(file: Path) -> None:
+def test_a_missing_object_is_reported_with_its_place(file: Path) -> None:
     found = given(file, pod("[{name: a, resourceClaimTemplateName: t}, {name: b, resourceClaimName: c}]"))
     assert [str(problem).partition(": ")[2] for problem in found.problems] == [
         "Pod default/p: spec.resourceClaims: 'ResourceClaimTemplate t' is not in the input",
@@ -67,7 +67,7 @@ def test_what_is_missing_is_told_with_its_place(file: Path) -> None:
     assert {problem.line for problem in found.problems} == {4}
 
 
-def test_a_claim_that_cannot_be_honoured_is_told_with_its_field(file: Path) -> None:
+def test_a_claim_that_cannot_be_honoured_is_reported_with_its_field(file: Path) -> None:
     bad = f"{DRA}\nkind: ResourceClaim\nmetadata: {{name: c}}\nspec:\n  devices:\n    requests:\n    - {{name: gpu}}"
     (problem,) = given(file, bad).problems
     assert (problem.object, problem.field, problem.line) == ("ResourceClaim default/c", "spec.devices.requests[0]", 7)

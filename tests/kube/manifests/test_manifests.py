@@ -116,7 +116,7 @@ def test_nodes_without_a_time_keep_the_order_of_the_input(file: Path) -> None:
     assert [node.name for node in nodes(found)] == ["n3", "n1", "n2"]
 
 
-def test_the_capacity_of_a_node_stands_in_for_its_allocatable(file: Path) -> None:
+def test_a_node_without_allocatable_gets_its_capacity(file: Path) -> None:
     (node,) = nodes(given(file, NODE.replace("allocatable", "capacity")))
     assert dict(node.allocatable)["nvidia.com/gpu"] == 8
 
@@ -265,7 +265,7 @@ def test_a_kind_that_is_called_a_list_and_is_none_is_not_lost(file: Path) -> Non
     ]
 
 
-def test_storage_queues_and_namespaces_are_told(file: Path) -> None:
+def test_storage_queues_and_namespaces_become_events(file: Path) -> None:
     found = given(
         file,
         meta("StorageClass", "fast", "storage.k8s.io/v1", volumeBindingMode="WaitForFirstConsumer"),
@@ -381,7 +381,7 @@ def test_a_problem_in_json_names_the_place_in_the_list(file: Path) -> None:
     assert complaints(found) == [" items[1]: Node 2: metadata.name: Expected `str`, got `int`: not used"]
 
 
-def test_a_folder_stands_for_its_manifests_in_order(tmp_path: Path) -> None:
+def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
     names = {"b.yaml": "n2", "a/z.yml": "n1", "c.json": "n3", "d.yaml.gz": "n4"}
     (tmp_path / "a").mkdir()
     for name, node in names.items():
@@ -525,7 +525,7 @@ status:
 """
 
 
-def test_what_tells_of_the_inside_of_a_node_is_told_with_it(file: Path) -> None:
+def test_a_node_comes_with_the_objects_that_describe_its_wiring(file: Path) -> None:
     found = given(file, NODE.replace("gpu: 8", "gpu: 2"), GPU_NODE % 12)
     (node,) = nodes(found)
     assert node.layout is not None
@@ -537,7 +537,7 @@ def test_wiring_that_cannot_be_used_is_named_with_its_place_and_the_node_is_used
     assert [node.problem for node in nodes(found)] == [None]
     assert complaints(found) == [":15: GPUNode n1: status.nvlinks[0][1]: is 11 one way and 12 the other"]
     assert complaints(given(file, NODE, GPU_NODE % 12)) == [
-        ":5: Node n1: status.allocatable[nvidia.com/gpu]: '8': GPUNode tells of 2 GPUs: they are only counted"
+        ":5: Node n1: status.allocatable[nvidia.com/gpu]: '8': GPUNode has 2 GPUs: they are only counted"
     ]
     assert complaints(given(file, NODE, GPU_NODE % "many")) == [
         ":15: GPUNode n1: status.nvlinks[0][1]: Expected `int`, got `str`: not used"

@@ -43,7 +43,7 @@ def complaints(found: Manifests) -> list[str]:
     return [str(problem).partition("cluster.yaml")[2] for problem in found.problems]
 
 
-def test_a_queue_is_told_with_what_it_used(file: Path) -> None:
+def test_a_queue_comes_with_its_usage(file: Path) -> None:
     status = "status:\n  usage: {asOf: 2026-01-01T00:00:00.250Z, used: '9', rate: '8'}\n"
     found = given(file, QUEUE % "research" + "  guarantee: {gpu: 0.5}\n" + status)
     assert found.problems == ()
@@ -51,7 +51,7 @@ def test_a_queue_is_told_with_what_it_used(file: Path) -> None:
     assert (queue.weight, queue.guarantee, queue.usage) == (2, (("gpu", 500),), Usage(1_767_225_600_250, 9, 8))
 
 
-def test_a_budget_is_told_and_no_longer_skipped(file: Path) -> None:
+def test_a_budget_becomes_an_event_and_is_not_skipped(file: Path) -> None:
     text = """
 apiVersion: policy/v1
 kind: PodDisruptionBudget

@@ -40,14 +40,14 @@ def devices(events: list[ev.Event]) -> dict[str, tuple[int, ...] | None]:
     return {event.pod.uid: event.pod.devices for event in events if isinstance(event, ev.PodChanged)}
 
 
-def test_the_pod_is_told_with_what_it_was_given_and_again_with_what_was_chosen() -> None:
+def test_the_pod_has_its_allocated_devices_and_later_the_chosen_ones_again() -> None:
     feed = Translator()
     assert devices(feed.pods([Change("added", pod("a", "0,1"))])) == {"a": (0, 1)}
     assert devices(feed.gpu_nodes([Change("added", gpu_node(("a", "4,5")))])) == {"a": (4, 5)}
     (finding,) = feed.findings["Pod d/a"]
     assert str(finding) == (
-        "GPUNode n: status.differences[d/a].given: '4,5': the kubelet gave these where 0,1 was chosen: what was given "
-        "counts"
+        "GPUNode n: status.differences[d/a].given: '4,5': the kubelet allocated these where 0,1 was chosen: the "
+        "allocation counts"
     )
     assert len(feed.given) == 1
     assert devices(feed.gpu_nodes([Change("modified", gpu_node(("a", "4,5")))])) == {}
@@ -62,7 +62,7 @@ def test_the_object_may_come_before_the_pod_and_go_before_it() -> None:
     assert devices(feed.gpu_nodes([Change("deleted", gpu_node(("a", "4,5")))])) == {"a": (0, 1)}
 
 
-def test_pods_that_were_swapped_are_told_together() -> None:
+def test_pods_with_swapped_devices_change_together() -> None:
     feed = Translator()
     feed.pods([Change("added", pod("a", "0,1")), Change("added", pod("b", "2,3"))])
     told = feed.gpu_nodes([Change("added", gpu_node(("a", "2,3"), ("b", "0,1")))])

@@ -69,7 +69,7 @@ def test_time_slicing_under_a_name_of_its_own_and_under_that_of_whole_gpus() -> 
     assert parts(node(**PLAIN)) == SharedParts(81920, Sharing(GPU, 4, 4), False)
 
 
-def test_mps_limits_memory_and_lets_nobody_have_two() -> None:
+def test_mps_limits_memory_and_allows_one_replica_per_pod() -> None:
     assert parts(node(**RENAMED | {"sharing_strategy": "mps"})).sharing == Sharing(SHARED_GPU, 4, 4, "memory", True)
 
 
@@ -117,13 +117,13 @@ def test_gpu_node_tells_more_than_labels() -> None:
     )
 
 
-def test_the_labels_are_told_where_gpu_node_says_otherwise() -> None:
+def test_labels_that_differ_from_the_gpu_node_are_findings() -> None:
     shown = node(**RENAMED | {"shared": 8, "memory": "81251"})
     assert findings(shown, gpu_node(with_sharing(strategy="mps", replicas=2))) == [
-        ("Node", "metadata.labels[nvidia.com/gpu.memory]", "81251", "GPUNode says 81920: GPUNode counts"),
+        ("Node", "metadata.labels[nvidia.com/gpu.memory]", "81251", "GPUNode has 81920: GPUNode counts"),
         ("Node", "metadata.labels[nvidia.com/gpu.sharing-strategy]", "time-slicing",
-         "GPUNode says mps: GPUNode counts"),
-        ("Node", "metadata.labels[nvidia.com/gpu.replicas]", "4", "GPUNode says 2: GPUNode counts"),
+         "GPUNode has mps: GPUNode counts"),
+        ("Node", "metadata.labels[nvidia.com/gpu.replicas]", "4", "GPUNode has 2: GPUNode counts"),
     ]  # fmt: skip
     unshared = node(gpus=4, replicas="4", sharing_strategy="time-slicing")
     assert told(unshared, gpu_node(with_sharing(strategy="none"))).parts.sharing is None
@@ -174,10 +174,10 @@ REPLICAS, STRATEGY = "metadata.labels[nvidia.com/gpu.replicas]", "metadata.label
         ({"shared": 4 * 63, "count": ""}, f"status.allocatable[{SHARED_GPU}]", "252",
          "must be 4 replicas of each of its GPUs"),
         ({"sharing_strategy": "mps", "product": f"{A100}-MIG-1g.10gb"}, STRATEGY, "mps",
-         "nvidia.com/gpu.product tells of MIG slices, which MPS does not share"),
+         "nvidia.com/gpu.product is of MIG slices, which MPS does not share"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_said_and_the_replicas_are_only_counted(
+def test_a_contradiction_is_a_finding_and_the_replicas_are_only_counted(
     labels: dict[str, Any], field: str, value: str, rule: str
 ) -> None:
     shown = node(**RENAMED | labels)
@@ -225,11 +225,11 @@ def test_a_product_of_slices_counts_before_another_strategy() -> None:
     assert told(odd).parts.sliced
     assert findings(odd) == [
         ("Node", "metadata.labels[nvidia.com/mig.strategy]", "mixed",
-         "nvidia.com/gpu.product tells of slices: taken for single")
+         "nvidia.com/gpu.product is of slices: taken for single")
     ]  # fmt: skip
 
 
-def test_an_amount_that_is_none_is_told_by_the_node_itself() -> None:
+def test_an_invalid_amount_is_a_finding_of_the_node() -> None:
     odd = node(**RENAMED)
     odd.status.allocatable[SHARED_GPU] = "many"
     feed = feed_of(odd)

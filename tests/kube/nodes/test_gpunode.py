@@ -40,7 +40,7 @@ def test_the_whole_wiring() -> None:
     assert (found.origin, found.findings) == ("GPUNode", ())
 
 
-def test_rates_that_are_told_count_before_those_of_the_product() -> None:
+def test_reported_rates_count_before_those_of_the_product() -> None:
     found = wiring(node(gpus=4), gpu_node(changed(lambda s: s["rates"].update(nvlinkMBps=17_000))))
     assert found.layout is not None
     assert (found.layout.nvlink_mbps, found.layout.pcie_mbps) == (17_000, 24_000)
@@ -127,7 +127,7 @@ def test_fewer_gpus_than_work_are_only_counted_and_the_broken_one_is_named() -> 
     assert (finding.kind, finding.problem.field, finding.problem.value) == (
         "Node", "status.allocatable[nvidia.com/gpu]", "2",
     )  # fmt: skip
-    assert finding.problem.rule == "GPUNode tells of 4 GPUs (not healthy: 3): they are only counted"
+    assert finding.problem.rule == "GPUNode has 4 GPUs (not healthy: 3): they are only counted"
 
 
 def test_a_gpu_that_is_well_again_stays_out_until_the_node_offers_it() -> None:
@@ -144,7 +144,7 @@ def test_a_gpu_that_is_well_again_stays_out_until_the_node_offers_it() -> None:
     assert feed.wiring("n1").findings != ()
 
 
-def test_a_gpu_that_is_well_again_stays_out_while_the_kubelet_starts_anew() -> None:
+def test_a_gpu_that_is_healthy_again_stays_out_while_the_kubelet_restarts() -> None:
     """At first it offers none, then what the plugin said last, which may have been before the GPU was well."""
     feed = feed_of(node(gpus=3), gpu_node(changed(lambda s: s["gpus"][3].update(healthy=False))))
     assert feed.wiring("n1").parts.gpus_out == 0b1000

@@ -65,7 +65,7 @@ def test_a_node_without_instances_says_how_its_gpus_could_be_divided() -> None:
         (A100, {BIG: 100}, "no 16 cards of A100-40GB can have these instances: only counted"),
     ],
 )
-def test_what_cannot_be_is_said_and_only_counted(product: str, slices: dict[str, int], said: str) -> None:
+def test_an_impossible_set_is_a_finding_and_only_counted(product: str, slices: dict[str, int], said: str) -> None:
     found = divided("a", product, slices, 0, None)
     assert found.cards == ()
     [finding] = found.findings
@@ -93,7 +93,7 @@ def test_what_cannot_be_is_said_and_only_counted(product: str, slices: dict[str,
         ),
     ],
 )
-def test_a_gpu_node_that_contradicts_itself_is_told_by_field(gpu: GpuStatus, field: str, said: str) -> None:
+def test_a_gpu_node_that_contradicts_itself_is_a_finding_by_field(gpu: GpuStatus, field: str, said: str) -> None:
     found = divided("a", A100, {}, 0, gpu_node(gpu))
     assert found.cards == ()
     [finding] = found.findings

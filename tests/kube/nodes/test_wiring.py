@@ -60,7 +60,7 @@ def test_labels_alone_give_an_assumed_layout() -> None:
     assert (found.origin, found.findings, found.inventory) == ("labels", (), None)
 
 
-def test_the_type_of_machine_may_be_told_by_the_cloud() -> None:
+def test_the_machine_type_may_come_from_a_label_of_the_cloud() -> None:
     azure = node(gpus=8, product=A100, count="8", machine="Virtual-Machine")
     azure.metadata.labels["node.kubernetes.io/instance-type"] = "Standard_ND96amsr_A100_v4"
     assert wiring(azure).layout == assumed_layout(A100, 8, "Standard_ND96amsr_A100_v4")
@@ -75,7 +75,7 @@ def test_labels_that_do_not_suffice_are_no_wiring(labels: dict[str, str]) -> Non
     assert (found.layout, found.findings) == (None, ())
 
 
-def test_a_count_that_is_no_number_is_said() -> None:
+def test_a_count_that_is_no_number_is_a_finding() -> None:
     found = wiring(node(gpus=8, product=A100, count="eight"))
     assert found.layout is None
     assert problems(found.findings) == [
@@ -83,9 +83,9 @@ def test_a_count_that_is_no_number_is_said() -> None:
     ]
 
 
-def test_other_gpus_than_are_told_are_only_counted() -> None:
+def test_gpus_that_do_not_match_the_description_are_only_counted() -> None:
     (finding,) = wiring(node(gpus=32, product=A100, count="8")).findings
-    assert finding.problem.rule == "the labels of the node tell of 8 GPUs: they are only counted"
+    assert finding.problem.rule == "the labels of the node have 8 GPUs: they are only counted"
 
 
 def test_more_gpus_than_wiring_is_worked_out_for_are_only_counted() -> None:
@@ -154,7 +154,7 @@ def test_a_pool_counts_when_all_slices_of_its_newest_generation_are_there() -> N
     assert wiring(node(), old, parts[1]).layout is None
 
 
-def test_a_numa_node_that_cannot_be_is_said_and_not_known() -> None:
+def test_an_impossible_numa_node_is_a_finding_and_unknown() -> None:
     found = wiring(node(), slice_of(SLICE.replace(f"{NUMA}: 1,", f"{NUMA}: -1,")))
     assert found.layout is not None
     assert found.layout.numa == (0, 0, UNKNOWN, 1)
@@ -177,7 +177,7 @@ def test_what_the_gpu_node_does_not_tell_is_taken_from_the_slices_by_uuid() -> N
     assert (layout.nvlinks[0][1], layout.assumed) == (12, False)
 
 
-def test_where_they_differ_the_gpu_node_counts_and_it_is_said() -> None:
+def test_where_they_differ_the_gpu_node_counts_with_a_finding() -> None:
     status = deepcopy(GPU_NODE)
     status["pcieLevels"][2][3] = status["pcieLevels"][3][2] = "NODE"
     for gpu in status["gpus"][2:]:
@@ -186,13 +186,13 @@ def test_where_they_differ_the_gpu_node_counts_and_it_is_said() -> None:
     assert found.layout is not None
     assert (found.layout.numa, found.layout.pcie[2][3]) == ((0, 0, 0, 0), NODE)
     assert problems(found.findings) == [
-        ("GPUNode", "status.gpus[2].numaNode", "0", "ResourceSlice says 1 (and so on for 1 more): GPUNode counts"),
+        ("GPUNode", "status.gpus[2].numaNode", "0", "ResourceSlice has 1 (and so on for 1 more): GPUNode counts"),
         ("GPUNode", "status.pcieLevels[3][2]", "NODE",
-         "ResourceSlice says that these GPUs share a PCIe root: GPUNode counts"),
+         "ResourceSlice has these GPUs on one PCIe root: GPUNode counts"),
     ]  # fmt: skip
 
 
-def test_slices_about_other_gpus_are_left_aside_and_it_is_said() -> None:
+def test_slices_about_other_gpus_are_ignored_with_a_finding() -> None:
     alone = wiring(node(), gpu_node(silent("numaNode")))
     other = wiring(node(), gpu_node(silent("numaNode")), slice_of(SLICE.replace("GPU-a", "GPU-z")))
     assert other.layout == alone.layout
@@ -212,15 +212,15 @@ def test_a_gpu_node_that_contradicts_itself_leaves_the_word_to_the_next() -> Non
     assert (found.origin, len(found.findings)) == ("ResourceSlice", 1)
 
 
-def test_labels_that_say_otherwise_are_told() -> None:
+def test_labels_that_differ_are_findings() -> None:
     status = deepcopy(GPU_NODE) | {"clique": "fabric.7"}
     labelled = node(product="NVIDIA-H200", count="8", clique="fabric.8")
     assert problems(wiring(labelled, gpu_node(status)).findings) == [
-        ("Node", "metadata.labels[nvidia.com/gpu.count]", "8", "GPUNode says 4: GPUNode counts"),
+        ("Node", "metadata.labels[nvidia.com/gpu.count]", "8", "GPUNode has 4: GPUNode counts"),
         ("Node", "metadata.labels[nvidia.com/gpu.product]", "NVIDIA-H200",
-         "GPUNode says NVIDIA A100 80GB PCIe: GPUNode counts"),
+         "GPUNode has NVIDIA A100 80GB PCIe: GPUNode counts"),
         ("Node", "metadata.labels[nvidia.com/gpu.clique]", "fabric.8",
-         "GPUNode says fabric.7: the label counts, as the fabric is read from labels"),
+         "GPUNode has fabric.7: the label counts, as the fabric is read from labels"),
     ]  # fmt: skip
 
 
@@ -234,7 +234,7 @@ def test_gpus_that_are_all_in_one_zone_are_there() -> None:
 
 
 @pytest.mark.parametrize(("counts", "fits"), [((2, 2), True), ((1, 3), False), ((2, 3), False)])
-def test_zones_that_count_otherwise_are_said(counts: tuple[int, int], fits: bool) -> None:
+def test_zones_with_other_counts_are_findings(counts: tuple[int, int], fits: bool) -> None:
     found = wiring(node(), gpu_node(GPU_NODE), zones(TWO_ZONES % counts))
     assert found.layout is not None
     assert found.layout.numa == (0, 0, 1, 1)
@@ -296,12 +296,12 @@ def test_policies_in_the_older_words(old: str, policy: str, scope: str) -> None:
          "zones[node-0].resources[x.io/y].capacity", "999999999"),
     ],
 )  # fmt: skip
-def test_zones_that_cannot_be_read_are_said(text: str, attributes: dict[str, str], field: str, value: str) -> None:
+def test_unreadable_zones_are_findings(text: str, attributes: dict[str, str], field: str, value: str) -> None:
     found = wiring(node(), zones(text, **attributes))
     assert [told[:3] for told in problems(found.findings)] == [("NodeResourceTopology", field, value)]
 
 
-def test_policies_that_cannot_be_read_are_said() -> None:
+def test_unreadable_policies_are_findings() -> None:
     found = wiring(node(), gpu_node(silent("kubelet")), zones(TWO_ZONES % (2, 2), topologyManagerPolicy="strict"))
     assert [told[:2] for told in problems(found.findings)] == [
         ("NodeResourceTopology", "attributes[topologyManagerPolicy]")
@@ -323,7 +323,7 @@ def test_policies_that_cannot_be_read_are_said() -> None:
     ]
 
 
-def test_zones_fill_what_the_kubelet_s_own_record_leaves_out_and_contradictions_are_said() -> None:
+def test_zones_complete_the_kubelet_s_record_and_contradictions_are_findings() -> None:
     told = zones(TWO_ZONES % (2, 2), topologyManagerPolicy="best-effort", topologyManagerScope="container")
     status = deepcopy(GPU_NODE)
     for key in ("topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"):
@@ -339,9 +339,9 @@ def test_zones_fill_what_the_kubelet_s_own_record_leaves_out_and_contradictions_
     assert found.inventory is not None and found.inventory.topology_policy == "restricted"
     assert problems(found.findings) == [
         ("GPUNode", "status.kubelet.topologyManagerPolicy", "restricted",
-         "NodeResourceTopology says best-effort: GPUNode counts"),
+         "NodeResourceTopology has best-effort: GPUNode counts"),
         ("GPUNode", "status.kubelet.topologyManagerScope", "pod",
-         "NodeResourceTopology says container: GPUNode counts"),
+         "NodeResourceTopology has container: GPUNode counts"),
     ]  # fmt: skip
 
 
@@ -361,7 +361,7 @@ def test_the_order_in_which_objects_come_does_not_matter(order: tuple[int, ...])
     assert len(feed.findings["Node n1"]) == 1
 
 
-def test_an_object_that_goes_leaves_the_word_to_the_next_and_the_node_is_told_again() -> None:
+def test_without_a_removed_object_the_next_one_counts_and_the_node_changes() -> None:
     feed = feed_of(*TOLD[:3])
     (event,) = feed.gpu_nodes(deleted(TOLD[1]))
     assert isinstance(event, ev.NodeChanged)
@@ -371,7 +371,7 @@ def test_an_object_that_goes_leaves_the_word_to_the_next_and_the_node_is_told_ag
     assert feed.wiring("nobody").layout is None
 
 
-def test_a_node_is_told_only_when_its_record_changes() -> None:
+def test_a_node_event_comes_only_when_its_record_changes() -> None:
     feed = feed_of(node(), gpu_node(GPU_NODE))
     later = deepcopy(GPU_NODE) | {"observedTime": "2026-01-31T13:00:00Z"}
     assert feed.gpu_nodes([Change("modified", gpu_node(later))]) == []
@@ -379,7 +379,7 @@ def test_a_node_is_told_only_when_its_record_changes() -> None:
     assert feed.gpu_nodes(added(gpu_node(GPU_NODE)))[0] != []
 
 
-def test_a_finding_is_told_once_per_change_and_when_it_is_settled() -> None:
+def test_a_finding_is_reported_once_per_change_and_when_it_is_settled() -> None:
     told: list[tuple[str, int]] = []
     feed = Translator(on_findings=lambda about, findings: told.append((about, len(findings))))
     feed.nodes(added(node(gpus=3)))

@@ -25,7 +25,7 @@ class GivenDevices(Struct, frozen=True):
     instances: tuple[Instance, ...] = ()
 
 
-def _nobody(node: str) -> None:
+def _no_listener(node: str) -> None:
     """The listener until one is set."""
 
 
@@ -34,19 +34,19 @@ class Given:
     have changed."""
 
     def __init__(self) -> None:
-        self.changed: Callable[[str], None] = _nobody
-        self._told: dict[str, dict[str, DeviceDifference]] = {}
+        self.changed: Callable[[str], None] = _no_listener
+        self._reported: dict[str, dict[str, DeviceDifference]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._told.values()))
+        return sum(map(len, self._reported.values()))
 
     def put(self, obj: GPUNode, deleted: bool) -> Iterable[str]:
         """The uids of the pods for which something else counts now."""
         name = obj.metadata.name
-        before = self._told.pop(name, {})
+        before = self._reported.pop(name, {})
         now = {} if deleted else {one.uid: one for one in obj.status.differences}
         if now:
-            self._told[name] = now
+            self._reported[name] = now
         differing = [uid for uid in before | now if before.get(uid) != now.get(uid)]
         if differing:
             self.changed(name)
@@ -55,16 +55,16 @@ class Given:
     def corrected(self, pod: Pod, written: GivenDevices) -> tuple[Pod, tuple[LayoutFinding, ...]]:
         """The pod with the devices that it has, and the findings; `written` are the devices of its annotation."""
         node = pod.node
-        told = self._told[node].get(pod.uid) if node in self._told else None
-        if told is None:
+        difference = self._reported[node].get(pod.uid) if node in self._reported else None
+        if difference is None:
             return _with(pod, written), ()
-        given = GivenDevices(indices_of(told.given), instances.written(told.given) or ())
-        field = f"status.differences[{told.namespace}/{told.pod}].given"
+        given = GivenDevices(indices_of(difference.given), instances.written(difference.given) or ())
+        field = f"status.differences[{difference.namespace}/{difference.pod}].given"
         if given == GivenDevices():
             rule = "must name devices as the annotation dovetail.dev/devices does: not used"
-            return _with(pod, written), (LayoutFinding("GPUNode", node, Problem(field, told.given, rule)),)
-        rule = f"the kubelet gave these where {told.chosen or 'nothing'} was chosen: what was given counts"
-        return _with(pod, given), (LayoutFinding("GPUNode", node, Problem(field, told.given, rule)),)
+            return _with(pod, written), (LayoutFinding("GPUNode", node, Problem(field, difference.given, rule)),)
+        rule = f"the kubelet allocated these where {difference.chosen or 'nothing'} was chosen: the allocation counts"
+        return _with(pod, given), (LayoutFinding("GPUNode", node, Problem(field, difference.given, rule)),)
 
 
 def _with(pod: Pod, devices: GivenDevices) -> Pod:

@@ -115,11 +115,11 @@ def parts_of(name: str, offer: SharingOffer, node: GPUNode | None) -> tuple[Shar
         rule = "cards differ, or have no slices: what they offer is taken for slices of no known memory"
         findings.append(_of_label(name, PRODUCT, offer.product, rule))
     elif found is not None and offer.mig not in ("", "single"):
-        findings.append(_of_label(name, MIG_STRATEGY, offer.mig, f"{PRODUCT} tells of slices: taken for single"))
+        findings.append(_of_label(name, MIG_STRATEGY, offer.mig, f"{PRODUCT} is of slices: taken for single"))
     memory_mib = _memory_mib(name, offer, None if found else node, findings)
-    told = node.status.sharing if node is not None else None
+    reported = node.status.sharing if node is not None else None
     try:
-        sharing = _sharing(name, offer, None if found else node, told, findings)
+        sharing = _sharing(name, offer, None if found else node, reported, findings)
     except _Unclear as unclear:
         findings.append(unclear.args[0])
         sharing = Sharing(_resource(offer), cards=0, replicas=1)
@@ -136,11 +136,11 @@ def _memory_mib(name: str, offer: SharingOffer, node: GPUNode | None, findings: 
     if offer.memory and not labelled and not offer.product.endswith(_INVALID):
         rule = f"must be a whole number of MiB from 1 to {_MOST_MIB}: taken as not known"
         findings.append(_of_label(name, MEMORY, offer.memory, rule))
-    told = min((gpu.memory_mib for gpu in node.status.gpus), default=0) if node is not None else 0
-    told = told if 0 < told <= _MOST_MIB else 0
-    if told and labelled and told != labelled:
-        findings.append(_of_label(name, MEMORY, offer.memory, f"GPUNode says {told}: GPUNode counts"))
-    return told or labelled
+    reported = min((gpu.memory_mib for gpu in node.status.gpus), default=0) if node is not None else 0
+    reported = reported if 0 < reported <= _MOST_MIB else 0
+    if reported and labelled and reported != labelled:
+        findings.append(_of_label(name, MEMORY, offer.memory, f"GPUNode has {reported}: GPUNode counts"))
+    return reported or labelled
 
 
 def _resource(offer: SharingOffer) -> str:
@@ -148,34 +148,34 @@ def _resource(offer: SharingOffer) -> str:
 
 
 def _sharing(
-    name: str, offer: SharingOffer, node: GPUNode | None, told: GpuSharing | None, findings: list[LayoutFinding]
+    name: str, offer: SharingOffer, node: GPUNode | None, reported: GpuSharing | None, findings: list[LayoutFinding]
 ) -> Sharing | None:
     """None where GPUs are not shared. `node` is the object where the cards that it lists are the devices that are
     shared. Raises _Unclear."""
-    if told is None:
+    if reported is None:
         strategy, replicas = _labelled(name, offer)
     else:
-        strategy, replicas = told.strategy, told.replicas
-        findings += _against_labels(name, offer, told)
+        strategy, replicas = reported.strategy, reported.replicas
+        findings += _against_labels(name, offer, reported)
     if strategy == _UNSHARED or not strategy:
-        if told is not None and offer.shared:
-            rule = "GPUNode says that GPUs are not shared: only counted"
+        if reported is not None and offer.shared:
+            rule = "in the GPUNode GPUs are not shared: only counted"
             raise _Unclear(
                 LayoutFinding("Node", name, Problem(f"status.allocatable[{SHARED_GPU}]", str(offer.shared), rule))
             )
         return None
     if strategy not in _ISOLATION:
         rule = f"must be one of {', '.join(_STRATEGIES)}; nearest valid value: {nearest(strategy, _STRATEGIES)}"
-        raise _unclear(name, told, "strategy", strategy, rule)
+        raise _unclear(name, reported, "strategy", strategy, rule)
     if not 2 <= replicas <= WHOLE_GPU_MILLI:
-        shown = str(replicas) if told is not None else offer.replicas
-        raise _unclear(name, told, "replicas", shown, f"must be a whole number from 2 to {WHOLE_GPU_MILLI}")
+        shown = str(replicas) if reported is not None else offer.replicas
+        raise _unclear(name, reported, "replicas", shown, f"must be a whole number from 2 to {WHOLE_GPU_MILLI}")
     if strategy == _MPS and _SLICED.fullmatch(offer.product):
-        raise _unclear(name, told, "strategy", strategy, f"{PRODUCT} tells of MIG slices, which MPS does not share")
-    resource = (told.resource if told is not None else "") or _resource(offer)
+        raise _unclear(name, reported, "strategy", strategy, f"{PRODUCT} is of MIG slices, which MPS does not share")
+    resource = (reported.resource if reported is not None else "") or _resource(offer)
     if resource not in (GPU, SHARED_GPU):
-        raise _unclear(name, told, "resource", resource, f"must be {GPU} or {SHARED_GPU}")
-    one_only = strategy == _MPS or (told is not None and told.fail_requests_greater_than_one)
+        raise _unclear(name, reported, "resource", resource, f"must be {GPU} or {SHARED_GPU}")
+    one_only = strategy == _MPS or (reported is not None and reported.fail_requests_greater_than_one)
     cards = _cards(name, offer, node, resource, replicas, findings)
     return Sharing(resource, cards, replicas, _ISOLATION[strategy], one_only)
 
@@ -183,9 +183,9 @@ def _sharing(
 _STRATEGIES = (_UNSHARED, *_ISOLATION)
 
 
-def _unclear(name: str, told: GpuSharing | None, field: str, value: str, rule: str) -> _Unclear:
+def _unclear(name: str, reported: GpuSharing | None, field: str, value: str, rule: str) -> _Unclear:
     rule = f"{rule}: only counted"
-    if told is not None:
+    if reported is not None:
         return _Unclear(LayoutFinding("GPUNode", name, Problem(f"status.sharing.{field}", value, rule)))
     return _Unclear(_of_label(name, {"strategy": STRATEGY, "replicas": REPLICAS}[field], value, rule))
 
@@ -207,14 +207,14 @@ def _labelled(name: str, offer: SharingOffer) -> tuple[str, int]:
     return offer.strategy or ("time-slicing" if sign else ""), replicas
 
 
-def _against_labels(name: str, offer: SharingOffer, told: GpuSharing) -> Iterable[LayoutFinding]:
-    replicas = (str(told.replicas),) if told.strategy in _ISOLATION else ("1", "0")
+def _against_labels(name: str, offer: SharingOffer, reported: GpuSharing) -> Iterable[LayoutFinding]:
+    replicas = (str(reported.replicas),) if reported.strategy in _ISOLATION else ("1", "0")
     for key, labelled, ours in (
-        (STRATEGY, offer.strategy, (told.strategy,)),
+        (STRATEGY, offer.strategy, (reported.strategy,)),
         (REPLICAS, offer.replicas, replicas),
     ):
         if labelled and labelled not in ours:
-            yield _of_label(name, key, labelled, f"GPUNode says {ours[0]}: GPUNode counts")
+            yield _of_label(name, key, labelled, f"GPUNode has {ours[0]}: GPUNode counts")
 
 
 def _cards(

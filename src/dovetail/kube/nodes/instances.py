@@ -90,11 +90,11 @@ def _told(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[Layo
         if gpu.mig is None or not (gpu.healthy or gpu.mig):
             # Whoever would divide a card that does not work has nothing of it.
             continue
-        told, path = gpu.product or product, f"status.gpus[{i}]"
-        geometry = of_product(told)
+        reported, path = gpu.product or product, f"status.gpus[{i}]"
+        geometry = of_product(reported)
         if geometry is None:
             rule = "no MIG profiles are known for this product: the instances are only counted"
-            findings.append(LayoutFinding("GPUNode", name, Problem(f"{path}.product", told, rule)))
+            findings.append(LayoutFinding("GPUNode", name, Problem(f"{path}.product", reported, rule)))
             continue
         try:
             bits = geometry.bits((one.profile, one.start) for one in gpu.mig)

@@ -345,14 +345,14 @@ def _with_zones(found: Inventory, zones: Zones | None) -> Inventory:
 def _differences(name: str, kubelet: KubeletState, zones: Zones | None) -> Iterable[LayoutFinding]:
     if zones is None:
         return
-    told = (
+    facts = (
         ("topologyManagerPolicy", kubelet.topology_manager_policy, zones.policy),
         ("topologyManagerScope", kubelet.topology_manager_scope, zones.scope),
         ("numaNodes", str([node.id for node in kubelet.numa_nodes]), str(list(zones.numa)) if zones.numa else ""),
     )
-    for field, ours, other in told:
+    for field, ours, other in facts:
         if ours and other and ours != other:
-            rule = f"NodeResourceTopology says {other}: GPUNode counts"
+            rule = f"NodeResourceTopology has {other}: GPUNode counts"
             yield LayoutFinding("GPUNode", name, Problem(f"status.kubelet.{field}", ours, rule))
 
 

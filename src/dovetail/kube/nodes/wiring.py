@@ -107,11 +107,11 @@ class Wirings:
         return known[1]
 
     def _worked_out(self, name: str, seen: _Seen) -> Wiring:
-        gpu_node, told = self._gpu_nodes.get(name, (None, (None, ())))
+        gpu_node, reported = self._gpu_nodes.get(name, (None, (None, ())))
         zones, of_zones = self._zones.get(name, (None, ()))
         sliced = layouts.of_slices(self._slices.get(name, {}).values())
-        findings = [*told[1], *sliced[1], *of_zones]
-        described = [found for found, _ in (told, sliced) if found is not None]
+        findings = [*reported[1], *sliced[1], *of_zones]
+        described = [found for found, _ in (reported, sliced) if found is not None]
         if seen.labels.unreadable:
             rule = "must be a whole number: not used"
             problem = Problem(f"metadata.labels[{layouts.COUNT}]", seen.labels.unreadable, rule)
@@ -120,7 +120,7 @@ class Wirings:
         parts, unclear = parts_of(name, seen.offer, gpu_node)
         divided = instances.divided(name, seen.offer.product, dict(seen.offer.slices), seen.offer.gpus, gpu_node)
         out = 0
-        if layout is not None and told[0] is not None and not parts.divided:
+        if layout is not None and reported[0] is not None and not parts.divided:
             out = self._still_out(name, layout, _out(gpu_node), seen)
         parts = parts._replace(mig=divided.cards, geometry=divided.geometry, gpus_out=out)
         findings += [*unclear, *divided.findings]
@@ -212,7 +212,7 @@ def _merged(best: Description, other: Description, findings: list[LayoutFinding]
     findings += _first_differing_numa(best, numa, other.kind)
     findings += _first_differing_pair(best, pcie, other.kind)
     if best.product and other.product and products.find(best.product) != products.find(other.product):
-        rule = f"{best.kind} says {best.product}: {counts}"
+        rule = f"{best.kind} has {best.product}: {counts}"
         findings.append(
             LayoutFinding(
                 other.kind, other.name, Problem("spec.devices[].attributes[productName]", other.product, rule)
@@ -235,7 +235,7 @@ def _first_differing_numa(best: Description, numa: tuple[int, ...], kind: str) -
     if differing:
         i = differing[0]
         more = f" (and so on for {len(differing) - 1} more)" if len(differing) > 1 else ""
-        rule = f"{kind} says {numa[i]}{more}: {best.kind} counts"
+        rule = f"{kind} has {numa[i]}{more}: {best.kind} counts"
         yield LayoutFinding(best.kind, best.name, Problem(f"status.gpus[{i}].numaNode", str(best.numa[i]), rule))
 
 
@@ -245,7 +245,7 @@ def _first_differing_pair(best: Description, pcie: Matrix, kind: str) -> Iterabl
         for j, level in enumerate(row[:i]):
             if level == PHB and best.pcie[i][j] >= NODE:
                 shown = LEVELS[best.pcie[i][j]]
-                rule = f"{kind} says that these GPUs share a PCIe root: {best.kind} counts"
+                rule = f"{kind} has these GPUs on one PCIe root: {best.kind} counts"
                 yield LayoutFinding(best.kind, best.name, Problem(f"status.pcieLevels[{i}][{j}]", shown, rule))
                 return
 
@@ -253,14 +253,14 @@ def _first_differing_pair(best: Description, pcie: Matrix, kind: str) -> Iterabl
 def _against_labels(name: str, best: Description, seen: _Seen) -> Iterable[LayoutFinding]:
     labels = seen.labels
     if labels.count is not None and labels.count != best.gpus and "-MIG-" not in labels.product:
-        rule = f"{best.kind} says {best.gpus}: {best.kind} counts"
+        rule = f"{best.kind} has {best.gpus}: {best.kind} counts"
         yield LayoutFinding("Node", name, Problem(f"metadata.labels[{layouts.COUNT}]", str(labels.count), rule))
-    told, labelled = products.find(best.product), products.find(labels.product)
-    if told is not None and labelled is not None and told != labelled:
-        rule = f"{best.kind} says {best.product}: {best.kind} counts"
+    reported, labelled = products.find(best.product), products.find(labels.product)
+    if reported is not None and labelled is not None and reported != labelled:
+        rule = f"{best.kind} has {best.product}: {best.kind} counts"
         yield LayoutFinding("Node", name, Problem(f"metadata.labels[{layouts.PRODUCT}]", labels.product, rule))
     if best.clique and seen.clique and best.clique != seen.clique:
-        rule = f"{best.kind} says {best.clique}: the label counts, as the fabric is read from labels"
+        rule = f"{best.kind} has {best.clique}: the label counts, as the fabric is read from labels"
         yield LayoutFinding("Node", name, Problem(f"metadata.labels[{_CLIQUE}]", seen.clique, rule))
 
 
@@ -273,7 +273,7 @@ def _with_zones(best: Description, zones: Zones, findings: list[LayoutFinding]) 
     if not fits:
         shown = ", ".join(f"node-{numa}: {count}" for numa, count in sorted(counts.items()))
         ours = ", ".join(f"{numa}: {count}" for numa, count in sorted(mine.items())) or "none"
-        rule = f"{best.kind} says {best.gpus} GPUs, by NUMA node {ours}: {best.kind} counts"
+        rule = f"{best.kind} has {best.gpus} GPUs, by NUMA node {ours}: {best.kind} counts"
         problem = Problem(f"zones[].resources[{GPU}].capacity", shown, rule)
         findings.append(LayoutFinding("NodeResourceTopology", zones.name, problem))
         return best
@@ -313,8 +313,8 @@ def _uncounted(
     if seen.gpus is not None and not layout.gpus - out.bit_count() <= seen.gpus <= layout.gpus:
         broken = described[0].unhealthy if described else ()
         why = f" (not healthy: {', '.join(map(str, broken))})" if broken else ""
-        teller = f"{origin} tells" if described else "the labels of the node tell"
-        rule = f"{teller} of {layout.gpus} GPUs{why}: they are only counted"
+        source = f"{origin} has" if described else "the labels of the node have"
+        rule = f"{source} {layout.gpus} GPUs{why}: they are only counted"
         yield LayoutFinding("Node", name, Problem(field, str(seen.gpus), rule))
     elif seen.gpus is not None and layout.gpus > MAX_LINKED_GPUS:
         rule = f"wiring is worked out for up to {MAX_LINKED_GPUS} GPUs of a node: they are only counted"
