@@ -102,9 +102,9 @@ class Agent:
         self._chosen = Allocations(client, options.node_name)
         self._offering = Offering(
             options, config, client, self._chosen, self._nvml, self._observed,
-            changed=self._due.set, registered=lambda: self._telling.tell(), differed=self._differed,
+            changed=self._due.set, registered=lambda: self._publisher.notify(), differed=self._differed,
         )  # fmt: skip
-        self._telling = Publisher(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
+        self._publisher = Publisher(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
         self._health = HealthWatch(
             self._sick,
             checkpoint=options.state_folder / "health.json",
@@ -124,9 +124,9 @@ class Agent:
                 options.state_folder / "mig.json",
                 layouts,
             )
-            self._dividing = MigRequests(client, options.node_name, self._mig, self._telling.tell, self._alone)
+            self._dividing = MigRequests(client, options.node_name, self._mig, self._publisher.notify, self._alone)
         if options.topology_objects:
-            self._chosen.on_change(self._telling.tell)
+            self._chosen.on_change(self._publisher.notify)
 
     async def run(self) -> None:
         """Until cancelled. The node's pods are followed to the end: some may still wait for their devices."""
@@ -135,15 +135,15 @@ class Agent:
             try:
                 await self._work()
             finally:
-                await self._telling.end()
+                await self._publisher.end()
                 await self._offering.close()
                 chosen.cancel()
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._telling.begin())
+            tasks.create_task(self._publisher.begin())
             if self._configuring is not None:
-                tasks.create_task(self._configuring.run(self._configure, self._telling.tell))
+                tasks.create_task(self._configuring.run(self._configure, self._publisher.notify))
             tasks.create_task(self._tell())
             recovered = self._mig is None or await self._recover(self._mig)
             tasks.create_task(self._health.run())
@@ -157,12 +157,12 @@ class Agent:
 
     def _configure(self, config: Config) -> None:
         self._offering.configure(config)
-        self._telling.configure(config)
+        self._publisher.configure(config)
         self._due.set()
 
     async def _tell(self) -> None:
         await self._may_tell.wait()
-        await self._telling.run()
+        await self._publisher.run()
 
     async def _recover(self, mig: MigManager) -> bool:
         """Once NVML answers; while nothing else of this process has it open. False where it does not answer for long,
@@ -251,7 +251,7 @@ class Agent:
             for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))
         ]
         self._lacking = await self._offering.update(self._known.host, (*self._ill, *self._known.ill, *parts))
-        self._telling.tell()
+        self._publisher.notify()
 
     def _sick(self, ill: tuple[Unhealthy, ...]) -> None:
         self._ill = ill
@@ -260,7 +260,7 @@ class Agent:
 
     def _differed(self, differences: tuple[DeviceDifference, ...]) -> None:
         self._differences = differences
-        self._telling.tell()
+        self._publisher.notify()
 
     def _sysfs(self) -> Sysfs:
         """A new look: what it has read it remembers."""
@@ -292,7 +292,7 @@ class Agent:
             time.monotonic() - self._looks.ended_s,
             self._looks,
             self._known.publishable != "nothing",
-            self._telling.told,
+            self._publisher.published,
             self._seen(),
             claims,
             prepared,

@@ -307,7 +307,7 @@ def test_what_is_not_known_is_left_out() -> None:
     assert told.keys() & {"nics", "clique", "kubelet", "sharing", "mig", "machine", "cudaVersion"} == set()
     assert told["conditions"][0] == {
         "type": "Ready", "status": "False", "reason": "KubeletUnread",
-        "message": "what the kubelet manages is not known",
+        "message": "the state of the kubelet is not known",
     }  # fmt: skip
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent writes into the cluster: GPUNode, labels, NodeResourceTopology."""
+"""The objects that the agent writes to the API server: GPUNode, node labels, NodeResourceTopology."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who writes what of an object, so that two agents never write the same: by metadata.managedFields.
+"""The fields of an object that each field manager owns (metadata.managedFields), so that two never write the same.
 
-Rules: the API server notes every writer under its field manager with the fields that are its own; a field that another
-one has taken over is no longer noted. What a writer noted stays its own after it is gone, until somebody removes it.
+Rules: the API server records for every field manager the fields that it owns; a field that another manager has taken
+over is no longer recorded. A manager owns its fields even after it is gone, until they are removed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class ManagedMetadata(Wire, frozen=True):
 
 
 class FieldsWritten(Wire, frozen=True):
-    """An object as far as it matters who wrote it."""
+    """An object reduced to its managed fields and labels."""
 
     metadata: ManagedMetadata = ManagedMetadata()
 
 
 def writers(obj: FieldsWritten, *path: str) -> dict[str, tuple[str, ...]]:
-    """By manager the fields below a path (`metadata`, `labels`) that are its own, sorted."""
+    """By manager the fields below a path (`metadata`, `labels`) that it owns, sorted."""
     found: dict[str, set[str]] = {}
     for entry in obj.metadata.managed_fields:
         found.setdefault(entry.manager, set()).update(_below(entry.fields_v1, path))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUNode of this node: its status from what was found, and the writing of it.
+"""The GPUNode of this node: how its status is built and written.
 
 Rules
-- A GPU that cannot be read keeps its place, without a uuid and not healthy: indices are what pods were given by.
-- Where nobody can tell the instances of a GPU in MIG mode, `mig` is left out, and the GPU is ill: it is not divided
-  into none.
-- The object belongs to the Node and goes with it. Its status is applied as a whole (server-side apply), by this agent
-  alone; the spec is the scheduler's and stays as it is.
-- Nothing is written that is there already, but `observedTime` every five minutes. A condition keeps the time of its
-  last change as long as its status stays.
-- A steady clock says when it is time to write; the time of day is written as it is, and decides nothing.
+- A GPU that cannot be read keeps its index, without a uuid and not healthy: pods were allocated GPUs by index.
+- If the instances of a GPU in MIG mode cannot be read, `mig` is left out, and the GPU is unhealthy: an empty `mig`
+  would mean no instances.
+- The object is owned by the Node and deleted with it. This agent alone applies the whole status (server-side apply);
+  the spec belongs to the scheduler and is left as it is.
+- An unchanged status is written only every five minutes, for `observedTime`. A condition keeps the time of its last
+  transition while its status stays the same.
+- A monotonic clock decides when to write; the time of day is only written.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def status_of(
     mig: MigState | None = None,
     plugin: Condition | None = None,
 ) -> GPUNodeStatus:
-    """What the GPUNode says, without times. `unread` is what was missed besides what the host says. `ill` has, by the
-    uuid of a GPU or of a MIG instance, what it suffers from. `plugin` is the condition PluginRegistered, None where no
-    device plugin is run."""
+    """The status of the GPUNode, without times. `unread` are fields besides those of the host. `ill` has the reasons by
+    the uuid of an unhealthy GPU or MIG instance. `plugin` is the condition PluginRegistered, None if no device plugin
+    runs."""
     missed = [*host.unread, *unread]
     lost = _lost(missed)
     count = max([gpu.index for gpu in host.gpus] + list(lost), default=-1) + 1
@@ -127,7 +127,7 @@ def _gpu(host: Host, i: int, ill: Mapping[str, str]) -> GpuStatus:
 
 
 def _lost(missed: Iterable[Unread]) -> dict[int, str]:
-    """The GPUs that could not be read at all, by index, with the reason."""
+    """By index the reasons of the GPUs that could not be read at all."""
     why = {one.what: one.why for one in missed}
     return {index: why[what] for index in range(_MOST_GPUS) if (what := f"gpus[{index}]") in why}
 
@@ -141,11 +141,11 @@ def _word(level: int) -> str:
 
 
 def _fields(missed: Sequence[Unread]) -> tuple[UnreadField, ...]:
-    told = [UnreadField(one.what[:128], clipped(one.why, _LONGEST_REASON)) for one in missed]
-    if len(told) > _MOST_UNREAD:
-        more = len(told) - _MOST_UNREAD + 1
-        told[_MOST_UNREAD - 1 :] = [UnreadField("unread", f"{more} more are not listed: run dovetail agent inspect")]
-    return tuple(told)
+    fields = [UnreadField(one.what[:128], clipped(one.why, _LONGEST_REASON)) for one in missed]
+    if len(fields) > _MOST_UNREAD:
+        more = len(fields) - _MOST_UNREAD + 1
+        fields[_MOST_UNREAD - 1 :] = [UnreadField("unread", f"{more} more are not listed: run dovetail agent inspect")]
+    return tuple(fields)
 
 
 def _conditions(
@@ -158,7 +158,7 @@ def _conditions(
     driver = next((one.why for one in missed if one.what == "gpus"), "")
     gone = "; ".join(f"GPU {index}: {why}" for index, why in lost.items())
     ill = "; ".join([*([gone] if gone else []), *(f"{uuid}: {why}" for uuid, why in sick.items())])
-    without = "" if kubelet is not None else "what the kubelet manages is not known"
+    without = "" if kubelet is not None else "the state of the kubelet is not known"
     hindrances = (
         ("DriverNotReady", driver),
         ("PluginNotRegistered", plugin.message if plugin is not None else ""),
@@ -175,19 +175,19 @@ def _conditions(
 
 
 def plugin_condition(reason: str, message: str) -> Condition:
-    """Whether the kubelet has what the device plugin offers; `reason` says why it has not, "" that it has. Unknown
-    where another plugin offers the same."""
-    made = _condition(PLUGIN_REGISTERED, reason or "Registered", message)
-    return msgspec.structs.replace(made, status="Unknown") if reason == "OtherPlugin" else made
+    """The condition PluginRegistered. `reason` is why the kubelet does not have all devices of the plugin, "" if it
+    has. The status is Unknown if another plugin offers the same devices."""
+    condition = _condition(PLUGIN_REGISTERED, reason or "Registered", message)
+    return msgspec.structs.replace(condition, status="Unknown") if reason == "OtherPlugin" else condition
 
 
 def _condition(kind: str, reason: str, message: str) -> Condition:
-    """One that is False has a message."""
+    """A condition that is False if it has a message."""
     return Condition(kind, "False" if message else "True", reason, clipped(message, MESSAGE_BYTES))
 
 
 def carried(now: GPUNodeStatus, before: GPUNodeStatus) -> GPUNodeStatus:
-    """The status of a machine whose GPUs nobody has seen yet: what was told of them before, none of them healthy."""
+    """The status of a machine whose GPUs have not answered yet: the GPUs of the status before, all unhealthy."""
     if not before.gpus:
         return now
     why = next(one.message for one in now.conditions if one.status == "False")
@@ -205,7 +205,7 @@ def carried(now: GPUNodeStatus, before: GPUNodeStatus) -> GPUNodeStatus:
 
 
 class GPUNodeWriter:
-    """Writes the GPUNode `node_name`. `clock_s` is steady, `now` is the time of day."""
+    """Writes the GPUNode `node_name`. `clock_s` is a monotonic clock, `now` the time of day."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class GPUNodeWriter:
         self._name = node_name
         self._clock_s = clock_s
         self._now = now
-        self._there = False
+        self._exists = False
         self._conditions: tuple[Condition, ...] = ()
         self._before = GPUNodeStatus()
         self._sent: GPUNodeStatus | None = None
@@ -227,53 +227,53 @@ class GPUNodeWriter:
         self._written_s = 0.0
 
     async def write(self, status: GPUNodeStatus) -> None:
-        """Make the object tell this. Raises ApiError; then call again: nothing is taken for written."""
-        # A clock that was set back says nothing: then it is due.
+        """Write the status, if it is due. Raises ApiError; then the next call writes it."""
+        # If the clock has gone back, the write is due.
         if status == self._written and 0 <= self._clock_s() - self._written_s < RENEW_S:
             return
-        if not self._there:
-            await self._make()
+        if not self._exists:
+            await self._create()
         try:
-            await self._tell(status)
+            await self._write_status(status)
         except NotFound:
-            # Somebody removed it, or its Node was made anew.
-            self._there = False
-            await self._make()
-            await self._tell(status)
+            # The object was deleted, or its Node was created again.
+            self._exists = False
+            await self._create()
+            await self._write_status(status)
 
     async def before(self) -> GPUNodeStatus:
-        """What the object said when this process came to it. Raises ApiError."""
-        if not self._there:
-            await self._make()
+        """The status that the object had when this process first read it. Raises ApiError."""
+        if not self._exists:
+            await self._create()
         return self._before
 
     async def amend(self, condition: Condition) -> bool:
-        """Make the object tell this condition, and that it is not Ready, beside all that it told before, by an earlier
-        process too. Returns False, and writes nothing, where none has told anything. Raises ApiError."""
-        # Which fence stands is told by itself. What was cut off while it was sent may have arrived.
-        told = self._sent or msgspec.structs.replace(await self.before(), fence="")
-        if told.agent is None:
+        """Set this condition, and Ready to False, and keep the rest of the status, also of an earlier process. Returns
+        False, and writes nothing, if no agent has written a status before. Raises ApiError."""
+        # The fence is written by its own request. A status that was cut off while it was sent may have arrived.
+        before = self._sent or msgspec.structs.replace(await self.before(), fence="")
+        if before.agent is None:
             return False
-        if any(_alike(condition, one) for one in told.conditions):
+        if any(_same(condition, one) for one in before.conditions):
             return True
-        ready = next((one for one in told.conditions if one.type == "Ready" and one.status == "False"), None)
+        ready = next((one for one in before.conditions if one.type == "Ready" and one.status == "False"), None)
         ready = ready or _condition("Ready", "PluginNotRegistered", condition.message)
-        now = {one.type: one for one in (*told.conditions, ready, condition)}
+        now = {one.type: one for one in (*before.conditions, ready, condition)}
         try:
-            await self._tell(msgspec.structs.replace(told, conditions=(*now.values(),)))
+            await self._write_status(msgspec.structs.replace(before, conditions=(*now.values(),)))
         except NotFound:
             return False
         return True
 
-    async def _make(self) -> None:
-        """The object with its owner, whatever was there; and since when its conditions are as they are."""
+    async def _create(self) -> None:
+        """Create the object or set its owner, and read its status."""
         node = await self._client.request("GET", NODES.path(name=self._name), decode=Identified)
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": node.metadata.uid}
-        made = await self._apply({"ownerReferences": [owner]}, {})
-        self._there, self._before = True, made.status
-        self._conditions = self._conditions or made.status.conditions
+        stored = await self._apply({"ownerReferences": [owner]}, {})
+        self._exists, self._before = True, stored.status
+        self._conditions = self._conditions or stored.status.conditions
 
-    async def _tell(self, status: GPUNodeStatus) -> None:
+    async def _write_status(self, status: GPUNodeStatus) -> None:
         now = self._now().replace(microsecond=0)
         before = {one.type: one for one in self._conditions}
         conditions = tuple(
@@ -307,7 +307,8 @@ class GPUNodeWriter:
         )
 
 
-def _alike(one: Condition, other: Condition) -> bool:
+def _same(one: Condition, other: Condition) -> bool:
+    """Whether two conditions are equal but for their times."""
     return msgspec.structs.replace(other, last_transition_time=one.last_transition_time) == one
 
 
@@ -317,9 +318,9 @@ def _since(now: Condition, before: Condition | None, moment: datetime) -> dateti
 
 
 def document(status: GPUNodeStatus) -> dict[str, Any]:
-    """The status as it is written: what is not known is left out."""
-    told: dict[str, Any] = _without_unknown(msgspec.to_builtins(status))
-    return told
+    """The status as JSON; unknown fields are left out."""
+    found: dict[str, Any] = _without_unknown(msgspec.to_builtins(status))
+    return found
 
 
 def _without_unknown(value: Any) -> Any:

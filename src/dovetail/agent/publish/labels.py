@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's labels say of its GPUs, with the names and values of NVIDIA's GPU Feature Discovery (GFD).
+"""The node's feature labels for its GPUs, with the names and values of NVIDIA's GPU Feature Discovery (GFD).
 
 Rules
-- Labels are about whole GPUs (`nvidia.com/gpu.*`); with MIG strategy `single` about the instances under the same names,
-  where every GPU has some and all are of one profile, else they say INVALID; with `mixed` also about the instances of
-  each profile (`nvidia.com/mig-1g.5gb.*`, `.` for the `+` of a profile).
+- Labels describe whole GPUs (`nvidia.com/gpu.*`). With MIG strategy `single` the same names describe the instances if
+  every GPU has some and all have one profile; else the product is INVALID. With `mixed` there are also labels for the
+  instances of each profile (`nvidia.com/mig-1g.5gb.*`, `.` for the `+` of a profile).
 - Of several products the last one counts, GPUs without MIG mode after those with it.
-- A product or machine keeps letters, digits, `-`, `_` and `.`, and has `-` for blanks. What would be no label value
-  even so (63 characters, a letter or digit at both ends) is cut to one; GFD's own would be dropped.
-- A GPU counts for `gpu.clique` where its fabric is ready and names a cluster; those that count must agree.
-- What cannot be read has no label, but for gpu.machine and gpu.mode, which then are `unknown`.
-- The labels are written by server-side apply under a manager of their own, all or none: none while anybody else writes
-  one of them, which managedFields shows exactly (GFD's come from `nfd-master`; a person's from `kubectl-label`).
+- A product or machine keeps letters, digits, `-`, `_` and `.`, and has `-` for blanks. A text that is still not a label
+  value (63 characters, a letter or digit at both ends) is cut to one; GFD would drop its label.
+- A GPU counts for `gpu.clique` if its fabric is ready and names a cluster; the label is written if these GPUs agree.
+- A field that cannot be read has no label, except gpu.machine and gpu.mode, which are `unknown`.
+- The labels are written by server-side apply with a field manager of their own, all or none: none while another manager
+  writes one of them (managedFields; GFD's manager is `nfd-master`, that of kubectl is `kubectl-label`).
 Sources: NVIDIA k8s-device-plugin, internal/lm and internal/vgpu; docs/reference/labels.md has each label.
 """
 
@@ -41,7 +41,7 @@ _OURS = re.compile(
     r"|gpu\.(machine|count|replicas|sharing-strategy|product|memory|family|compute\..*|mode|clique|multiprocessors"
     r"|slices\..*|engines\..*))"
 )
-"""Every label that can be written here."""
+"""Every label that this module can write."""
 _MODES = {0x0300: "graphics", 0x0302: "compute"}
 """By PCI class."""
 _FAMILIES = {
@@ -67,15 +67,15 @@ _VGPU_SIGNATURE, _TEXT_BYTES = b"VF", 10
 
 
 class Vgpu(Struct, frozen=True):
-    """The driver below this virtual machine."""
+    """The vGPU driver of the virtual machine's host."""
 
     version: str
     branch: str
 
 
 class Pci(Struct, frozen=True):
-    """What the PCI devices tell: the class of each GPU by its bus id, and the vGPUs; None: nobody may read these
-    (more than 64 bytes of a device's configuration want CAP_SYS_ADMIN)."""
+    """The PCI class of each GPU by its bus id, and the vGPUs; None if these may not be read (more than 64 bytes of a
+    device's configuration need CAP_SYS_ADMIN)."""
 
     classes: Mapping[str, int]
     vgpus: tuple[Vgpu, ...] | None
@@ -85,7 +85,7 @@ NOTHING = Pci({}, None)
 
 
 def labels_of(host: Host, config: Config, pci: Pci = NOTHING, timestamp_s: int | None = None) -> dict[str, str]:
-    """All labels of a node with these GPUs; none without a GPU. `timestamp_s` None: no label for it."""
+    """All labels of a node with these GPUs; none without a GPU. Without `timestamp_s` there is no timestamp label."""
     if not host.gpus:
         return {}
     found = {
@@ -108,7 +108,7 @@ def labels_of(host: Host, config: Config, pci: Pci = NOTHING, timestamp_s: int |
 
 
 def pci_of(sysfs: Sysfs) -> Pci:
-    """Raises SysfsError where the PCI bus cannot be read."""
+    """The PCI classes and vGPUs. Raises SysfsError if the PCI bus cannot be read."""
     own = [device for device in sysfs.pci.values() if device.vendor == NVIDIA]
     classes = {device.bus_id: device.kind for device in own if device.is_gpu}
     found = []
@@ -124,10 +124,10 @@ def pci_of(sysfs: Sysfs) -> Pci:
 
 
 def vgpu_of(config: bytes) -> Vgpu | None:
-    """The vGPU that a device is by its PCI configuration (256 bytes or more); None where it is none.
+    """The vGPU of a PCI configuration (256 bytes or more); None if the device is not a vGPU.
 
-    Source: k8s-device-plugin internal/vgpu: a vendor specific capability that says VF, with records (type, length,
-    data), of which that of type 0 has two texts of ten bytes."""
+    Source: k8s-device-plugin internal/vgpu: a vendor specific capability with the signature VF has records (type,
+    length, data); the record of type 0 has two texts of ten bytes."""
     capability = _capability(config)
     if capability[3:5] != _VGPU_SIGNATURE:
         return None
@@ -142,7 +142,7 @@ def vgpu_of(config: bytes) -> Vgpu | None:
 
 
 def _capability(config: bytes) -> bytes:
-    """The vendor specific capability; empty where there is none."""
+    """The vendor specific capability; empty without one."""
     byte, bit = _HAS_CAPABILITIES
     at, seen = config[_FIRST_CAPABILITY] if config[byte] & bit else 0, set[int]()
     while at and at not in seen and at + 2 < len(config) and config[at] != 0xFF:
@@ -191,7 +191,7 @@ def _vgpu(pci: Pci) -> dict[str, str]:
 
 
 def _whole(gpu: Gpu, host: Host, config: Config) -> dict[str, str]:
-    # GPUs in MIG mode are not shared as a whole: their labels say nothing of it.
+    # GPUs in MIG mode are not shared as a whole.
     shared = config.sharing.get(GPU) if gpu.mig is None else None
     count = sum(other.product == gpu.product for other in host.gpus)
     replicas = _replicas(shared) if gpu.mig is None else 0
@@ -245,7 +245,7 @@ def _instances(gpus: Iterable[Gpu]) -> list[tuple[Gpu, GpuInstance]]:
 
 
 def _part(resource: str, parts: Sequence[tuple[Gpu, GpuInstance]], config: Config) -> dict[str, str]:
-    """What there is of one profile; the first one counts for all."""
+    """The labels of the instances of one profile; the attributes are those of the first."""
     gpu, instance = parts[0]
     shared = config.sharing.get(resource)
     profile = instance.profile.replace("+", ".")
@@ -270,7 +270,7 @@ def _engines(engines: GpuEngines) -> dict[str, int]:
 
 def _base(resource: str, parts: tuple[str, ...], count: int, replicas: int, shared: Shared | None) -> dict[str, str]:
     sharing = shared.strategy if shared is not None and replicas > 1 else "none"
-    # The suffix tells replicas from whole devices, where their name does not.
+    # The suffix marks replicas whose resource has the name of whole devices.
     suffix = shared if replicas > 1 and shared is not None and shared.renamed == resource else None
     return {
         f"{resource}.product": _product(parts, suffix),
@@ -307,13 +307,13 @@ def _value(text: str) -> str:
 
 
 def labels_body(node: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """What to apply so that these labels are all that a manager has of a node."""
+    """The body to apply so that these are all labels of a node that a manager owns."""
     metadata = {"name": node, "labels": labels} if labels else {"name": node}
     return {"apiVersion": NODES.api_version, "kind": NODES.kind, "metadata": metadata}
 
 
 class NodeLabels:
-    """The labels on this node's Node object. `clock` gives seconds since 1970."""
+    """The labels on this node's Node object. `clock` returns Unix time in seconds."""
 
     def __init__(self, client: Client, node: str, clock: Callable[[], float] = time.time) -> None:
         self._client = client
@@ -322,8 +322,8 @@ class NodeLabels:
         self._clock = clock
 
     async def write(self, labels: Mapping[str, str], timestamp: bool = True) -> str:
-        """Makes the labels that are ours these, or, while somebody else writes such labels, none; why so, or "". No
-        labels at all takes ours away. `timestamp` adds that of this change. Raises ApiError."""
+        """Set our labels to these, or remove them while another manager writes such labels; returns that reason, or "".
+        Without labels ours are removed. `timestamp` adds the time of the change. Raises ApiError."""
         node = await self._client.request("GET", self._path, decode=FieldsWritten)
         own = writers(node, "metadata", "labels")
         others = {
@@ -342,7 +342,7 @@ class NodeLabels:
         try:
             await self._client.apply(self._path, body, field_manager=MANAGER)
         except Conflict as error:
-            return f"somebody else has begun to write them: {error.message}"
+            return f"another manager has begun to write them: {error.message}"
         return why
 
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cluster is told of this node: its GPUNode, and where wished for, feature labels and a NodeResourceTopology.
+"""Publishes this node: its GPUNode and, if enabled, feature labels and a NodeResourceTopology.
 
-Rules: it is told when something has changed, and at the latest every five minutes, when the kubelet is asked anew what
-it manages. Who else writes the same labels or the same object is said, and then left alone. Where the API server does
-not answer it is tried again, ever later. While the device plugin is being registered it is waited for, ten seconds at
-most, since a scheduler would believe what is still missing; but that the kubelet does not have the plugin is told at
-once, beside what was told before: pods that are bound meanwhile would be rejected. So it is when this process begins
-and before it ends, and until a kubelet that has begun anew has settled, ten seconds at most (see `settling`). Of a
-machine whose GPUs nobody has seen yet the GPUNode alone tells, and only that they do not answer: what was told of them
-before stays.
+Rules
+- The objects are written when something has changed, and at least every five minutes, with the kubelet's configuration
+  read again. If the API server does not answer, the write is repeated with growing pauses.
+- If another manager writes the same labels or the same object, the agent reports that and does not write them.
+- While the device plugin is being registered nothing is written for ten seconds at most: a scheduler would take the
+  missing devices for gone.
+- Only the condition that the kubelet does not have the plugin is written at once, and all else stays: pods that are
+  bound meanwhile would be rejected. That is so at the start of this process, before its end, and after a restart of the
+  kubelet until it has settled, ten seconds at most (see `settling`).
+- If no GPU of the machine has answered yet, only the GPUNode is written: that the GPUs do not answer, with their last
+  published description.
 """
 
 from __future__ import annotations
@@ -56,9 +59,13 @@ _AT_ONCE_S = 2.0
 
 
 class NodeFacts(Struct, frozen=True):
-    """All that there is to tell. `offered` are the resources of the device plugin, `registered` those of them that the
-    kubelet has, `unregistered` is why it does not have all (see `DevicePlugins`), None where no device plugin is run;
-    `faults` are what an operator should know."""
+    """All that is published.
+
+    offered, registered: the resources of the device plugin, and those of them that the kubelet has.
+    unregistered: why the kubelet does not have all of them (see `DevicePlugins`), None if no device plugin runs.
+    faults: messages for the operator.
+    ill: the unhealthy GPUs and MIG instances.
+    fences: whether the NUMA guard puts up fences now."""
 
     host: Host
     ill: tuple[Unhealthy, ...] = ()
@@ -72,8 +79,8 @@ class NodeFacts(Struct, frozen=True):
 
 
 class Publisher:
-    """`seen` gives what is to be told, `restored` corrects what the kubelet tells (`DevicePlugins.restored`); `tell`
-    says that something has changed."""
+    """`facts` returns what is to be published, `restored` corrects an answer of the kubelet (`DevicePlugins.restored`).
+    `notify` is called when something has changed."""
 
     def __init__(
         self,
@@ -82,7 +89,7 @@ class Publisher:
         options: AgentOptions,
         config: Config,
         sysfs: Callable[[], Sysfs],
-        seen: Callable[[], NodeFacts],
+        facts: Callable[[], NodeFacts],
         restored: Callable[[wire.AllocatableResourcesResponse], wire.AllocatableResourcesResponse],
     ) -> None:
         self._cluster = cluster
@@ -90,35 +97,36 @@ class Publisher:
         self._options = options
         self._config = config
         self._sysfs = sysfs
-        self._seen = seen
+        self._facts = facts
         self._restored = restored
         self._due = asyncio.Event()
         self._writer = GPUNodeWriter(client, options.node_name)
         self._labels = NodeLabels(client, options.node_name)
         self._pod_resources = PodResources(options.pod_resources)
         self._zones = NodeZones(client, options.node_name)
-        self._asked_s = float("-inf")
+        self._kubelet_read_s = float("-inf")
         self._version = ""
         self._kubelet: KubeletConfig | None = None
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._incomplete_since_s: float | None = None
-        self.told = False
+        self.published = False
         """Whether the GPUNode has been written."""
 
     def configure(self, config: Config) -> None:
-        """What is told from now on is by this."""
+        """Use this configuration from the next write on."""
         self._config = config
 
-    def tell(self) -> None:
+    def notify(self) -> None:
+        """Publish soon: something has changed."""
         self._due.set()
 
     async def begin(self) -> None:
-        """Tell that the kubelet has no device plugin yet, if anybody has told otherwise."""
-        await self._without_plugin("AgentBegins", "the agent begins, and has offered nothing yet")
+        """Write that the kubelet does not have the device plugin yet."""
+        await self._without_plugin("AgentBegins", "the agent starts, and has not registered its devices yet")
 
     async def end(self) -> None:
-        """Tell that the device plugin is about to go."""
-        await self._without_plugin("AgentEnds", "the agent ends; where it was removed for good, delete this object")
+        """Write that the device plugin is about to end."""
+        await self._without_plugin("AgentEnds", "the agent has stopped; if it was removed for good, delete this object")
 
     async def _without_plugin(self, reason: str, message: str) -> None:
         if self._options.device_plugin:
@@ -130,14 +138,14 @@ class Publisher:
         """Until cancelled."""
         again_s = _AGAIN_S
         while True:
-            # What changes together is told together.
+            # Changes that come together are written together.
             await asyncio.sleep(_SETTLE_S)
             self._due.clear()
             try:
-                wait_s = await self._tell()
+                wait_s = await self._publish()
                 again_s = _AGAIN_S
             except KubeError as error:
-                log.warning("the cluster cannot be told of this node: %s; again in %g s", error, again_s)
+                log.warning("this node cannot be published: %s; next attempt in %g s", error, again_s)
                 await asyncio.sleep(again_s)
                 again_s = min(2 * again_s, _AGAIN_MAX_S)
                 continue
@@ -145,87 +153,88 @@ class Publisher:
                 async with asyncio.timeout(wait_s):
                     await self._due.wait()
 
-    async def _tell(self) -> float:
-        """In how many seconds to look again, if nothing happens before. Nothing is told for a while where the kubelet
-        does not show yet what the device plugin offers."""
-        seen, sysfs = self._seen(), self._sysfs()
-        plugin = plugin_condition(*seen.unregistered) if seen.unregistered is not None else None
+    async def _publish(self) -> float:
+        """Write the objects, and return after how many seconds to do so again. Nothing is written for a while if the
+        kubelet does not show the devices of the device plugin yet."""
+        facts, sysfs = self._facts(), self._sysfs()
+        plugin = plugin_condition(*facts.unregistered) if facts.unregistered is not None else None
         if plugin is not None and plugin.status == "False":
             amended = await self._writer.amend(plugin)
-            if amended and seen.unregistered == BEGINS:
+            if amended and facts.unregistered == BEGINS:
                 return RENEW_S
-        allocatable, pods = await self._kubelet_tells()
-        complete = self._is_complete(seen, allocatable)
+        allocatable, pods = await self._pod_resources_answers()
+        complete = self._is_complete(facts, allocatable)
         if not complete and time.monotonic() - (self._incomplete_since_s or 0) < _REGISTRATION_MAX_S:
             return _REGISTRATION_S
-        kubelet, unread = await self._managed(seen, sysfs, allocatable)
+        kubelet, unread = await self._kubelet_state(facts, sysfs, allocatable)
         shared = self._config.sharing.get(GPU)
         ill: dict[str, str] = {}
-        for one in seen.ill:
+        for one in facts.ill:
             ill[one.uuid] = "; ".join(filter(None, (ill.get(one.uuid), f"{one.code}: {one.message}")))
         status = status_of(
-            seen.host,
+            facts.host,
             kubelet=kubelet,
-            unread=(*unread, *(Unread("agent", fault) for fault in seen.faults)),
+            unread=(*unread, *(Unread("agent", fault) for fault in facts.faults)),
             ill=ill,
-            honours_choice=bool(seen.registered),
-            fences=seen.fences,
+            honours_choice=bool(facts.registered),
+            fences=facts.fences,
             sharing=None if shared is None else GpuSharing(
                 shared.strategy, shared.replicas, shared.fail_requests_greater_than_one, shared.renamed
             ),
-            differences=seen.differences,
-            mig=seen.mig,
+            differences=facts.differences,
+            mig=facts.mig,
             plugin=plugin,
         )  # fmt: skip
-        if not seen.host.known:
+        if not facts.host.known:
             await self._writer.write(carried(status, await self._writer.before()))
-            self.told = True
+            self.published = True
             return RENEW_S
         await self._writer.write(status)
-        self.told = True
+        self.published = True
         if self._options.labels:
-            why = await self._labels.write(labels_of(seen.host, self._config, pci_of(sysfs)))
-            self._say("feature labels are not written", why)
+            why = await self._labels.write(labels_of(facts.host, self._config, pci_of(sysfs)))
+            self._report("feature labels are not written", why)
         if self._options.topology_objects:
-            await self._tell_zones(sysfs, allocatable, pods)
+            await self._publish_zones(sysfs, allocatable, pods)
         return RENEW_S if complete else _REGISTRATION_MAX_S
 
-    def _is_complete(self, seen: NodeFacts, allocatable: wire.AllocatableResourcesResponse | None) -> bool:
+    def _is_complete(self, facts: NodeFacts, allocatable: wire.AllocatableResourcesResponse | None) -> bool:
+        """Whether the kubelet has registered and lists all resources of the device plugin."""
         listed = {device.resource_name for device in allocatable.devices} if allocatable is not None else frozenset()
-        if seen.offered <= listed and seen.offered <= seen.registered:
+        if facts.offered <= listed and facts.offered <= facts.registered:
             self._incomplete_since_s = None
             return True
         self._incomplete_since_s = self._incomplete_since_s or time.monotonic()
         return False
 
-    async def _kubelet_tells(
+    async def _pod_resources_answers(
         self,
     ) -> tuple[wire.AllocatableResourcesResponse | None, wire.ListPodResourcesResponse | None]:
         try:
-            told = await self._pod_resources.allocatable_response()
-            answer = self._restored(told), await self._pod_resources.list_response()
+            allocatable = await self._pod_resources.allocatable_response()
+            answers = self._restored(allocatable), await self._pod_resources.list_response()
         except SocketError as error:
-            self._say("the kubelet does not tell what it has given away", str(error))
+            self._report("the kubelet's allocations cannot be read", str(error))
             return None, None
-        self._say("the kubelet does not tell what it has given away", "")
-        return answer
+        self._report("the kubelet's allocations cannot be read", "")
+        return answers
 
-    async def _managed(
-        self, seen: NodeFacts, sysfs: Sysfs, allocatable: wire.AllocatableResourcesResponse | None
+    async def _kubelet_state(
+        self, facts: NodeFacts, sysfs: Sysfs, allocatable: wire.AllocatableResourcesResponse | None
     ) -> tuple[KubeletState | None, tuple[Unread, ...]]:
-        """What the kubelet manages; it is asked for its configuration now and then."""
-        if time.monotonic() - self._asked_s >= RENEW_S:
+        """The state of the kubelet. Its configuration is read every RENEW_S."""
+        if time.monotonic() - self._kubelet_read_s >= RENEW_S:
             try:
-                await self._ask()
-                self._asked_s = time.monotonic()
-                self._say("the kubelet's configuration is not known", "")
+                await self._read_kubelet()
+                self._kubelet_read_s = time.monotonic()
+                self._report("the kubelet's configuration cannot be read", "")
             except (KubeError, KubeletConfigError) as error:
-                self._say("the kubelet's configuration is not known", str(error))
+                self._report("the kubelet's configuration cannot be read", str(error))
                 return None, (Unread("kubelet", str(error)),)
         assert self._kubelet is not None
-        return state_of(self._version, self._kubelet, sysfs, allocatable, seen.registered)
+        return state_of(self._version, self._kubelet, sysfs, allocatable, facts.registered)
 
-    async def _ask(self) -> None:
+    async def _read_kubelet(self) -> None:
         node = await read_node(self._client, self._options.node_name)
         self._version = node.version
         if self._options.kubelet_config is not None:
@@ -234,7 +243,7 @@ class Publisher:
             folder = self._options.kubelet_folder
             self._kubelet = await read_kubelet_config(self._cluster, node.url, self._options.node_name, folder)
 
-    async def _tell_zones(
+    async def _publish_zones(
         self,
         sysfs: Sysfs,
         allocatable: wire.AllocatableResourcesResponse | None,
@@ -245,15 +254,15 @@ class Publisher:
         config = self._kubelet or KubeletConfig(topology_manager_policy="", topology_manager_scope="")
         policy, scope = config.topology_manager_policy, config.topology_manager_scope
         try:
-            told = zones_of_node(self._options.node_name, sysfs.numa_nodes, policy, scope, allocatable, pods)
-            self._say("no NodeResourceTopology is written", await self._zones.write(told))
+            zones = zones_of_node(self._options.node_name, sysfs.numa_nodes, policy, scope, allocatable, pods)
+            self._report("no NodeResourceTopology is written", await self._zones.write(zones))
         except SysfsError as error:
-            self._say("no NodeResourceTopology is written", str(error))
+            self._report("no NodeResourceTopology is written", str(error))
         except NotFound:
-            self._say("no NodeResourceTopology is written", "the cluster does not have this kind of object")
+            self._report("no NodeResourceTopology is written", "the cluster does not have this kind of object")
 
-    def _say(self, what: str, why: str) -> None:
-        """Once for each change."""
-        if why and self._said.get(what) != why:
+    def _report(self, what: str, why: str) -> None:
+        """Log a failure once for each reason; "" if it is over."""
+        if why and self._reported.get(what) != why:
             log.warning("%s: %s", what, why)
-        self._said[what] = why
+        self._reported[what] = why

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each NUMA node has and has left, as a NodeResourceTopology: for schedulers that read these.
+"""The NodeResourceTopology of this node: capacity, allocatable and available resources of each NUMA node.
 
 Rules
-- A zone per NUMA node, named node-N, with its distances as costs. Resources are those that the kubelet's PodResources
-  service tells a NUMA node of: CPUs, memory and huge pages where their managers are static, and devices.
-- Allocatable is what the kubelet may give away; capacity of CPUs and memory is what the node has (of memory with huge
-  pages, which count on their own as well), of devices what is allocatable; available is allocatable without what
-  containers have for themselves: exclusive CPUs, pinned memory, devices. A device that is on several NUMA nodes counts
-  on each of them.
+- Each NUMA node is a zone, named node-N, with its distances as costs. Resources are those for which the kubelet's
+  PodResources service has a NUMA node: CPUs, memory and huge pages if their managers are static, and devices.
+- Allocatable is what the kubelet can allocate. Capacity of CPUs and memory is that of the NUMA node (memory includes
+  huge pages, which are also listed themselves); capacity of devices is the allocatable number. Available is allocatable
+  without the exclusive CPUs, pinned memory and devices of containers. A device on several NUMA nodes counts on each.
 - Memory that is pinned to several NUMA nodes is taken from them in ascending order.
-- Attributes are the policy and the scope of the kubelet's topology manager; the older field says the same in one word.
-- Written by server-side apply under a manager of its own, and not where anybody else writes the object (managedFields).
+- Attributes are the policy and the scope of the kubelet's topology manager; the older field has both in one word.
+- The object is written by server-side apply with a field manager of its own, and not if another manager writes it
+  (managedFields).
 Source: nfd-topology-updater and its resource monitor, which write the same; noderesourcetopology-api v1alpha2.
 """
 
@@ -30,11 +30,11 @@ from dovetail.kube.api.resources import NODE_TOPOLOGIES, NODES
 MANAGER = "dovetail-agent-zones"
 _POLICIES = {"single-numa-node": "SingleNUMANode", "restricted": "Restricted", "best-effort": "BestEffort"}
 _SCOPES = {"pod": "PodLevel", "container": "ContainerLevel"}
-_TOLD = frozenset({"topologyPolicies", "attributes", "zones"})
+_FIELDS = frozenset({"topologyPolicies", "attributes", "zones"})
 _MEMORY, _HUGE_PAGES = "memory", "hugepages-"
 
 Amounts = dict[int, Counter[str]]
-"""By NUMA node, how much of each resource."""
+"""By NUMA node the amount of each resource."""
 
 
 def zones_of_node(
@@ -46,7 +46,7 @@ def zones_of_node(
     pods: wire.ListPodResourcesResponse,
 ) -> dict[str, Any]:
     """The object without its owner. `policy` and `scope` are the kubelet's topologyManagerPolicy and
-    topologyManagerScope, "" where they are not known."""
+    topologyManagerScope, "" if they are unknown."""
     numa_of_cpu = {cpu: node.id for node in nodes for cpu in node.cpus}
     most = _allocatable(nodes, numa_of_cpu, allocatable)
     left = _available(most, numa_of_cpu, _places(allocatable.devices), pods)
@@ -86,17 +86,17 @@ def _zone(number: int) -> str:
 
 
 def _allocatable(
-    nodes: Iterable[SysfsNumaNode], numa_of_cpu: dict[int, int], told: wire.AllocatableResourcesResponse
+    nodes: Iterable[SysfsNumaNode], numa_of_cpu: dict[int, int], response: wire.AllocatableResourcesResponse
 ) -> Amounts:
-    # A node that has nothing to give away has 0 CPUs to give away.
+    # A node without allocatable CPUs has an entry of 0 CPUs.
     found: Amounts = {node.id: Counter(cpu=0) for node in nodes}
-    for cpu in told.cpu_ids:
+    for cpu in response.cpu_ids:
         if cpu in numa_of_cpu:
             found[numa_of_cpu[cpu]]["cpu"] += 1
-    for entry in told.devices:
+    for entry in response.devices:
         for place in _known(entry.topology, found):
             found[place][entry.resource_name] += len(entry.device_ids)
-    for block in told.memory:
+    for block in response.memory:
         for place in _known(block.topology, found):
             found[place][block.memory_type] += block.size
     return found
@@ -110,7 +110,7 @@ def _available(
 ) -> Amounts:
     left = {number: Counter(amounts) for number, amounts in most.items()}
     for pod in pods.pod_resources:
-        # What a pod has as a whole, its containers have from it.
+        # The containers' CPUs are part of those of the pod.
         cpus = {*pod.cpu_ids, *(cpu for container in pod.containers for cpu in container.cpu_ids)}
         for cpu in cpus & numa_of_cpu.keys():
             left[numa_of_cpu[cpu]]["cpu"] -= 1
@@ -131,7 +131,7 @@ def _take(left: Amounts, kind: str, size: int, places: Iterable[int]) -> None:
 
 
 def _places(devices: Iterable[wire.ContainerDevices]) -> dict[tuple[str, str], tuple[int, ...]]:
-    """The NUMA nodes of each device, by resource and id. The kubelet may tell a device in several entries."""
+    """The NUMA nodes of each device, by resource and id. The kubelet may list a device in several entries."""
     found: dict[tuple[str, str], tuple[int, ...]] = {}
     for entry in devices:
         for one in entry.device_ids:
@@ -155,7 +155,7 @@ def _capacity(node: SysfsNumaNode, resource: str, allocatable: int) -> int:
 
 
 def _size(kib: int) -> str:
-    """As Kubernetes names huge pages: 2Mi, 1Gi."""
+    """The size of a huge page as Kubernetes writes it: 2Mi, 1Gi."""
     for unit, name in ((1 << 20, "Gi"), (1 << 10, "Mi")):
         if kib % unit == 0:
             return f"{kib // unit}{name}"
@@ -173,8 +173,8 @@ class NodeZones:
         self._written: dict[str, Any] | None = None
 
     async def write(self, document: dict[str, Any]) -> str:
-        """Makes the object this one; "" or, where somebody else writes it, who, and then nothing is written. What has
-        not changed is not written again. Raises ApiError: NotFound where the cluster has no such objects."""
+        """Write the object if it has changed. Returns "", or the other manager that writes the object; then nothing is
+        written. Raises ApiError: NotFound if the cluster does not have this kind."""
         if document == self._written:
             return ""
         if why := await self._others():
@@ -188,7 +188,7 @@ class NodeZones:
         try:
             await self._client.apply(self._path, body, field_manager=MANAGER)
         except Conflict as error:
-            return f"somebody else has begun to write it: {error.message}"
+            return f"another manager has begun to write it: {error.message}"
         self._written = document
         return ""
 
@@ -197,5 +197,5 @@ class NodeZones:
             found = await self._client.request("GET", self._path, decode=FieldsWritten)
         except NotFound:
             return ""
-        others = sorted(manager for manager, own in writers(found).items() if manager != MANAGER and _TOLD & {*own})
+        others = sorted(manager for manager, own in writers(found).items() if manager != MANAGER and _FIELDS & {*own})
         return f"{', '.join(others)} writes it" if others else ""
