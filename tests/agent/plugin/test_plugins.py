@@ -363,7 +363,7 @@ async def test_a_refusal_reaches_the_kubelet_with_its_reason(place: Path) -> Non
     one_only = Config(sharing={GPU: Shared("time-slicing", 2, True, SHARED)})
     async with running(place, one_only) as node:
         await node.run(pod("a", {SHARED: 1}, devices="3"))
-        with pytest.raises(Rejected, match=r"2 replicas of nvidia\.com/gpu\.shared were asked for"):
+        with pytest.raises(Rejected, match=r"2 replicas of nvidia\.com/gpu\.shared were requested"):
             await node.run(pod("b", {SHARED: 2}, devices="1,2"))
 
 

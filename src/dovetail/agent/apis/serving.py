@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serving and calling the kubelet's interfaces on unix sockets.
+"""Servers and clients of gRPC interfaces on unix sockets.
 
-Rules: a socket that is left over from an earlier process is removed before it is served; a path that is too long for a
-unix socket is refused by name. Which methods a service has, and of which messages, is data.
+Rules: a socket of an earlier process is removed before its path is served. A path that is too long for a unix socket is
+an error that names it. The methods of a service and their messages are data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _serialized = methodcaller("SerializeToString")
 
 
 class SocketError(Exception):
-    """A socket cannot be served or reached; the text says which and why."""
+    """A socket cannot be served or reached; the message names the socket and the reason."""
 
 
 def service(
@@ -34,7 +34,7 @@ def service(
     unary: Mapping[str, tuple[type[Message], Unary]],
     streams: Mapping[str, tuple[type[Message], Stream]] | None = None,
 ) -> grpc.GenericRpcHandler:
-    """The service `name` (with its package): each method with the message that it takes and what answers it."""
+    """The service `name` (with its package). By method the type of the request and the function that answers it."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         method: grpc.unary_unary_rpc_method_handler(
             answer, request_deserializer=takes.FromString, response_serializer=_serialized
@@ -69,14 +69,14 @@ def _clear(path: Path) -> None:
 
 
 def answers(path: Path) -> bool:
-    """Whether a process listens there. A socket file outlives its process."""
+    """Whether a process listens on this socket. A socket file outlives its process."""
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
         probe.settimeout(1)
         return probe.connect_ex(str(path)) == 0
 
 
 async def call(path: Path, method: str, request: Message, reply: type[Reply], *, timeout_s: float = 10.0) -> Reply:
-    """What the method (`/package.Service/Method`) served at `path` answers. Raises SocketError."""
+    """Call the method (`/package.Service/Method`) at `path` and return its answer. Raises SocketError."""
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         ask = channel.unary_unary(method, request_serializer=_serialized, response_deserializer=reply.FromString)
         try:

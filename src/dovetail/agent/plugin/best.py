@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best GPUs for a pod for which nobody chose, worked out by a process of its own.
+"""The best GPUs for a pod without chosen devices, computed in a separate process.
 
-Numpy and the tables of all sets would stay in the agent's memory for good, on every node, and are needed only where
-other schedulers place pods. An answer takes a third of a second the first time, and is remembered.
+Numpy and the tables of all sets would stay in the agent's memory on every node, and are needed only for pods of other
+schedulers. The first answer takes a third of a second; answers are cached.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class NoAnswer(Exception):
-    """The process failed; the text says how."""
+    """The process failed; the message has the reason."""
 
 
 @lru_cache(maxsize=512)
 def best(layout: Layout, free: int, having: int, size: int) -> int:
-    """Of the sets of `size` of the GPUs `free` and `having`, as bits, with all of these: the one with the best links
-    (`core.devices.bandwidth`), of equals the one that leaves most to others, then the one with the lowest numbers.
-    Raises NoAnswer."""
+    """The best set of `size` GPUs, as bits: all of `having`, and the others of `free`. Best are the best links
+    (`core.devices.bandwidth`), then the most that is left for others, then the lowest numbers. Raises NoAnswer."""
     question = msgspec.json.encode(_Question(layout, free, having, size))
     try:
         done = subprocess.run(
@@ -47,7 +46,7 @@ def best(layout: Layout, free: int, having: int, size: int) -> int:
 
 
 def answer(question: bytes) -> int:
-    """What the process answers."""
+    """The answer of the process."""
     from dovetail.core.devices.bandwidth import sets_of
 
     asked = msgspec.json.decode(question, type=_Question)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder, watched: who waits is woken when something in it comes or goes. At rest this costs nothing.
+"""Watches a folder by inotify: a wait ends when an entry is created, removed or renamed.
 
-Rules: the kernel tells (inotify). Of a folder that is not there its nearest parent is watched, until it is. Where the
-kernel refuses to watch, waits end after `BLIND_S`, so that whoever waits looks for himself. What has changed is not
-told: look.
+Rules: while the folder does not exist, its nearest existing parent is watched. If the kernel refuses the watch, waits
+end after `BLIND_S`. A wait does not return what has changed: the caller reads the folder.
 Source: inotify(7).
 """
 
@@ -22,7 +21,7 @@ _MASK = _CREATE | _DELETE | _MOVED_FROM | _MOVED_TO | _DELETE_SELF | _MOVE_SELF 
 
 
 class PluginFolder:
-    """The folder `path`, watched from `open` to `close`. `fault` says why the kernel does not watch, else "". `turn`
+    """The folder `path`, watched from `open` to `close`. `fault` is why the kernel does not watch it, else "". `turn`
     grows with every change."""
 
     def __init__(self, path: Path) -> None:
@@ -67,22 +66,22 @@ class PluginFolder:
         self.wake()
 
     def wake(self) -> None:
-        """Have everybody look who waits."""
+        """End all waits."""
         self.turn += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     def _aim(self) -> None:
-        """Watch the folder, or its nearest parent that is there."""
+        """Watch the folder, or its nearest existing parent."""
         for _ in range(8):
-            # A folder can come or go while its parent is being watched: then look again.
+            # A folder can come or go while the watch is set: then repeat.
             nearest = _nearest(self.path)
             watch = self._libc.inotify_add_watch(self._file, os.fsencode(nearest), _MASK)
             if watch < 0:
                 self.fault = f"inotify_add_watch {nearest}: {os.strerror(ctypes.get_errno())}"
                 continue
             if watch != self._watch and self._watch >= 0:
-                # Fails where the kernel has dropped it together with the folder.
+                # Fails if the kernel has removed the watch together with the folder.
                 self._libc.inotify_rm_watch(self._file, self._watch)
             self._watch, self._watched, self.fault = watch, nearest, ""
             if _nearest(self.path) == nearest:

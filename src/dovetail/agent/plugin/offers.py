@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host offers to the kubelet: which devices under which resource, and what is wrong with the rest.
+"""The resources and devices that a host offers to the kubelet, and its problems.
 
 Rules
 - With MIG strategy `none` every GPU is a device of nvidia.com/gpu. With `mixed` a GPU in MIG mode offers its instances,
-  each profile a resource of its own, and the others themselves. With `single` all GPUs must be in MIG mode with
-  instances of one profile, which then are nvidia.com/gpu; or none of them may be. Else nothing is offered.
-- A device that is shared is offered as replicas `<id>::<n>`, n from 0.
-- A device is sick where an illness names it, or the GPU that it is on.
-- A GPU that has gone stays on the list, sick, as long as the agent runs: pods may hold it. An instance that is gone
-  from a GPU that is there was taken away, and is not offered any more.
-Source of names and ids: NVIDIA k8s-device-plugin, internal/rm.
+  with one resource for each profile; other GPUs are offered whole. With `single` all GPUs must be in MIG mode with
+  instances of one profile, which are offered as nvidia.com/gpu, or no GPU may be in MIG mode. Else nothing is offered.
+- A shared device is offered as replicas `<id>::<n>`, n from 0.
+- A device is unhealthy if it or its GPU is.
+- A GPU that has gone stays in the list, unhealthy, as long as the agent runs: pods may hold it. An instance that has
+  gone from a present GPU was destroyed, and is no longer offered. Source of names and ids: NVIDIA k8s-device-plugin,
+  internal/rm.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LONGEST_RESOURCE = 63
 
 
 class AdvertisedDevice(Struct, frozen=True):
-    """`id` is what the kubelet knows, `uuid` that of the GPU or MIG instance, `gpu` that of the GPU. `card` is NVML's
-    index of the GPU, `index` the name by index (`1`, or `1:0` for the first instance of GPU 1). `part` is the device as
-    the annotation dovetail.dev/devices names it; "" where the GPU has gone."""
+    """`id` is the device id for the kubelet, `uuid` that of the GPU or MIG instance, `gpu` that of the GPU. `card` is
+    NVML's index of the GPU, `index` the name by index (`1`, or `1:0` for the first instance of GPU 1). `part` is the
+    device's name in the annotation dovetail.dev/devices; "" if the GPU has gone."""
 
     id: str
     uuid: str
@@ -57,7 +57,7 @@ class ResourceOffer(Struct, frozen=True):
         return device.part or None if device is not None else None
 
     def own(self, parts: Iterable[str]) -> tuple[str, ...]:
-        """Of what was chosen for a pod, that which is of this resource."""
+        """The parts that are of this resource."""
         return tuple(part for part in parts if _profile_of(part) == self.profile)
 
 
@@ -68,7 +68,8 @@ def _profile_of(part: str) -> str:
 def offers(
     host: Host, config: Config, sick: Collection[str], before: Mapping[str, ResourceOffer]
 ) -> tuple[dict[str, ResourceOffer], tuple[str, ...]]:
-    """What is offered, by resource, and the problems. `sick` are uuids, `before` is what was offered until now."""
+    """The offers by resource, and the problems. `sick` are the uuids of unhealthy devices, `before` the offers until
+    now."""
     problems: list[str] = []
     found: dict[str, ResourceOffer] = {}
     for plain, profile, devices in _unshared(host, config, sick, problems):
@@ -97,13 +98,11 @@ def offers(
 def _unshared(
     host: Host, config: Config, sick: Collection[str], problems: list[str]
 ) -> Iterator[tuple[str, str, list[AdvertisedDevice]]]:
-    """Resources as they are before they are shared: name, MIG profile, devices."""
+    """The resources without replicas: name, MIG profile, devices."""
     divided = [gpu for gpu in host.gpus if gpu.mig is not None]
     if config.mig_strategy == "none":
         for gpu in divided:
-            problems.append(
-                f"GPU {gpu.index} is in MIG mode, which flags.migStrategy none does not know: offered whole"
-            )
+            problems.append(f"GPU {gpu.index} is in MIG mode, which flags.migStrategy none ignores: offered whole")
         divided = []
     invalid = _not_single(host, divided) if config.mig_strategy == "single" else ""
     if invalid:
@@ -126,7 +125,7 @@ def _unshared(
 
 
 def _not_single(host: Host, divided: list[Gpu]) -> str:
-    """Why the instances cannot stand for GPUs; "" where they can, or where there are none."""
+    """Why the instances cannot be offered as GPUs; "" if they can, or if no GPU is in MIG mode."""
     if not divided:
         return ""
     whole = [str(gpu.index) for gpu in host.gpus if gpu.mig is None]
@@ -151,5 +150,5 @@ def _replicas(device: AdvertisedDevice, shared: Shared | None) -> list[Advertise
 
 
 def unreplicated(id: str) -> str:
-    """The id of the device that a replica is of."""
+    """The id of a replica's device."""
     return id.partition(_REPLICA)[0]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All device plugins of a node: what is offered, who is asked which devices to take, and what came of it.
+"""All device plugins of a node: offers, preferred allocations, and the read-back of what pods have.
 
-Rules: each resource is registered by itself; a change of the host or of the health of a device reaches the kubelet at
-once. A pod whose chosen devices cannot be had is served with others, which is said and counted, never refused here: the
-read-back tells the scheduler what it has.
+Rules: each resource is registered separately. A change of the host or of a device's health is sent to the kubelet at
+once. A pod whose chosen devices are not available gets others; that is logged and counted, and the pod is never refused
+here. The read-back reports to the scheduler which devices it has.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 
 
 class Counts(Struct):
-    """Since the process began. `allocated` are calls of Allocate that handed something over, `chosen` answers that
-    named what was chosen, `unchosen` those for pods for which nobody chose, or that nobody knows, `unmet` those where
-    what was chosen could not be had."""
+    """Counts since the process started. `allocated`: calls of Allocate that returned devices. Preferred allocations:
+    `chosen` with the chosen devices, `unchosen` for unknown pods or without chosen devices, `unmet` if the chosen
+    devices were not available."""
 
     registrations: int = 0
     allocated: int = 0
@@ -56,11 +56,12 @@ def _no_matter() -> None:
 
 
 class DevicePlugins:
-    """`folder` is the kubelet's for device plugins. `gpu_edits` says what GPUs and instances need in a container (for
-    `passDeviceSpecs`), `mps` what replicas of a resource that is shared by MPS need; both by uuid. `differences` is
-    called with all differences between chosen and given whenever they change, `registering` before a resource is
-    registered, with whether the kubelet is another one than before, and `has_registered` when the kubelet has it.
-    `changed` is called when a resource was registered or is no more."""
+    """`folder` is the kubelet's folder for device plugins. `gpu_edits` returns the container edits for GPUs and
+    instances (for `passDeviceSpecs`), `mps` those for replicas of a resource that is shared by MPS; both take uuids.
+
+    Callbacks: `differences` with all differences between chosen and allocated devices, whenever they change;
+    `registering` before a registration, with whether the kubelet has restarted; `has_registered` after a registration;
+    `changed` after a registration or its end."""
 
     def __init__(
         self,
@@ -94,36 +95,36 @@ class DevicePlugins:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What an operator should know, as sentences; empty where all is well."""
+        """Messages for the operator; empty if all is well."""
         blind = f"{self._folder.path} is not watched: {self._folder.fault}" if self._folder.fault else ""
         registrations = (one.fault for one in self._registrations.values())
         return tuple(fault for fault in (*self._faults, blind, *registrations, *self._readback.faults) if fault)
 
     @property
     def differences(self) -> tuple[DeviceDifference, ...]:
-        """Between what was chosen for the pods of the node and what they have."""
+        """The differences between the devices chosen for the node's pods and those that they have."""
         return self._readback.differences
 
     @property
     def differed(self) -> int:
-        """How many pods had other devices than were chosen for them, since the process began."""
+        """How many pods had other devices than the chosen ones since the process started."""
         return self._readback.count
 
     @property
     def registered(self) -> frozenset[str]:
-        """The resources that the kubelet has from us at this moment."""
+        """The resources that are registered with the kubelet now."""
         return frozenset(self._ours)
 
     @property
     def unregistered(self) -> tuple[str, str]:
-        """Why the kubelet does not have all healthy devices that are offered, as a reason of the condition
-        PluginRegistered and in words; "" and "" where it has."""
+        """Why the kubelet does not have all healthy devices: a reason of the condition PluginRegistered, and its
+        message; "" and "" if it has."""
         if self._reading is None:
-            return "AgentBegins", "the agent begins, and has offered nothing yet"
+            return "AgentBegins", "the agent starts, and has not registered its devices yet"
         lacking = [
             (
                 one.hindrance,
-                one.fault or f"{resource} is not registered with the kubelet, which has left or begins anew",
+                one.fault or f"{resource} is not registered with the kubelet, which has stopped or restarts",
             )
             for resource, one in sorted(self._registrations.items())
             if resource not in self._ours and any(device.healthy for device in one.offered.devices.values())
@@ -132,16 +133,16 @@ class DevicePlugins:
 
     @property
     def offered(self) -> dict[str, ResourceOffer]:
-        """What is offered, by resource, whether the kubelet knows it or not."""
+        """The offers by resource, registered or not."""
         return {resource: one.offered for resource, one in self._registrations.items()}
 
     @property
     def resources(self) -> Collection[str]:
-        """What is offered, by name."""
+        """The names of the offered resources."""
         return self._registrations.keys()
 
     async def update(self, host: Host, ill: Collection[Unhealthy]) -> None:
-        """Offer what the host has now. What the kubelet knows already it is told before this returns."""
+        """Offer the devices of this host. Registered resources are sent to the kubelet before this returns."""
         if self._reading is None:
             clear_stale(self._folder.path)
             self._folder.open()
@@ -163,20 +164,20 @@ class DevicePlugins:
             self._registrations[resource].start()
         gone = [self._registrations.pop(resource) for resource in {*self._registrations} - {*found}]
         await asyncio.gather(*(one.close() for one in gone))
-        # What a device is called may have changed.
+        # Names of devices may have changed.
         self._readback.compare()
 
     def configure(self, config: Config) -> None:
-        """This counts from the next update on."""
+        """Use this configuration from the next update on."""
         self._config = self._answers.config = config
 
     def names(self, host: Host) -> frozenset[tuple[str, str]]:
-        """What the host would be offered as: resources with the ids of devices."""
+        """All (resource, device id) that the host would be offered as."""
         found, _ = offers(host, self._config, (), {})
         return frozenset((resource, id) for resource, offer in found.items() for id in offer.devices)
 
     async def close(self) -> None:
-        """Withdraws everything."""
+        """Withdraw all resources."""
         await asyncio.gather(*(one.close() for one in self._registrations.values()))
         self._registrations.clear()
         if self._reading is not None:
@@ -186,15 +187,14 @@ class DevicePlugins:
             self._folder.close()
 
     def fence(self, parts: Sequence[str]) -> None:
-        """Tell the kubelet the NUMA nodes of these parts alone, of the resources that they are of, until this is called
-        with others; () for all."""
+        """Send the kubelet NUMA nodes only for these parts, for their resources, until the next call; () for all."""
         self._fence = tuple(parts)
         for one in self._registrations.values():
             one.fence(frozenset(one.offered.own(parts)))
 
-    def fenced(self, told: wire.AllocatableResourcesResponse) -> bool:
-        """Whether the kubelet has heard what `fence` said last. `told` is what it tells."""
-        numa = {(one.resource_name, id) for one in told.devices for id in one.device_ids if one.topology.nodes}
+    def fenced(self, allocatable: wire.AllocatableResourcesResponse) -> bool:
+        """Whether the kubelet's answer `allocatable` shows the last fence."""
+        numa = {(one.resource_name, id) for one in allocatable.devices for id in one.device_ids if one.topology.nodes}
         for resource, offer in self.offered.items():
             parts = offer.own(self._fence)
             healthy = [device for device in offer.devices.values() if device.healthy and device.numa is not None]
@@ -203,12 +203,12 @@ class DevicePlugins:
                 return False
         return True
 
-    def restored(self, told: wire.AllocatableResourcesResponse) -> wire.AllocatableResourcesResponse:
-        """What the kubelet tells, with the NUMA nodes of our devices also where a fence hides them from it."""
+    def restored(self, allocatable: wire.AllocatableResourcesResponse) -> wire.AllocatableResourcesResponse:
+        """The kubelet's answer with the NUMA nodes of our devices that a fence hides."""
         offers, found = self.offered, wire.AllocatableResourcesResponse()
-        found.CopyFrom(told)
+        found.CopyFrom(allocatable)
         del found.devices[:]
-        for one in told.devices:
+        for one in allocatable.devices:
             devices = offers[one.resource_name].devices if one.resource_name in offers else {}
             for id in one.device_ids:
                 entry = found.devices.add(resource_name=one.resource_name, device_ids=[id])
@@ -240,7 +240,7 @@ class DevicePlugins:
     async def _prefer(
         self, offer: ResourceOffer, available: Sequence[str], must: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The ids that the kubelet should take. Raises Refused."""
+        """The ids that the kubelet should take. Raises RequestRefused."""
         free = {*available}
         if not len({*must}) <= size <= len(free | {*must}):
             raise RequestRefused(f"{size} of {len(free)} devices, {len(must)} of them included, cannot be had")
@@ -276,7 +276,7 @@ class DevicePlugins:
 
     def _unmet(self, pod: BoundPod, why: str) -> None:
         self.counts.unmet += 1
-        log.warning("pod %s is not given what was chosen for it: its annotation dovetail.dev/devices %s", pod, why)
+        log.warning("pod %s does not get the devices chosen for it: its annotation dovetail.dev/devices %s", pod, why)
 
     def _unchosen(
         self, offer: ResourceOffer, free: Collection[str], must: Sequence[str], size: int, pod: BoundPod | None
@@ -288,5 +288,5 @@ class DevicePlugins:
                 offer, free, must, size, packed=packed, promised=promised, layout=self._layout
             )
         except CannotPrefer:
-            # The list has just changed under the kubelet; it still has to be answered with as many as it asked for.
+            # The offer has changed since the kubelet's call; the answer must still have the requested number.
             return [*must, *sorted({*free} - {*must})[: size - len({*must})]]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices the kubelet is told to take: those that were chosen for the pod, or the best where nobody chose.
+"""The preferred allocation: the devices that were chosen for the pod, or the best ones if none were chosen.
 
 Rules
-- The answer has exactly as many ids as were asked for, those that must be included first; equal questions have equal
-  answers.
-- What was chosen counts if all of it that is needed can be had, and if what must be included is part of it. Of a pod
-  that has more than this container asks for, the best part is taken; of replicas those of cards that it has not yet.
-- Where nobody chose: of whole GPUs the set with the best links (core.devices.bandwidth), of which more remains for
-  others; of replicas and instances the card that has fewest given away (`distributed`) or most (`packed`), and among
-  equals the one that this answer took least of, then the lowest. What was chosen for others is taken last.
-Source of the two policies: NVIDIA k8s-device-plugin, sharedDevicesAllocationPolicy.
+- The answer has exactly the requested number of ids, those that must be included first. It is deterministic.
+- The chosen devices are taken if enough of them are available, and if those that must be included are among them. If
+  more were chosen than this container requests, the best of them are taken; of replicas those on GPUs that the pod does
+  not have yet.
+- If none were chosen: of whole GPUs the set with the best links (core.devices.bandwidth), and of equal sets the one
+  that leaves the most for others. Of replicas and instances the GPU with the fewest (`distributed`) or most (`packed`)
+  allocated, then the one that this answer uses least, then the lowest index. Devices chosen for others come last.
+  Source of the two policies: NVIDIA k8s-device-plugin, sharedDevicesAllocationPolicy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class CannotPrefer(Exception):
-    """The text says why."""
+    """There is no such allocation; the message has the reason."""
 
 
 def of_chosen(
@@ -41,7 +41,7 @@ def of_chosen(
     had: Collection[str] = (),
     layout: Layout | None = None,
 ) -> list[str]:
-    """The ids to take of what was chosen for a pod; `had` are parts that it was given before. Raises CannotPrefer."""
+    """The ids to take of the `parts` chosen for a pod; `had` are parts that it has already. Raises CannotPrefer."""
     wanted = offer.own(parts)
     if not wanted:
         raise CannotPrefer(f"names no device of {offer.resource}")
@@ -56,7 +56,7 @@ def of_chosen(
     need = size - len(must)
     taken = {offer.part(id) for id in must}
     if offer.shared is not None:
-        # One replica of each card, those of cards that the pod does not have yet first.
+        # One replica of each GPU, those on GPUs that the pod does not have yet first.
         first = {device.part: device for device in reversed(free) if device.part not in taken and device.id not in must}
         free = sorted(first.values(), key=lambda device: (device.part in had, device.card, device.part))
     else:
@@ -80,7 +80,7 @@ def of_all(
     promised: Collection[str] = (),
     layout: Layout | None = None,
 ) -> list[str]:
-    """The ids to take where nobody chose; `promised` are parts that were chosen for other pods. Raises CannotPrefer."""
+    """The ids to take if none were chosen; `promised` are parts chosen for other pods. Raises CannotPrefer."""
     need = size - len(must)
     free = [device for id, device in offer.devices.items() if id in available and id not in must]
     if need < 0 or need > len(free):
@@ -106,7 +106,7 @@ def of_all(
 
 
 def _best(free: list[AdvertisedDevice], must: list[AdvertisedDevice], need: int, layout: Layout | None) -> list[str]:
-    """The best `need` of the free GPUs together with those that are included."""
+    """The `need` free GPUs that are best together with those that must be included."""
     nearest = [device.id for device in sorted(free, key=_near(must))[:need]]
     if need == len(free) or layout is None or layout.gpus > MAX_LINKED_GPUS:
         return nearest
@@ -122,7 +122,7 @@ def _best(free: list[AdvertisedDevice], must: list[AdvertisedDevice], need: int,
 
 
 def _near(must: list[AdvertisedDevice]) -> Callable[[AdvertisedDevice], tuple[bool, int, int]]:
-    """The order where nothing is known of links: NUMA nodes that are in use first."""
+    """The order if links are unknown: NUMA nodes that are in use first."""
     used = {device.numa for device in must}
     return lambda device: (device.numa not in used, -1 if device.numa is None else device.numa, device.card)
 
@@ -132,7 +132,7 @@ def _shown(offer: ResourceOffer, ids: Sequence[str]) -> str:
 
 
 def layout_of(host: Host) -> Layout | None:
-    """How the GPUs are wired, as far as it was read; None where what was read contradicts itself."""
+    """The wiring of the GPUs as far as it was read; None if it contradicts itself."""
     count = len(host.gpus)
     unknown = tuple(tuple(BOARD if i == j else UNKNOWN for j in range(count)) for i in range(count))
     nics = tuple(

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pods were given in the end, read from the kubelet, against what was chosen for them.
+"""The read-back: compares the devices that pods have, according to the kubelet, with those chosen for them.
 
 Rules
-- After every Allocate, after every registration, and when a pod is seen at work, the kubelet is asked; as long as it
-  does not tell of a pod that must have devices it is asked again, ever later. At rest nobody asks.
-- A pod differs where its containers have anything but what was chosen; fewer are right where a container that has
-  ended had the others. Pods for which nobody chose, and those whose choice the scheduler has not recorded, are told,
-  too, with `chosen` "": their devices are taken, and no books have them.
-- A pod that came while this process offered a resource, and has devices that it never handed over, was served by
-  another device plugin. That is a fault.
+- PodResources is read after every Allocate, after every registration, and when a pod has started. While it does not
+  list a pod that must have devices, it is read again after growing pauses. Otherwise it is not read.
+- A pod differs if its containers have other devices than the chosen ones; fewer are right if an init container that has
+  ended had the others. Pods without chosen devices, and pods whose choice the scheduler has not recorded, are reported
+  too, with `chosen` "": their devices are taken, and the scheduler's accounting does not have them.
+- If a pod was bound while this process offered a resource, and has devices that this process never allocated, another
+  device plugin served it. That is a fault.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _LATEST_S = 30.0
 
 
 class ReadBack:
-    """`tell` is called with all differences whenever they change. `count` is how often a pod has differed from what
-    was chosen for it. `faults` are what an operator should know."""
+    """`report` is called with all differences whenever they change. `count` is how often a pod has had other devices
+    than the chosen ones. `faults` are messages for the operator."""
 
     def __init__(
         self,
         chosen: Allocations,
         kubelet: PodResources,
         offers: Callable[[], Mapping[str, ResourceOffer]],
-        tell: Callable[[tuple[DeviceDifference, ...]], None],
+        report: Callable[[tuple[DeviceDifference, ...]], None],
     ) -> None:
         self.differences: tuple[DeviceDifference, ...] = ()
         self.count = 0
-        self._chosen, self._kubelet, self._offers, self._tell = chosen, kubelet, offers, tell
+        self._chosen, self._kubelet, self._offers, self._report = chosen, kubelet, offers, report
         self._due = asyncio.Event()
         self._first = True
         self._unread = ""
@@ -56,18 +56,18 @@ class ReadBack:
         return tuple(fault for fault in (self._unread, *self._strange.values()) if fault)
 
     def allocated(self, ids: tuple[str, ...]) -> None:
-        """These were handed over; the kubelet is about to write it down."""
+        """Allocate returned these ids; the kubelet is about to record them."""
         self._allocated.update(ids)
         self._due.set()
 
     def registered(self) -> None:
-        """The kubelet knows us anew: it may have begun anew itself."""
+        """A resource was registered: the kubelet may have restarted."""
         self._chosen.kubelet_restarted()
         self._first = True
         self._due.set()
 
     async def run(self) -> None:
-        """Ask whenever there is reason to, until cancelled."""
+        """Read PodResources whenever it is due, until cancelled."""
         await self._chosen.synced.wait()
         delay_s = _SOON_S
         while True:
@@ -76,7 +76,7 @@ class ReadBack:
                     await self._due.wait()
             delay_s = _SOON_S if self._due.is_set() else min(2 * delay_s, _LATEST_S)
             self._due.clear()
-            # The kubelet writes its books after it has our answer.
+            # The kubelet records devices after it has our answer.
             await asyncio.sleep(_SOON_S)
             await self.look()
 
@@ -92,13 +92,13 @@ class ReadBack:
             self._due.set()
 
     async def look(self) -> None:
-        """Ask the kubelet once."""
+        """Read PodResources once."""
         try:
             listed = await self._kubelet.list()
         except SocketError as error:
             if not self._unread:
-                log.warning("what pods were given cannot be read back: %s", error)
-            self._unread = f"what pods were given cannot be read back: {error}"
+                log.warning("the devices of pods cannot be read back: %s", error)
+            self._unread = f"the devices of pods cannot be read back: {error}"
             return
         self._unread = ""
         first, self._first = self._first, False
@@ -114,7 +114,7 @@ class ReadBack:
         self.compare()
 
     def compare(self) -> None:
-        """Tell the differences, if they are others now."""
+        """Report the differences if they have changed."""
         now = tuple(difference for pod in self._chosen.pods for difference in self._differences(pod))
         if now == self.differences:
             return
@@ -123,7 +123,7 @@ class ReadBack:
                 self.count += 1
                 log.warning("%s", _sentence(difference))
         self.differences = now
-        self._tell(now)
+        self._report(now)
 
     def _differences(self, pod: BoundPod) -> Iterator[DeviceDifference]:
         offers = self._offers()

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One resource, kept registered with the kubelet.
+"""Keeps one resource registered with the kubelet.
 
 Rules
-- Each registration has a socket of its own name, served from before the registration until the kubelet has left, was
-  started anew (kubelet.sock is another one), or somebody removed the socket; then comes the next registration. A name
-  that was used before would be refused as long as the kubelet has not noticed that its connection is dead, and some
-  releases never do.
-- Changes in the folder are what is waited for. What fails is tried again then, and ever later by itself.
-- A kubelet that begins anew looks at once at all pods of its node, and fails for good those that ask for what no plugin
-  has registered. So it is waited for by its socket alone: a new one ends every delay.
-- Where the kubelet already offers the resource, or one of its devices under another name, another plugin is there: then
-  nothing is registered, since the later of two would get the requests while both lists counted. Whether a later one
-  came is seen by `readback`.
+- Each registration has a socket with a new name. It is served from before the registration until the kubelet closes the
+  connection, the kubelet restarts (a new kubelet.sock) or the socket is removed; then the next registration follows.
+  The kubelet refuses a name that was used before until it notices that the old connection is dead; some releases never
+  do.
+- A failed registration is repeated at a change in the folder, and without one after growing pauses.
+- A restarted kubelet admits all pods of its node at once, and fails for good those that request a resource without a
+  plugin. So a new kubelet.sock ends every pause.
+- If the kubelet already lists the resource, or one of its devices under another name, another plugin offers it. Then
+  nothing is registered: the plugin that registers last would get the calls, while the devices of both counted.
+  `readback` detects a plugin that registers later.
 Source: pkg/kubelet/cm/devicemanager (manager.go, plugin/v1beta1) of Kubernetes 1.37.
 """
 
@@ -41,22 +41,22 @@ _SOON_S, _SPACED_S, _LATEST_S = 0.05, 2.0, 30.0
 _HEARD_WITHIN_S = 10.0
 _STEADY_S = 10.0
 _PATIENCE = 5
-"""How often a rival must be seen in a row: the kubelet needs a moment to notice that an earlier agent has ended."""
+"""How often in a row a rival must be seen: the kubelet needs a moment to notice that an earlier agent has ended."""
 
 
 class _KubeletGone(SocketError):
-    """Nobody listens at the kubelet's socket."""
+    """The kubelet does not listen on its socket."""
 
 
 class _Rival(Exception):
-    """Another device plugin offers the same; the text says who and what to do."""
+    """Another device plugin offers the same devices; the message names it and the remedy."""
 
 
 class Registration:
-    """Keeps `offer` registered from `start` to `close`. `serve` makes the server of an offer at a path; `registered` is
-    told of every registration, `lost` when one has ended; `ours` are the resources that this process has registered.
-    `fault` says why it is not registered, "" where it is or where that is normal; `hindrance` is the same in one word,
-    one of the reasons of the condition PluginRegistered."""
+    """Keeps `offer` registered from `start` to `close`. `serve` creates the server of an offer at a path. `registered`
+    is called after every registration, `lost` when one has ended. `ours` are the resources that this process has
+    registered. `fault` is why the resource is not registered, "" if it is or if that is expected; `hindrance` is the
+    matching reason of the condition PluginRegistered."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Registration:
             self._server.offer(offer)
 
     def fence(self, parts: frozenset[str]) -> None:
-        """As of `PluginServer`, for the kubelet that listens now."""
+        """Call `PluginServer.fence` for the current registration."""
         if self._server is not None:
             self._server.fence(parts)
 
     async def close(self) -> None:
-        """The kubelet is told that there is nothing any more; then the socket goes."""
+        """Send the kubelet an empty list, then remove the socket."""
         if self._server is not None:
             self._server.offer(replace(self._offer, devices={}))
         if self._task is not None:
@@ -105,7 +105,7 @@ class Registration:
 
     async def _run(self) -> None:
         clock, task = asyncio.get_running_loop().time, asyncio.current_task()
-        # A cancellation that a library takes for an end of the call is one all the same.
+        # A library may swallow a cancellation.
         while task is None or not task.cancelling():
             began_s, turn, kubelet = clock(), self._folder.turn, self._kubelet_now()
             try:
@@ -116,7 +116,7 @@ class Registration:
                 self._failures += 1
                 self._complain(error)
             delay_s = _SOON_S * 2.0**self._failures
-            # Others write files in the folder all the time: each is a reason to try, but not to try without end.
+            # Other plugins change files in the folder all the time: each change is one attempt, after a pause.
             if await self._another_kubelet(kubelet, min(_SPACED_S, delay_s)):
                 self._failures = 0
             else:
@@ -126,7 +126,8 @@ class Registration:
         return identity(self._folder.path / KUBELET)
 
     async def _another_kubelet(self, known: tuple[int, int] | None, timeout_s: float) -> bool:
-        """Waits so long, or until another kubelet than the known one has opened its socket: whether it has."""
+        """Wait until another kubelet than the known one has opened its socket, and return True; False after the
+        time."""
         clock = asyncio.get_running_loop().time
         until_s = clock() + timeout_s
         while (now := self._kubelet_now()) in (known, None) and clock() < until_s:
@@ -146,8 +147,8 @@ class Registration:
         self.fault = fault
 
     async def _live(self) -> bool:
-        """One registration, from its begin to its end; whether that is because the kubelet began anew, or ended.
-        Raises SocketError, _Rival."""
+        """Serve one registration to its end. True if it ended because the kubelet restarted or ended. Raises
+        SocketError, _Rival."""
         kubelet = self._folder.path / KUBELET
         began = identity(kubelet)
         if began is None:
@@ -159,7 +160,7 @@ class Registration:
             await server.open()
             self._name = ""
             if not answers(kubelet):
-                raise _KubeletGone(f"nobody listens at {kubelet}: the kubelet does not run")
+                raise _KubeletGone(f"no process listens on {kubelet}: the kubelet does not run")
             request = wire.RegisterRequest(
                 version="v1beta1", endpoint=name, resource_name=self._offer.resource, options=OPTIONS
             )
@@ -168,7 +169,7 @@ class Registration:
                 async with asyncio.timeout(_HEARD_WITHIN_S):
                     await server.heard.wait()
             except TimeoutError:
-                raise SocketError(f"{kubelet} took the registration, but nobody asks for the devices") from None
+                raise SocketError(f"{kubelet} accepted the registration, but does not call ListAndWatch") from None
             self.fault = ""
             self._ours.add(self._offer.resource)
             log.info("%s is registered with the kubelet", self._offer.resource)
@@ -211,7 +212,7 @@ class Registration:
 
 
 def identity(socket: Path) -> tuple[int, int] | None:
-    """Tells one socket of a name from the next; None where there is none."""
+    """The inode and time of a socket, which differ for the next socket of the name; None without a socket."""
     try:
         found = socket.stat()
     except OSError:
@@ -225,7 +226,7 @@ def _other_sockets(folder: Path) -> list[str]:
 
 
 def clear_stale(folder: Path) -> None:
-    """Remove the sockets of ours at which nobody listens: what killed agents left."""
+    """Remove the sockets that killed agents left."""
     for socket in folder.glob(f"{_OURS}*{_SUFFIX}"):
         try:
             if identity(socket) is not None and not answers(socket):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One resource on one socket: the device plugin service that the kubelet calls.
+"""The device plugin service of one resource on one socket.
 
 Rules
-- The kubelet is sent the complete list when it asks, and again at every change, at once.
-- What is not offered, or is sick, is not handed over; nor is more than one replica where the configuration says so. The
-  kubelet rejects the pod then, with our reason.
-- With CDI alone NVIDIA_VISIBLE_DEVICES is `void`: an image that says `all` gets nothing by that.
-- Allocate waits for nobody.
+- ListAndWatch sends the complete list at the call and at once after every change.
+- Allocate refuses devices that are not offered or unhealthy, and more than one replica if the configuration forbids it.
+  The kubelet then rejects the pod with the reason.
+- With CDI alone NVIDIA_VISIBLE_DEVICES is `void`: an image that sets `all` gets no GPU by that.
+- Allocate does not wait.
 Source: k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1; NVIDIA k8s-device-plugin (internal/plugin/server.go) for what the
 strategies put into the answer.
 """
@@ -34,7 +34,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Prefer = Callable[[ResourceOffer, Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]]
 
 _GRACE_S = 3.0
-"""What the kubelet has asked is answered before the server ends: an answer may wait for the watch of the pods."""
+"""Calls of the kubelet are answered before the server ends: a call may wait for the watch of the pods."""
 OPTIONS = wire.DevicePluginOptions(get_preferred_allocation_available=True)
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _VOID = "void"
@@ -42,13 +42,12 @@ _MOUNTED = "/var/run/nvidia-container-devices"
 
 
 class RequestRefused(Exception):
-    """These devices are not handed over; the text says why."""
+    """These devices are not allocated; the message has the reason."""
 
 
 class Answers:
-    """What Allocate says of devices, by `config`, which may change. `gpu_edits` and `mps` say what the GPUs and
-    instances with these uuids need in a container besides, the latter for replicas of a resource that is shared by
-    MPS."""
+    """Builds the answers of Allocate by `config`, which may change. `gpu_edits` returns the container edits for GPUs
+    and instances by uuid, `mps` those for replicas of a resource that is shared by MPS."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class Answers:
         self.config, self._gpu_edits, self._mps = config, gpu_edits, mps
 
     def allocate(self, offer: ResourceOffer, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
-        """Raises Refused."""
+        """The answer for the devices `ids`. Raises RequestRefused."""
         unknown = [id for id in ids if id not in offer.devices]
         if unknown:
             raise RequestRefused(f"{', '.join(unknown)} is not offered as {offer.resource} by this node")
@@ -69,7 +68,7 @@ class Answers:
             raise RequestRefused(f"{', '.join(sick)} is unhealthy")
         if offer.shared is not None and offer.shared.fail_requests_greater_than_one and len(ids) > 1:
             raise RequestRefused(
-                f"{len(ids)} replicas of {offer.resource} were asked for: more than one give no more of a GPU, "
+                f"{len(ids)} replicas of {offer.resource} were requested: more than one give no more of a GPU, "
                 "and sharing.failRequestsGreaterThanOne refuses them"
             )
         once = list({device.uuid: device for device in sorted(devices, key=_order)}.values())
@@ -109,7 +108,7 @@ class Answers:
                 answer.envs[f"NVIDIA_{name}"] = "enabled"
 
     def _name_channels(self, answer: wire.ContainerAllocateResponse, uuids: Sequence[str]) -> None:
-        """For NVIDIA's own runtime; what CDI devices bring is in the specification."""
+        """Add IMEX channels for NVIDIA's own runtime; those of CDI devices are in the specification."""
         if not self.config.imex_channels:
             return
         there = {node.path for node in self._gpu_edits(uuids).device_nodes}
@@ -140,9 +139,9 @@ def _add_node(answer: wire.ContainerAllocateResponse, path: str, host_path: str,
 
 
 class PluginServer:
-    """Serves `offer` on `path` from `open` to `close`. `prefer` answers GetPreferredAllocation, `allocated` hears of
-    the ids that Allocate handed over, `left` that the kubelet has stopped listening; `gone` says so from then on.
-    `heard` is set when it begins to listen."""
+    """Serves `offer` on `path` from `open` to `close`. `prefer` answers GetPreferredAllocation. `allocated` is called
+    with the ids that Allocate returned, `left` when the kubelet has ended ListAndWatch; from then on `gone` is True.
+    `heard` is set when ListAndWatch begins."""
 
     def __init__(
         self,
@@ -188,7 +187,7 @@ class PluginServer:
             self._wake()
 
     def fence(self, parts: frozenset[str]) -> None:
-        """Tell the NUMA nodes of these parts alone from now on; of all, where there are none."""
+        """From now on send NUMA nodes only for these parts; for all if there are none."""
         if parts != self._fence:
             self._fence = parts
             self._wake()
@@ -207,7 +206,7 @@ class PluginServer:
 
     async def _list(self, request: wire.Empty, context: Context) -> AsyncIterator[wire.ListAndWatchResponse]:
         self.heard.set()
-        # Whoever asks anew has to know all: pods that it admitted before may be looked at again.
+        # After a new call the kubelet may admit running pods again: it needs all NUMA nodes.
         self._fence = frozenset()
         sent: tuple[ResourceOffer, frozenset[str]] | None = None
         try:
