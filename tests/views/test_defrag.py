@@ -85,7 +85,7 @@ def test_a_limit_that_keeps_it_waiting_all_the_same_is_told() -> None:
 def test_too_little_is_free_in_all_and_that_is_proven() -> None:
     found = for_job(_split(pod("p", 8), pod("q", 8, waits_ms=1), Gang("g", "ns", "big", 2), *_gang(2, 8)), "ns/big")
     assert (found.room, found.proven, found.steps) == (False, True, ())
-    assert found.why == "moves make no more room in all: it needs 16 of nvidia.com/gpu, 10 are free"
+    assert found.why == "it needs 16 of nvidia.com/gpu, and the cluster has 10 free"
 
 
 def test_who_must_not_be_moved_stays_and_that_is_proven() -> None:
@@ -95,7 +95,7 @@ def test_who_must_not_be_moved_stays_and_that_is_proven() -> None:
     )  # fmt: skip
     found = for_job(state, "ns/p")
     assert (found.room, found.proven) == (False, True)
-    assert found.why == "it would not fit if all 0 pods that may be moved were gone"
+    assert found.why == "it would not fit even if all 0 movable pods were gone"
 
 
 def test_those_in_the_way_find_no_other_room_and_that_is_not_proven() -> None:
@@ -104,7 +104,7 @@ def test_those_in_the_way_find_no_other_room_and_that_is_not_proven() -> None:
         pod("x", 5, "a"), pod("y", 5, "b"), pod("z", 5, "c"), pod("p", 8),
     )  # fmt: skip
     found = for_job(state, "ns/p")
-    assert (found.room, found.proven, found.why) == (False, False, "those in its way find no other room")
+    assert (found.room, found.proven, found.why) == (False, False, "the pods in its way fit nowhere else")
 
 
 def test_what_keeps_a_job_from_being_tried_is_told_instead() -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room for a gang on the nodes that are cleared most cheaply.
+"""Candidates: the nodes that can be emptied for a gang with the least lost work.
 
-Rules: pods are given nodes one after another, the hardest shape first, each where a pod costs least in weight of units
-to take away; what is taken already costs nothing more. What a node costs is worked out from amounts, and from the
-node's row where these do not tell all (parts of GPUs, MIG, links, claims). Domains of required levels are tried from
-the one that seems cheapest. Rules that look at other pods are not asked here: whoever uses the result has to prove it.
+Rules: pods are placed one after another, the hardest shape first, each on the node where its room costs the least
+weight of units; what is already taken costs nothing more. The cost of a node is computed from amounts, and from the
+node's row of scores where amounts are not enough (parts of GPUs, MIG, links, claims). The domains of required levels
+are tried in the order of their estimated cost. Peer filters do not run here: the caller proves the result in a dry run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from dovetail.core.preemption.units import Unit, uncovered, weight
 
 GPU_COLUMN = Nodes().resources[GPU]
 _LOOKED_AT = 16
-"""Nodes that are looked at closely at first, and two more for each pod: those where room seems cheapest."""
+"""The number of nodes that are examined first, plus two for each pod: those where room seems cheapest."""
 _EXACT = 20
-"""Prices of a pod are compared to 2^-20."""
+"""The price of a pod has so many fractional bits."""
 
 
 def _easiest(cluster: Cluster, group: Group) -> list[tuple[Shape, list[Pod]]]:
-    """The fewest of the group's own pods that complete it, where it can choose those that ask for fewest GPUs; those
-    first that ask for most of them."""
+    """The fewest pods of the group itself that complete it, by shape: those with the fewest GPUs where there is a
+    choice. The shapes with the most GPUs come first."""
     shapes: dict[int, tuple[Shape, list[Pod]]] = {}
     ordered = sorted(((cluster.shape_of(pod), pod) for pod in group.pods), key=lambda pair: pair[0].gpus)
     for shape, pod in reversed(ordered[: group.missing]):
@@ -48,19 +48,19 @@ def _easiest(cluster: Cluster, group: Group) -> list[tuple[Shape, list[Pod]]]:
 
 
 def _easiest_groups(group: Group) -> list[Group]:
-    """The smallest sub-gangs that complete the group, the largest of them first."""
+    """The smallest sub-gangs that complete the group, the largest first."""
     return sorted(group.groups, key=lambda sub: -sub.total_missing())[len(group.groups) - group.groups_needed :]
 
 
 def easiest_part(cluster: Cluster, group: Group) -> Group:
-    """The group with no more than it needs: where it can choose, those who ask for least."""
+    """The group with no more than it needs: where there is a choice, the pods with the smallest requests."""
     pods = [pod for _, pods in _easiest(cluster, group) for pod in pods]
     groups = [easiest_part(cluster, sub) for sub in _easiest_groups(group)]
     return replace(group, pods=pods, room=group.missing, groups=groups)
 
 
 class _Option(Struct, frozen=True):
-    """To take `units` away from a slot makes room for `copies` more pods there."""
+    """The eviction of `units` frees room for `copies` more pods on a node."""
 
     copies: int
     units: tuple[Unit, ...]
@@ -72,8 +72,8 @@ class _Option(Struct, frozen=True):
 
 
 class _Piece(Struct, eq=False):
-    """Units that are taken together on a slot, with their pods there, by weight. `holds` is what that frees of the
-    resources that are lacking, `helps` what of the lacking it is."""
+    """Units that are evicted together on a slot, with their pods there and their weight. `holds` is what the eviction
+    frees of each resource, `helps` the sum of the parts that this is of the shortfall."""
 
     units: tuple[Unit, ...]
     uids: list[str]
@@ -83,9 +83,9 @@ class _Piece(Struct, eq=False):
 
 
 def whole_again(cluster: Cluster, slot: int, gone: Set[str]) -> int:
-    """How many GPUs of the slot, of which parts are taken, are whole once these pods are gone."""
+    """The number of GPUs of the slot that are shared now and whole once these pods are gone."""
     if cluster.nodes.sharing(slot) is not None:
-        # Replicas are resources of their own.
+        # Replicas are a resource of their own.
         return 0
     taken, left = 0, 0
     for uid in cluster.on_slot.get(slot, ()):
@@ -98,15 +98,15 @@ def whole_again(cluster: Cluster, slot: int, gone: Set[str]) -> int:
 
 
 def _count(units: Iterable[Unit], spare: list[int]) -> None:
-    """Take the units off what is to spare."""
+    """Subtract the units from the numbers that may be spared."""
     for unit in units:
         if unit.elastic:
             spare[unit.pool] -= 1
 
 
 class Candidates:
-    """`units` may be taken, of each pool as many as there are to `spare`. `most` says how many pods of each shape (by
-    id) a slot takes with all units gone."""
+    """`units` may be evicted, of each pool at most the number in `spare`. `most` is by shape id the number of pods that
+    each slot takes with all units gone."""
 
     def __init__(
         self, cluster: Cluster, rows: ScoreCache, units: Iterable[Unit], spare: Sequence[int],
@@ -131,8 +131,8 @@ class Candidates:
     def plans(
         self, group: Group, within: Scope | None, most: int, start: Sequence[Unit] = (), without: Collection[int] = ()
     ) -> list[list[Unit]]:
-        """Units to take, in the order in which they were chosen, for at most so many domains of the workload's required
-        levels. The units of `start` are taken before, those numbered `without` never."""
+        """Sets of units to evict, each in the order in which they were chosen, for at most `most` domains of the
+        workload's required levels. The units of `start` are evicted first, those numbered `without` never."""
         plans: list[list[Unit]] = []
         self._without = without
         with self._cluster.trial():
@@ -149,8 +149,8 @@ class Candidates:
         return plans
 
     def targets(self, group: Group, within: Scope | None) -> list[Scope | None]:
-        """Where room could be made, what seems cheapest first: on each node for a pod on its own, in each domain of the
-        required levels for others."""
+        """Scopes in which room could be made, the cheapest by estimate first: single nodes for a single pod, the
+        domains of the required levels for a gang."""
         scopes = self._scopes(group, within)
         pods = list(easiest_part(self._cluster, group).all_pods())
         if len(pods) > 1:
@@ -174,7 +174,7 @@ class Candidates:
         return all(self._make_room(shape, pods, scope) for shape, pods in _easiest(self._cluster, group))
 
     def _scopes(self, group: Group, scope: Scope | None) -> list[Scope | None]:
-        """Scopes inside one domain of each required level that could hold the group, the cheapest first."""
+        """One scope for each domain of the required levels that could hold the group, the cheapest first."""
         scopes: list[Scope | None] = [scope]
         fabric = self._cluster.fabric
         for key in group.required:
@@ -194,7 +194,7 @@ class Candidates:
         return [scopes[i] for guess, i in sorted((guess, i) for guess, i in guesses if guess is not None)]
 
     def _guess(self, wanted: list[tuple[Shape, int]], scope: Scope | None) -> int | None:
-        """About what it costs to make room in the scope; None where it cannot be made."""
+        """The estimated cost of room in the scope; None where it cannot be made."""
         units: dict[int, Unit] = {}
         for shape, count in wanted:
             caps = self._caps(shape, scope)
@@ -209,13 +209,13 @@ class Candidates:
         return weight(units.values())
 
     def _caps(self, shape: Shape, scope: Scope | None) -> dict[int, int]:
-        """How many pods of the shape each slot takes at most."""
+        """By slot of the scope: the most pods of the shape that it takes."""
         most = self._most[shape.id]
         slots = np.flatnonzero(most) if scope is None else scope[most[scope] > 0]
         return {int(slot): int(most[slot]) for slot in slots}
 
     def _make_room(self, shape: Shape, pods: list[Pod], scope: Scope | None) -> bool:
-        """Take units until the pods have room, and put them there."""
+        """Evict units until the pods fit, and place them."""
         cluster, caps, left = self._cluster, self._caps(shape, scope), list(pods)
         versions = dict.fromkeys(caps, 0)
         heap: list[tuple[int, int, int, _Option]] = []
@@ -236,7 +236,7 @@ class Candidates:
             price, slot, version, option = heapq.heappop(heap)
             if version != versions[slot]:
                 continue
-            if option.copies > len(left) or not self._stands(option):
+            if option.copies > len(left) or not self._possible(option):
                 offer(slot)
                 continue
             mark = cluster.mark()
@@ -259,8 +259,8 @@ class Candidates:
         return not left
 
     def _promising(self, slots: list[int], shape: Shape) -> list[int]:
-        """The slots, those first where room for one pod seems cheapest: by the cheapest units there, as many as would
-        do if all held alike."""
+        """The slots, those first where room for one pod seems cheapest: by the weight of the lightest units, as many as
+        would do if all units of the node held the same."""
         nodes = self._cluster.nodes
         column = GPU_COLUMN if shape.need[GPU_COLUMN, 0] else int(np.flatnonzero(shape.need)[-1])
         need = int(shape.need[column, 0])
@@ -275,8 +275,8 @@ class Candidates:
 
         return sorted(slots, key=guess)
 
-    def _stands(self, option: _Option) -> bool:
-        """Whether its units are all there still, and may be taken together."""
+    def _possible(self, option: _Option) -> bool:
+        """Whether the units are still placed, and may be evicted together."""
         pools = Counter(unit.pool for unit in option.units if unit.elastic)
         enough = all(count <= self._spare[pool] for pool, count in pools.items())
         return enough and all(any(self._there(uid) for uid in unit.uids) for unit in option.units)
@@ -289,7 +289,7 @@ class Candidates:
         _count(units, self._spare)
 
     def _carry_out(self, slot: int, shape: Shape, option: _Option) -> _Option | None:
-        """Take the units of an option away, and more of the slot's where they do not make the room after all."""
+        """Evict the units of an option, and more on the slot where that does not make the room."""
         taken, spare = list(option.units), list(self._spare)
         evict(self._cluster, taken)
         _count(taken, spare)
@@ -304,7 +304,7 @@ class Candidates:
         return _Option(option.copies, tuple(uncovered(taken)))
 
     def _option(self, slot: int, shape: Shape, most: int) -> _Option:
-        """The cheapest per pod, by amounts alone; of equals the one for most pods."""
+        """The option with the least weight per pod, by amounts alone; among equals the one for most pods."""
         nodes = self._cluster.nodes
         columns = np.flatnonzero(shape.need).tolist()
         need = shape.need[columns, 0].tolist()
@@ -322,9 +322,8 @@ class Candidates:
         return unit.number not in self._without and (not unit.elastic or spare[unit.pool] > 0)
 
     def _cover(self, slot: int, columns: list[int], lacking: list[int]) -> tuple[Unit, ...]:
-        """Cheap units that together hold what is lacking of these resources there; all of them where they do not.
-
-        The best of three greedy covers: by weight, by weight for what of the lacking is held, and by the latter."""
+        """Units of little weight that together hold the shortfall of these resources on the slot; all units where they
+        do not. It is the best of three greedy covers: by weight, by weight per helped part, and by helped part."""
         if all(amount <= 0 for amount in lacking):
             return ()
         there = []
@@ -344,8 +343,8 @@ class Candidates:
         return best[1]
 
     def _pieces(self, slot: int) -> list[_Piece]:
-        """What can be taken away on the slot: each unit, and together the units that hold parts of one GPU, which is
-        whole again once all of them are gone. The cheapest first."""
+        """What can be evicted on the slot: each unit alone, and all units that share a GPU together, since the GPU is
+        whole only when all of them are gone. The lightest first."""
         units = self._on_slot.get(slot, ())
         pieces = [_Piece((unit,), uids, unit.weight) for unit, uids in units]
         holders: dict[int, list[str]] = {}
@@ -367,8 +366,8 @@ class Candidates:
     def _cover_in_order(
         self, slot: int, there: list[_Piece], columns: list[int], lacking: list[int]
     ) -> tuple[bool, tuple[Unit, ...]]:
-        """The first of the pieces that hold what is lacking, without those that are not needed, the dearest first; and
-        whether they hold it."""
+        """The first pieces that together hold the shortfall, and whether they do. Pieces that turn out not to be needed
+        are dropped, the heaviest first."""
         chosen: list[_Piece] = []
         seen: set[str] = set()
         pools: Counter[int] = Counter()
@@ -378,7 +377,7 @@ class Candidates:
                 continue
             holds = piece.holds
             if not seen.isdisjoint(piece.uids):
-                # It holds some that were chosen, or is held by what was.
+                # It overlaps with a chosen piece.
                 holds = self._hold(slot, [uid for uid in piece.uids if uid not in seen], columns)
             if any(h > 0 and a > 0 for h, a in zip(holds, lacking, strict=True)):
                 chosen.append(piece)
@@ -399,8 +398,8 @@ class Candidates:
         return enough, tuple(units.values())
 
     def _hold(self, slot: int, uids: Sequence[str], columns: list[int]) -> list[int]:
-        """What those of the pods that are still there hold of these resources on the slot, with the GPUs that are whole
-        once they are gone."""
+        """What these pods, as far as they are placed, hold of each resource on the slot, including the GPUs that become
+        whole when they are gone."""
         total = [0] * len(columns)
         shared = False
         for uid in uids:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an eviction costs beyond the unit that is evicted: its job waits again, and may evict others in turn.
+"""The work that an eviction loses beyond the evicted unit: its job waits again, and may evict others in turn.
 
-Rules: a job evicts jobs of its own queue that are of a lower precedence, or jobs of other queues from which its queue
-may then reclaim. It is taken to evict the cheapest of these, by lost work for what they are charged, until they are
-charged as much as the unit is; its own queue first. Where all of them are not charged as much, it waits, which costs
-nothing. So where either would do, the low priority is evicted at once, and not the middle one,
-which would then evict the low one; and a queue that holds more than is due to it is evicted from before one that would
-reclaim as much from it.
+Rules: a job may evict jobs of its own queue with a lower precedence, and jobs of other queues from which its queue may
+then reclaim. It is assumed to evict the cheapest of these, by lost work per charge, until they are charged as much as
+the unit is; its own queue first. If all of them are charged less, it waits, which loses nothing. So where both would
+do, the low priority is evicted at once, and not the middle one, which would then evict the low one. And a queue that
+holds more than its fair share is evicted from before a queue that would reclaim as much from it.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from dovetail.core.queues.reclaim import Reclaim
 from dovetail.core.workloads.index import Precedence
 
 _EXACT = 1024
-"""Costs are compared to 2^-10 ms."""
+"""Costs have 10 fractional bits of a ms."""
 _MOST = 64
-"""Of how many units of other queues it is asked whether a job may evict them in turn."""
+"""The most units of other queues that are examined for the second eviction."""
 
 
 def _price(unit: Unit) -> tuple[int, int]:
@@ -30,7 +29,7 @@ def _price(unit: Unit) -> tuple[int, int]:
 
 
 def follow(units: Iterable[Unit]) -> None:
-    """Note with each unit the lost work that its eviction leads to."""
+    """Set for each unit the work that its eviction would lose in its own queue."""
     queues: dict[str, dict[Precedence, list[Unit]]] = {}
     for unit in units:
         queues.setdefault(unit.queue, {}).setdefault(unit.precedence, []).append(unit)
@@ -48,19 +47,20 @@ def follow(units: Iterable[Unit]) -> None:
 
 
 def follow_beyond(
-    units: Sequence[Unit], queue: str, owes: Callable[[str], bool], amounts: Callable[[Unit], Mapping[str, int]],
+    units: Sequence[Unit], queue: str, exceeds_due: Callable[[str], bool], amounts: Callable[[Unit], Mapping[str, int]],
     claim: Callable[[str, Mapping[str, int]], Reclaim | None],
 ) -> None:  # fmt: skip
-    """Note the same of units that evict none of their own queue, but of others. What is taken for a job of `queue` its
-    queue keeps. `owes` says whether a queue holds more than is due to it: only from these is taken back, and only by
-    others. `amounts` are what a unit is counted with, `claim` is what a queue may take back that has lost so much."""
-    owing = {name: owes(name) for name in {unit.queue for unit in units} if name != queue}
-    by_price = sorted([unit for unit in units if not unit.elastic and owing.get(unit.queue, False)], key=_price)
+    """Set the same for units that evict none of their own queue, but units of others. What is taken for a job of
+    `queue` stays with `queue`. `exceeds_due` returns whether a queue holds more than its fair share: only from such
+    queues, and only by others, is anything reclaimed. `amounts` returns what a unit counts, and `claim` what a queue
+    may reclaim that has lost so much."""
+    exceeding = {name: exceeds_due(name) for name in {unit.queue for unit in units} if name != queue}
+    by_price = sorted([unit for unit in units if not unit.elastic and exceeding.get(unit.queue, False)], key=_price)
     if not by_price:
         return
     known: dict[tuple[str, tuple[tuple[str, int], ...], int], int] = {}
     for unit in units:
-        if owing.get(unit.queue, True) or unit.follow_milli_ms or not unit.preempts:
+        if exceeding.get(unit.queue, True) or unit.follow_milli_ms or not unit.preempts:
             continue
         lost = amounts(unit)
         key = unit.queue, tuple(sorted(lost.items())), unit.rate_milli
@@ -73,7 +73,7 @@ def follow_beyond(
 def _taken_back(
     unit: Unit, claim: Reclaim, by_price: Sequence[Unit], amounts: Callable[[Unit], Mapping[str, int]]
 ) -> int:
-    """The work that those lose who give way to the unit's job under this claim, 0 where they are too few."""
+    """The lost work of the units that the unit's job would evict under this claim; 0 where they are too few."""
     charged = lost = 0
     for other in by_price[:_MOST]:
         if claim.takes(other.queue, amounts(other), settled=other.settled, cheap=other.cheap):

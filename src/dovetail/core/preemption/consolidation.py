@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consolidation: moves that the scheduler carries out itself, so that a job fits into room that is free in pieces.
+"""Consolidation: the scheduler moves running pods, so that a job fits into room that is free in pieces.
 
-Rules: the plan is that of `preemption.defragmentation`: the job fits afterwards, and each pod that moves has a place. A
-pod may be moved that a controller makes anew, whose work is saved or to spare (it says when it saves what it did, or
-its gang goes on without it) or that says itself that it may be moved, and that does not look at other pods nor has
-devices by claim. A job is not moved again shortly after a move, no more pods are moved in an hour than the policy
-allows, and only where less is lost than gained:
+Rules: the plan is that of `preemption.defragmentation`: afterwards the job fits, and each moved pod has a place. A pod
+may be moved if it has a controller that creates it again; if it allows moves by annotation, or its work is saved (it
+writes checkpoints, or its gang runs on without it); and if it has no rules about other pods and no devices by claim. A
+job is not moved again shortly after a move, the policy limits the moved pods per hour, and a move must gain more than
+it loses:
 
-- lost is the work that the moved pods have to do again, and what they are charged for while they end and start anew;
-- gained is what the job is charged while it runs earlier: until it would start anyway, where that is known, or until it
-  is over, an hour where neither is.
+- it loses the work that the moved pods have to repeat, and their charge while they end and start again;
+- it gains the charge of the job for the time that it runs earlier: until its expected start, or for its run time,
+  whichever is less, or for an hour where neither is known.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from dovetail.core.reservations.backfill import Reservation
 from dovetail.core.state import State
 
 _UNKNOWN_MS = 3_600_000
-"""How long a job is taken to run earlier where nobody knows."""
+"""How much earlier a job is assumed to run where nothing is known."""
 _RESTART_MS = 60_000
-"""How long a pod takes to end and to be made anew, beside what it says about its start."""
+"""How long a pod takes to end and to be created again, beside its declared start-up time."""
 
 
 def find(
     state: State, workload: str, group: Group, scope: Scope | None, ending: Collection[str], own: Reservation | None
 ) -> MovePlan | str:
-    """Moves after which `group`, which is complete and does not fit, fits inside `scope`; else why there are none.
-    `ending` are pods (uid) that give way already, `own` is the room that is held for the workload."""
+    """Moves after which `group`, which is complete and does not fit, fits inside `scope`; else the reason why there are
+    none. `ending` are pods (uid) that are being evicted already, `own` is the reservation of the workload."""
     left = state.moves.left(state.policy.moves_per_hour, state.now_ms)
     if not left:
-        return f"as many pods as may be were moved in the last hour: {state.policy.moves_per_hour}"
+        return f"{state.policy.moves_per_hour} pods were moved in the last hour, and the policy allows no more"
     found = plan(state, group, workload, scope, movable=lambda unit: _movable(state, unit), ending=ending)
     if isinstance(found, NoPlan):
         return f"no moves help: {found}"
@@ -46,7 +46,7 @@ def find(
         return "it fits as it is"
     uids = [move.uid for step in found.steps for move in step.moves]
     if len(uids) > left:
-        return f"{len(uids)} pods would have to move, and {left} more may in this hour"
+        return f"{len(uids)} pods would have to move, and {left} more may move in this hour"
     lost = found.lost_milli_ms + _RESTART_MS * sum(state.shares.rate(uid) for uid in uids)
     gained = _gained(state, workload, group, own)
     if lost >= gained:
@@ -64,12 +64,17 @@ def _may_move(state: State, pod: Pod, elastic: bool) -> bool:
     saved = bool(pod.checkpoint_ms or pod.work.checkpoint_interval_ms or elastic)
     may = saved if pod.work.movable is None else pod.work.movable
     alone = not (pod.request.scattered or pod.device_claims or pod.by_claim)
-    return may and alone and bool(pod.owner) and not state.moves.rests(pod, state.now_ms, state.policy.move_again_ms)
+    return (
+        may
+        and alone
+        and bool(pod.owner)
+        and not state.moves.moved_recently(pod, state.now_ms, state.policy.move_again_ms)
+    )
 
 
 def _gained(state: State, workload: str, group: Group, own: Reservation | None) -> int:
-    """What the job is charged while it runs earlier than it would, in milli-GPU times ms. Of jobs that want the same
-    the first counts: what is held for others is not in the way."""
+    """The charge of the job for the time that it would run earlier, in milli-GPU times ms. Reservations of other jobs
+    do not count: the first of equivalent jobs is the one that gains."""
     pods = fewest(group)
     run = state.run_times.estimate(pods[0].work, state.shares.queue_of(pods[0]))
     for_ms = [run.ran_ms] if run.sure is not Sure.UNKNOWN else []

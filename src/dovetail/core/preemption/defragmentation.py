@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan of moves that makes room for a job, or for a shape that a command asks about. Nothing is moved here.
+"""A plan of moves that makes room for a job, or for a shape that a command asks about. It moves nothing.
 
-Rules: which pods may be moved, what that loses, and which pods of a gang go together is as for victims
-(`preemption.victims`), whatever the queues; a moved pod is evicted and made anew by its owner. Each move is placed
-again in the trial, off the nodes that the job is to have where that is possible, and only into room that is free once
-the moves before it are done: so the steps can be carried out in their order. At the end the job is placed. Budgets
-count in sum, as if all moves happened at once. No pod is moved to make room for a move. For a pod on its own nodes are
-tried from the cheapest on, for a gang the domains of a required level; of the plans that were found the one that loses
-least is taken.
+Rules: the pods that may be moved, the work that a move loses, and the pods of a gang that go together are as for
+victims (`preemption.victims`), in all queues. A moved pod is evicted and created again by its owner. Each move is
+placed in the trial, if possible off the nodes that the job will use, and only into room that is free once the moves
+before it are done: so the steps can be carried out in order. At the end the job is placed. Disruption budgets apply to
+the sum, as if all moves happened at once. No pod is moved to make room for a move. For a single pod nodes are tried
+from the cheapest on, for a gang the domains of a required level. Of the plans that are found, the one with the least
+lost work is taken.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 
 _PLANS = 6
-"""How often room in one place is planned anew without those who could not be moved."""
+"""The number of plans for one target, each without the units that could not be moved before."""
 
 
 class Move(Struct, frozen=True):
-    """A pod goes from a node to a node, where the GPUs `devices` are free for it by then."""
+    """A pod moves between two nodes. By then the GPUs `devices` of the target are free for it."""
 
     uid: str
     source: str
@@ -44,7 +44,7 @@ class Move(Struct, frozen=True):
 
 
 class MoveStep(Struct, frozen=True):
-    """Pods of one workload that move at the same time, and the work that is lost by it, in milli-GPU times ms."""
+    """Pods of one workload that move at the same time, and the work that is lost, in milli-GPU times ms."""
 
     workload: str
     moves: tuple[Move, ...]
@@ -52,8 +52,8 @@ class MoveStep(Struct, frozen=True):
 
 
 class MovePlan(Struct, frozen=True):
-    """Steps in the order in which they can be taken; none where the job fits as it is. `placed` is where the job's pods
-    (uid) have room afterwards, by node."""
+    """Steps in the order in which they can be carried out; none where the job fits as it is. `placed` is the node of
+    each pod (uid) of the job afterwards."""
 
     steps: tuple[MoveStep, ...]
     placed: tuple[tuple[str, str], ...]
@@ -65,7 +65,7 @@ class MovePlan(Struct, frozen=True):
 
 
 class NoPlan(Struct, frozen=True):
-    """No moves were found; `proven` where none can help."""
+    """No moves were found. `proven`: none can help."""
 
     why: str
     proven: bool
@@ -82,9 +82,9 @@ def plan(
     movable: Callable[[Unit], bool] | None = None,
     ending: Collection[str] = (),
 ) -> MovePlan | NoPlan:
-    """Moves after which the fewest pods that complete `group` fit, inside `scope` (None: anywhere), into which those go
-    that move, too. `workload` is whose they are, "" where they are only asked about. `movable` says who may be moved
-    (None: whoever may give way), `ending` are pods (uid) that give way to others already."""
+    """Moves after which the fewest pods that complete `group` fit inside `scope` (None: anywhere). Moved pods stay
+    inside the scope, too. `workload` is the workload of the group, "" for a question. `movable` selects the units that
+    may be moved (None: all possible victims), `ending` are pods (uid) that are being evicted for others already."""
     return _Planning(state, workload, easiest_part(state.cluster, group), scope, movable, ending).plan()
 
 
@@ -105,7 +105,7 @@ class _Planning:
         self._moves: MovePlan | None = None
 
     def plan(self) -> MovePlan | NoPlan:
-        why = "those in its way find no other room"
+        why = "the pods in its way fit nowhere else"
         try:
             with self._cluster.trial():
                 placed = self._proof.placed()
@@ -116,21 +116,21 @@ class _Planning:
         except SearchLimitReached:
             why = f"the search for a placement was stopped after {self._state.policy.search_limit} domains"
         except OutOfProbes:
-            why = f"no moves were found in {self._proof.probes} trials"
+            why = f"no moves were found in {self._proof.probes} dry runs"
         return self._moves or NoPlan(why, proven=False)
 
     def _search(self) -> NoPlan | None:
-        """Leaves the best plan that was found in `_moves`."""
+        """Search a plan. The best one is in `_moves` afterwards."""
         cluster, units = self._cluster, self._units
         if lacking := self._lacking():
-            return NoPlan(f"moves make no more room in all: {lacking}", proven=True)
+            return NoPlan(lacking, proven=True)
         shapes = [shape for shape, _ in shapes_of(cluster, self._group)]
         with cluster.trial():
             evict(cluster, units)
             most = {shape.id: self._state.score_cache.of(shape).copies().copy() for shape in shapes}
             if self._proof.placed() is None:
                 pods = len({uid for unit in units for uid in unit.uids})
-                return NoPlan(f"it would not fit if all {pods} pods that may be moved were gone", proven=True)
+                return NoPlan(f"it would not fit even if all {pods} movable pods were gone", proven=True)
         clearing = Candidates(cluster, self._state.score_cache, units, self._victims.spare, most)
         for target in clearing.targets(self._group, self._scope):
             without: set[int] = set()
@@ -145,7 +145,8 @@ class _Planning:
         return None
 
     def _lacking(self) -> str:
-        """The first resource of which less is free in the whole cluster than the job asks for, "" for none."""
+        """A message about the first resource of which the whole cluster has less free than the job requests; "" if it
+        has enough of all."""
         nodes = self._cluster.nodes
         wanted: Counter[str] = Counter()
         for shape, count in shapes_of(self._cluster, self._group):
@@ -155,13 +156,13 @@ class _Planning:
             free = int(np.maximum(nodes.free[nodes.column(name)], 0).sum())
             if amount > free + (self._gpus_in_parts() if name == GPU else 0):
                 shown = quantities.display
-                return f"it needs {shown(name, amount)} of {name}, {shown(name, free)} are free"
+                return f"it needs {shown(name, amount)} of {name}, and the cluster has {shown(name, free)} free"
         return ""
 
     def _gpus_in_parts(self) -> int:
-        """No fewer whole GPUs than there could be more of if those that have parts of GPUs sat together: what is left
-        of all of these, where GPUs are alike; else as many as there are, since who asked for memory has less of a
-        larger one, and who has a part may find a replica."""
+        """An upper bound of the whole GPUs that could be freed by packing the pods that share GPUs: the unused parts of
+        all shared GPUs where all GPUs of the cluster are of one kind; else the number of shared GPUs, since the same
+        memory is a smaller part of a larger GPU, and a part of a GPU may fit a replica."""
         nodes, shared = self._cluster.nodes, Counter[int]()
         for placement in self._cluster.placements.values():
             shared[placement.slot] |= placement.share_bits
@@ -174,7 +175,7 @@ class _Planning:
         return sum(bits.bit_count() for bits in shared.values())
 
     def _try(self, units: list[Unit]) -> Unit | None:
-        """Keep the moves of the units, if there are some; else who is in the way."""
+        """Keep the moves of these units if they work; else return a unit that cannot be moved."""
         together = Together(self._state, self._victims.spare)
         for unit in units:
             if not together.admits(unit):
@@ -195,7 +196,7 @@ class _Planning:
         return None
 
     def _carry_out(self, units: Sequence[Unit], where: Scope | None) -> MovePlan | Unit:
-        """Move all units, each as soon as there is room for it; the first that finds none where that fails."""
+        """Move all units, each as soon as there is room for it. Returns a unit without room where that fails."""
         self._proof.count()
         cluster = self._cluster
         steps: list[MoveStep] = []
@@ -220,13 +221,13 @@ class _Planning:
         return shape.gpus or shape.shared
 
     def _move(self, unit: Unit, where: Scope | None) -> MoveStep | None:
-        """Place the unit somewhere else in the running trial; None, and nothing done, where it finds no room."""
+        """Place the unit elsewhere in the running trial; None, and nothing changed, where it finds no room."""
         cluster, names = self._cluster, self._cluster.nodes.names
         mark = cluster.mark()
         evict(cluster, [unit])
         try:
             moved = GangSearch(cluster, self._state.score_cache, self._state.policy.search_limit).place(
-                self._anew(unit), where
+                self._waiting_group(unit), where
             )
         except SearchLimitReached:
             moved = False
@@ -239,8 +240,8 @@ class _Planning:
         )
         return MoveStep(unit.workload, tuple(moves), unit.lost_milli_ms)
 
-    def _anew(self, unit: Unit) -> Group:
-        """The pods of a unit as they will wait, beside the rest of their gangs."""
+    def _waiting_group(self, unit: Unit) -> Group:
+        """The pods of a unit as a waiting group, beside the rest of their gangs."""
         workload_index, placements = self._state.workloads, self._cluster.placements
         if unit.workload.startswith(LONE):
             return Group(pods=[_unbound(workload_index.pods[unit.uids[0]])])
@@ -268,5 +269,5 @@ class _Planning:
 
 
 def _unbound(pod: Pod) -> Pod:
-    """The pod as its owner makes it anew."""
+    """The pod as its owner creates it again."""
     return replace(pod, node="", nominated_node="", devices=None, instances=(), by_claim=())

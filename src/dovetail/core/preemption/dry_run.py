@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a job fits once others are gone, and which of them it cannot do without: tried, and undone.
+"""The dry run: whether a job fits once victims are gone, and which victims can be reprieved. All of it is undone.
 
-Rules: each trial takes units away and searches a placement, so topology, devices, kubelets and claims are proven with
-it. There is a bound on trials; what could not be tried any more counts as needed.
+Rules: each trial evicts units and searches a placement, so it proves topology, devices, kubelets and claims too. The
+number of trials is bounded; a victim that could not be tried any more counts as needed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dovetail.core.reservations.backfill import least
 
 
 class OutOfProbes(Exception):
-    """As many trials were made as may be."""
+    """The bound on trials is reached."""
 
 
 def evict(cluster: Cluster, units: Iterable[Unit]) -> None:
-    """Take all pods of the units off their nodes, as far as they are there."""
+    """Evict all pods of the units, as far as they are placed."""
     for unit in units:
         for uid in unit.uids:
             if uid in cluster.placements:
@@ -30,7 +30,7 @@ def evict(cluster: Cluster, units: Iterable[Unit]) -> None:
 
 
 class DryRun:
-    """What is tried for the fewest pods that complete a job, inside `scope`: at most `probes` trials, each with at most
+    """Trials for the fewest pods that complete a job, inside `scope`: at most `probes` trials, each with at most
     `limit` domains."""
 
     def __init__(
@@ -45,7 +45,7 @@ class DryRun:
         self.probes = 0
 
     def placed(self, *, counted: bool = True) -> Placed | None:
-        """Where the job is placed in the running trial, as it is now; None where it does not fit. Raises OutOfProbes
+        """The placement of the job in the running trial as it is now; None where it does not fit. Raises OutOfProbes
         and SearchLimitReached."""
         mark = self._cluster.mark()
         try:
@@ -54,13 +54,13 @@ class DryRun:
             self._cluster.rewind(mark)
 
     def placed_without(self, units: Iterable[Unit], *, counted: bool = True) -> Placed | None:
-        """Where the job is placed with these gone."""
+        """The placement of the job with these units gone."""
         with self._cluster.trial():
             evict(self._cluster, units)
             return self._place(counted)
 
     def needed(self, units: list[Unit]) -> list[Unit] | None:
-        """Those of the units that the job cannot do without; None where it does not fit even with all gone."""
+        """The units that the job cannot do without; None where it does not fit even with all gone."""
         placed = self.placed_without(units)
         if placed is None:
             return None
@@ -74,7 +74,7 @@ class DryRun:
             return uncovered(units)
 
     def count(self) -> None:
-        """One more trial. Raises OutOfProbes."""
+        """Count a trial. Raises OutOfProbes."""
         if self.probes >= self._most:
             raise OutOfProbes
         self.probes += 1
@@ -89,7 +89,7 @@ class DryRun:
         return tuple((placement.pod.uid, placement.slot) for placement in there if placement is not None)
 
     def _spare(self, units: list[Unit]) -> list[Unit]:
-        """Leave alone whom the job can do without: the widest units before those that they hold, the dearest first."""
+        """Reprieve units: those that hold others before those that they hold, the heaviest first."""
         kept = units
         depths = self._depths(units)
         for depth in sorted(set(depths.values()), reverse=True):
@@ -108,14 +108,14 @@ class DryRun:
         return uncovered(kept)
 
     def _depths(self, units: Iterable[Unit]) -> dict[int, int]:
-        """How many levels of units each holds, of these."""
+        """The number of levels of these units that each of them holds."""
         depths: dict[int, int] = {}
         for unit in sorted(units, key=lambda unit: len(unit.covers)):
             depths[unit.number] = 1 + max((depths[number] for number in unit.covers if number in depths), default=-1)
         return depths
 
     def _loose(self, units: list[Unit], tried: list[Unit]) -> list[Unit]:
-        """Those who would find room again beside the job where it was placed with all gone."""
+        """The units that would fit again beside the job, where the job was placed with all of them gone."""
         nodes = self._cluster.nodes
         shapes = {uid: self._cluster.placements[uid].shape for unit in tried for uid in unit.uids}
         with self._cluster.trial():
@@ -131,8 +131,8 @@ class DryRun:
             ]
 
     def _necessary(self, units: Sequence[Unit], known: bool) -> list[Unit]:
-        """Those of the units without which the job does not fit in the running trial, where all others are gone.
-        `known`: it does not fit with none of them gone."""
+        """The units without whose eviction the job does not fit in the running trial, with all other units gone.
+        `known`: it does not fit with none of these gone."""
         try:
             if not known and self.placed() is not None:
                 return []

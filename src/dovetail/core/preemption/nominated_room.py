@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nominated room: what preemption makes free is held for the preemptors by amounts and devices, not by nodes.
+"""Nominated room: preemption holds the room that it frees for the preemptor by amounts and devices, not by nodes.
 
-Rules: the victims of a job are searched for `ahead`, in the cluster as it will be once all decided evictions are done
-and the preemptors have started. So several jobs can have their room made on one node at the same time, and no two count
-on the same GPU. A workload that starts meanwhile leaves each of them its room (`left`): kube-scheduler counts nominated
-pods beside their victims, also on a node that is full until the victims are gone.
+Rules: the victims of a job are searched `ahead`, in the cluster as it will be once all decided evictions are done and
+the preemptors have started. So room for several jobs can be made on one node at the same time, and no two of them count
+on the same GPU. A workload that starts meanwhile must leave each of them its room (`left`): kube-scheduler, too, counts
+nominated pods beside their victims, also on a node that is full until the victims are gone.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ahead(state: State, others: Iterable[Reservation]) -> Iterator[None]:
-    """Inside, everybody has given way who was told to for one of these, and they have the room that is held for them.
-    What queues hold and are promised stays what it is now."""
+    """A trial in which the victims of these reservations are gone and their preemptors are placed. What queues hold and
+    are promised stays what it is now."""
     with state.reservations.pledges_kept(), state.cluster.trial():
-        for pod, slot in _give_way(state, others):
+        for pod, slot in _evict_leaving(state, others):
             state.cluster.place(pod, slot, shape=state.cluster.shape_of(pod))
         yield
 
 
 def awaited(state: State, own: Reservation, others: Sequence[Reservation]) -> list[Reservation] | None:
-    """Those of the others whose pods that give way have to be gone, too, before one has the room that was found for it
-    `ahead`: nobody where it is enough that its own are. None where somebody would start later for its sake."""
+    """The other reservations whose victims, too, must be gone before `own` has the room that was found `ahead`; empty
+    where its own victims suffice. None where `own` would delay another reservation."""
     makers = [one for one in others if one.nominated]
     if left(state, own.slots.tolist(), [*makers, own]):
         return []
@@ -49,8 +49,8 @@ def awaited(state: State, own: Reservation, others: Sequence[Reservation]) -> li
 
 
 def left(state: State, slots: Collection[int], makers: Sequence[Reservation]) -> bool:
-    """Whether those to whom pods give way have their room by the time of each, with all that is placed in the running
-    trial, of which so much is on these slots: all together that have it there, or share a node with one that has."""
+    """Whether each preemptor has its room by its start, with all that is placed in the running trial. It is checked for
+    those with room on these slots, and for those that share nodes with them, directly or not."""
     near: dict[str, Reservation] = {}
     reached, there = set(slots), [(one, one.slots.tolist()) for one in makers]
     while found := {
@@ -61,15 +61,15 @@ def left(state: State, slots: Collection[int], makers: Sequence[Reservation]) ->
     if not near:
         return True
     with state.cluster.trial():
-        # Of those at the same time who was first to have room made is first here, too.
+        # At the same time, the preemptor whose room was made first is first here, too.
         for one in sorted([one for one in makers if one.workload in near], key=lambda one: one.start_ms):
-            if not all(_fill(state, pod, slot) for pod, slot in _give_way(state, [one])):
+            if not all(_fill(state, pod, slot) for pod, slot in _evict_leaving(state, [one])):
                 return False
     return True
 
 
-def _give_way(state: State, others: Iterable[Reservation]) -> list[tuple[Pod, int]]:
-    """Take all pods off, in the running trial, that give way to any of these. Returns who comes for it, and where."""
+def _evict_leaving(state: State, others: Iterable[Reservation]) -> list[tuple[Pod, int]]:
+    """Evict the victims of these reservations in the running trial. Returns the preemptor pods and their slots."""
     pods, placements = state.workloads.pods, state.cluster.placements
     makers = [one for one in others if one.nominated]
     for uid in {uid: None for one in makers for uid in sorted(one.leaving)}:
@@ -80,6 +80,6 @@ def _give_way(state: State, others: Iterable[Reservation]) -> list[tuple[Pod, in
 
 
 def _fill(state: State, pod: Pod, slot: int) -> bool:
-    """Place a pod there in the running trial; False where it does not fit."""
+    """Place a pod on the slot in the running trial; False where it does not fit."""
     there = np.array([slot], dtype=np.int64)
     return fill(state.cluster, state.score_cache, state.cluster.shape_of(pod), [pod], there) == 1

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for victims: which pods are evicted so that a job fits. It runs in a trial that is undone.
+"""The search for victims: the pods that are evicted so that a job fits. It runs in a trial that is undone.
 
-Rules: victims are units of other queues, where the job's queue may reclaim from them, and units of its own queue whose
-workload is of a strictly lower precedence. The search for a placement places the job with the victims gone, so that
-topology, devices, kubelets and claims are proven with it. Victims come from the nodes, and from the domain of a
-required level, that are emptied most cheaply; then each victim that the job can do without is reprieved, the dearest
-first. Where that finds nothing, units are taken in their own order until the job fits: first twice as many each time,
-then halving. `Unit.weight` is what is compared.
+Rules: possible victims are units of other queues from which the job's queue may reclaim, and units of its own queue
+whose workload has a strictly lower precedence. A dry run places the job with the victims gone, so topology, devices,
+kubelets and claims are proven too. Victims come from the candidates, the nodes and the domain of a required level that
+can be emptied with the least lost work; then each victim that the job can do without is reprieved, the heaviest first.
+If that finds nothing, units are taken in their own order until the job fits: first twice as many each time, then by
+bisection. Victims are compared by `Unit.weight`.
 
-None of the victims can be reprieved, as far as the bound on trials lets that be tried. They are not always the cheapest
-of all, as pods get nodes one after another. On random clusters of up to four nodes they are the cheapest for 99 gangs
-of 100, and for 94 trees of gangs.
+No victim can be reprieved, as far as the bound on trials lets it be tried. The victims are not always the cheapest of
+all, since pods are placed one after another. On random clusters of up to four nodes they are the cheapest for 99 of 100
+gangs, and for 94 of 100 trees of gangs.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from dovetail.core.placing.pods import Placed, Scope
 from dovetail.core.preemption.candidates import GPU_COLUMN, Candidates, easiest_part, whole_again
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes, evict
 from dovetail.core.preemption.units import Unit, uncovered, weight
-from dovetail.core.preemption.victims import Together, Victims, amounts_of, lesser, reclaims
+from dovetail.core.preemption.victims import Together, Victims, amounts_of, lower_precedence, reclaims
 from dovetail.core.queues.reclaim import Reclaim
 from dovetail.core.queues.types import Amounts
 from dovetail.core.state import State
 
 _PLANS = 3
-"""For how many domains it is planned."""
+"""The number of domains with a plan in each round."""
 _ROUNDS = 5
-"""How often it is planned, without those who may not be taken together."""
+"""The number of rounds of plans, each without the units that may not be taken together."""
 _SWAPS = 4
-"""How many victims of a small set it is tried to do without at the price of others."""
+"""The number of victims of a small set that are tried to be replaced by others."""
 
 
 class PreemptionPlan(Struct, frozen=True):
-    """The job fits once the victims are gone: nobody, where it fits as it is. `nominations` are its pods (uid) with
+    """The job fits once the victims are gone; no victims where it fits as it is. `nominations` are its pods (uid) with
     their slots."""
 
     victims: tuple[Unit, ...]
@@ -61,18 +61,18 @@ class PreemptionPlan(Struct, frozen=True):
 
 
 class GaveUp(Struct, frozen=True):
-    """No victims were found, and it is not proven that there are none. `ripe_ms`: see Impossible."""
+    """No victims were found, but it is not proven that there are none. `ripe_ms`: see `NoPreemption`."""
 
     probes: int
     why: str
     ripe_ms: int = 0
 
     def __str__(self) -> str:
-        return f"no jobs were found that could give way, after {self.probes} trials: {self.why}"
+        return f"no victims were found in {self.probes} dry runs: {self.why}"
 
 
 class NoPreemption(Struct, frozen=True):
-    """No possible victims help. From `ripe_ms` on there may be more (0: not known)."""
+    """No possible victims help. From `ripe_ms` on there may be more (0: unknown)."""
 
     why: str
     ripe_ms: int = 0
@@ -89,25 +89,25 @@ def find(
     ending: Collection[str] = (),
     only: Collection[str] | None = None,
 ) -> PreemptionPlan | GaveUp | NoPreemption:
-    """Search the victims for the fewest pods that complete `group`, which is complete and does not fit now,
-    inside `scope` (None: anywhere). Pods (uid) that are `ending` are evicted for others already. `only` are the queues
-    whose pods may have to (None: of all)."""
+    """Search the victims for the fewest pods that complete `group`, which is complete and does not fit now, inside
+    `scope` (None: anywhere). Pods (uid) that are `ending` are being evicted for others already. Only pods of the queues
+    `only` may be victims (None: of all)."""
     easiest = easiest_part(state.cluster, group)
     if not any(easiest.all_pods()):
-        return NoPreemption("nobody has to give way: it needs no more pods")
+        return NoPreemption("no victims are needed: it needs no more pods")
     found = _Finding(state, workload, easiest, scope, ending, only).find()
-    alike = not group.groups and len(shapes_of(state.cluster, group)) == 1
-    if isinstance(found, PreemptionPlan) or alike or len(group.all_pods()) == len(easiest.all_pods()):
+    one_shape = not group.groups and len(shapes_of(state.cluster, group)) == 1
+    if isinstance(found, PreemptionPlan) or one_shape or len(group.all_pods()) == len(easiest.all_pods()):
         return found
-    # Others than the easiest may fit where these do not.
+    # Other pods than the easiest may fit where these do not.
     other = _Finding(state, workload, group, scope, ending, only).find()
     return other if isinstance(other, PreemptionPlan) or isinstance(found, NoPreemption) else found
 
 
 def victim_queues(state: State, workload: str, queue: str, wanted: Mapping[str, int]) -> list[str]:
-    """The queues whose pods may be victims of a workload of the queue that wants so much: its own last."""
+    """The queues whose pods may be victims of a workload of this queue with this request; its own comes last."""
     shares = state.shares
-    # Pods of a lower precedence in its queue may be victims, too: then it has less.
+    # Pods of a lower precedence in its own queue may be victims, too: then the queue holds less.
     own = shares.allocated(queue) if shares.holds_below(queue, state.precedence(workload)) else None
     return [*shares.quota.debtors(queue, wanted, own), queue]
 
@@ -141,20 +141,24 @@ class _Finding:
 
     def _find(self) -> PreemptionPlan | GaveUp | NoPreemption:
         if not all(pod.work.preempts for pod in self._pods):
-            return NoPreemption("its pods never make others give way (preemptionPolicy Never)")
+            return NoPreemption("its pods preempt no others (preemptionPolicy Never)")
         units = self._eligible()
         if not units:
             claim = self._shares.quota.claim_back(self._queue, self._wanted)
-            others = "more is not due to its queue, and nobody" if claim is None else "nobody who may give way, or"
-            return NoPreemption(f"{others} {lesser(self._state, self._queue)} in its queue, runs where it could")
-        why = "those who may go together do not make enough room"
+            lower = f"no pods {lower_precedence(self._state, self._queue)}"
+            if claim is None:
+                return NoPreemption(f"its queue is due no more, and runs {lower} on nodes that suit it")
+            return NoPreemption(
+                f"other queues run no pods that it may reclaim, and its own queue runs {lower}, on nodes that suit it"
+            )
+        why = "the victims that may be evicted together do not free enough room"
         try:
             if (impossible := self._search(units)) is not None:
                 return impossible
         except SearchLimitReached:
             why = f"the search for a placement was stopped after {self._state.policy.search_limit} domains"
         except OutOfProbes:
-            why = "that is as many as are made"
+            why = "the limit of dry runs is reached"
         return GaveUp(self._proof.probes, why) if self._best is None else self._found(self._best)
 
     def _found(self, victims: list[Unit]) -> PreemptionPlan:
@@ -164,13 +168,13 @@ class _Finding:
         return PreemptionPlan(tuple(victims), nominations, cause, self._proof.probes)
 
     def _search(self, units: list[Unit]) -> NoPreemption | None:
-        """Leaves the cheapest victims that were found in `_best`."""
+        """Search victims. The cheapest ones are in `_best` afterwards."""
         clearing = Candidates(self._cluster, self._state.score_cache, units, self._victims.spare, self._most(units))
         for plan in self._plans(clearing, units):
             self._try(plan)
         if self._best is None and not self._leans_on_others() and self._proof.placed_without(units) is None:
             pods = len({uid for unit in units for uid in unit.uids})
-            return NoPreemption(f"it would not fit if all {pods} pods that may give way to it were gone")
+            return NoPreemption(f"it would not fit even if all {pods} possible victims were evicted")
         if self._best is None:
             self._fewest(self._permitted(sorted(units, key=self._level))[0])
         if len(self._pods) > 1:
@@ -179,8 +183,7 @@ class _Finding:
         return None
 
     def _most(self, units: Iterable[Unit]) -> dict[int, NDArray[np.int64]]:
-        """How many pods of each shape each slot could take by amounts if all units were gone: no fewer than it really
-        could."""
+        """By shape id an upper bound, by amounts, of the pods that each slot could take if all units were gone."""
         cluster, nodes = self._cluster, self._cluster.nodes
         if any(shape.stand_ins is not None for shape in self._shapes):
             with cluster.trial():
@@ -204,7 +207,7 @@ class _Finding:
         return most
 
     def _useful(self) -> NDArray[np.bool_] | None:
-        """The slots where a pod that ends can make room; None where that may be any."""
+        """The slots where an eviction can make room; None where that may be any."""
         if self._cluster.peers.counts or self._cluster.peers.carriers:
             return None
         useful = np.zeros(self._cluster.nodes.size, dtype=np.bool_)
@@ -217,12 +220,12 @@ class _Finding:
         return useful
 
     def _leans_on_others(self) -> bool:
-        """Whether pods of the job need others beside them, so that with more of them gone it may fit worse."""
+        """Whether pods of the job have rules about other pods, so that it may fit worse with more of those gone."""
         return any(shape.request.affinity or shape.request.spread for shape in self._shapes)
 
     def _eligible(self) -> list[Unit]:
-        """The units that may be evicted, each on its own: with all that has to go with it. What is taken of the job's
-        own queue, or of those near it, is taken from those above both, too, so who is in a farther one may be taken
+        """The units that may be evicted, each on its own and with all that goes with it. What is taken from the job's
+        own queue, or from a near one, counts for the queues above both: so units of a farther queue may be evicted
         after that."""
         useful, precedence = self._useful(), self._state.precedence(self._workload)
         useless = frozenset() if useful is None else frozenset(np.flatnonzero(~useful).tolist())
@@ -245,8 +248,8 @@ class _Finding:
         return [unit for unit in self._victims.units if unit.number in allowed]
 
     def _reclaimable(self, units: list[Unit], claim: Reclaim) -> set[int]:
-        """Which of the units, all of queues as near to the job's, the claim takes, each on its own. All that it takes
-        of them together counts as taken."""
+        """The units that the claim takes, each on its own; all are of queues at one distance. Those that it takes
+        together count as taken afterwards."""
         found: set[int] = set()
         known: dict[tuple[str, int, bool, tuple[Amounts, ...]], bool] = {}
         for unit in units:
@@ -265,19 +268,18 @@ class _Finding:
         return found
 
     def _level(self, unit: Unit) -> int:
-        """How far its queue is from the job's."""
+        """The distance of its queue from the job's (see `Reclaim.level`)."""
         if unit.queue not in self._levels:
             self._levels[unit.queue] = self._shares.quota.claim(self._queue, self._wanted).level(unit.queue)
         return self._levels[unit.queue]
 
     def _in_turn(self, units: Iterable[Unit]) -> list[Unit]:
-        """The order in which they are taken together: those of the nearest queues first, and what is charged least. A
-        queue that has more than is due to it may lose more than that by the last that is taken, so the largest is taken
-        last."""
+        """The order in which units are taken together: the nearest queues first, then the lowest charge. The last unit
+        may take a queue below its fair share, so the largest comes last."""
         return sorted(units, key=lambda unit: (self._level(unit), unit.rate_milli))
 
     def _permitted(self, units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
-        """Those of the units, in order, that may be taken together, and the others."""
+        """The units, in order, that may be taken together, and the others."""
         together = Together(self._state, self._victims.spare)
         claim = self._shares.quota.claim(self._queue, self._wanted)
         permitted, refused = [], []
@@ -296,7 +298,7 @@ class _Finding:
         return permitted, refused
 
     def _plans(self, clearing: Candidates, units: list[Unit]) -> Iterator[list[Unit]]:
-        """Sets of units that may be taken together and should make room, the cheapest first."""
+        """Sets of units that may be taken together and should free the room, the cheapest first."""
         waiting: list[set[int]] = [set()]
         for _ in range(_ROUNDS):
             if not waiting or self._best is not None:
@@ -307,8 +309,8 @@ class _Finding:
                 if not beyond:
                     yield permitted
                     continue
-                # Those permitted have used up what may be taken of a queue or budget: either they and no more of these,
-                # or others instead of all of them, one larger one say.
+                # The permitted units have used up the allowance of a queue or budget. Try two ways: with them and no
+                # more of these queues, and without them, as one larger unit may do instead.
                 queues = {unit.queue for unit in beyond if unit.queue != self._queue}
                 kept = {unit.number for unit in permitted}
                 out = {unit.number for unit in beyond}
@@ -317,7 +319,7 @@ class _Finding:
                 waiting.append(without | out | {unit.number for unit in permitted if unit.queue in queues})
 
     def _try(self, plan: list[Unit]) -> None:
-        """Keep what the job needs of the plan, where that weighs less than the best so far."""
+        """Keep the needed units of the plan if they weigh less than the best so far."""
         if self._best is None or weight(plan) < weight(self._best):
             needed = self._proof.needed(plan)
             if needed is not None and len({self._level(unit) for unit in plan}) > 1 and self._beyond(needed):
@@ -326,8 +328,8 @@ class _Finding:
                 self._best = needed
 
     def _lawful(self, plan: list[Unit], needed: list[Unit]) -> list[Unit]:
-        """Those that the nodes cannot do without, and of the plan, the dearest left alone first, as many more as have
-        to go so that all these may be taken together: some of nearer queues, say."""
+        """The needed units, and as many more of the plan as have to go so that all of them may be taken together: units
+        of nearer queues, for example. The heaviest are reprieved first."""
         numbers = {unit.number for unit in needed}
         kept = uncovered(plan)
         for unit in sorted(kept, key=lambda unit: (-unit.weight, -unit.number)):
@@ -337,11 +339,11 @@ class _Finding:
         return kept
 
     def _beyond(self, units: list[Unit]) -> bool:
-        """Whether they may not all be taken together."""
+        """Whether the units may not all be taken together."""
         return bool(self._permitted(self._in_turn(units))[1])
 
     def _swap(self, clearing: Candidates) -> bool:
-        """Find others instead of one of a few, the dearest; whether there are some that are cheaper."""
+        """Replace one of a few victims, the heaviest first, by others. Returns whether a cheaper set was found."""
         before = self._best or []
         for unit in sorted(before, key=lambda unit: -unit.weight)[:_SWAPS] if len(before) <= 2 * _SWAPS else ():
             others = [one for one in before if one is not unit]
@@ -354,7 +356,7 @@ class _Finding:
         return False
 
     def _fewest(self, units: list[Unit]) -> None:
-        """Try the first of the units, as few as make room."""
+        """Try the first of the units, as few as free the room."""
         reach = 1
         while self._proof.placed_without(units[:reach]) is None:
             if reach >= len(units):

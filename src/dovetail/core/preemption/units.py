@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be taken away as a whole, and what sets of that are compared by. `victims` says what runs is cut into."""
+"""Units of eviction, and how sets of them are compared. `victims` divides the running pods into units."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PODS_BITS, _ELASTIC_BITS = 32, 128
 
 
 class Unit(Struct, eq=False):
-    """Pods that are evicted together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
-    `pool` is what it is to spare of (`Victims.spare`), -1 for whole workloads. It holds the units with the numbers
-    `covers`. `settled` and `cheap` are what `queues.reclaim` asks for, `rate_milli` is what it is
-    charged, `preempts` whether its pods may evict others, and `follow_milli_ms` the work that these would lose. `core`
-    is what is left of one that holds others once as many of these as may are gone, by resource class."""
+    """Pods that are evicted together. `slots` are their nodes, pod by pod, `started_ms` is the start of the last of
+    them. `pool` is the pool that it counts for (`Victims.spare`), -1 for a whole workload. It contains the units with
+    the numbers `covers`. `settled` and `cheap` are read by `queues.reclaim`. `rate_milli` is its charge, `preempts`
+    whether its pods may evict others, `follow_milli_ms` the work that these would lose. `core` is for a unit that
+    contains others: its amounts, by resource class, once as many of these as the pools allow are gone."""
 
     number: int
     workload: str
@@ -39,19 +39,19 @@ class Unit(Struct, eq=False):
 
     @property
     def elastic(self) -> bool:
-        """Whether the rest of its gang goes on."""
+        """Whether the rest of its gang runs on."""
         return self.pool >= 0
 
     @property
     def weight(self) -> int:
-        """What sets of units are compared by, added up: the lost work of whole workloads, with what their jobs evict in
-        turn, then that of what is to spare, then the number of pods."""
+        """The weight by which sets of units are compared, added up: the lost work of whole workloads and of what their
+        jobs evict in turn, then the lost work of elastic units, then the number of pods."""
         own = self.lost_milli_ms << (_ELASTIC_BITS if self.pool < 0 else _PODS_BITS)
         return (self.follow_milli_ms << _ELASTIC_BITS) + own + len(self.uids)
 
     @property
     def order(self) -> tuple[bool, int, int, int, int]:
-        """What is to spare and evicts no others first, then the least lost work, then the youngest, then the first."""
+        """Elastic units that lead to no further loss first, then the least lost work, then the youngest."""
         whole_milli_ms = self.follow_milli_ms if self.elastic else self.follow_milli_ms + self.lost_milli_ms
         return (
             bool(whole_milli_ms) or not self.elastic,
@@ -63,12 +63,12 @@ class Unit(Struct, eq=False):
 
 
 def uncovered(units: Iterable[Unit]) -> list[Unit]:
-    """The units without those that others of them hold."""
+    """The units that no other of them contains."""
     units = list(units)
     covered = {number for unit in units for number in unit.covers}
     return [unit for unit in units if unit.number not in covered]
 
 
 def weight(units: Iterable[Unit]) -> int:
-    """What a set of units is compared by."""
+    """The weight of a set of units."""
     return sum(unit.weight for unit in uncovered(units))

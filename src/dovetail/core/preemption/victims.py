@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Possible victims: what runs, cut into the units that can be evicted, and the work that each of them would lose.
+"""Possible victims: the running pods, divided into units of eviction, with the work that each unit would lose.
 
-Rules: a unit is evicted as a whole. A workload is one; a pod on its own is a gang of one. Of a gang with more pods than
-its minimum each pod is one, too, and of one with more sub-gangs than it needs each sub-gang: no more of them are
-evicted than are to spare (a pool), unless the whole gang is. No victims are pods of other schedulers, pods that are
-ending, pods whose bind has not been seen yet, pods that must not be preempted, pods that ran less than their queue
-grants them, and pods whose budget has no disruption left.
+Rules: a unit is evicted as a whole. Each workload is a unit; a single pod is a gang of one. In a gang with more pods
+than its minimum each pod is a unit too, and in a gang with more sub-gangs than it needs each sub-gang is: no more of
+them are evicted than can be spared (a pool), unless the whole gang is. These pods are never victims: pods of other
+schedulers, pods that are ending, pods whose bind is not confirmed, pods that must not be preempted, pods that have run
+for less than the least run time of their queue, and pods whose disruption budget has no disruption left.
 
-Lost work is the charged rate times what has to be done again: the time since the last checkpoint (else since the start)
-and the start-up. A checkpoint in the future counts as one of now. Where only the interval between checkpoints is known
-the last one counts as a whole interval ago, or as the start where that is later.
+Lost work is the charged rate times the work to repeat: the time since the last checkpoint (else since the start) plus
+the start-up. A checkpoint in the future counts as one of now. If only the interval between checkpoints is known, the
+last one counts as a whole interval ago, or as the start where that is later.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from dovetail.core.state import State
 from dovetail.core.workloads.index import Precedence, WorkloadIndex
 
 _CHEAP = 10
-"""A unit is cheap where what it loses is no more than this part of what it did since it started."""
+"""A unit is cheap if it loses at most one part in so many of what it did since it started."""
 _STARTUP_MS = 300_000
-"""What a restart is taken to cost where the pod does not say it, when it is asked whether a unit is cheap."""
+"""The assumed start-up time of a pod that does not declare one, for the question whether a unit is cheap."""
 
 
 def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
-    """The work that the pod loses when it is evicted now, in milli-GPU times ms."""
+    """The work that the pod loses if it is evicted now, in milli-GPU times ms."""
     started_ms = min(pod.bound_ms or pod.created_ms, now_ms)
     ran_ms = now_ms - started_ms
     if pod.checkpoint_ms:
@@ -47,7 +47,7 @@ def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
 
 
 def subgangs(workload_index: WorkloadIndex, workload: str) -> dict[str, list[str]]:
-    """The gangs right below each gang of a tree."""
+    """The gangs right below each gang of a tree, by gang."""
     below: dict[str, list[str]] = {}
     for gang_id in workload_index.tree(workload):
         gang = workload_index.gangs.get(gang_id)
@@ -57,7 +57,7 @@ def subgangs(workload_index: WorkloadIndex, workload: str) -> dict[str, list[str
 
 
 class Allowances:
-    """What the budgets still allow. A pod of several budgets is never evicted: the API server refuses that."""
+    """The disruptions that budgets still allow. A pod of several budgets is never evicted: the API server refuses."""
 
     def __init__(self, budgets: Iterable[Budget]) -> None:
         self._by_namespace: dict[str, list[Budget]] = {}
@@ -68,7 +68,7 @@ class Allowances:
             self._left[budget.key] = budget.allowed
 
     def of(self, pod: Pod) -> tuple[str, ...]:
-        """The keys of the budgets that the pod belongs to."""
+        """The keys of the pod's budgets."""
         budgets = self._by_namespace.get(pod.namespace)
         if budgets is None:
             return ()
@@ -98,9 +98,9 @@ class Allowances:
 
 
 class Victims:
-    """The units of all that runs in the queues `of` (None: in any) but `workload`, as jobs of `queue` see them, in the
-    order of `Unit.order`. The pods (uid) `ending` give way already. `spare` is how many units of each pool there are.
-    """
+    """The units of all pods that run in the queues `of` (None: in any) except those of `workload`, as jobs of `queue`
+    see them, sorted by `Unit.order`. The pods (uid) `ending` are being evicted already. `spare` has the size of each
+    pool."""
 
     def __init__(
         self, state: State, queue: str, workload: str, ending: Collection[str] = (), of: Collection[str] | None = None
@@ -113,7 +113,7 @@ class Victims:
         self.spare: list[int] = []
         self.units: list[Unit] = []
         self.ripe_ms = 0
-        """When the first of those that run too short for it can be taken, or with less right; 0 where all can."""
+        """When the first unit that has not run long enough may be taken, or taken with less right; 0 for none."""
         workload_of, queue_of = state.workloads.workload_of, state.shares.queue_of
         queues = None if of is None else frozenset(of)
         seen = {workload}
@@ -134,7 +134,7 @@ class Victims:
         if queues is not None:
             shares, entitlements = state.shares, state.shares.quota
             follow_beyond(
-                self.units, queue, entitlements.owes, lambda unit: amounts_of(shares, unit.uids),
+                self.units, queue, entitlements.exceeds_due, lambda unit: amounts_of(shares, unit.uids),
                 lambda name, lost: entitlements.claim_back(name, lost, less=lost),
             )  # fmt: skip
         self.units.sort(key=lambda unit: unit.order)
@@ -156,7 +156,7 @@ class Victims:
     def _parts(
         self, workload: str, gang_id: str, own: Mapping[str, list[Placement]], below: Mapping[str, list[str]]
     ) -> tuple[list[Placement], bool]:
-        """Add what may be spared of the gang and of those below it. Returns all that runs of it, and whether that is
+        """Add the units that the gang, and those below it, can spare. Returns its running pods, and whether they are
         enough for it to run."""
         gang = self._state.workloads.gangs.get(gang_id)
         pods, children = own.get(gang_id, []), below.get(gang_id, [])
@@ -189,7 +189,7 @@ class Victims:
     def _add(
         self, workload: str, placements: Sequence[Placement], pool: int = -1, covers: tuple[int, ...] = ()
     ) -> None:
-        """Add a unit, if its pods may be taken at all."""
+        """Add a unit, unless its pods may not be evicted at all."""
         if not placements:
             return
         shares, now_ms = self._state.shares, self._state.now_ms
@@ -212,14 +212,14 @@ class Victims:
             cost += lost_here if pod.work.startup_ms else lost_here + rate * _STARTUP_MS
             done += rate * max(0, now_ms - since_ms)
         # A member that came later does not protect those that have run for long.
-        ran_ms, job, given_way = (
+        ran_ms, job, evictions = (
             now_ms - min(started_ms),
             self._state.workloads.job_of(first),
             self._state.eviction_counts,
         )
         least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms or 0
-        least_ms = max(least_ms, self._state.eviction_counts.spared_ms(job, now_ms))
-        settled_ms = max(least_ms, given_way.settled_ms(job, queue.least_run_ms, now_ms))
+        least_ms = max(least_ms, evictions.spared_ms(job, now_ms))
+        settled_ms = max(least_ms, evictions.settled_ms(job, queue.least_run_ms, now_ms))
         if ran_ms < settled_ms:
             ripe_ms = now_ms - ran_ms + (least_ms if ran_ms < least_ms else settled_ms)
             self.ripe_ms = min(self.ripe_ms, ripe_ms) if self.ripe_ms else ripe_ms
@@ -237,7 +237,7 @@ class Victims:
         self.units.append(unit)
 
     def _ends_soon(self, pods: Iterable[Pod], queue: str, lost_milli_ms: int) -> bool:
-        """Whether no more is left to do than would be lost, as far as run times are declared or learned."""
+        """Whether the pods have no more work left than they would lose, as far as run times are declared or learned."""
         run_times, shares, left_milli_ms = self._state.run_times, self._state.shares, 0
         for pod in pods:
             left = run_times.left_ms(pod.work, queue, max(0, self._state.now_ms - (pod.bound_ms or pod.created_ms)))
@@ -247,7 +247,7 @@ class Victims:
         return left_milli_ms <= lost_milli_ms
 
     def _core(self, pods: Iterable[Pod], covers: Iterable[int]) -> dict[str, int]:
-        """What these pods are counted with, without as many of the units among them as there are to spare."""
+        """The amounts of these pods once as many of the units among them as can be spared are gone."""
         gone: set[str] = set()
         left: dict[int, int] = {}
         for unit in sorted([self.units[number] for number in covers], key=lambda unit: (-unit.rate_milli, unit.number)):
@@ -259,7 +259,7 @@ class Victims:
 
 
 class Together:
-    """What may be taken at the same time: within all budgets, and of each pool no more than there is to spare."""
+    """What may be evicted at the same time: within all budgets, and of each pool at most what can be spared."""
 
     def __init__(self, state: State, spare: Sequence[int]) -> None:
         self._placements = state.cluster.placements
@@ -268,7 +268,7 @@ class Together:
         self._gone: set[str] = set()
 
     def left(self, unit: Unit) -> list[str]:
-        """Those of its pods that are not taken yet."""
+        """The pods of the unit that are not taken yet."""
         return [uid for uid in unit.uids if uid not in self._gone]
 
     def admits(self, unit: Unit) -> bool:
@@ -284,7 +284,7 @@ class Together:
 
 
 def amounts_of(shares: Shares, uids: Iterable[str]) -> Counter[str]:
-    """What these placed pods are counted with in all, by resource class."""
+    """The sum of the amounts of these placed pods, by resource class."""
     counted: Counter[str] = Counter()
     for uid in uids:
         for name, amount in shares.amounts(uid):
@@ -293,15 +293,15 @@ def amounts_of(shares: Shares, uids: Iterable[str]) -> Counter[str]:
 
 
 def reclaims(claim: Reclaim | None, unit: Unit, amounts: Mapping[str, int]) -> bool:
-    """Whether the claim takes the unit, of which these amounts are left. If so, it counts as taken."""
+    """Whether the claim takes the unit, of which these amounts are left. If so, they count as taken."""
     pieces = {name: max(0, amount - unit.core.get(name, 0)) for name, amount in amounts.items()} if unit.core else {}
     return claim is not None and claim.takes(
         unit.queue, amounts, settled=unit.settled, cheap=unit.cheap, pieces=pieces
     )  # fmt: skip
 
 
-def lesser(state: State, queue: str) -> str:
-    """Who gives way within a queue, in words."""
+def lower_precedence(state: State, queue: str) -> str:
+    """The possible victims within a queue, as part of a message."""
     record = state.shares.tree.queues.get(queue)
-    had_more = ", or that had more already," if record is not None and record.least_served_first else ""
-    return f"of a lower priority{had_more}"
+    served = ", or with more attained service," if record is not None and record.least_served_first else ""
+    return f"of a lower priority{served}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for victims below a limit that is full: the limit of the job's queue, or of a queue above it.
 
-Rules: the same units may be evicted as where room is lacking: units of lower precedence of the job's own queue, and of
-other queues what `Reclaim` allows. Only pods below the queue of the limit help. Where the nodes lack room, too, that
-room is searched for first (`preemption.search`), among pods below the limit if that finds any. Then the units that lose
-least are added until no limit is in the way; then each unit that both can do without is reprieved, the dearest first.
-What becomes free below a limit is kept for the job until it starts (`Reservations.promised_beside`).
+Rules: the possible victims are the same as where room is lacking: units of a lower precedence in the job's own queue,
+and units of other queues that `Reclaim` allows. Only pods below the queue of the limit help. Where the nodes lack room
+too, that is searched first (`preemption.search`), among pods below the limit if that finds any. Then the units with the
+least lost work are added until no limit is in the way; then each unit that both can do without is reprieved, the
+heaviest first. What becomes free below a limit is kept for the job until it starts (`Reservations.promised_beside`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from dovetail.core.preemption.candidates import easiest_part
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes
 from dovetail.core.preemption.search import GaveUp, NoPreemption, PreemptionPlan
 from dovetail.core.preemption.units import Unit, uncovered
-from dovetail.core.preemption.victims import Together, Victims, amounts_of, lesser, reclaims
+from dovetail.core.preemption.victims import Together, Victims, amounts_of, lower_precedence, reclaims
 from dovetail.core.state import State
 
 
 def find(
     state: State, workload: str, group: Group, scope: Scope | None = None, ending: Collection[str] = ()
 ) -> PreemptionPlan | GaveUp | NoPreemption:
-    """Search the victims so that the limits above the job, and the room that there is, suffice for it. Pods (uid)
-    that are `ending` are evicted for others already."""
+    """Search victims so that the job fits on the nodes and within the limits above it. Pods (uid) that are `ending` are
+    being evicted for others already."""
     if not all(pod.work.preempts for pod in group.all_pods()):
-        return NoPreemption("its pods never make others give way (preemptionPolicy Never)")
+        return NoPreemption("its pods preempt no others (preemptionPolicy Never)")
     return _Finding(state, workload, group, scope, ending).find()
 
 
@@ -62,9 +62,9 @@ class _Finding:
     def _find(self) -> PreemptionPlan | GaveUp | NoPreemption:
         if not self._excess:
             return NoPreemption(
-                "those that give way to others already leave enough below the limit"
+                "the evictions for other workloads free enough below the limit"
                 if self._state.reservations.pledged_beside(self._workload)
-                else "only where it would go shows what it has of the limit: of a GPU model, or of memory"
+                else "its node decides how much it counts towards the limit: by its GPU model or GPU memory"
             )
         try:
             room = self._room()
@@ -72,17 +72,17 @@ class _Finding:
                 return room
             units = self._within_limits(room)
             if units is None:
-                others = f"those {lesser(self._state, self._queue)} in its queue"
-                return NoPreemption(f"{others}, and those of others that are beyond what is due, do not hold enough")
+                own = f"the pods {lower_precedence(self._state, self._queue)} in its queue"
+                return NoPreemption(f"{own}, and those of queues beyond their fair share, do not hold enough")
             return self._found(units)
         except SearchLimitReached:
             why = f"the search for a placement was stopped after {self._state.policy.search_limit} domains"
         except OutOfProbes:
-            why = "that is as many as are made"
+            why = "the limit of dry runs is reached"
         return GaveUp(self._proof.probes, why)
 
     def _room(self) -> list[Unit] | GaveUp | NoPreemption:
-        """The victims so that the nodes have room, limits aside."""
+        """The victims that free room on the nodes, limits aside."""
         if self._proof.placed_without(()) is not None:
             return []
         below = {name for name in self._queues if all(self._helps(name, above) for above, _ in self._excess)}
@@ -100,8 +100,7 @@ class _Finding:
         return above in self._shares.path(queue)
 
     def _within_limits(self, room: Sequence[Unit]) -> list[Unit] | None:
-        """These, and as many more victims as are needed so that no limit is in the way; None where there are too
-        few."""
+        """These victims, and as many more as are needed so that no limit is in the way; None if there are too few."""
         state, precedence = self._state, self._state.precedence(self._workload)
         together = Together(state, self._victims.spare)
         claim = self._shares.quota.claim_back(self._queue, self._wanted)
@@ -130,7 +129,7 @@ class _Finding:
         return self._helps(queue, name) and any(dict(self._shares.amounts(uid)).get(resource, 0) for uid in uids)
 
     def _beyond(self, gone: Iterable[Unit]) -> list[tuple[str, str]]:
-        """The queues and classes of which a limit would be broken by the job without these."""
+        """The queues and classes whose limit the job would exceed with these units gone."""
         freed: dict[str, Counter[str]] = {}
         queues = {uid: unit.queue for unit in gone for uid in unit.uids}
         for uid, queue in queues.items():
@@ -145,10 +144,10 @@ class _Finding:
         ]
 
     def _found(self, units: list[Unit]) -> PreemptionPlan | NoPreemption:
-        """Without those that both the limits and the nodes can do without."""
+        """Reprieve the units that both the limits and the nodes can do without."""
         nominations: Placed | None = self._proof.placed_without(units)
         if nominations is None:
-            return NoPreemption("those who make room and those who fill the limit do not go together")
+            return NoPreemption("it does not fit even with the victims gone that free the limit and the nodes")
         kept = units
         try:
             for unit in sorted(units, key=lambda unit: (-unit.weight, -unit.number)):
@@ -156,7 +155,7 @@ class _Finding:
                 if not self._beyond(fewer) and (placed := self._proof.placed_without(fewer)) is not None:
                     kept, nominations = fewer, placed
         except (SearchLimitReached, OutOfProbes):
-            # What could not be tried any more counts as needed.
+            # A unit that could not be tried any more counts as needed.
             pass
         own = all(unit.queue == self._queue for unit in kept)
         return PreemptionPlan(tuple(kept), nominations, "preempt" if own else "reclaim", self._proof.probes)

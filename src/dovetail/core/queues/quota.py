@@ -145,7 +145,7 @@ class Quota:
         """As `claim_back`, but never None."""
         return Reclaim(self._tree, self._totals, self._fair_share, self._pledged(), queue, amounts)
 
-    def owes(self, queue: str) -> bool:
+    def exceeds_due(self, queue: str) -> bool:
         """Whether a queue holds more than its fair share: of GPUs if it holds some, else of any class."""
         held, due = self._totals.held(queue), self._fair_share.exact(queue)
         return any(held.get(r, 0) > due.get(r, 0) for r in ((GPU,) if held.get(GPU, 0) else DIVIDED))
