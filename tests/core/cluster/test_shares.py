@@ -166,7 +166,7 @@ def test_where_the_memory_is_not_known_none_is_promised_and_nodes_without_gpus_l
     state = of(node("unknown", gpus=1, gpu_memory_mib=0), node("none", gpu_memory_mib=0))
     told = refusal(state, ask(GPU, gpu_memory_mib=1))
     assert [(count.reason, count.nodes) for count in told.nodes] == [(Reason.GPU_MEMORY, 1), (Reason.INSUFFICIENT, 1)]
-    assert "unknown does not say how much its GPUs have" in str(told)
+    assert "unknown does not report the memory of its GPUs" in str(told)
 
 
 def test_where_it_is_not_clear_how_gpus_are_shared_they_are_counted_and_nothing_is_promised() -> None:

@@ -81,7 +81,7 @@ def test_several_instances_of_one_pod_are_on_one_node_and_the_reason_says_so() -
     bind(state, pod("p", (SMALL, 1)))
     refusal = hold(state, pod("ten", (SMALL, 10))).refusal
     assert refusal.when is When.NEVER
-    assert "all of these nodes together have 14, but a pod's are on one node" in str(refusal)
+    assert "all of these nodes together have 14, but a pod uses only one node's" in str(refusal)
     both = bind(state, pod("seven", (SMALL, 7)))
     assert both.node == "b" and len(both.instances) == 7
 

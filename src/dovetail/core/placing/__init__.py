@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where pods go: filters, scores, the score cache per shape, and the search for whole gangs."""
+"""Placing: filters, scores, the score cache per shape, and the search for a placement of whole gangs."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `kernel.c`, `worth.h` and `arrange.h` offer; their comments say more."""
+"""The interface of `kernel.c`, `worth.h` and `arrange.h`, which document it."""
 
 from typing import Any
 
 from numpy.typing import NDArray
 
 SOURCE: str
-"""The digest of the C source that it was built from."""
+"""The digest of the C source at build time."""
 
 class Worth:
     def __new__(cls, arrays: tuple[NDArray[Any], ...]) -> Worth: ...

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On which slots so many pods of one shape go, as arrangement.py says it with numpy, slot by slot.
+// The arrangement of many pods of one shape, slot by slot. arrangement.py is the reference in numpy.
 
 #include <stdlib.h>
 
@@ -7,8 +7,8 @@ typedef struct {
     int64_t rank, number;
 } Ranked;
 
-// What is arranged: the copies and scores of all slots, the domain of each at every fabric level, the widest first, and
-// the slots that were chosen so far.
+// The copies and scores of all slots, the domain of each slot at every fabric level, the widest first, and the slots
+// that are chosen so far.
 typedef struct {
     const int64_t *copies, *score;
     const int32_t **levels;
@@ -25,8 +25,8 @@ static int by_rank(const void *a, const void *b) {
     return (one->number > other->number) - (one->number < other->number);
 }
 
-// Choose slots that together take `wanted` pods, of `size` candidates in ascending order, which are written over. Fails
-// for want of memory alone.
+// Choose slots that together take `wanted` pods, of `size` candidates in ascending order, which are overwritten. Fails
+// only for lack of memory.
 static int gather(Arrangement *own, Py_ssize_t level, int64_t *slots, Py_ssize_t size, int64_t wanted) {
     if (level == own->depth) {
         Ranked *ranked = PyMem_Malloc((size_t)(size ? size : 1) * sizeof(Ranked));
@@ -46,7 +46,7 @@ static int gather(Arrangement *own, Py_ssize_t level, int64_t *slots, Py_ssize_t
     int32_t last = -1;
     for (Py_ssize_t i = 0; i < size; i++)
         last = domains[slots[i]] > last ? domains[slots[i]] : last;
-    // Slots without a domain are one more, the last.
+    // The slots without a domain form one more domain, the last.
     Py_ssize_t numbers = (Py_ssize_t)last + 2, used = 0;
     int64_t *sums = PyMem_Calloc((size_t)numbers, sizeof(int64_t));
     Ranked *ranked = PyMem_Malloc((size_t)numbers * sizeof(Ranked));
@@ -61,7 +61,7 @@ static int gather(Arrangement *own, Py_ssize_t level, int64_t *slots, Py_ssize_t
         if (sums[number])
             ranked[used++] = (Ranked){sums[number], number};
     qsort(ranked, (size_t)used, sizeof(Ranked), by_rank);
-    // From the largest down those that are needed whole; of those that take the rest the tightest, the first of equals.
+    // Take domains from the largest down while they are needed whole; then the tightest of those that take the rest.
     Py_ssize_t whole = 0;
     int64_t rest = -1;
     for (; whole < used && ranked[whole].rank < wanted; whole++) {
@@ -85,7 +85,7 @@ static int gather(Arrangement *own, Py_ssize_t level, int64_t *slots, Py_ssize_t
     return inside ? gather(own, level + 1, slots, inside, wanted) : 0;
 }
 
-// The slots that were chosen, and how many pods go to each: all but the last are filled.
+// The chosen slots with their numbers of pods: all slots but the last are filled.
 static PyObject *times_by_slot(const Arrangement *own, int64_t wanted) {
     PyObject *found = PyDict_New();
     for (Py_ssize_t i = 0; found && i < own->count; i++) {
@@ -101,7 +101,7 @@ static PyObject *times_by_slot(const Arrangement *own, int64_t wanted) {
 }
 
 // arrange(copies, score, scope, count, levels): see arrangement.py; `scope` None for all slots. Raises ValueError for
-// arrays that do not belong together, IndexError for a scope that reaches beyond them.
+// arrays that do not match, IndexError for a scope that reaches beyond them.
 static PyObject *arrange(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
     if (count != 5 || !PyTuple_Check(args[4])) {
         PyErr_SetString(PyExc_TypeError, "arrange(copies, score, scope, count, levels)");
@@ -136,7 +136,7 @@ static PyObject *arrange(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
         PyErr_SetString(PyExc_ValueError, "the arrays of an arrangement are not of one size");
         goto end;
     }
-    // The candidates, and then those that are chosen of them.
+    // The candidates, and after them the chosen slots.
     slots = PyMem_Malloc((size_t)(2 * inside + 1) * sizeof(int64_t));
     if (!slots) {
         PyErr_NoMemory();

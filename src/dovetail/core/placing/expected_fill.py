@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scoring that learns which pods come, and places each where the rest of the cluster stays worth most to them.
+"""A scoring that learns the mix of pods, and keeps the rest of the cluster worth most to the pods that are expected.
 
-Rules: the score is the change of a node's worth (`worth.Worth`); of equals the least GPU left, then the least CPU, then
-the least memory. For several GPUs their closeness weighs more, as under `Tightest`, and so does which kind of devices a
-node would give. What is worth what is learned again at every pod that came, up to 64, then after each further eighth,
-500 at most. Before `learn_from` pods came it decides as `Tightest`.
+Rules: the score is the change of a node's worth (`worth.Worth`). Ties go to the node with the least GPU left, then the
+least CPU, then the least memory. For pods of several GPUs their closeness weighs more, as under `Tightest`, and for
+claims the kind of devices that a node would provide. The worth is learned again after every pod up to 64 pods, then
+after each further eighth of the pods, at most 500. Until `learn_from` pods have come, `Tightest` decides.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _EVERY_POD_UP_TO = 64
 _MOST_BETWEEN = 500
 _NODES_PER_LOOK = 32
-"""Prices are looked at again after one change for each so many nodes."""
+"""Prices are checked again after one change for so many nodes."""
 _UNIT_BITS, _LARGEST, _PLACE_BITS = np.array(EXPECTED_FILL, dtype=np.int64).T[:, :, None]
 
 
 class _Learned:
-    """What is known of one cluster: the worth of what is idle, and for each slot its kind, its GPUs, what is idle
-    of them and its worth."""
+    """What was learned about one cluster: the worth of idle room, and for each slot the kind of the node, its GPUs,
+    their idle parts and its worth."""
 
     def __init__(self, cluster: Cluster, version: int) -> None:
         seen = cluster.mix.seen
@@ -49,7 +49,7 @@ class _Learned:
         nodes = cluster.nodes
         everywhere = slice(0, nodes.size)
         kinds = self.worth.kinds_of(nodes, everywhere)
-        assert kinds is not None, "a kind of node that was not there when it was learned"
+        assert kinds is not None, "a kind of node that was not there at the time of learning"
         self.kinds = kinds
         self.gpus = gpu_counts(nodes, everywhere)
         self.resizes = nodes.resizes
@@ -62,7 +62,7 @@ class _Learned:
         self._amounts_seen = -1
 
     def follow(self, nodes: Nodes) -> bool:
-        """Catch up with nodes that changed; False where one is of a kind that is not known."""
+        """Catch up with changed nodes. Returns False where a node is of a kind that was not learned."""
         changed = nodes.records_journal.since(self._records_seen)
         if changed is None or nodes.resizes != self.resizes:
             return False
@@ -76,7 +76,7 @@ class _Learned:
         return True
 
     def reprice(self, nodes: Nodes) -> None:
-        """Count the places of the priced classes again, and work the prices out anew where they changed enough."""
+        """Count the places of the priced classes again, and compute new prices where they changed enough."""
         end = nodes.amounts_journal.end
         if end < self._priced_at + self._changes_between or not self.worth.moving:
             return
@@ -95,7 +95,7 @@ class _Learned:
             self._with_prices(nodes)
 
     def measure(self, nodes: Nodes) -> None:
-        """Catch up with what is idle."""
+        """Catch up with the idle amounts."""
         if self._amounts_seen == nodes.amounts_journal.end:
             return
         changed: Index | None = nodes.amounts_journal.since(self._amounts_seen) if self._amounts_seen >= 0 else None
@@ -111,7 +111,7 @@ class _Learned:
 
 @dataclass(frozen=True)
 class ExpectedFill:
-    """Serves any number of clusters: what it has learned is kept for each."""
+    """A scoring for any number of clusters: what it learns is kept in each cluster."""
 
     learn_from: int = 64
 
@@ -156,7 +156,7 @@ class ExpectedFill:
             return tightest_gpu(nodes, slot, share)
         if learned.native is not None:
             return learned.native.share_gpu(slot, share)
-        # The pod's cores are taken already.
+        # The pod's CPU is taken already.
         here = np.array([slot])
         left = gpu_units(nodes, here)
         rooms, _, worth = _shared(nodes, learned, here, nodes.free[nodes.resources[CPU], here], np.array([share]))
@@ -168,7 +168,7 @@ class ExpectedFill:
 
 
 def _change(nodes: Nodes, learned: _Learned, offer: ScoredOffer) -> Scores:
-    """How the worth of each node changes, where the pod fits and the node has GPUs that can be divided."""
+    """The change of each node's worth, where the pod fits and the node has divisible GPUs."""
     learned.measure(nodes)
     shape, slots = offer.shape, np.arange(nodes.size)[offer.index]
     cpu_left = offer.left[nodes.resources[CPU]]
@@ -194,8 +194,8 @@ def _change(nodes: Nodes, learned: _Learned, offer: ScoredOffer) -> Scores:
 def _shared(
     nodes: Nodes, learned: _Learned, slots: NDArray[np.int64], cpu_milli: Scores, share: Scores
 ) -> tuple[NDArray[np.int64], NDArray[np.intp], Scores]:
-    """Each way to take a share of a GPU on these nodes: what was left of the GPU, the number of the node, and what the
-    node would be worth then; for each node the emptiest GPU first, and one of GPUs of which equally much is left."""
+    """Each way to take a share of a GPU on these nodes: what was left of the GPU, the index of the node, and the node's
+    worth afterwards. The emptiest GPU of each node comes first; of GPUs with equal amounts left there is one."""
     left = emptiest_first(gpu_units(nodes, slots))
     last = np.ones(left.shape, dtype=np.bool_)
     last[:, :-1] = left[:, :-1] != left[:, 1:]

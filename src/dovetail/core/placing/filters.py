@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes a pod may go to: kube-scheduler's filter rules as masks over node slots.
+"""The filters: kube-scheduler's filter rules as masks over node slots.
 
-`suitable` holds for a shape whatever other pods do; `hindrances` are the rules that look at other pods, volumes and
-nominations. `placing.refusals` counts the very same masks to say why a pod is pending.
+`suitable` holds for a shape whatever other pods do. `hindrances` are the peer filters: rules about other pods, volumes
+and nominations. `placing.refusals` counts the same masks to explain why a pod is pending.
 Source of the rules: kube-scheduler's in-tree plugins (nodeunschedulable, tainttoleration, nodeaffinity, nodeports,
 noderesources, podtopologyspread, interpodaffinity, volumebinding, volumezone, nodevolumelimits).
 """
@@ -32,7 +32,7 @@ Hindrance = tuple[Reason, Mask]
 
 
 def tolerated(nodes: Nodes, request: Request, index: Index) -> Mask:
-    """Where the pod tolerates every NoSchedule and NoExecute taint, a cordon included."""
+    """Nodes of which the pod tolerates every NoSchedule and NoExecute taint, including a cordon."""
     answers = np.fromiter(
         (untolerated(taints, request.tolerations) is None for taints in nodes.taint_sets),
         dtype=np.bool_,
@@ -44,7 +44,8 @@ def tolerated(nodes: Nodes, request: Request, index: Index) -> Mask:
 
 
 def _untainted(nodes: Nodes, request: Request) -> Mask:
-    """Where the pod tolerates every taint that is written down. A cordon is not, until the node controller adds it."""
+    """Nodes of which the pod tolerates every taint in their spec. A cordon is a taint there only once the node
+    controller has added it."""
     taints = (node.taints if node is not None else () for node in nodes.records)
     answers = np.ones(nodes.size, dtype=np.bool_)
     answers[: nodes.used] = [untolerated(taint, request.tolerations) is None for taint in taints]
@@ -52,23 +53,23 @@ def _untainted(nodes: Nodes, request: Request) -> Mask:
 
 
 def selected(nodes: Nodes, request: Request, index: Index) -> Mask:
-    """Nodes that exist, are valid, tolerated and selected."""
+    """Nodes that exist, are valid, whose taints are tolerated, and that selector and affinity admit."""
     return nodes.usable[index] & tolerated(nodes, request, index) & matches_affinity(nodes, request, index)
 
 
 def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
-    """Nodes that are selected and whose kubelet has the plugins that the pod asks."""
+    """Selected nodes whose kubelet has the device plugins that the pod requests from."""
     found, gone = selected(nodes, request, index), nodes.plugin_gone[index]
     return found & ~gone if gone.any() and asks_plugin(request) else found
 
 
 def asks_plugin(request: Request) -> bool:
-    """Whether the pod asks a device plugin for GPUs, replicas or MIG instances."""
+    """Whether the pod requests GPUs, replicas or MIG instances from a device plugin."""
     return any(name in (GPU, SHARED_GPU) or name.startswith(RESOURCE_PREFIX) for name, _ in request.resources)
 
 
 def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
-    """Nodes with every amount free that the shape asks for, a share of one GPU and links between several included."""
+    """Nodes with all requested amounts free, including a share of one GPU and links between several."""
     fits = np.asarray((nodes.free[: shape.width, index] - shape.need >= shape.floor).all(axis=0))
     some = shares.parts(nodes, shape, index)
     if some is not None:
@@ -79,15 +80,15 @@ def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
 
 
 def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod], alike: bool = False) -> bool:
-    """Whether any of these pods of one shape (`alike`: of one kind) needs `hindrances`; False for most, and then their
-    row says it all."""
+    """Whether any of these pods of one shape (`alike`: of one kind) needs `hindrances`. For most pods the answer is
+    False, and then their row of scores is complete."""
     if shape.request.scattered or cluster.nominated:
         return True
     if cluster.peers.carriers and any(cluster.peers.repelling(pod) for pod in pods):
         return True
     claims, avoided, several = cluster.claims, cluster.avoided, shape.stand_ins is not None
     if alike and len(pods) > 1 and not avoided and not cluster.rejections:
-        # Only which nodes refused them tells pods of one kind apart.
+        # Pods of one kind differ only in the nodes that rejected them.
         pods = pods[:1]
     for pod in pods:
         if pod.claims or pod.nominated_node or pod.uid in avoided:
@@ -101,7 +102,7 @@ def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod], alike: bool = 
 
 
 def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:
-    """Rules beyond `suitable` and room: (reason, where the rule is satisfied) for each that concerns the pod."""
+    """The peer filters that apply to the pod: each reason, with the mask of nodes that pass."""
     found = _beside_placed(cluster, pod)
     if cluster.nominated:
         found.append((Reason.NOMINATED, _beside_nominated(cluster, pod, shape)))
@@ -115,7 +116,7 @@ def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:
 
 
 def _beside_placed(cluster: Cluster, pod: Pod) -> list[Hindrance]:
-    """Rules about the pods that are placed, and about volumes. The claims' own state is asked of `Volumes.refusal`."""
+    """The filters on placed pods and on volumes. `Volumes.refusal` checks the state of the claims themselves."""
     found: list[Hindrance] = []
     if pod.request.ports:
         found.append((Reason.HOST_PORT, _ports_free(cluster, pod.request.ports)))
@@ -134,7 +135,7 @@ def _beside_placed(cluster: Cluster, pod: Pod) -> list[Hindrance]:
 
 
 def preferred_peers(cluster: Cluster, pod: Pod) -> NDArray[np.int64]:
-    """Points per slot from preferred pod affinity and from spread constraints that are only wished for."""
+    """Points per slot from preferred pod affinity and from spread constraints that are only preferred."""
     points = np.zeros(cluster.nodes.size, dtype=np.int64)
     for preferred in pod.request.preferred_peers:
         present = _per_slot(cluster, preferred.term.topology_key, cluster.peers.counts[matcher_of(preferred.term)].pods)
@@ -147,7 +148,7 @@ def preferred_peers(cluster: Cluster, pod: Pod) -> NDArray[np.int64]:
 
 
 def _per_domain(cluster: Cluster, key: str, pods: Counter[int], within: Mask | None = None) -> NDArray[np.int64]:
-    """Pods per value of a topology key, counting only slots of `within`."""
+    """The number of pods by value of a topology key, counting only slots of `within`."""
     column = cluster.nodes.columns[key]
     slots = np.fromiter(pods.keys(), dtype=np.int64, count=len(pods))
     counts = np.fromiter(pods.values(), dtype=np.int64, count=len(pods))
@@ -157,7 +158,7 @@ def _per_domain(cluster: Cluster, key: str, pods: Counter[int], within: Mask | N
 
 
 def _per_slot(cluster: Cluster, key: str, pods: Counter[int]) -> NDArray[np.int64]:
-    """For each slot the pods in its domain of the key; 0 where the node lacks the key."""
+    """The number of pods in each slot's domain of the key; 0 where the node lacks the key."""
     totals = np.append(_per_domain(cluster, key, pods), 0)
     return np.asarray(totals[cluster.nodes.columns[key].ids])
 
@@ -172,8 +173,8 @@ def _ports_free(cluster: Cluster, ports: tuple[HostPort, ...]) -> Mask:
 
 
 def _beside_nominated(cluster: Cluster, pod: Pod, shape: Shape) -> Mask:
-    """Where the pod would pass even with the pods that are nominated to the node with the same or a higher priority:
-    their room, ports and distance are kept for them (RunFilterPluginsWithNominatedPods)."""
+    """Nodes where the pod fits even beside the pods of the same or a higher priority that are nominated there: their
+    room, ports and affinity rules are kept for them (RunFilterPluginsWithNominatedPods)."""
     nodes = cluster.nodes
     passes = np.ones(nodes.size, dtype=np.bool_)
     expected: dict[int, list[Pod]] = {}
@@ -194,7 +195,7 @@ def _beside_nominated(cluster: Cluster, pod: Pod, shape: Shape) -> Mask:
 
 
 def _spread(cluster: Cluster, pod: Pod) -> list[Hindrance]:
-    """DoNotSchedule constraints: skew = pods in the domain (+1 if the pod counts itself) - the least of any domain."""
+    """DoNotSchedule constraints: skew = pods in the domain (+1 if the pod matches itself) - the least of any domain."""
     nodes, request = cluster.nodes, pod.request
     everywhere = slice(0, nodes.size)
     required = [spread for spread in request.spread if spread.required]
@@ -204,7 +205,7 @@ def _spread(cluster: Cluster, pod: Pod) -> list[Hindrance]:
     found: list[Hindrance] = [(Reason.SPREAD_LABEL, labelled)] if required else []
     for spread in required:
         if spread.peers.selector == LabelSelector():
-            continue  # As upstream (countPodsMatchSelector): an empty selector counts nobody.
+            continue  # As upstream (countPodsMatchSelector): an empty selector counts no pods.
         eligible = labelled.copy()
         if spread.honor_affinity:
             eligible &= matches_affinity(nodes, request, everywhere)
@@ -226,20 +227,20 @@ def _within_skew(cluster: Cluster, pod: Pod, spread: Spread, eligible: Mask) -> 
 
 
 def _near_peers(cluster: Cluster, pod: Pod) -> Mask:
-    """Every term has a peer in the node's domain; or no pod anywhere counts and the pod is its own first peer."""
+    """Nodes whose domain has a peer for every term; all labelled nodes if no pod matches but this one."""
     terms = pod.request.affinity
     matcher = matcher_of(*terms)
     pods = cluster.peers.counts[matcher].pods
     nodes = cluster.nodes
     near = np.ones(nodes.size, dtype=np.bool_)
     labelled = np.ones(nodes.size, dtype=np.bool_)
-    nobody = True
+    no_peers = True
     for term in terms:
         totals = _per_domain(cluster, term.topology_key, pods)
-        nobody &= not bool(totals.any())
+        no_peers &= not bool(totals.any())
         near &= np.append(totals > 0, False)[nodes.columns[term.topology_key].ids]
         labelled &= nodes.columns[term.topology_key].ids != ABSENT
-    return labelled if nobody and cluster.peers.picks(matcher, pod) else near
+    return labelled if no_peers and cluster.peers.picks(matcher, pod) else near
 
 
 def _away_from_peers(cluster: Cluster, pod: Pod) -> Mask:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for a whole gang: which domain, which sub-gang where, all or nothing. A lone pod is a gang of one.
+"""The search for a placement of a whole gang: all its pods or none. A lone pod is a gang of one.
 
-Rules: required levels are never broken; members that already run pin them. Wished levels are tried from the first to
-the last, then the fabric levels from the narrowest to the widest, then no level at all. Domains that cannot hold the
-gang by count are never tried; of the others the one that holds most members comes first, the tightest of equals.
-Siblings are searched with backtracking: each alternative is placed in a trial, and undone when what follows does not
-fit. The search places the least that is needed; once the whole fits, each group takes on more inside its own scope.
+Rules: required levels are never broken, and members that already run fix their domains. Preferred levels are tried in
+their order, then the fabric levels from the narrowest to the widest, then no level. Domains that cannot hold the gang
+by count are not tried. Of the others the domain that holds the most members comes first, and of equals the tightest.
+Siblings are searched with backtracking: each alternative is placed in a trial, which is undone if the next siblings do
+not fit. The search first places the minimum; once the whole gang fits, each group adds pods inside its own scope.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from dovetail.core.placing.scores import INFEASIBLE
 
 
 class SearchLimitReached(Exception):
-    """The bound on tried domains was reached before the search was over."""
+    """The bound on tried domains was reached before the search ended."""
 
 
 class Group(Struct):
-    """A gang as the search sees it: pending `pods` in order of preference, `held` the slots of members already placed,
-    `missing` how many more it needs, `room` how many more it may take (None: no limit). `scope` is where the placement
-    in force keeps it, while `chosen`. `alike` says that its own pods are known to be of one kind (`Roster.kinds`)."""
+    """A gang as the search sees it: waiting `pods` in order of preference, `held` the slots of placed members,
+    `missing` the number of pods that it still needs, `room` the most that it may add (None: no limit). `scope` is the
+    scope of the present placement, valid while `chosen`. `alike`: its own pods are known to be of one kind
+    (`WorkloadIndex.kinds`)."""
 
     pods: list[Pod] = []
     held: list[int] = []
@@ -49,16 +50,16 @@ class Group(Struct):
 
     @property
     def groups_needed(self) -> int:
-        """How many sub-gangs must reach their minimum; more than exist where some are still to come."""
+        """The number of sub-gangs that must reach their minimum. It exceeds the known ones where some are to come."""
         return self.min_groups or len(self.groups)
 
     def total_missing(self) -> int:
-        """The fewest pods that complete the gang, sub-gangs included."""
+        """The fewest pods that complete the gang, including its sub-gangs."""
         below = sorted([group.total_missing() for group in self.groups])
         return self.missing + sum(below[: self.groups_needed])
 
     def walk(self) -> Iterator[Group]:
-        """The group and all below it."""
+        """The group and all groups below it."""
         yield self
         for group in self.groups:
             yield from group.walk()
@@ -71,13 +72,13 @@ class Group(Struct):
 
 
 def fewest(group: Group) -> list[Pod]:
-    """As many pods as the group needs, the first of each part."""
+    """The fewest pods that complete the group, the first of each part."""
     below = sorted(group.groups, key=lambda sub: sub.total_missing())[: group.groups_needed] if group.groups else ()
     return [*group.pods[: group.missing], *[pod for sub in below for pod in fewest(sub)]]
 
 
 class GangSearch:
-    """One search for one root gang, inside the cluster's running trial."""
+    """A search for one root gang inside the cluster's running trial."""
 
     def __init__(self, cluster: Cluster, rows: ScoreCache, limit: int) -> None:
         self._cluster = cluster
@@ -85,8 +86,8 @@ class GangSearch:
         self._left = limit
 
     def place(self, root: Group, scope: Scope | None = None) -> bool:
-        """Place the gang inside the scope (None: anywhere); False where it does not fit. Raises SearchLimitReached.
-        Unless True, the caller drops the trial."""
+        """Place the gang inside the scope (None: anywhere). Returns False where it does not fit; the caller must then
+        drop the trial. Raises SearchLimitReached."""
         if root.groups or len(root.pods) > 1 or root.held or root.required or root.preferred:
             placed = next(self._alternatives(root, scope), False)
             if placed:
@@ -97,7 +98,7 @@ class GangSearch:
         )
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
-        """Each yields with one placement of the group in force, which is undone when the next one is asked for."""
+        """Yield once for each placement of the group, while it is in force; the next step undoes it."""
         wanted = self._counted(group)
         tried: set[bytes | None] = set()
         for key in (*self._wishes(group), ""):
@@ -105,7 +106,7 @@ class GangSearch:
             if not levels and self.room(scope, wanted) < group.total_missing():
                 break
             for inside in self._scopes(levels, scope, group, wanted):
-                # A wider level than the scope already has leads to the same scope again.
+                # A level wider than the scope gives the same scope again.
                 slots = inside.tobytes() if inside is not None else None
                 if slots in tried:
                     continue
@@ -121,8 +122,8 @@ class GangSearch:
         group.chosen = False
 
     def _counted(self, group: Group) -> list[tuple[Shape, int]]:
-        """The shapes by which it is counted how many of its pods could fit: those that share a claim without what is to
-        be allocated for them, which is so once and not for each."""
+        """The shapes and numbers by which the fitting pods are counted. A shared claim is allocated once and not for
+        each pod, so pods that share one count without its devices."""
         cluster = self._cluster
         pods = group.pods[:1] if group.alike and not group.groups else group.all_pods()
         if not any(pod.device_claims and cluster.claims.shared(pod) for pod in pods):
@@ -146,7 +147,7 @@ class GangSearch:
     def _scopes(
         self, keys: tuple[str, ...], scope: Scope | None, group: Group, wanted: list[tuple[Shape, int]]
     ) -> Iterator[Scope | None]:
-        """Scopes inside one domain of each key that could hold the group by count, best first."""
+        """Scopes inside one domain of each key that could hold the group by count, the best first."""
         if not keys:
             yield scope
             return
@@ -172,15 +173,15 @@ class GangSearch:
         return found
 
     def room(self, scope: Scope | None, wanted: list[tuple[Shape, int]]) -> int:
-        """How many of the wanted pods could fit in the scope by count (an upper bound)."""
+        """An upper bound, by count, of the wanted pods that fit in the scope."""
         inside = slice(None) if scope is None else scope
         return sum(min(int(self.rows.of(shape).copies()[inside].sum()), count) for shape, count in wanted)
 
     def potential(
         self, key: str, scope: Scope | None, wanted: list[tuple[Shape, int]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Per domain of the key: how many of the wanted pods could fit by count (an upper bound), and how many copies
-        of them would if there were no end of pods."""
+        """By domain of the key: an upper bound, by count, of the wanted pods that fit, and the number that would fit if
+        there were any number of pods."""
         fabric = self._cluster.fabric
         capacity = np.zeros(fabric.count(key), dtype=np.int64)
         total = np.zeros_like(capacity)
@@ -199,8 +200,8 @@ class GangSearch:
         return capacity, total
 
     def _siblings(self, group: Group, scope: Scope | None) -> Iterator[bool]:
-        """Sub-gangs one after another, those bound to the narrowest level first, the largest of equals; some may be
-        left out where fewer are enough."""
+        """Place the sub-gangs one after another: those with the narrowest required level first, then the largest. Some
+        are left out where fewer are enough."""
         levels = self._cluster.fabric.levels
 
         def narrowness(sub: Group) -> int:
@@ -223,7 +224,7 @@ class GangSearch:
             yield from self._from_sibling(rest, done, needed, scope, parent)
 
     def _fills(self, group: Group, scope: Scope | None) -> Iterator[bool]:
-        """Each yields with as many of the group's own pods in force as it needs: the hardest, then the easiest."""
+        """Yield with as many of the group's own pods placed as it needs: first the hardest, then the easiest."""
         shapes = _by_shape(self._cluster, group.pods, group.alike)
         for order in (shapes, shapes[::-1])[: max(1, len(shapes))]:
             mark = self._cluster.mark()
@@ -232,7 +233,7 @@ class GangSearch:
             self._cluster.rewind(mark)
         sharing = [pod for pod in group.pods if pod.device_claims and self._cluster.claims.shared(pod)]
         for slot in self._able(sharing[0], scope) if len(sharing) > 1 else ():
-            # What is allocated with the first of them keeps the others near it: it may go to any node.
+            # What is allocated with the first pod keeps the others near it: so the first is tried on every node.
             if self._left <= 0:
                 raise SearchLimitReached
             self._left -= 1
@@ -258,7 +259,7 @@ class GangSearch:
         return found
 
     def _extend(self, group: Group) -> None:
-        """Take on who may come beyond the minimum, each group inside the scope that it was given."""
+        """Add pods beyond the minimum, each group inside the scope of its placement."""
         for sub in group.groups:
             self._extend(sub)
         if group.chosen and len(group.pods) > group.missing:
@@ -276,7 +277,7 @@ class GangSearch:
 
 
 def _by_shape(cluster: Cluster, pods: list[Pod], alike: bool) -> list[tuple[Shape, list[Pod]]]:
-    """Pods by shape, those that ask for most GPUs first: the hardest to place."""
+    """Pods by shape. The shapes with the most GPUs come first: they are the hardest to place."""
     if len(pods) == 1 or (alike and pods):
         return [(cluster.shape_of(pods[0]), pods)]
     found: dict[int, tuple[Shape, list[Pod]]] = {}
@@ -286,7 +287,7 @@ def _by_shape(cluster: Cluster, pods: list[Pod], alike: bool) -> list[tuple[Shap
 
 
 def shapes_of(cluster: Cluster, group: Group) -> list[tuple[Shape, int]]:
-    """The distinct shapes of the group's pending pods, sub-gangs included, with how many pods ask for each."""
+    """The distinct shapes of the group's waiting pods, including its sub-gangs, with the number of pods of each."""
     if group.alike and group.pods and not group.groups:
         return [(cluster.shape_of(group.pods[0]), len(group.pods))]
     shapes = cluster.shapes_of(group.all_pods())

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inner loop of score_cache.ScoreRow in C: the score of one shape on the slots that changed, the number of such
-// pods that each of these slots takes where that was asked, and the best slot of all.
+// pods that each of these slots takes where that is needed, and the best slot of all.
 //
 // Rules: the kernel reads and writes the arrays of the row, of the node table and of worth.py in place. It finds bit
 // for bit what ScoreRow._redo and ScoreRow.best find with numpy under the scorings Tightest and ExpectedFill; a test
-// compares them. Shapes that it does not know (devices by claim, several forms, replicas by the dozen) stay with numpy:
-// kernel.py says which. The kernel has no state but the addresses of the arrays, which live as long as it does. The
+// compares them. numpy handles the shapes that it does not support (devices by claim, several forms, several replicas):
+// see kernel.py. The kernel has no state but the addresses of the arrays, which live as long as it does. The
 // values that C and Python share are in layout.py, of which setup.py makes layout.h; the worth of nodes under
 // ExpectedFill is in worth.h, the arrangement of many pods in arrange.h.
 
@@ -56,7 +56,7 @@ static Py_ssize_t items(const Kernel *self, int array) {
     return self->arrays[array].len / ITEM_BYTES[array];
 }
 
-// Whether every array reaches as far as it will be read: the rest of this file does not look.
+// Whether every array reaches as far as it is read: the rest of this file does not check again.
 static int reach(const Kernel *self) {
     Py_ssize_t size = self->size;
     int sound = size > 0 && size % BLOCK == 0;
@@ -84,9 +84,9 @@ static int reach(const Kernel *self) {
 // Kernel(arrays, tables, tallies, worth, unknown, several, ranked, gpus, milli, memory).
 //
 // `arrays` are the `KernelArrays` of layout.py. `tables[layout]` is the closeness by free GPUs; it is None where the
-// layout says nothing, and the closeness is `unknown` then. `tallies` are pairs: the domains of the slots, and the
+// layout is not known, and the closeness is `unknown` then. `tallies` are pairs: the domains of the slots, and the
 // copies added up by domain. `worth` is None under Tightest. `several`: the shape takes GPUs that have to be
-// close. `ranked`: slots are ranked by the GPU of the part, or by the cards that are opened. The shape takes `gpus`
+// close. `ranked`: slots are ranked by the GPU of the part, or by the GPUs that MIG instances open. The shape takes `gpus`
 // whole GPUs, or of one GPU `milli` thousandths, or `memory` thousandths of a MiB.
 static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
     PyObject *arrays, *tables, *tallies, *worth;
@@ -160,7 +160,7 @@ static uint64_t packed(int64_t amount, PackedAmount to) {
     return (uint64_t)clip(amount >> to.unit_bits, 0, to.largest) << to.place_bits;
 }
 
-// The score of one slot. Sums that may run over are taken without a sign, as numpy's do in effect.
+// The score of one slot. Sums that may overflow are unsigned, which equals numpy's arithmetic.
 static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
     const int64_t *need = AT(NEED, int64_t), *least_left = AT(FLOOR, int64_t), *free = AT(FREE, int64_t) + slot;
     Py_ssize_t size = self->size;
@@ -185,7 +185,7 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
         uint64_t whole = (uint64_t)AT(GPU_WHOLE, int64_t)[slot];
         if (free_bits & opens)
             whole -= (uint64_t)taken;
-        // Seen without a sign, a GPU with too little left has a huge rest: never the smallest.
+        // As an unsigned number, a GPU with too little left has a huge rest: it is never the smallest.
         for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
             uint64_t rest = (uint64_t)opened[g * size] - (uint64_t)taken;
             whole = rest < whole ? rest : whole;
@@ -229,7 +229,7 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
     return (int64_t)((uint64_t)AT(PREFERENCE, int64_t)[slot] + score);
 }
 
-// How many pods of a shape that takes no part of a GPU the slot could take, one of which fits.
+// The number of pods of a shape without parts of a GPU that the slot could take, given that one fits.
 static int64_t copies_of(const Kernel *self, Py_ssize_t slot) {
     const int64_t *need = AT(NEED, int64_t), *free = AT(FREE, int64_t) + slot;
     int64_t copies = INT64_MAX;
@@ -239,7 +239,7 @@ static int64_t copies_of(const Kernel *self, Py_ssize_t slot) {
     return copies;
 }
 
-// Note how many pods a slot could take, and add that up.
+// Store the number of pods that a slot could take, and update the sums.
 static void put_copies(const Kernel *self, Py_ssize_t slot, int64_t copies) {
     int64_t more = copies - AT(COPIES, int64_t)[slot];
     AT(COPIES, int64_t)[slot] = copies;
@@ -250,7 +250,7 @@ static void put_copies(const Kernel *self, Py_ssize_t slot, int64_t copies) {
     }
 }
 
-// redo(slots, start, books): score anew what a list of slots tells from `start` on; `books`: whether kubelets keep any.
+// redo(slots, start, books): score the slots of a list again, from `start` on; `books`: whether kubelets keep state.
 static PyObject *redo(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Kernel *self = (Kernel *)object;
     if (count != 3 || !PyList_Check(args[0])) {

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native kernel of a row (`kernel.c`), where it was built and chosen, and knows what the shape asks for.
+"""The native kernel of a row of scores (`kernel.c`), where it is built, enabled, and supports the shape.
 
-Rules: the kernel reads and writes the row's own arrays and finds what `rows` finds with numpy, bit for bit; so it may
-be there or not. It knows plain amounts, parts of one GPU, how close several GPUs are, what kubelets refuse, and what
-idle room is worth; which cards a MIG instance breaks into it is told. It does not know devices by claim, and several
-replicas of shared GPUs: those stay with numpy.
+Rules: the kernel reads and writes the row's own arrays and finds what `score_cache` finds with numpy, bit for bit; so
+it is optional. It supports plain amounts, parts of one GPU, the closeness of several GPUs, refusals by kubelets, and
+the worth of idle room; it reads the cards that a MIG instance opens from an array. It does not support devices by claim
+and several replicas of shared GPUs: numpy handles those.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ else:
 
 class RowArrays(NamedTuple):
     """The arrays of a row (`score_cache.ScoreRow`) that the kernel reads and writes. `tops` are the best scores of the
-    blocks of slots, `stale` where they are to be found again; `copies` is None where nobody has asked for them."""
+    blocks of slots, `stale` marks the blocks to be computed again; `copies` is None until they are asked for."""
 
     score: Scores
     tops: Scores
@@ -57,9 +57,9 @@ def over(
     own: RowArrays,
     tallies: tuple[tuple[Ids, NDArray[np.int64]], ...],
 ) -> Kernel | None:
-    """The kernel over these arrays of a row, and what a scoring has learned; None where the shape is not for it. It has
-    to be made anew when an array is replaced, or when there are more layouts. `tallies` are the copies added up by
-    domain, each with the domains of the slots."""
+    """The kernel over these arrays of a row, and over what a scoring has learned; None where it does not support the
+    shape. It must be made again when an array is replaced, or when there are more layouts. `tallies` are the copies
+    summed by domain, each with the domains of the slots."""
     several = shape.gpus > 1
     replicas = parts is not None and (max(shape.gpus, shape.shared) > 1 and (nodes.divided or not shape.fraction))
     if not BUILT or shape.wants or shape.stand_ins is not None or replicas:
@@ -79,8 +79,8 @@ def over(
 
 
 def worth(nodes: Nodes, learned: LearnedArrays) -> Worth | None:
-    """What was learned, over what is idle; None where there is no kernel, or a node has too many GPUs. It has to be
-    made anew when there are more slots. Raises ValueError for arrays that do not belong together."""
+    """What was learned, over the idle amounts; None where there is no kernel, or a node has too many GPUs. It must be
+    made again when there are more slots. Raises ValueError for arrays that do not match."""
     if not BUILT or len(nodes.gpu_parts) > MOST_GPUS:
         return None
     idle = IdleArrays(
@@ -91,7 +91,7 @@ def worth(nodes: Nodes, learned: LearnedArrays) -> Worth | None:
 
 
 def fill(fitting: Amounts, level_of: Amounts, units_of: Amounts, rates: Amounts) -> Amounts:
-    """What `worth.filled` finds. Raises ValueError for arrays that do not belong together."""
+    """The same as `worth.filled`. Raises ValueError for arrays that do not match."""
     found = np.empty((2, *fitting.shape[1:]), dtype=np.int64)
     _kernel.fill(fitting, level_of, units_of, rates, found)
     return found
@@ -100,13 +100,13 @@ def fill(fitting: Amounts, level_of: Amounts, units_of: Amounts, rates: Amounts)
 def arrange(
     copies: NDArray[np.int64], score: Scores, scope: NDArray[np.int64] | None, count: int, levels: tuple[Ids, ...]
 ) -> dict[int, int]:
-    """What `arrangement.arrange` finds. Raises ValueError for arrays that do not belong together, IndexError for a
-    scope that reaches beyond them."""
+    """The same as `arrangement.arrange`. Raises ValueError for arrays that do not match, IndexError for a scope that
+    reaches beyond them."""
     return _kernel.arrange(copies, score, scope, count, levels)
 
 
 def _table(nodes: Nodes, layout_id: int, shape: Shape) -> NDArray[np.int16] | None:
-    """How close the GPUs of the shape are on nodes of a layout, by the free ones."""
+    """The closeness of the shape's GPUs on nodes of a layout, by the free GPUs; None where the layout is unknown."""
     layout = nodes.layouts[layout_id]
     if layout is None or shape.gpus > layout.gpus:
         return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the wiring of nodes says to a shape: how close the GPUs of one pod would be, and how many such pods find GPUs.
+"""The links between GPUs: how close the GPUs of one pod would be, and how many such pods find GPUs.
 
-Rules: a node whose layout is not known is taken for as close as can be, since nothing says otherwise; but for a shape
-that needs NVLinks it is not known to have any. Closeness is in thousandths of the best that such a node can give, so
-that nodes with slow links are not shunned by jobs that would run on them as well as can be.
+Rules: GPUs of a node whose layout is not known count as close as possible, except that a shape that needs NVLinks does
+not fit there. Closeness is in thousandths of the best that the node can provide, so that jobs do not avoid nodes with
+slow links on which they would get the best GPUs that these have.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from dovetail.core.devices.choose import PERMILLE, choices
 
 TOO_FAR = -1
 Free = NDArray[np.int64]
-"""The free GPUs of some nodes, as bits."""
+"""The free GPUs of some nodes, as bit sets."""
 
 
 def closeness(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[np.int64]:
-    """How close the best of these free GPUs are on each node; TOO_FAR where the shape needs NVLinks that they lack."""
+    """The closeness of the best of these free GPUs on each node; TOO_FAR where the shape needs NVLinks and they lack
+    them."""
     request, ids = shape.request, nodes.layout_ids[index]
     close = np.full(len(ids), TOO_FAR if shape.needs_links else PERMILLE, dtype=np.int64)
     for layout_id in np.flatnonzero(np.bincount(ids)).tolist() if len(nodes.layouts) > 1 else ():
@@ -38,7 +39,7 @@ def closeness(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[n
 
 
 def times(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[np.int64]:
-    """How many pods of a shape that needs NVLinks find these free GPUs connected, one after the other, on each node."""
+    """By node: the number of pods of a shape that needs NVLinks that find connected GPUs, one after another."""
     found = np.zeros(len(free), dtype=np.int64)
     for i, layout_id in enumerate(nodes.layout_ids[index]):
         layout = nodes.layouts[layout_id]
@@ -48,7 +49,7 @@ def times(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[np.in
 
 
 def bandwidth(cluster: Cluster, placement: Placement) -> tuple[int, int]:
-    """(what the GPUs of a placed pod have between them, the most that as many GPUs of such a node can have), in MB/s;
+    """The bandwidth between the GPUs of a placed pod, and the most that as many GPUs of such a node can have, in MB/s;
     zeros for fewer than two GPUs and where the layout is not known."""
     count = placement.gpu_bits.bit_count()
     layout = cluster.nodes.layout(placement.slot) if count > 1 else None
@@ -59,5 +60,5 @@ def bandwidth(cluster: Cluster, placement: Placement) -> tuple[int, int]:
 
 
 def all_gpus(nodes: Nodes) -> Free:
-    """Every GPU of every node that it offers, free or not."""
+    """All GPUs that each node offers, free or not."""
     return nodes.gpu_bits

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placing pods of one shape inside a set of nodes.
 
-Rules: pods that nothing hinders are placed in one go (`arrangement`). Pods that look at other pods, volumes or
-nominations are placed one at a time, since each changes what the next one may do. The kubelet of a node is asked last,
-when the node is chosen.
+Rules: pods to which no peer filter applies are placed together (`arrangement`). Pods with rules about other pods,
+volumes or nominations are placed one at a time, since each changes what the next one may do. Once a node is chosen, its
+kubelet's admission is checked last.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Placed = tuple[tuple[str, int], ...]
 def fill(
     cluster: Cluster, rows: ScoreCache, shape: Shape, pods: list[Pod], scope: Scope | None, alike: bool = False
 ) -> int:
-    """Place as many of the pods (all of this shape) as fit inside `scope` (None: anywhere), first ones first. `alike`
-    says that they are known to be of one kind. Returns how many; the caller holds the trial."""
+    """Place as many of the pods (all of this shape) as fit inside `scope` (None: anywhere), the first ones first.
+    `alike`: they are known to be of one kind. Returns their number. The caller holds the trial."""
     if filters.hindered(cluster, shape, pods, alike):
         return sum(_place_hindered(cluster, rows, pod, scope) for pod in pods)
     row = rows.of(shape)
@@ -48,12 +48,12 @@ def fill(
 
 
 def _fill_asking(cluster: Cluster, rows: ScoreCache, shape: Shape, pods: list[Pod], scope: Scope | None) -> int:
-    """As `fill`, asking the kubelets before each pod: who is refused somewhere is arranged anew with the others."""
+    """As `fill`, with a check by the kubelets before each pod: a refused pod is arranged again with the rest."""
     placed = 0
     while placed < len(pods) and (where := _arranged(cluster, rows.of(shape), len(pods) - placed, scope)):
         refused: list[int] = []
         while where:
-            # One for each slot: whether a second one is let in depends on what the first one was given.
+            # One pod for each slot: whether a second one is admitted depends on the devices of the first.
             here = {slot: 1 for slot in where if cluster.kubelets.lets_in(slot, shape)}
             refused += [slot for slot in where if slot not in here]
             if here:
@@ -79,7 +79,7 @@ def _best(score: scores.Scores, scope: Scope | None) -> int:
 def _place_hindered(cluster: Cluster, rows: ScoreCache, pod: Pod, scope: Scope | None) -> bool:
     if cluster.volumes.refusal(pod) is not None or cluster.claims.refusal(pod) is not None:
         return False
-    # A claim that pods share is wanted no more once the first of them is placed.
+    # A shared claim is no longer requested once the first of its pods is placed.
     shape = cluster.shape_of(pod)
     row = rows.of(shape)
     score = row.score
@@ -102,6 +102,6 @@ def _place_hindered(cluster: Cluster, rows: ScoreCache, pod: Pod, scope: Scope |
 
 
 def _arranged(cluster: Cluster, row: ScoreRow, count: int, scope: Scope | None) -> dict[int, int]:
-    """Slots for up to `count` pods, and how many of them go to each."""
+    """The number of pods for each slot that gets some, for up to `count` pods."""
     arrange = kernel.arrange if kernel.BUILT else arrangement.arrange
     return arrange(row.copies(), row.score, scope, count, cluster.fabric.domains_by_level())

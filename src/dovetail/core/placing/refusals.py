@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a pod or gang was not placed: the masks of the decision, counted node by node.
+"""The reasons why a pod or gang was not placed: the masks of the filters, counted node by node.
 
-Each node is counted once, under the first rule that refuses it, so the counts add up to the number of nodes. A refusal
-is NEVER for a node where nothing that leaves would help: a taint, a selector, more than the node has when empty.
+Each node counts once, for the first rule that refuses it, so the counts add up to the number of nodes. A refusal is
+NEVER for a node where no ending pod would help: a taint, a selector, a request that exceeds the empty node.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALWAYS_NEVER = {Reason.NODE_INVALID, Reason.UNSCHEDULABLE, Reason.TAINT, Reason
 
 
 class Verdict(Struct, frozen=True):
-    """The nodes (slots) that one rule refuses, and whether for ever."""
+    """The nodes (slots) that one rule refuses, and whether that can change."""
 
     reason: Reason
     when: When
@@ -48,7 +48,7 @@ class Verdict(Struct, frozen=True):
 
 
 def for_pod(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> Refusal:
-    """Why no node takes the pod now; with `scope`, why none of these slots does."""
+    """The refusal of a pod that no node takes now; with `scope`, of one that none of these slots takes."""
     blocked = cluster.volumes.refusal(pod) or cluster.claims.refusal(pod)
     if blocked is not None:
         return blocked
@@ -65,8 +65,8 @@ def for_pod(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> Refusal:
 
 
 def verdicts(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> list[Verdict]:
-    """Every node by the first rule that refuses the pod there; nodes that would take it are in none. With `scope`, the
-    nodes outside of it are refused last, as OUTSIDE_DOMAIN."""
+    """All nodes that refuse the pod, by the first rule that does. With `scope`, the nodes outside of it are refused
+    last, as OUTSIDE_DOMAIN."""
     nodes = cluster.nodes
     remaining = _known(nodes)
     found: list[Verdict] = []
@@ -84,7 +84,7 @@ def verdicts(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> list[Ver
 
 
 def _known(nodes: Nodes) -> Mask:
-    """Where there is a node."""
+    """The slots that have a node."""
     known = np.zeros(nodes.size, dtype=np.bool_)
     known[: len(nodes.records)] = list(map(is_not, nodes.records, repeat(None)))
     return known
@@ -94,7 +94,7 @@ _Rule = tuple[Reason, When, Mask, str, str]
 
 
 def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
-    """The rules in order, each with the mask of nodes that it refuses; `remaining` shrinks as the caller goes on."""
+    """The rules in order, each with the mask of nodes that it refuses. The caller shrinks `remaining` after each."""
     nodes, shape = cluster.nodes, cluster.shape_of(pod)
     everywhere = slice(0, nodes.size)
     yield Reason.NODE_INVALID, When.NEVER, ~nodes.usable, "", ""
@@ -114,7 +114,7 @@ def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
     yield from _devices(cluster, shape, remaining)
     yield from _kubelets(cluster, shape, remaining)
     if pod.claims and cluster.volumes.refusal(pod) is None:
-        # Each claim alone may reach the node and yet not all of them together.
+        # Each claim alone may be usable on the node, and all of them together not.
         lacking = np.zeros(nodes.size, dtype=np.bool_)
         for slot in np.flatnonzero(remaining):
             lacking[slot] = cluster.volumes.pick(pod, int(slot)) is None
@@ -133,11 +133,11 @@ def _taints(cluster: Cluster, pod: Pod) -> Iterator[tuple[Taint, Mask]]:
 
 
 def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]:
-    """GPUs first, since they are what people look for; then the other resources in the order of their columns."""
+    """GPUs first, since users look for them; then the other resources in the order of their columns."""
     nodes = cluster.nodes
     names = {column: name for name, column in nodes.resources.items()}
     if shape.needs_links:
-        # Before the free GPUs are counted: no number of them would help.
+        # Before the free GPUs are counted: no number of free GPUs would help.
         enough = nodes.allocatable[nodes.resources[GPU]] >= shape.gpus
         apart = enough & _apart(nodes, shape, links.all_gpus(nodes))
         yield Reason.NVLINK, When.NEVER, apart, f"({shape.gpus} GPUs)", ""
@@ -169,7 +169,7 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
 
 
 def _counted(nodes: Nodes, shape: Shape, column: int, names: tuple[str, ...]) -> Mask:
-    """Where the resources of a column are counted, as no devices by claim stand in for them."""
+    """Nodes where the resources of a column count, because no devices by claim stand in for them."""
     counted: Mask = nodes.allocatable[column] > 0
     replaced = shape.stand_ins is not None and all(name in shape.stand_ins.resources for name in names)
     return counted if replaced else np.ones_like(counted)
@@ -183,7 +183,7 @@ def _asked_share(shape: Shape) -> str:
 
 
 def _why_never(nodes: Nodes, shape: Shape, reason: Reason, refused: Mask) -> tuple[str, str]:
-    """The detail and the nearest node of a GPU that can never serve the shape."""
+    """The detail and the nearest node of a GPU rule that can never admit the shape."""
     if reason is Reason.GPU_ISOLATION:
         return f"(demands {shape.request.isolation})", ""
     if reason is not Reason.GPU_MEMORY or not refused.any():
@@ -191,12 +191,12 @@ def _why_never(nodes: Nodes, shape: Shape, reason: Reason, refused: Mask) -> tup
     largest = int(np.where(refused, nodes.gpu_memory_mib, -1).argmax())
     sharing, memory_mib = nodes.sharing(largest), int(nodes.gpu_memory_mib[largest])
     each = memory_mib // sharing.replicas if sharing is not None and sharing.isolation == "memory" else memory_mib
-    has = f"has at most {each} MiB for one pod" if memory_mib else "does not say how much its GPUs have"
+    has = f"has at most {each} MiB for one pod" if memory_mib else "does not report the memory of its GPUs"
     return _asked_share(shape), f"{nodes.names[largest]} {has}"
 
 
 def _devices(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]:
-    """Nodes that cannot allocate what the pod's claims want, by what they lack."""
+    """Nodes that cannot allocate the devices of the pod's claims, by what they lack."""
     found: dict[tuple[When, str], list[int]] = {}
     for slot in np.flatnonzero(remaining) if shape.wants or shape.stand_ins is not None else ():
         there = cluster.shapes.at(shape, int(slot))
@@ -211,22 +211,22 @@ def _devices(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
 
 
 def _kubelets(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]:
-    """Kubelets that would reject the pod, by their reason and message."""
+    """Nodes whose kubelet would reject the pod, by its reason and message."""
     kubelets = cluster.kubelets
     found: dict[tuple[When, str], list[int]] = {}
     numbers = np.where(remaining, cluster.nodes.book_numbers, 0) if shape.request.managed is not None else ()
     for number, slot in zip(*np.unique(numbers, return_index=True), strict=True):
-        # Nodes with equal books answer alike.
+        # The kubelets of nodes with equal state give equal answers.
         answer = kubelets.ask(int(slot), shape) if number else None
         if answer is not None and answer.admitted is False:
             when = When.NEVER if kubelets.ask_empty(int(slot), shape).admitted is False else When.NOT_YET
             found.setdefault((when, f"({answer.reason}: {answer.message})"), []).append(int(number))
-    for (when, detail), alike in found.items():
-        yield Reason.KUBELET, when, np.isin(numbers, alike), detail, ""
+    for (when, detail), refusing in found.items():
+        yield Reason.KUBELET, when, np.isin(numbers, refusing), detail, ""
 
 
 def _apart(nodes: Nodes, shape: Shape, gpus: links.Free) -> Mask:
-    """Where these GPUs lack the NVLinks that the shape needs."""
+    """Nodes where these GPUs lack the NVLinks that the shape needs."""
     return np.asarray(links.closeness(nodes, slice(0, nodes.size), gpus, shape) == links.TOO_FAR)
 
 
@@ -244,14 +244,14 @@ def _nearest(cluster: Cluster, column: int, name: str, need: int, when: When, re
     text = f"needs {quantities.display(name, need)}, {owner} {has} {most}"
     total = int(amounts[column, slots].sum())
     if "/" in name and total >= need:
-        # Devices of one pod are on one node, however many others have.
-        text += f"; all of these nodes together have {quantities.display(name, total)}, but a pod's are on one node"
+        # All devices of one pod are on one node, however many the others have.
+        text += f"; all of these nodes together have {quantities.display(name, total)}, but a pod uses only one node's"
     fault = _misnamed(nodes, name) if when is When.NEVER and mig.is_like(name) else ""
     return f"{text}; {name} {fault}" if fault else text
 
 
 def _misnamed(nodes: Nodes, name: str) -> str:
-    """What is wrong with the name of a MIG resource that no node offers, with one that some node does."""
+    """The fault in the name of a MIG resource that no node offers, with a name that some node does offer."""
     offered = {other for other, column in nodes.resources.items() if nodes.allocatable[column].any()}
     records = (record for record in nodes.records if record is not None)
     geometries = {card.geometry: None for record in records for card in record.mig}
@@ -259,8 +259,8 @@ def _misnamed(nodes: Nodes, name: str) -> str:
 
 
 def for_gang(cluster: Cluster, rows: ScoreCache, group: Group) -> Refusal:
-    """Why the gang as a whole is not placed: how many of its pods fit together, where, and what stops the first pod
-    that does not."""
+    """The refusal of a whole gang: how many of its pods fit together, where, and what stops the first pod that does
+    not fit."""
     pods = list(group.all_pods())
     if len(pods) == 1 and not group.required:
         return for_pod(cluster, pods[0])
@@ -285,7 +285,7 @@ def for_gang(cluster: Cluster, rows: ScoreCache, group: Group) -> Refusal:
 
 
 def _pinned(cluster: Cluster, group: Group, level: str) -> int | None:
-    """The domain that the placed members hold the gang to; None where there is no such thing."""
+    """The domain to which placed members fix the gang; None where there is none."""
     domains = cluster.fabric.domains(level) if level else None
     held = () if domains is None else (int(domains[slot]) for slot in group.all_held())
     return next((domain for domain in held if domain != ABSENT), None)

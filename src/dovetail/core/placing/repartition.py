@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the MIG cards of a node could be divided anew, so that a pod that waits finds its instances.
+"""A proposal to repartition the MIG GPUs of a node, so that a waiting pod gets its instances.
 
-Rules: only idle instances and idle cards are touched (`mig.plan`), on nodes that the pod may go to and that have room
-for the rest of it. Of the nodes it is the one with the fewest cards to touch, then the fewest changes of mode, then the
-fewest instances to destroy. At most 32 nodes that differ are looked at. It is a proposal: whoever carries it out does
-so on the node, and the core sees the result.
+Rules: only idle instances and idle GPUs are changed (`mig.plan`), on nodes that are suitable for the pod and have room
+for the rest of it. The proposal is for the node with the fewest GPUs to change, then the fewest changes of MIG mode,
+then the fewest instances to destroy. At most 32 nodes that differ are examined. The core only proposes: the agent of
+the node carries it out, and the core sees the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _MOST_TRIED = 32
 
 
 def proposal(cluster: Cluster, shape: Shape) -> Repartition | None:
-    """For one pod of the shape; None where no node could be divided so, or it asks for no MIG instances."""
+    """The proposal for one pod of the shape; None where no node can be repartitioned for it, or it requests no MIG
+    instances."""
     if not shape.slices:
         return None
     nodes, wanted = cluster.nodes, dict(shape.slices)
@@ -53,7 +54,7 @@ def proposal(cluster: Cluster, shape: Shape) -> Repartition | None:
 
 
 def _rest_fits(nodes: Nodes, shape: Shape) -> Mask:
-    """Where everything but the instances is free."""
+    """Nodes where everything but the instances is free."""
     left = nodes.free[: shape.width] - shape.need
     slices = dict(shape.slices)
     if any(name not in slices for name in shape.unoffered):
@@ -65,7 +66,7 @@ def _rest_fits(nodes: Nodes, shape: Shape) -> Mask:
 
 
 def _cards(cluster: Cluster, slot: int) -> tuple[PlannedDivision, ...]:
-    """Every card of a node that is divided or could be; none where it is not known which these are."""
+    """Every GPU of a node that is partitioned or could be; none where it is not known which these are."""
     record, cards = cluster.nodes.records[slot], cluster.slices.cards(slot)
     divided = [] if cards is None else [
         PlannedDivision(card.gpu, card.geometry, True, card.instances, used)

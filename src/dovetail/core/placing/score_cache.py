@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row of answers per shape: every node's score, and how many such pods it could take.
+"""The score cache: for each shape one row, with every node's score and the number of such pods that it could take.
 
-Rules: a row is brought up to date only when it is asked, by redoing the nodes that changed since it was last asked.
-Feasibility here is everything that depends on the node and the shape alone; what depends on other pods is added by
-`feasibility.hindrances`. A shape of several forms has on each node what the row of its form there says. Rows that were
-not asked for longest are dropped when they would take too much memory. Where the native kernel was built it works out
-the scores of plain shapes; what is here says the same and says what is right.
+Rules: a row is updated when it is read, by computing the nodes that changed since the last read. It covers all rules
+that depend on the node and the shape alone; `filters.hindrances` adds those that depend on other pods. A shape of
+several forms takes for each node the value from the row of its form there. The least recently used rows are dropped
+when the rows would take too much memory. The native kernel computes the scores of plain shapes where it is built; this
+module is its reference, and both give the same scores.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ROWS_BYTES = 2**28
 _NO_DOMAINS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _CHUNK = 8192
-"""Slots worked on at a time when a whole row is made: temporary arrays then stay in the processor's cache."""
+"""Slots that are computed at a time for a whole row: the temporary arrays then stay in the processor's cache."""
 
 
 class ScoreRow:
@@ -59,13 +59,13 @@ class ScoreRow:
         self._stale: Mask
         self._copies: NDArray[np.int64] | None = None
         self._refused: NDArray[np.int64]
-        """The number of the books with which the kubelet of the slot refused the shape; -1 where it did not. (Who is
-        refused can be let in after others came: hints that vanish are no opinion.)"""
+        """By slot: the number of the kubelet's state in which it refused the shape; -1 where it did not. (A refused pod
+        may be admitted after others have come: a topology hint that vanishes no longer restricts.)"""
         self._tallies: dict[str, NDArray[np.int64]] = {}
         self._tallies_of = -1
         self._kernel: Kernel | None = None
         self._made_for = (-1, -1)
-        """How many layouts, and which version of the scoring, the kernel is for; -1 where it has to be made anew."""
+        """The number of layouts and the version of the scoring of the kernel; -1 where it must be made again."""
 
     def refresh(self) -> None:
         """Catch up with the cluster."""
@@ -94,14 +94,14 @@ class ScoreRow:
             if again:
                 self._redo_all()
             elif len(amounts):
-                # Mostly it is one, and views of arrays are cheaper than copies.
+                # Mostly there is one, and views of arrays are cheaper than copies.
                 first = int(amounts[0])
                 self._redo(amounts if len(amounts) > 1 else slice(first, first + 1))
         self._amounts_seen = nodes.amounts_journal.end
         self._records_seen = nodes.records_journal.end
 
     def _catch_up(self) -> bool:
-        """Redo the nodes whose amounts changed in the kernel, where nothing else did and it can."""
+        """Update the nodes with the kernel, where only their amounts changed. Returns False where it cannot."""
         nodes = self._cluster.nodes
         journal, behind = nodes.amounts_journal, nodes.amounts_journal.end - self._amounts_seen
         start = len(journal.entries) - behind
@@ -114,7 +114,7 @@ class ScoreRow:
         return True
 
     def _native(self) -> Kernel | None:
-        """The kernel over the arrays as they are now; None where there is none for this shape."""
+        """The kernel over the present arrays; None where it does not support the shape."""
         nodes = self._cluster.nodes
         now = len(nodes.layouts), self._version
         if self._made_for != now:
@@ -134,7 +134,7 @@ class ScoreRow:
         return self._kernel
 
     def best(self) -> int:
-        """The slot with the highest score, the lowest of equals; it may be infeasible where all are."""
+        """The slot with the highest score, the lowest of equals. It may be infeasible where all are."""
         if self._kernel is not None:
             return self._kernel.best()
         (stale,) = self._stale.nonzero()
@@ -145,22 +145,22 @@ class ScoreRow:
         return start + int(self.score[start : start + BLOCK].argmax())
 
     def refuse(self, slot: int) -> None:
-        """The node's kubelet would reject the shape, and so would those of the nodes with equal books, as long as they
-        have these."""
+        """Note that the node's kubelet would reject the shape. The same holds for all nodes with equal kubelet state,
+        as long as they have that state."""
         nodes = self._cluster.nodes
         number = nodes.book_numbers[slot]
         equal = nodes.book_numbers == number
-        # Those too that have no room now: they are not asked when they have.
+        # Includes slots without room now: they are not checked again when they have room.
         self._refused[equal] = number
-        alike = np.flatnonzero(equal & (self.score != scores.INFEASIBLE))
-        self.score[alike] = scores.INFEASIBLE
-        self._stale[alike // BLOCK] = True
+        refusing = np.flatnonzero(equal & (self.score != scores.INFEASIBLE))
+        self.score[refusing] = scores.INFEASIBLE
+        self._stale[refusing // BLOCK] = True
         if self._copies is not None:
-            self._move_tallies(alike, -self._copies[alike])
-            self._copies[alike] = 0
+            self._move_tallies(refusing, -self._copies[refusing])
+            self._copies[refusing] = 0
 
     def copies(self) -> NDArray[np.int64]:
-        """How many pods of the shape each slot could take now."""
+        """By slot: the number of pods of the shape that it could take now."""
         if self._copies is None:
             nodes = self._cluster.nodes
             left = nodes.free[: self.shape.width] - self.shape.need
@@ -169,7 +169,7 @@ class ScoreRow:
         return self._copies
 
     def tally(self, key: str) -> NDArray[np.int64]:
-        """Copies added up per domain of a node label key."""
+        """The copies summed by domain of a node label key."""
         fabric = self._cluster.fabric
         if self._tallies_of != fabric.version:
             self._tallies.clear()
@@ -228,7 +228,7 @@ class ScoreRow:
             close = links.closeness(nodes, index, nodes.gpu_free_bits[index], shape)
             fits &= close != links.TOO_FAR
             if share is not None and not shape.fraction:
-                # Several replicas are no GPUs that work together: the last resort.
+                # Several replicas are no GPUs that work together: they are the last resort.
                 close = np.where(shares.replicated(nodes, shape, index), 0, close)
         spare = None
         if shape.wants:
@@ -253,7 +253,7 @@ class ScoreRow:
             self._copies[index] = new
 
     def _copies_at(self, index: Index, left: NDArray[np.int64], fits: Mask) -> NDArray[np.int64]:
-        """How many pods fit, where `left` is what one of them would leave."""
+        """The number of pods that fit, where `left` is what one of them would leave."""
         nodes = self._cluster.nodes
         copies = (left[self._asked] // self.shape.need[self._asked]).min(axis=0) + 1
         if self._parts is not None:
@@ -311,7 +311,7 @@ class FormsRow(ScoreRow):
 
 
 class ScoreCache:
-    """Rows by shape, least recently asked first."""
+    """Rows by shape, the least recently used first."""
 
     def __init__(self, cluster: Cluster, scoring: Scoring) -> None:
         self._cluster = cluster
@@ -319,7 +319,7 @@ class ScoreCache:
         self._rows: dict[int, ScoreRow] = {}
 
     def forget(self, number: int) -> None:
-        """Nobody asks for the shape of this number any more."""
+        """Drop the row of a shape that is gone."""
         self._rows.pop(number, None)
 
     def of(self, shape: Shape) -> ScoreRow:

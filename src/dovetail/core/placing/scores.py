@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a node is for a shape, as one integer: higher is better, and of equals the lowest slot wins.
+"""The score of a node for a shape, as one integer. The highest score wins, and of equals the lowest slot.
 
-Rules: what the user prefers (node affinity weights, PreferNoSchedule taints) weighs more than everything else; the rest
-is the policy's `Scoring`. Dovetail's own, `Tightest`, in order of weight: for several GPUs the best bandwidth between
-them (in thousandths of the best that such a node can give), for a share of a GPU the least left of that GPU; then the
-fewest whole GPUs left on the node, then the least CPU, then the least memory. A pod without GPUs thereby goes to nodes
-that have none, and whole nodes stay whole for large jobs.
+Rules: the user's preferences (node affinity weights, PreferNoSchedule taints) weigh more than everything else. The rest
+is the `Scoring` of the policy. `Tightest`, the default, prefers in this order: for several GPUs the best bandwidth
+between them (in thousandths of the best that the node can provide), for a share of a GPU the least left of that GPU;
+then the fewest whole GPUs left on the node, then the least CPU, then the least memory. So a pod without GPUs goes to
+nodes without GPUs, and whole nodes stay free for large jobs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Scores = NDArray[np.int64]
 
 
 class ScoredOffer(Struct, frozen=True):
-    """Some nodes for a shape. `left[r]` is what one such pod would leave of resource r on each slot of `index`;
-    `share`, for a shape that may take a part of a GPU, how that GPU suits (`shares.Parts.rank`: where it must take a
-    part, what it would leave of the tightest one), or for one that asks for MIG instances, how many idle cards it would
-    break into; `close`, for a shape that asks for several GPUs, how close they would be (`links.closeness`); `spare`,
-    for a shape that claims devices, how many that would serve it would be left."""
+    """The nodes to be scored for a shape. `left[r]` is what one pod would leave of resource r on each slot of `index`.
+    `share`: for a shape that may take a part of a GPU, the rank of that GPU (`GpuFractions.rank`: where it must take a
+    part, what it would leave of the tightest one); for a shape with MIG instances, the number of idle GPUs that it
+    would partition. `close`: for several GPUs, how close they would be (`links.closeness`). `spare`: for devices by
+    claim, how many that match would be left."""
 
     shape: Shape
     index: Index
@@ -53,26 +53,26 @@ class ScoredOffer(Struct, frozen=True):
 
 
 class Scoring(GpuChoice, Protocol):
-    """Chooses among the nodes that fit, and among the GPUs of a node. It depends on nothing but what it is given."""
+    """Chooses among the nodes that fit, and among the GPUs of a node, by its arguments alone."""
 
     def version(self, cluster: Cluster) -> int:
-        """Another number when scores that were given are worth nothing any more: another mix of pods was learned."""
+        """A number that changes when earlier scores are out of date, because another mix of pods was learned."""
 
     def native(self, cluster: Cluster) -> tuple[Worth, ...] | None:
-        """What the native kernel has to know of this version: nothing where it scores as `Tightest`, a worth where as
-        `ExpectedFill`; None where it cannot."""
+        """What the native kernel needs for this version: nothing for scores as `Tightest`, a worth for scores as
+        `ExpectedFill`; None where the kernel cannot compute them."""
 
     def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
-        """A score for each slot of the offer, of which those where the shape fits are used; within 52 bits."""
+        """A score of at most 52 bits for each slot of the offer. Those where the shape does not fit are not used."""
 
     def best(self, score: Scores, first: int, pod: Pod) -> int:
-        """The slot for one pod. `score` has every slot's, `first` is the lowest slot of those that score best; where
-        none fits, any slot."""
+        """The slot for one pod. `score` has the score of every slot, `first` is the lowest slot with the best score;
+        any slot where none fits."""
 
 
 @dataclass(frozen=True)
 class Tightest:
-    """Dovetail's own."""
+    """The default scoring."""
 
     def version(self, cluster: Cluster) -> int:
         return 0
@@ -96,7 +96,8 @@ class Tightest:
 
 
 def preference(nodes: Nodes, shape: Shape, index: Index) -> Scores:
-    """Weights of the matching preferred node terms, less the PreferNoSchedule taints that nothing tolerates."""
+    """The weights of the matching preferred node terms, less the PreferNoSchedule taints that the pod does not
+    tolerate."""
     request = shape.request
     points = np.zeros(len(nodes.usable[index]), dtype=np.int64)
     for preferred in request.preferred_nodes:
@@ -122,5 +123,5 @@ def weigh_preference(points: Scores) -> Scores:
 
 
 def further_preference(preference: Scores, points: Scores) -> Scores:
-    """What more points add to a weighed preference; the sum stays within the same bounds."""
+    """The change of a weighed preference by more points. The sum stays within the same bounds."""
     return weigh_preference((preference >> _PREFERENCE_BITS) + points) - preference

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worth of what is idle on nodes, bit for bit as worth.py and expected_fill.py find it with numpy: the worth of a
-// node, its change by a pod, the GPU that a share is taken of, and the recursion behind the table.
+// The worth of idle room, bit for bit as worth.py and expected_fill.py compute it with numpy: the worth of a node, its
+// change by a pod, the GPU for a share, and the recursion behind the table.
 
 #include <limits.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 
 #define OF_KIND (LEVELS * (UNITS + 1) * CELLS)
 
-// Borrow the memory of an array. Where its items have another size nothing is borrowed: `view->obj` is NULL.
+// Borrow the memory of an array. Where its items have another size, nothing is borrowed: `view->obj` is NULL.
 static int borrow(PyObject *array, Py_buffer *view, Py_ssize_t item_bytes, int writable) {
     if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) < 0)
         return -1;
@@ -25,7 +25,7 @@ static int borrow(PyObject *array, Py_buffer *view, Py_ssize_t item_bytes, int w
 static int64_t floor_divide(int64_t a, int64_t b) {
     if (b == 0)
         return 0;
-    // What is small takes a fifth of the time.
+    // Small numbers take a fifth of the time.
     if (a >= 0 && b > 0 && (a | b) <= UINT32_MAX)
         return (uint32_t)a / (uint32_t)b;
     int64_t quotient = a / b;
@@ -36,7 +36,7 @@ static int64_t clip(int64_t value, int64_t least, int64_t most) {
     return value < least ? least : value > most ? most : value;
 }
 
-// What a node was found to be worth: the same nodes are asked about for one shape after another, and many are alike.
+// A cache of the worth of nodes: the same nodes are scored for one shape after another, and many have equal amounts.
 #define MOST_NOTED 4096
 #define GPUS_NOTED 16
 typedef struct {
@@ -62,7 +62,7 @@ static Py_ssize_t told(const Worth *self, int array) {
     return self->arrays[array].len / 8;
 }
 
-// Whether every array reaches as far as it will be read: nothing below looks.
+// Whether every array reaches as far as it is read: the code below does not check again.
 static int worth_reaches(const Worth *self) {
     int sound = self->size > 0 && self->kinds >= 0 && self->gpus_told <= MOST_GPUS && self->sizes <= MOST_CLASSES;
     for (int i = IDLE_CPU; i <= NODE_GPUS; i++)
@@ -89,7 +89,7 @@ static void worth_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-// Worth(arrays): all of eight bytes, the `IdleArrays` and then the `LearnedArrays` of layout.py.
+// Worth(arrays): all with items of eight bytes, the `IdleArrays` and then the `LearnedArrays` of layout.py.
 static PyObject *new_worth(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
     PyObject *arrays;
     if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &arrays))
@@ -123,7 +123,7 @@ fail:
     return NULL;
 }
 
-// Worth.of: what a node of a kind is worth with so many cores and so much of each of its GPUs, the emptiest first.
+// Worth.of: the worth of a node of a kind with so many cores and so much of each of its GPUs, the emptiest first.
 static int64_t worked_out(const Worth *self, int64_t kind, int64_t gpus, int64_t cores, const int64_t *rooms) {
     int64_t counts[MOST_CLASSES], total = 0;
     cores = cores < 0 ? 0 : cores;
@@ -158,9 +158,9 @@ static int64_t worked_out(const Worth *self, int64_t kind, int64_t gpus, int64_t
     return total;
 }
 
-// The same, looked up where it was worked out before.
+// The same, from the cache where it is there.
 static int64_t worth_of(const Worth *self, int64_t kind, int64_t gpus, int64_t cores, const int64_t *rooms) {
-    // One more, so that an empty note is about no node.
+    // One more, so that an empty entry matches no node.
     Idle idle = {.cores = (cores < 0 ? 0 : cores) + 1, .kind = (int32_t)kind, .gpus = (int32_t)gpus};
     uint64_t hash = (uint64_t)idle.cores * 0x9E3779B97F4A7C15u ^ (uint64_t)kind << 32 ^ (uint64_t)gpus;
     if (self->gpus_told > GPUS_NOTED)
@@ -179,7 +179,7 @@ static int64_t worth_of(const Worth *self, int64_t kind, int64_t gpus, int64_t c
     return note->worth;
 }
 
-// Put a value where it belongs among `count` that fall.
+// Insert a value at its place among `count` descending values.
 static void insert(int64_t *falling, Py_ssize_t count, int64_t value) {
     for (; count > 0 && falling[count - 1] < value; count--)
         falling[count] = falling[count - 1];
@@ -192,7 +192,7 @@ static int64_t gpu_left(const Worth *self, Py_ssize_t slot, Py_ssize_t gpu) {
     return OF(IDLE_PARTS)[gpu * self->size + slot] + whole;
 }
 
-// What is left of each, the emptiest first; returns their sum in thousandths.
+// What is left of each GPU, the emptiest first; returns their sum in thousandths.
 static int64_t gpus_left(const Worth *self, Py_ssize_t slot, int64_t *left, int64_t *rooms) {
     int64_t unit = OF(WHOLE_UNITS)[slot] / WHOLE_GPU_MILLI, sum = 0;
     for (Py_ssize_t g = 0; g < self->gpus_told; g++)
@@ -202,7 +202,7 @@ static int64_t gpus_left(const Worth *self, Py_ssize_t slot, int64_t *left, int6
     return sum;
 }
 
-// What the slot is worth when a share was taken of the GPU of the given rank.
+// The worth of the slot after a share of the GPU of this rank is taken.
 static int64_t worth_less(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t share, Py_ssize_t rank,
                           const int64_t *left, const int64_t *rooms) {
     int64_t after[MOST_GPUS], unit = OF(WHOLE_UNITS)[slot] / WHOLE_GPU_MILLI;
@@ -214,13 +214,13 @@ static int64_t worth_less(const Worth *self, Py_ssize_t slot, int64_t cpu_left, 
     return worth_of(self, OF(KINDS)[slot], OF(NODE_GPUS)[slot], cpu_left, after);
 }
 
-// The rank of the GPU of which a share is taken best, of equals the tightest, and what the slot is worth then; -1 where
-// none has room (expected_fill._shared).
+// The rank of the best GPU for a share, of equals the tightest, and the worth of the slot afterwards; -1 where no GPU
+// has room (expected_fill._shared).
 static Py_ssize_t best_shared(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t share, const int64_t *left,
                               const int64_t *rooms, int64_t *best) {
     Py_ssize_t chosen = -1;
     for (Py_ssize_t g = 0; g < self->gpus_told && left[g] >= share; g++) {
-        // Of GPUs of which equally much is left the last will do.
+        // Of GPUs with equal amounts left, one suffices: the last.
         if (g + 1 < self->gpus_told && left[g] == left[g + 1])
             continue;
         int64_t worth = worth_less(self, slot, cpu_left, share, g, left, rooms);
@@ -233,7 +233,7 @@ static Py_ssize_t best_shared(const Worth *self, Py_ssize_t slot, int64_t cpu_le
 }
 
 // The change of the worth of a slot (expected_fill._change) by a pod that takes so many GPUs, or a share of one.
-// `idle_milli` is set to what is idle of all GPUs of the slot.
+// Sets `idle_milli` to what is idle of all GPUs of the slot.
 static int64_t change_of(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t gpus, int64_t share,
                          int64_t *idle_milli) {
     int64_t left[MOST_GPUS], rooms[MOST_GPUS], after[MOST_GPUS], kind = OF(KINDS)[slot];
@@ -251,8 +251,8 @@ static int64_t change_of(const Worth *self, Py_ssize_t slot, int64_t cpu_left, i
     return worth_of(self, kind, OF(NODE_GPUS)[slot], cpu_left, after) - before;
 }
 
-// share_gpu(slot, share): the GPU that the share is taken of, after the slot's cores were taken; -1 where none has
-// room. Of GPUs with equally much left it is the first.
+// share_gpu(slot, share): the GPU for the share, after the slot's cores were taken; -1 where none has room. Of GPUs
+// with equal amounts left it is the first.
 static PyObject *share_gpu(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     const Worth *self = (const Worth *)object;
     if (count != 2) {
@@ -299,9 +299,9 @@ static PyType_Spec WORTH_SPEC = {
     .slots = WORTH_SLOTS,
 };
 
-// What is expected to be used of a GPU and of the cores beside it, by what is left of both: `found` from the sums over
-// the classes that fit (weight, GPU, cores) and from what each step of a class leaves. Level 0 is 0. Sums are taken
-// modulo 2^64, as numpy takes them.
+// The expected use of a GPU and of the cores beside it, by what is left of both: `found`, from the sums over the
+// classes that fit (weight, GPU, cores) and from what each step of a class leaves. Level 0 is 0. Sums are taken modulo
+// 2^64, as numpy takes them.
 static void fill_levels(const int64_t *fitting, const int64_t *level_of, const int64_t *units_of, const int64_t *rates,
                         Py_ssize_t steps, int64_t *found) {
     const Py_ssize_t plane = (Py_ssize_t)LEVELS * UNITS;
@@ -322,7 +322,7 @@ static void fill_levels(const int64_t *fitting, const int64_t *level_of, const i
                 for (Py_ssize_t units = units_of[i], left = 0; units < UNITS; units++, left++)
                     all[units] += rate * (uint64_t)below[left];
             }
-            // Steps that take cores alone lead to what was found right before.
+            // Steps that take cores alone lead to the values right before.
             for (int units = 0; units < UNITS; units++) {
                 for (Py_ssize_t i = 0; i < steps; i++)
                     if (!level_of[i] && units_of[i] <= units)

@@ -1,33 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the idle room of a node is worth: the GPU that pods like those that came so far are expected to use of it.
+"""The worth of a node's idle room: the GPU that pods like those so far are expected to use of it.
 
 Rules
-- A GPU of which r is left, on a node with c cores left, is filled in thought: one pod after another comes, each class
-  as often as it did among those that were told, and takes its part if it has room, until no more come. The expected use
+- A GPU of which r is left, on a node with c cores left, is filled in a model: pods come one after another, each class
+  as often as among the pods so far, and each takes its part if it fits, until no more come. The expected use
       f(r, c) = sum w (g + f(r - g, c - k)) / (stop + sum w)
-  goes over the classes that ask for one GPU, or a share g of one, and k cores, and fit; and over those that ask for
-  cores alone. h(r, c) are the cores that go with it. `w` is how often a class comes to such a GPU: the fewer GPUs there
-  are with room for it, the more often to each. Pods without a GPU count a tenth, for most of them find room elsewhere.
-  `stop` is such that ten times as many pods come as would fill the cluster.
-- The GPUs of a node are filled one after another, the emptiest first, each with the cores that those before it left.
-- Beside that the places for pods that may not go where most pods may have a price: each that a node has adds what the
-  pod asks for, times the square of the part (at most 1) that is wanted of all such places in the cluster: by the pods
-  of the class that come before it is full, and by those that come while as many pods end as an eighth of those that
-  are there; a full cluster goes on, and who comes later finds other places.
-- So have the places for pods of several GPUs. Where k places are left, whoever breaks one up takes it from the k-th pod
-  that comes before the place is whole again: the price is what the pod asks for times the chance of that (Littlewood's
-  rule: the protection levels of revenue management, 1972). Run times taken as exponential, that is (n p / (n p + e))^k:
-  n pods of the class came and e pods with GPUs ended in the same time, and p are there. Or, if it is more, half the
-  square of the part that is wanted before the cluster is full: the GPUs are in the fill as well, and whoever breaks a
-  place up then still uses them. Pods that ask for as many GPUs but more cores compete for the same places, so they
-  count in n; a place is worth no less for having cores for them.
-- k changes with every pod, so these prices are worked out again when one of them changed by `REPRICE_PERMILLE`.
-- A place for several GPUs of which b are busy yet adds its price times the chance that it is whole before the next pod
-  of the class comes: the product over i = 1 .. b of i e / (i e + n p), where n pods of the class came and e pods with
-  GPUs ended in the same time, and p are there. Each of p is taken to end as soon as any other, and to hold one GPU. Of
-  such places each node has one at most, and none where nobody ends.
-Residuals count in hundredths of a GPU, cores in halves of one, worth in 1/256 of a thousandth of a GPU; all divisions
-round down. Nodes that the same classes may go to are of one kind, and share a table.
+  sums over the classes that request one GPU, or a share g of one, and k cores, and fit; and over those that request
+  cores alone. h(r, c) is the same for cores. `w` is how often a class comes to such a GPU: the fewer GPUs have room for
+  it, the more often to each. Pods without a GPU count a tenth, since most of them fit elsewhere. `stop` is such that
+  ten times as many pods come as would fill the cluster.
+- The GPUs of a node are filled one after another, the emptiest first, each with the cores that the earlier ones left.
+- Places for pods that may not go where most pods may can have a price on top. Each place of a node adds what the pod
+  requests, times the square of the part (at most 1) that is wanted of all such places in the cluster: by the pods of
+  the class that come before the cluster is full, and by those that come while an eighth of the present pods end; later
+  pods find other places.
+- Places for pods of several GPUs have a price too. Where k places are left, a pod that breaks one up takes it from the
+  k-th pod that comes before the place is whole again. The price is what the pod requests times the chance of that
+  (Littlewood's rule: the protection levels of revenue management, 1972). With exponential run times that is
+  (n p / (n p + e))^k: n pods of the class came and e pods with GPUs ended in the same time, and p are present. The
+  price is at least half the square of the part that is wanted before the cluster is full: the model of single GPUs
+  counts these GPUs as well, and a pod that breaks a place up still uses them. Pods that request as many GPUs but more
+  cores compete for the same places, so they count in n; a place is worth no less for having cores for them.
+- k changes with every pod, so these prices are computed again when one of them has changed by `REPRICE_PERMILLE`.
+- A place for several GPUs of which b are still busy adds its price times the chance that it is whole before the next
+  pod of the class comes: the product over i = 1 .. b of i e / (i e + n p). Each of the p pods is assumed to end as soon
+  as any other, and to hold one GPU. Each node has at most one such place, and none where no pods end.
+Amounts of a GPU are in hundredths, cores in halves, worth in 1/256 of a thousandth of a GPU; all divisions round down.
+Nodes that the same classes may go to are of one kind, and share a table.
 """
 
 from __future__ import annotations
@@ -63,20 +62,20 @@ from dovetail.core.placing.layout import (
 Ints = NDArray[np.int64]
 SCALE = 256
 MOST_KINDS = 16
-"""Tables are made for so many kinds of nodes, those with the most GPUs; all others are taken for the first of them."""
+"""The most kinds of nodes that get tables: those with the most GPUs. All other nodes count as the first kind."""
 _PER_PLACE = 20
 _TIMES_FULL = 10
 _CPU_ONLY_PERCENT = 10
 _SEVERAL_GPUS_PERCENT = 50
 REPRICE_PERMILLE = 60
-"""Of what a pod of the class asks for."""
+"""Of what a pod of the class requests."""
 _CHANCE_BITS = 30
 _LOOK_AHEAD = 8
-"""Places are kept for pods that come while one of so many that are there ends."""
+"""Places are kept for the pods that come while one in so many of the present pods ends."""
 
 
 class Arriving(Struct, frozen=True):
-    """A class in a table: what a pod takes of a GPU and of the cores, and how often one comes."""
+    """A class in a table: what a pod takes of a GPU and of the cores, and its rate of arrival."""
 
     milli: int
     cpu_milli: int
@@ -84,7 +83,7 @@ class Arriving(Struct, frozen=True):
 
 
 class _Class(Struct, frozen=True):
-    """`allowed` says it for each of the nodes with GPUs."""
+    """A class of pods. `allowed` is the mask of the nodes with GPUs that its pods may go to."""
 
     cpu_milli: int
     gpus: int
@@ -95,8 +94,8 @@ class _Class(Struct, frozen=True):
 
 
 class Worth:
-    """Made of a mix and of the cluster as it is when it is made. `kinds` is how many kinds of nodes it knows; nodes
-    without GPUs that could be told apart are of one more, the last, where nothing is worth anything."""
+    """The worth of nodes by the mix of pods and the cluster at the time when it is made. `kinds` is the number of kinds
+    of nodes. Nodes without divisible GPUs have one more kind, the last, which is worth nothing."""
 
     def __init__(self, cluster: Cluster) -> None:
         nodes = cluster.nodes
@@ -152,14 +151,14 @@ class Worth:
 
     def learned(self, kinds: Ints, gpus: Ints) -> LearnedArrays:
         """All that `of` reads, for the kernel: the kind and number of GPUs of each slot, the table, and the prices with
-        what they are of."""
+        their keys."""
         return LearnedArrays(
             kinds=kinds, node_gpus=gpus, table=self._table, prices=self._prices, sizes=self._sizes,
             size_of=self._size_of, class_cpu=self._cpu_milli, class_gpus=self._gpus, chances=self._chances,
         )  # fmt: skip
 
     def _class(self, nodes: Nodes, slots: Ints, allowed: Mask, request: Request, count: int) -> _Class | None:
-        """None where nobody could say which part of a GPU it is."""
+        """A class of pods; None where the part of a GPU that it takes is unknown."""
         amounts, selection = dict(request.resources), self._selections.index(_selection(request))
         may = allowed[selection]
         gpus, milli = amounts.get(GPU, 0), WHOLE_GPU_MILLI
@@ -174,27 +173,27 @@ class Worth:
         return _Class(amounts.get(CPU, 0), gpus, milli, count, selection, may)
 
     def _allowed(self, nodes: Nodes, index: Index) -> Mask:
-        """Which of the selections let a pod go to each node."""
+        """By selection and node: whether the selection lets a pod go to the node."""
         found = [filters.suitable(nodes, selection, index) for selection in self._selections]
         return np.array(found, dtype=np.bool_).reshape(len(self._selections), -1)
 
     @property
     def priced(self) -> int:
-        """How many classes have prices."""
+        """The number of classes with prices."""
         return len(self._priced)
 
     @property
     def moving(self) -> bool:
-        """Whether there are prices that follow what is idle."""
+        """Whether there are prices that follow the idle amounts."""
         return any(one.gpus > 1 for one in self._priced)
 
     def places(self, kinds: Ints, cpu_milli: Ints, rooms: Ints) -> Ints:
-        """How many pods of each priced class nodes of these kinds could take, by class and node."""
+        """The number of pods of each priced class that nodes of these kinds could take, by class and node."""
         return self._places(self._idle(rooms), np.maximum(cpu_milli, 0)) * self._may[:, kinds]
 
     def reprice(self, places: Sequence[int], idle_milli: int, *, at_once: bool = False) -> bool:
-        """Work out the prices from how many places each priced class has, and what is idle in thousandths of a GPU.
-        False, with the prices as they were, where none changed enough; `at_once` takes any change."""
+        """Compute the prices from the number of places of each priced class and the idle thousandths of GPUs. Returns
+        False, with the prices as they were, where none changed enough; `at_once` accepts any change."""
         price_of = self._price_of.copy()
         for i, one in enumerate(self._priced):
             if one.gpus > 1 or at_once:
@@ -207,7 +206,7 @@ class Worth:
         return True
 
     def _wanted(self, i: int, places: int, idle_milli: int) -> int:
-        """The chance that the last of so many places is wanted, in 1/2^_CHANCE_BITS."""
+        """The chance that the last of these places is wanted, in 1/2^_CHANCE_BITS."""
         one, demand = self._priced[i], self._demand[i]
         wanted = (demand * idle_milli << PART_BITS) // self._asked
         chance = 0
@@ -222,20 +221,20 @@ class Worth:
         return max(chance, square * _SEVERAL_GPUS_PERCENT // 100 if one.gpus > 1 else square)
 
     def _idle(self, rooms: Ints) -> Ints:
-        """In how many parts of GPUs each priced class could take what is idle of nodes, by class and node."""
+        """The number of parts of GPUs that each priced class could take of the idle room, by class and node."""
         counts = np.empty((len(self._sizes), len(rooms)), dtype=np.int64)
         for i, milli in enumerate(self._sizes.tolist()):
             counts[i] = (rooms // milli).sum(axis=1)
         return counts[self._size_of]
 
     def _places(self, idle: Ints, cpu_milli: Ints) -> Ints:
-        """How many pods of each priced class nodes could take, by class and node."""
+        """The number of pods of each priced class that nodes could take, by class and node."""
         places: Ints = idle // self._gpus
         by_cores = cpu_milli // np.maximum(self._cpu_milli, 1)
         return np.minimum(places, by_cores, out=places, where=self._cpu_milli > 0)
 
     def kinds_of(self, nodes: Nodes, index: Index) -> Ints | None:
-        """The kind of each node; None where there is one of a kind that is not known."""
+        """The kind of each node; None where a node is of a kind that was not learned."""
         found = np.full(len(nodes.usable[index]), self.kinds, dtype=np.int64)
         here = np.flatnonzero(divisible(nodes, index))
         if len(here):
@@ -247,13 +246,13 @@ class Worth:
         return found
 
     def _coming(self, idle: Ints, gpus: Ints) -> Ints:
-        """The chance that one further pod of each priced class can be taken in time, by class and node."""
+        """The chance that a place that is partly busy becomes whole in time, by priced class and node."""
         begun = idle % self._gpus
         busy = np.where(idle - begun + self._gpus <= gpus, self._gpus - begun, 0)
         return np.take_along_axis(self._chances, np.minimum(busy, MOST_BUSY), axis=1)
 
     def of(self, kinds: Ints, gpus: Ints, cpu_milli: Ints, rooms: Ints) -> Ints:
-        """The worth of nodes of these kinds, with so many GPUs, and so much idle: `rooms[node]` is what is left of each
+        """The worth of nodes by kind, number of GPUs, idle cores and idle GPUs: `rooms[node]` is what is left of each
         GPU, in thousandths, the emptiest GPU first."""
         total = np.zeros(len(kinds), dtype=np.int64)
         cores = np.maximum(cpu_milli, 0)
@@ -274,15 +273,15 @@ class Worth:
 
 
 def _demand(one: _Class, priced: Sequence[_Class]) -> int:
-    """How many pods were counted that want the places of a class: its own, and those of as many GPUs and more cores."""
+    """The number of counted pods that want the places of a class: its own, and those of as many GPUs and more cores."""
     if one.gpus <= 1:
         return one.count
     return sum(other.count for other in priced if _rival(one, other) and other.cpu_milli >= one.cpu_milli)
 
 
 def _marginal(priced: Sequence[_Class], price_of: Sequence[int]) -> list[int]:
-    """What each class adds to the price of a place, so that a place has the highest price of the classes that it has
-    the cores for."""
+    """What each class adds to the price of a place, such that a place has the highest price of the classes for which it
+    has enough cores."""
     added = list(price_of)
     for i, one in enumerate(priced):
         if one.gpus > 1:
@@ -311,7 +310,7 @@ def _power(chance: int, times: int) -> int:
 
 
 def _chances(priced: Sequence[_Class], ended: int, present: int) -> Ints:
-    """By class and GPUs that are busy yet, in 1/1024. Nobody waits for a single GPU, and 0 are no further place."""
+    """The chances by class and number of busy GPUs, in 1/1024. Single GPUs have none, nor have 0 busy GPUs."""
     chances = np.zeros((len(priced), MOST_BUSY + 1), dtype=np.int64)
     for of_class, one in zip(chances, priced, strict=True):
         chance, most = 1 << PART_BITS, min(one.gpus, MOST_BUSY) if one.gpus > 1 else 0
@@ -348,14 +347,14 @@ def expected_use(arriving: Sequence[Arriving], stop: int) -> tuple[Ints, Ints]:
 
 
 def filled(fitting: Ints, level_of: Ints, units_of: Ints, rates: Ints) -> Ints:
-    """f and h from the sums of the classes that fit by level and units (how often, and what of a GPU and of the cores),
-    and from the steps by which the classes lead to what is left after them. `kernel.fill` finds the same.
+    """f and h from the sums over the classes that fit by level and units (rate, GPU, cores), and from the steps of the
+    classes. `kernel.fill` finds the same.
 
-    Each value depends on those with less left of one or of both, so all with the same sum of both are worked out at
-    once, a diagonal after the other."""
+    Each value depends on those with less left of GPU or cores, so all values with the same sum of both are computed at
+    once, one diagonal after another."""
     levels, units = np.divmod(np.arange(LEVELS * UNITS), UNITS)
     diagonals = np.zeros((LEVELS + UNITS - 1, 3, LEVELS), dtype=np.int64)
-    diagonals[:, 0] = 2**62  # Where there is no such place nothing is expected.
+    diagonals[:, 0] = 2**62  # A place that does not exist has an expected use of 0.
     diagonals[levels + units, :, levels] = fitting[:, levels, units].T
     back = level_of + units_of
     before = int(back.max(initial=0))
@@ -369,13 +368,13 @@ def filled(fitting: Ints, level_of: Ints, units_of: Ints, rates: Ints) -> Ints:
 
 
 def divisible(nodes: Nodes, index: Index) -> Mask:
-    """Nodes with GPUs that are given out whole or in parts as asked for: neither shared in replicas nor sliced."""
+    """Nodes with GPUs that are allocated whole or in any part: neither shared in replicas nor in MIG instances."""
     plain = (nodes.sharing_ids[index] == 0) & ~nodes.sliced[index]
     return np.asarray(nodes.usable[index] & plain & (nodes.gpu_bits[index] != 0))
 
 
 def gpu_counts(nodes: Nodes, index: Index) -> Ints:
-    """How many GPUs each node has."""
+    """The number of GPUs of each node."""
     return np.bitwise_count(nodes.gpu_bits[index]).astype(np.int64)
 
 
@@ -405,13 +404,13 @@ def _rate(one: _Class, rooms: Ints, cpu_milli: Ints, gpus: Ints, seen: int) -> i
 
 
 def _priced(classes: Sequence[_Class]) -> list[_Class]:
-    """Those of several GPUs, and those that may not go where most pods may."""
+    """The classes of several GPUs, and those that may not go where most pods may."""
     usual = _usual(classes)
     return [one for one in classes if one.gpus > 1 or (one.gpus and usual is not None and (usual & ~one.allowed).any())]
 
 
 def _usual(classes: Sequence[_Class]) -> Mask | None:
-    """Where most pods may go."""
+    """The nodes where most pods may go."""
     counts: dict[int, int] = {}
     for one in classes:
         counts[one.selection] = counts.get(one.selection, 0) + one.count
@@ -422,7 +421,7 @@ def _usual(classes: Sequence[_Class]) -> Mask | None:
 
 
 def _selection(request: Request) -> Request:
-    """The part of a class that says where it may go."""
+    """The part of a class that selects its nodes."""
     return Request(node_selector=request.node_selector, node_terms=request.node_terms, tolerations=request.tolerations)
 
 
@@ -431,8 +430,8 @@ def _keys(allowed: Mask) -> list[bytes]:
 
 
 def _ranked_kinds(allowed: Mask, gpus: Ints) -> dict[bytes, int]:
-    """The kinds by the selections that let a pod go there: those with the most GPUs first, the first one again after
-    the last."""
+    """The kinds of nodes, by the selections that admit a pod: those with the most GPUs first. Kinds beyond MOST_KINDS
+    count as the first."""
     sums: dict[bytes, int] = {}
     for key, count in zip(_keys(allowed), gpus.tolist(), strict=True):
         sums[key] = sums.get(key, 0) + count
