@@ -172,7 +172,7 @@ def test_without_a_product_what_is_assumed_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("product", "message"), [("X9000", "'X9000' is not known"), ("L40S", "has 0 NVLinks, and the node shows 2")]
+    ("product", "message"), [("X9000", "'X9000' is not known"), ("L40S", "has 0 NVLinks, and the node reports 2")]
 )
 def test_a_product_that_is_unknown_or_cannot_be_is_refused(product: str, message: str) -> None:
     with pytest.raises(LayoutError, match=message) as caught:

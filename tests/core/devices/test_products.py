@@ -64,7 +64,7 @@ def test_rates_without_a_product_say_that_they_are_assumed() -> None:
 
 
 def test_more_nvlinks_than_a_gpu_has_are_another_product() -> None:
-    with pytest.raises(LayoutError, match="a GPU of A100-SXM4-80GB has 12 NVLinks, and the node shows 18"):
+    with pytest.raises(LayoutError, match="a GPU of A100-SXM4-80GB has 12 NVLinks, and the node reports 18"):
         rates("A100-SXM4-80GB", 18)
 
 

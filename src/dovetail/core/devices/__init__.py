@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inside one node: how its GPUs are wired, which of them go to whom, and what the kubelet will say."""
+"""The devices of one node: how its GPUs are wired, which of them each pod gets, and how the kubelet will answer."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well every set of GPUs of a layout works together: one number per set, for all sets at once.
+"""The bandwidth of every set of GPUs of a layout, computed for all sets at once.
 
-Rules: a set is a bit mask over the GPUs. Its bandwidth is that of its best ring: of all rings through its GPUs the one
-whose slowest pair is fastest, since collectives run in rings (NCCL) and are as fast as their slowest hop. Two GPUs are
-a ring of one pair. Of sets of equal bandwidth those are better that span fewer NUMA nodes, then those that are closer
-by PCIe, then those that are closer to their NICs; who speaks to other nodes wants the NICs first of these. Exact for up
-to MAX_LINKED_GPUS GPUs: all sets are looked at.
+Rules: a set is a bit mask over the GPUs. Its bandwidth is that of its best ring: the ring through all its GPUs whose
+slowest pair is fastest, since collectives run in rings (NCCL) and are as fast as their slowest hop. Two GPUs are a ring
+of one pair. Of sets of equal bandwidth those that span fewer NUMA nodes are better, then those that are closer by PCIe,
+then those that are closer to their NICs; for pods that talk to other nodes the NICs come first of these. Exact for up
+to MAX_LINKED_GPUS GPUs: all sets are compared.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from dovetail.core.devices.layout import MAX_LINKED_GPUS, SYS, UNKNOWN, Layout
 
 NOTHING = -1
 _MOST_COST = SYS * MAX_LINKED_GPUS * MAX_LINKED_GPUS // 2
-"""More than any of the costs can be: PCIe levels of all pairs, NIC levels, NUMA nodes."""
+"""More than any cost can be: PCIe levels of all pairs, NIC levels, NUMA nodes."""
 _PART_BITS = 12
-"""Wide enough that the qualities of sets of 1, 2, 4, 8 and 16 GPUs can be added up."""
+"""Wide enough to add up the qualities of sets of 1, 2, 4, 8 and 16 GPUs."""
 Table = NDArray[np.int64]
 
 
 class Sets:
     """`mbps[mask]` is the bandwidth, 0 for fewer than two GPUs; `nvlinked[mask]` whether a ring of NVLinks alone
-    exists; `size[mask]` the number of GPUs. `quality[mask]` and `nic_quality[mask]` order sets of one size, better is
-    higher. `worth[mask]` is what a set of free GPUs is good for: the qualities of the best sets of 1, 2, 4, 8 ... GPUs
-    that can be had of it, added up. `ideal_mbps[k]` is the highest bandwidth of any k GPUs.
+    exists; `size[mask]` the number of GPUs. `quality[mask]` and `nic_quality[mask]` order sets of one size; higher is
+    better. `worth[mask]` is the value of a set of free GPUs: the sum of the qualities of the best sets of 1, 2, 4, 8
+    ... GPUs inside it. `ideal_mbps[k]` is the highest bandwidth of any k GPUs.
 
     Raises ValueError for more than MAX_LINKED_GPUS GPUs."""
 
     def __init__(self, layout: Layout) -> None:
         count = layout.gpus
         if count > MAX_LINKED_GPUS:
-            raise ValueError(f"{count} GPUs: sets are worked out for up to {MAX_LINKED_GPUS}")
+            raise ValueError(f"{count} GPUs: sets are computed for up to {MAX_LINKED_GPUS}")
         self.layout = layout
         self.masks: Table = np.arange(1 << count, dtype=np.int64)
         self.size: Table = np.bitwise_count(self.masks).astype(np.int64)
@@ -55,17 +55,18 @@ class Sets:
             self.worth += np.maximum(self.best_inside(size, self.quality), 0)
 
     def best_inside(self, size: int, value: Table) -> Table:
-        """For each set, the highest value of those of its subsets that have this size; NOTHING where it has none."""
+        """For each set, the highest value of its subsets of this size; NOTHING where it has none."""
         best = np.where(self.size == size, value, NOTHING)
         for gpu in range(self.layout.gpus):
-            # Subsets differ from their superset in some GPUs: leave one out after the other.
+            # A subset lacks some GPUs of its superset: leave out one GPU after another.
             with_gpu = self.masks[self.masks >> gpu & 1 == 1]
             best[with_gpu] = np.maximum(best[with_gpu], best[with_gpu ^ 1 << gpu])
         return best
 
     def _rings(self, linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which sets have a ring of linked pairs. For each set, the GPUs where a path can end that begins at its first
-        GPU and visits all of it. A path grows by one GPU at a time; a ring is a path that ends next to its begin."""
+        """The sets that have a ring of linked pairs. `ends` has for each set the GPUs where a path can end that starts
+        at its first GPU and visits all of it. A path grows by one GPU at a time; it is a ring if it ends next to its
+        start."""
         count = len(linked)
         near = [int(sum(1 << j for j in range(count) if linked[i, j])) for i in range(count)]
         ends = np.zeros(1 << count, dtype=np.int64)
@@ -92,7 +93,7 @@ class Sets:
         return nodes
 
     def _pcie_distance(self) -> Table:
-        """The levels of all pairs added up; what is not known is taken from the NUMA nodes, as for the bandwidth."""
+        """The sum of the levels of all pairs. An unknown level is derived from the NUMA nodes, as for the bandwidth."""
         layout, total = self.layout, np.zeros_like(self.masks)
         for i in range(layout.gpus):
             for j in range(i):
@@ -100,7 +101,7 @@ class Sets:
         return total
 
     def _nic_distance(self) -> Table:
-        """The level of each GPU's nearest NIC, added up."""
+        """The sum of the levels of each GPU's nearest NIC."""
         layout, total = self.layout, np.zeros_like(self.masks)
         for gpu in range(layout.gpus if layout.nics else 0):
             levels = [nic.levels[gpu] for nic in layout.nics]
@@ -109,7 +110,7 @@ class Sets:
 
 
 def _ordered(mbps: Table, *costs: Table) -> Table:
-    """More bandwidth first, then less of each cost in turn; all in one integer, of which some can be added up."""
+    """An integer that orders by more bandwidth first, then by less of each cost in turn; some of them can be added."""
     quality = mbps
     for cost in costs:
         quality = (quality << _PART_BITS) + (_MOST_COST - cost)

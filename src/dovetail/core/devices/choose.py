@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs of a node a pod gets: for each set of free GPUs and each number asked for, the best set, in a table.
+"""The choice of GPUs on a node: for each set of free GPUs and each number of GPUs the best set, in a table.
 
-Rules, in order: the best quality of the set itself (bandwidth, NUMA nodes, PCIe, NICs; for who asks for NICs they come
-right after the bandwidth); then what remains is worth most to later requests; then the lowest numbers. Exact: every set
-of free GPUs is looked at. A table belongs to a layout and a kind of request, and equal ones share it.
+Rules, in order: the best quality of the set itself (bandwidth, NUMA nodes, PCIe, NICs; for requests near NICs these
+come right after the bandwidth); then the most worth of the GPUs that remain; then the lowest numbers. Exact: every set
+of free GPUs is compared. Equal layouts and kinds of requests share one table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PERMILLE = layout.PERMILLE
 
 
 class Choices:
-    """For requests that need a ring of NVLinks (`nvlinked`) or do not, and that want to be `near_nics` or do not.
+    """The choices for requests that need a ring of NVLinks (`nvlinked`) or not, and prefer GPUs `near_nics` or not.
 
     `closeness[k, free]` is the bandwidth of the best k of the free GPUs, in thousandths of the best k of all of them;
     -1 where there are no such k."""
@@ -40,14 +40,14 @@ class Choices:
         self._chosen: dict[tuple[int, int], int] = {}
 
     def choose(self, free: int, count: int) -> int:
-        """The bits of the best `count` of the free GPUs; 0 where there are no such."""
+        """The bits of the best `count` of the free GPUs; 0 where there are none."""
         chosen = self._chosen.get((free, count))
         if chosen is None:
             chosen = self._chosen[free, count] = self._search(free, count)
         return chosen
 
     def times(self, free: int, count: int) -> int:
-        """How often `count` GPUs can be chosen, one after the other."""
+        """How many times `count` GPUs can be chosen, one time after another."""
         times = 0
         while chosen := self.choose(free, count):
             free ^= chosen
@@ -60,7 +60,7 @@ class Choices:
         sets = self.sets
         candidates = sets.masks[(sets.size == count) & (sets.masks & ~free == 0)]
         candidates = candidates[self._quality[candidates] == self._best[count, free]]
-        # argmax takes the first of equals, and masks ascend: the lowest numbers.
+        # argmax takes the first of equals, and masks ascend: so the lowest numbers win.
         return int(candidates[sets.worth[free ^ candidates].argmax()])
 
 

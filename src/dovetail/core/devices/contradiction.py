@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of a node that cannot be true."""
+"""The error of descriptions of a node that contradict themselves."""
 
 from __future__ import annotations
 
 
 class Contradiction(Exception):
-    """`field` says where, `message` what and what would be right."""
+    """`field` names the place, `message` the fault and the valid values."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(field, message)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the GPUs of a node are offered to several pods at once.
+"""The sharing of a node's GPUs by several pods.
 
-Rules: a device plugin that shares offers each GPU as several replicas. Replicas of one GPU are one GPU: two of them
-give a pod no more than one does. What keeps pods of one GPU apart is its isolation: MIG slices and whole GPUs have
-memory and processors of their own (strong), MPS limits each client's memory but a fault of one ends all (memory), and
-time-slicing shares all there is (none).
+Rules: a device plugin that shares GPUs offers each GPU as several replicas. Replicas of one GPU are the same GPU: two
+of them give a pod no more than one does. Isolation is what separates the pods of one GPU: MIG instances and whole GPUs
+have memory and processors of their own (strong), MPS limits the memory of each client, but a fault of one ends all
+(memory), and time-slicing shares everything (none).
 Source: NVIDIA k8s-device-plugin (sharing.timeSlicing, sharing.mps, failRequestsGreaterThanOne), CUDA MPS documentation.
 """
 
@@ -21,9 +21,9 @@ STRONG = ISOLATIONS[-1]
 
 
 class Sharing(Struct, frozen=True):
-    """`cards` GPUs of `replicas` replicas each, which pods ask for as `resource`. `one_only`: the plugin rejects pods
-    that ask for more than one replica. With isolation `memory` each replica may use its equal part of the memory and no
-    more. `cards` 0: it is not known how the GPUs are shared, and replicas are only counted."""
+    """`cards` GPUs with `replicas` replicas each, which pods request as `resource`. `one_only`: the plugin rejects pods
+    that request more than one replica. With isolation `memory` each replica may use its equal part of the memory.
+    `cards` 0: how the GPUs are shared is not known, and replicas are only counted."""
 
     resource: str
     cards: int

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the GPUs of one node are wired: PCIe, NVLink, NUMA, NICs.
+"""The layout of a node: how its GPUs are wired by PCIe, NVLink, NUMA and NICs.
 
-Rules: a layout names no node and no serial number, so that all nodes of one kind share one layout and everything that
-is worked out from it. GPUs and NICs are numbered as the node numbers them. What is not known is UNKNOWN, never a guess;
-a layout that was guessed from a product table says so by `assumed`. A layout that contradicts itself cannot be made.
-Bandwidths are one way, in MB/s (10^6 bytes), as collective communication gets them, not as they are sold.
+Rules: a layout names no node and no serial number, so all nodes of one kind share one layout and everything derived
+from it. GPUs and NICs have the numbers of the node. A value that is not known is UNKNOWN, never a guess; a layout that
+is derived from a table of products is marked `assumed`. A layout that contradicts itself cannot be made. Bandwidths are
+one way, in MB/s (10^6 bytes), as collective communication reaches them, not as data sheets state them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from dovetail.core.devices.contradiction import Contradiction
 
 UNKNOWN = -1
 BOARD, PIX, PXB, PHB, NODE, SYS = range(6)
-"""How far apart two PCIe devices are, in the words of `nvidia-smi topo` (nvmlGpuTopologyLevel_t): on one board, at most
-one bridge, several bridges, the host bridge of a CPU, several host bridges of a NUMA node, between NUMA nodes."""
+"""The distance of two PCIe devices, in the terms of `nvidia-smi topo` (nvmlGpuTopologyLevel_t): on one board, across at
+most one bridge, several bridges, the host bridge of a CPU, several host bridges of a NUMA node, between NUMA nodes."""
 LEVELS = ("BOARD", "PIX", "PXB", "PHB", "NODE", "SYS")
 MAX_NUMA = 64
 MAX_LINKED_GPUS = 16
-"""Of so many GPUs of a node all sets are looked at (`bandwidth`); more are only counted."""
+"""All sets of up to so many GPUs of a node are compared (`bandwidth`); more GPUs are only counted."""
 _MOST_LINKS, _MOST_MBPS = 36, 200_000
 
 Matrix = tuple[tuple[int, ...], ...]
 
 
 class LayoutError(Contradiction):
-    """A wiring that cannot be."""
+    """A layout that contradicts itself."""
 
 
 class Nic(Struct, frozen=True):
-    """`levels[i]` is how far GPU i is; `speed_mbps` is the line rate, 0 unknown; `rdma` whether it speaks RDMA."""
+    """`levels[i]` is the distance of GPU i; `speed_mbps` is the line rate, 0 unknown; `rdma`: it supports RDMA."""
 
     levels: tuple[int, ...]
     numa: int = UNKNOWN
@@ -43,10 +43,10 @@ class Nic(Struct, frozen=True):
 
 class Layout(Struct, frozen=True, cache_hash=True):
     """`numa[i]` is the NUMA node of GPU i. `pcie[i][j]` is one of the levels above, BOARD on the diagonal.
-    `nvlinks[i][j]` counts the links that are bonded between two GPUs, through switches or not.
+    `nvlinks[i][j]` is the number of links between two GPUs, through switches or not.
 
-    `nvlink_mbps` is what one link gives, `pcie_mbps` what one GPU's slot gives, `socket_mbps` what is between two NUMA
-    nodes. Raises LayoutError where the parts do not fit together."""
+    `nvlink_mbps` is the rate of one link, `pcie_mbps` that of one GPU's slot, `socket_mbps` that between two NUMA
+    nodes. Raises LayoutError where the parts contradict each other."""
 
     numa: tuple[int, ...]
     pcie: Matrix
@@ -79,16 +79,16 @@ class Layout(Struct, frozen=True, cache_hash=True):
         return len(self.numa)
 
     def level(self, i: int, j: int) -> int:
-        """How far apart two GPUs are; where that is not known the NUMA nodes decide."""
+        """The distance of two GPUs; where it is not known, the NUMA nodes decide."""
         level = self.pcie[i][j]
         if level == UNKNOWN:
             level = SYS if self.numa[i] != self.numa[j] or self.numa[i] == UNKNOWN else NODE
         return level
 
     def pair_mbps(self, i: int, j: int) -> int:
-        """What two GPUs have between them: their NVLinks, else PCIe, which host bridges and sockets slow down.
+        """The bandwidth between two GPUs: by NVLink, else by PCIe, which host bridges and sockets slow down.
 
-        The factor 5/6 is that of peer-to-peer through a host bridge, and sockets are their own limit (NCCL,
+        The factor 5/6 is for peer-to-peer traffic through a host bridge; sockets have limits of their own (NCCL,
         src/graph/topo.h: INTEL_P2P_OVERHEAD and the inter-socket widths)."""
         if self.nvlinks[i][j]:
             return self.nvlinks[i][j] * self.nvlink_mbps

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products: how fast their links are, and how a node of them is wired when nobody has looked.
+"""GPU products: the rates of their links, and how a node of them is wired when its layout was not read.
 
-Rules: a product goes by its model, by the label that GPU feature discovery gives it (`nvidia.com/gpu.product`) or by
-nvidia-smi's name; the label is that name with `-` for blanks. What is not in the table is not known, and nothing is
-guessed from a name that looks alike.
+Rules: a product is found by its model, by the label of GPU feature discovery (`nvidia.com/gpu.product`) or by
+nvidia-smi's name; the label is that name with `-` for blanks. A product that is not in the table is unknown; similar
+names are not matched.
 
-Rates are what NCCL reckons with, one way: per NVLink by compute capability, PCIe by generation and lanes (NCCL,
+Rates are those that NCCL uses, one way: per NVLink by compute capability, PCIe by generation and lanes (NCCL,
 src/graph/topo.h and topo.cc, June 2026). Links per GPU and their reach are from NVIDIA's data sheets, names from
 nvidia-smi, both as of November 2026.
 """
@@ -21,10 +21,10 @@ from dovetail.core.devices.layout import BOARD, NODE, PIX, PXB, SYS, UNKNOWN, La
 
 SWITCH, MESH, BRIDGE, TRAY, NONE = "switch", "mesh", "bridge", "tray", "none"
 """How far NVLinks reach: all GPUs of the node through switches; the cube mesh of DGX-1; a bridge on top of two cards;
-all GPUs of a rack, of which a node is one tray; nowhere."""
+all GPUs of a rack, of which a node is one tray; none."""
 
 NVLINK_MBPS = {60: 18_000, 70: 20_000, 80: 20_000, 86: 12_000, 87: 20_000, 90: 20_600, 100: 40_100}
-"""What one NVLink gives, by the compute capability (times ten) from which on it does."""
+"""The rate of one NVLink, by the compute capability (times ten) from which on it applies."""
 _PCIE_LANE_MBPS = {3: 750, 4: 1_500, 5: 3_000, 6: 6_000}
 _DEFAULT = Layout((), (), ())
 _MOST_GPUS = 16
@@ -32,14 +32,13 @@ ARM_SOCKET_MBPS = 6_000
 
 
 def nvlink_mbps(sm: int) -> int:
-    """What one NVLink of a GPU of this compute capability (times ten) gives; older ones than 60 count as 80, as in
-    NCCL."""
+    """The rate of one NVLink of a GPU of this compute capability (times ten). Below 60 it is that of 80, as in NCCL."""
     return NVLINK_MBPS[max((known for known in NVLINK_MBPS if known <= sm), default=80)]
 
 
 class Product(Struct, frozen=True):
-    """`sm` is the compute capability times ten, `links` the NVLinks of one GPU, `most` how many GPUs of one node they
-    tie together. `pcie` is the generation, `names` are GFD labels."""
+    """`sm` is the compute capability times ten, `links` the number of NVLinks of one GPU, `most` the number of GPUs of
+    one node that they connect. `pcie` is the generation, `names` are GFD labels."""
 
     model: str
     sm: int
@@ -111,7 +110,7 @@ _SUFFIX = re.compile(r"(-SHARED|-MIG-.*)$")
 
 
 class Rail(Struct, frozen=True):
-    """GPUs that share a PCIe switch with NICs: so many of each, in their order, this far apart."""
+    """GPUs that share a PCIe switch with NICs: the numbers of each, in their order, and their distance."""
 
     level: int
     gpus: int
@@ -154,7 +153,7 @@ that AWS (p4d, p4de) and Azure (ND v4, v5) publish; the CPUs' inter-socket width
 
 
 class LinkRates(Struct, frozen=True):
-    """What links give. `assumed` names what is a default, because no product was named."""
+    """The rates of links. `assumed` names the rates that are defaults because no product was named."""
 
     nvlink_mbps: int
     pcie_mbps: int
@@ -162,7 +161,7 @@ class LinkRates(Struct, frozen=True):
 
 
 def find(name: str) -> Product | None:
-    """The product of that model, GFD label (also with -SHARED or -MIG-1g.5gb at its end) or nvidia-smi name."""
+    """The product of a model, GFD label (also with -SHARED or -MIG-1g.5gb at its end) or nvidia-smi name."""
     return _BY_NAME.get(_SUFFIX.sub("", "-".join(name.split())).casefold())
 
 
@@ -171,34 +170,34 @@ def named(name: str) -> Product:
     product = find(name)
     if product is None:
         models = ", ".join(known.model for known in PRODUCTS)
-        raise LayoutError("product", f"{name!r} is not known; known are {models}, and what nvidia-smi calls them")
+        raise LayoutError("product", f"{name!r} is not known; known are {models}, and their names in nvidia-smi")
     return product
 
 
 def rates(product: str | None, links: int) -> LinkRates:
-    """The rates of a product, or defaults where none is named, for a node that shows up to this many NVLinks between
-    two GPUs. Raises LayoutError where the product is not known or cannot have so many."""
+    """The rates of a product, or defaults where none is named, for a node with up to this many NVLinks between two
+    GPUs. Raises LayoutError where the product is not known or cannot have so many."""
     if product is None:
         nvlink = (f"NVLink {_DEFAULT.nvlink_mbps} MB/s per link",) if links else ()
         pcie = f"PCIe {_DEFAULT.pcie_mbps} MB/s per GPU"
         return LinkRates(_DEFAULT.nvlink_mbps, _DEFAULT.pcie_mbps, (*nvlink, pcie))
     found = named(product)
     if links > found.links:
-        raise LayoutError("product", f"a GPU of {found.model} has {found.links} NVLinks, and the node shows {links}")
+        raise LayoutError("product", f"a GPU of {found.model} has {found.links} NVLinks, and the node reports {links}")
     return LinkRates(found.nvlink_mbps, found.pcie_mbps)
 
 
 def assumed_layout(product: str, gpus: int, host: str = "", bridges: Iterable[tuple[int, int]] = ()) -> Layout | None:
-    """How a node of so many GPUs of a product is most likely wired; None where that is anybody's guess.
+    """The most likely layout of a node with so many GPUs of a product; None where none is likely.
 
-    `product` and `gpus` are the labels `nvidia.com/gpu.product` and `nvidia.com/gpu.count`, `host` the machine or the
-    instance type. Cards carry no bridge unless `bridges` names the pairs. Up to four GPUs of a product for switches may
-    sit on a board without them, where each pair has a third of the links: that is assumed, as the lesser. Where the
-    host is not known, an even number of four or more GPUs is taken for two halves, one on each socket. Raises
-    LayoutError for a bridge that joins no two of these GPUs, or a card that takes none."""
+    `product` and `gpus` are the labels `nvidia.com/gpu.product` and `nvidia.com/gpu.count`, `host` is the machine or
+    the instance type. Cards have no bridge unless `bridges` names the pairs. Up to four GPUs of a product for switches
+    may sit on a board without them, where each pair has a third of the links: the lower rate is assumed. Where the host
+    is not known, an even number of four or more GPUs is assumed to be split between two sockets. Raises LayoutError for
+    a bridge that does not connect two of these GPUs, or a card without a bridge connector."""
     found = find(product)
     if found is None or not 1 <= gpus <= _MOST_GPUS or "-MIG-" in product:
-        # With MIG the count is that of instances, not of GPUs.
+        # With MIG the label counts instances, not GPUs.
         return None
     nvlinks = _wiring(found, gpus, tuple(bridges))
     if nvlinks is None:
@@ -220,7 +219,7 @@ def assumed_layout(product: str, gpus: int, host: str = "", bridges: Iterable[tu
 
 
 def wiring(product: Product, gpus: int) -> Matrix | None:
-    """The NVLinks that so many GPUs of a product have in one node; None where the product alone does not say."""
+    """The NVLinks between so many GPUs of a product in one node; None where the product alone does not determine it."""
     return _wiring(product, gpus, ())
 
 
@@ -249,7 +248,7 @@ _DOUBLED = {(0, 3), (1, 2), (2, 3), (0, 4), (1, 5), (4, 7), (5, 6), (6, 7)}
 
 
 def _cube_mesh(i: int, j: int, links: int) -> int:
-    """DGX-1: two fully linked quads, and a link from each GPU to its twin; V100 has six links and doubles some."""
+    """DGX-1: two fully connected quads, and a link from each GPU to its twin; V100 has six links and doubles some."""
     low, high = min(i, j), max(i, j)
     linked = i // 4 == j // 4 or high - low == 4
     return linked * (2 if links == 6 and (low, high) in _DOUBLED else 1)

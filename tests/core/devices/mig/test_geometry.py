@@ -208,12 +208,12 @@ def test_no_state_takes_more_than_its_card_and_a_whole_card_takes_all(key: str) 
     [
         ({"starts": (0, 7)}, r"profiles\[0\].starts", "start from 0 to 6"),
         ({"starts": (2, 0)}, r"profiles\[0\].starts", "ascending"),
-        ({"starts": ()}, r"profiles\[0\].starts", "must be there"),
+        ({"starts": ()}, r"profiles\[0\].starts", "must be a list"),
         ({"compute_slices": 8}, r"profiles\[0\].compute_slices", "8 of 7"),
         ({"memory_slices": 9}, r"profiles\[0\].memory_slices", "9 of 8"),
         ({"most": 0}, r"profiles\[0\].most", "less than 1"),
         ({"engines": Engines(2)}, r"profiles\[0\].engines", "more than the card has"),
-        ({"aliases": ("2g.10gb",)}, r"profiles\[0\].name", "there twice"),
+        ({"aliases": ("2g.10gb",)}, r"profiles\[0\].name", "listed twice"),
     ],
 )
 def test_a_geometry_that_cannot_be_is_refused(change: dict[str, object], field: str, message: str) -> None:

@@ -75,7 +75,7 @@ def test_a_profile_of_no_product_is_told_with_the_one_that_is_enough(wrong: str,
     ],
 )
 def test_a_profile_of_another_product_is_told_with_the_one_that_fits(asked: str, right: str) -> None:
-    assert fault(asked, H200) == f"is a profile of A100-40GB; here is H200-141GB; nearest valid value: {right}"
+    assert fault(asked, H200) == f"is a profile of A100-40GB; the nodes have H200-141GB; nearest valid value: {right}"
 
 
 def test_a_profile_with_more_memory_than_its_compute_has_here_gets_more_compute() -> None:
@@ -99,7 +99,7 @@ def test_a_name_of_another_driver_is_right_until_nodes_offer_it_by_theirs() -> N
 
 
 def test_without_cards_that_can_be_divided_no_value_is_near() -> None:
-    assert fault("nvidia.com/mig-7g.40gb", []) == "is a profile of A100-40GB; here is no card that can be divided"
+    assert fault("nvidia.com/mig-7g.40gb", []) == "is a profile of A100-40GB; the nodes have no GPU that supports MIG"
 
 
 def test_a_name_that_says_nothing_is_told_with_the_most_alike() -> None:

@@ -177,10 +177,10 @@ def test_what_is_in_the_way_is_told() -> None:
     divided = PlannedDivision(0, A100, mig=True, instances=SMALL, used=A100.bits([("1g.5gb", 0)]))
     whole = PlannedDivision(4, A100, mig=False, busy=True)
     assert plan([divided, whole], {"4g.20gb": 1}) == NoDivision(
-        "what is in use is never destroyed, and too little is idle beside it: GPU0, GPU4"
+        "instances in use are never destroyed, and too little is idle beside them: GPU0, GPU4"
     )
     assert plan([divided, whole], {"4g.20gb": 3}) == NoDivision(
-        "the cards of the node cannot have so many at once, even if all were idle"
+        "the cards of the node cannot hold so many at once, even if all were idle"
     )
     assert plan([divided, whole], {"4g.24gb": 1}) == NoDivision(
         "no card of the node has the profile 4g.24gb: A100-40GB"
@@ -192,9 +192,9 @@ def test_what_is_in_the_way_is_told() -> None:
     ("card", "message"),
     [
         ({"mig": True, "instances": A100.bits([("3g.20gb", 0), ("1g.5gb", 3)])}, "it overlaps another one"),
-        ({"mig": True, "instances": 1, "used": 2}, "instances are in use that are not there"),
-        ({"mig": False, "instances": 1}, "instances are there in MIG mode alone"),
-        ({"mig": True, "busy": True}, "without it a card is used as a whole"),
+        ({"mig": True, "instances": 1, "used": 2}, "instances are in use that do not exist"),
+        ({"mig": False, "instances": 1}, "a card has instances only in MIG mode"),
+        ({"mig": True, "busy": True}, "is in use as a whole only without it"),
     ],
 )
 def test_a_card_that_cannot_be_is_refused(card: dict[str, int], message: str) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-Instance GPU: how cards are divided into instances, where these can be, and which of them go to whom."""
+"""Multi-Instance GPU: how GPUs are partitioned into instances, where these can start, and which of them a pod gets."""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a card can be divided into: its profiles, and where an instance of each can be.
+"""The MIG geometry of a GPU: its profiles, and where an instance of each can start.
 
-Rules: instances lie on an axis of memory slices, each at one of the starts of its profile. Instances of one card may
-coexist if their ranges do not overlap, their compute slices and their engines add up to no more than the card has, and
-no profile has more instances than its most. The digit in a profile's name is its compute slices and says nothing of its
+Rules: instances lie on an axis of memory slices, each at one of the starts of its profile. Instances of one card can
+coexist if their ranges do not overlap, if their compute slices and engines do not add up to more than the card has, and
+if no profile has more instances than its most. The digit in a profile's name is its number of compute slices, not of
 memory slices. A set of instances is an integer with a bit per profile and start, in the order of `instances`.
 
-Sources: NVIDIA's MIG user guide (supported profiles), `nvidia-smi mig -lgip` and `-lgipp`. That engines add up is how
-NVIDIA's DRA driver counts them for partitionable devices; on the products known here it says the same as the most of
-the profiles with media extensions, and that two different ones of these exclude each other.
+Sources: NVIDIA's MIG user guide (supported profiles), `nvidia-smi mig -lgip` and `-lgipp`. NVIDIA's DRA driver adds up
+engines for partitionable devices. On the known products this gives the same as two other rules: the most of the
+profiles with media extensions, and that two different ones of these exclude each other.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from msgspec import Struct
 from dovetail.core.devices.contradiction import Contradiction
 
 Asked = tuple[tuple[str, int], ...]
-"""Profiles by name, alias or resource, with numbers of at least 1."""
+"""Profiles by name, alias or resource, with their numbers, which are at least 1."""
 RESOURCE_PREFIX = "nvidia.com/mig-"
 _MOST_INSTANCES = 62
-"""Instances of all profiles and starts that fit the bits of a set."""
+"""The most pairs of profile and start: they are the bits of a set."""
 
 
 class GeometryError(Contradiction):
-    """A geometry that cannot be, or a profile that a geometry does not have."""
+    """A geometry that contradicts itself, or a profile that a geometry does not have."""
 
 
 class Engines(NamedTuple):
@@ -44,15 +44,15 @@ NO_ENGINES = Engines()
 
 
 class InstancePlace(NamedTuple):
-    """`profile` is a number in `Geometry.profiles`, `start` a memory slice."""
+    """`profile` is an index in `Geometry.profiles`, `start` a memory slice."""
 
     profile: int
     start: int
 
 
 class MigProfile(Struct, frozen=True):
-    """`name` is that of nvidia-smi; `aliases` are names that other drivers give it. `most` is how many instances a card
-    can have, `gi_id` NVML's id of the profile, `memory_mib` what a process sees. `sm_count` 0: not known."""
+    """`name` is nvidia-smi's; `aliases` are the names of other drivers. `most` is the most instances of a card, `gi_id`
+    NVML's id of the profile, `memory_mib` the memory that a process sees. `sm_count` 0: not known."""
 
     name: str
     gi_id: int
@@ -76,10 +76,10 @@ def resource_of(name: str) -> str:
 
 
 class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
-    """`products` are nvidia-smi's names of the cards. `engines` is what a whole card has. `mode_change_resets`: the
-    card has to be reset to turn MIG mode on or off. `assumed`: starts are those of a like card, nobody has shown them.
+    """`products` are nvidia-smi's names of the cards. `engines` are those of a whole card. `mode_change_resets`:
+    turning MIG mode on or off resets the card. `assumed`: the starts are those of a similar card, and not confirmed.
 
-    Raises GeometryError where the parts do not fit together."""
+    Raises GeometryError where the parts contradict each other."""
 
     key: str
     products: tuple[str, ...]
@@ -96,7 +96,7 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
             self._check(f"profiles[{i}]", profile)
             for name in (profile.name, *profile.aliases):
                 if name in names:
-                    raise GeometryError(f"profiles[{i}].name", f"{name} is there twice")
+                    raise GeometryError(f"profiles[{i}].name", f"{name} is listed twice")
                 names.add(name)
         if len(self.instances) > _MOST_INSTANCES:
             raise GeometryError("profiles", f"{len(self.instances)} profiles and starts: {_MOST_INSTANCES} at most")
@@ -111,7 +111,7 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
 
     @cached_property
     def _indices(self) -> Mapping[str, int]:
-        """Of profiles, by name, alias and resource."""
+        """The indices of profiles by name, alias and resource."""
         named = [(name, i) for i, profile in enumerate(self.profiles) for name in (profile.name, *profile.aliases)]
         return dict(named) | {resource_of(name): i for name, i in named}
 
@@ -124,7 +124,7 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
             raise GeometryError(f"{path}.most", f"{profile.most} is less than 1")
         last = self.memory_slices - profile.memory_slices
         if not profile.starts or list(profile.starts) != sorted({*profile.starts}):
-            raise GeometryError(f"{path}.starts", "must be there, ascending, each once")
+            raise GeometryError(f"{path}.starts", "must be a list in ascending order, without duplicates")
         if profile.starts[0] < 0 or profile.starts[-1] > last:
             rule = f"{profile.memory_slices} of {self.memory_slices} memory slices start from 0 to {last}"
             raise GeometryError(f"{path}.starts", rule)
@@ -132,7 +132,7 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
             raise GeometryError(f"{path}.engines", "more than the card has")
 
     def find(self, name: str) -> int | None:
-        """The number of the profile of that name, alias or resource; None where there is none."""
+        """The index of the profile of that name, alias or resource; None where there is none."""
         return self._indices.get(name)
 
     def index(self, name: str) -> int:
@@ -152,7 +152,7 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
         return found
 
     def bits(self, instances: Iterable[tuple[str, int]]) -> int:
-        """The set of instances by profile name and start, legal together or not. Raises GeometryError."""
+        """The set of instances with these profile names and starts, valid together or not. Raises GeometryError."""
         return sum({self.bit(self.index(name), start) for name, start in instances})
 
     def members(self, bits: int) -> tuple[InstancePlace, ...]:
@@ -162,15 +162,15 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
 
 
 def bits_of(state: int) -> Iterator[int]:
-    """The bits of a set of instances, one by one, ascending."""
+    """The bits of a set of instances, in ascending order."""
     while state:
         yield state & -state
         state &= state - 1
 
 
 def merged(geometries: Iterable[Geometry], asked: Iterable[tuple[str, int]]) -> Asked:
-    """The same by nvidia-smi's names, sorted, with what is one profile added up and zeros left out. A name is read by
-    the first geometry that knows it; one that none knows stays."""
+    """The numbers by nvidia-smi's names of the profiles, sorted; names of one profile are added up, zeros left out. The
+    first geometry with a profile of the name resolves it; an unknown name stays."""
     kinds = list(dict.fromkeys(geometries))
     counts: dict[str, int] = {}
     for name, count in asked:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fits a card beside the instances that it has, and where the next one should be.
+"""The instances that fit on a card beside those that it has, and the best start of the next one.
 
-Rules: a state is a set of instances as in `geometry`. All states of a card are worked out once (on the known products
-some dozens to a few thousand); those after which the same can follow are of one class, and answers are kept by class.
+Rules: a state is a set of instances as in `geometry`. All states of a card are computed once (on the known products
+some dozens to a few thousand). States that allow the same further instances form a class, and answers are kept by
+class.
 
-Of the places that an instance could have, the best one is that after which the card is worth most (`worth`); of equals
-the highest one, since what fits in few places starts low. Cards of different geometries can be compared by what they
-lose.
+Of the possible starts of an instance the best is the one after which the card is worth most (`worth`), and of equals
+the highest, since profiles with few starts start low. Cards of different geometries are compared by what they lose.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Best(NamedTuple):
 
 
 class States:
-    """The legal states of one geometry. `classes[state]` is the class of a state; what is not in it is not legal.
-    `following[class]` are the instances that can be added, as bits, with the class after each. Classes ascend: what
-    follows has a lower number. Raises GeometryError for a geometry of more than 20,000 states."""
+    """The valid states of one geometry. `classes` has the class of each valid state. `following[class]` are the
+    instances that can be added, as bits, each with the class afterwards. A class has a higher number than those that
+    follow it. Raises GeometryError for a geometry of more than 20,000 states."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self.of_profile = [
             sum(geometry.bit(i, start) for start in profile.starts) for i, profile in enumerate(geometry.profiles)
         ]
-        """All instances of a profile."""
+        """By profile: the bits of all its instances."""
         spans = [(start, start + geometry.profiles[i].memory_slices) for i, start in geometry.instances]
         self._overlapping = [
             sum(1 << j for j, (low, high) in enumerate(spans) if low < end and start < high) for start, end in spans
@@ -58,7 +58,7 @@ class States:
         self._arrangements: dict[tuple[int, Counts], frozenset[int]] = {}
 
     def _classify(self, state: int) -> int:
-        """As deep as a card can have instances."""
+        """The class of a state. The recursion is as deep as a card can have instances."""
         number = self.classes.get(state)
         if number is None:
             if len(self.classes) >= _MOST_STATES:
@@ -81,7 +81,7 @@ class States:
         return apart
 
     def _shortage(self, state: int, profile: int) -> str:
-        """What one more instance of a profile lacks, wherever it may be; "" for nothing."""
+        """What the card lacks for one more instance of a profile, at any start; "" where it lacks nothing."""
         geometry, wanted = self.geometry, self.geometry.profiles[profile]
         held = [geometry.profiles[i] for i, _ in geometry.members(state)]
         left = geometry.compute_slices - sum(own.compute_slices for own in held)
@@ -96,7 +96,7 @@ class States:
         return ""
 
     def _room(self, number: int, own: int) -> int:
-        """Ranges of one length: to take the lowest that fits, again and again, leaves out none that could be had."""
+        """All instances of a profile have one length: taking the lowest that fits again and again yields the most."""
         count = 0
         while (after := next((after for bit, after in self.following[number] if bit & own), None)) is not None:
             number = after
@@ -104,19 +104,19 @@ class States:
         return count
 
     def allowed(self, state: int) -> int:
-        """Each instance that could be added to the state."""
+        """All instances that can be added to the state, as bits."""
         return sum(bit for bit, _ in self.following[self.classes[state]])
 
     def starts(self, state: int, profile: int) -> tuple[int, ...]:
-        """Where an instance of the profile could be added."""
+        """The starts at which an instance of the profile can be added."""
         return tuple(start for _, start in self.geometry.members(self.allowed(state) & self.of_profile[profile]))
 
     def room(self, state: int, profile: int) -> int:
-        """How many instances of the profile alone still fit."""
+        """How many instances of this profile alone still fit."""
         return self.rooms[self.classes[state]][profile]
 
     def refusal(self, state: int, profile: int) -> str:
-        """The rule by which no instance of the profile can be added; "" where one can."""
+        """The rule that excludes another instance of the profile; "" where one fits."""
         if self.room(state, profile):
             return ""
         wanted = self.geometry.profiles[profile]
@@ -126,7 +126,7 @@ class States:
         )
 
     def fault(self, state: int) -> str:
-        """Which instance cannot be beside the others, and why; "" for a legal state."""
+        """The instance that cannot coexist with the others, and the reason; "" for a valid state."""
         legal = 0
         for profile, start in self.geometry.members(state):
             bit = self.geometry.bit(profile, start)
@@ -137,7 +137,7 @@ class States:
         return ""
 
     def fits(self, state: int, counts: Counts) -> bool:
-        """Whether so many instances of each profile fit, all of them at once."""
+        """Whether so many instances of each profile fit at the same time."""
         return bool(self.arrangements(state, counts))
 
     def arrangements(self, state: int, counts: Counts) -> frozenset[int]:
@@ -160,18 +160,18 @@ class States:
 
 
 class Starts:
-    """The best starts of a geometry for one set of weights, one for each profile."""
+    """The best start of each profile of a geometry for one set of weights."""
 
     def __init__(self, geometry: Geometry, weights: Counts) -> None:
         self._states = known = states(geometry)
         shares = [slices(geometry, [profile]).milli for profile in geometry.profiles]
-        # Imported here, and numpy with it: who only reads and writes records, which know cards, needs none of it.
+        # Imported here: programs that only read and write records of cards do not need numpy.
         from dovetail.core.devices.mig.worth import worths
 
         self._worths = worths(known.classes, known.of_profile, shares, weights)
 
     def worth(self, state: int) -> int:
-        """What a card is worth: more is better."""
+        """The worth of a card in this state; higher is better."""
         return self._worths[state]
 
     def best(self, state: int, profile: int) -> Best:
@@ -182,20 +182,19 @@ class Starts:
         return Best(self._states.geometry.instances[bit.bit_length() - 1].start, self._worths[state] - after)
 
     def arranged(self, state: int, counts: Counts) -> int | None:
-        """So many instances of each profile that fit all at once: those after which the card is worth most. None:
-        they do not fit."""
+        """The set of so many instances of each profile after which the card is worth most. None: they do not fit."""
         found = self._states.arrangements(state, counts)
         return max(found, key=lambda added: (self._worths[state | added], added), default=None)
 
 
 def best_start(geometry: Geometry, state: int, profile: int, weights: Counts | None = None) -> Best:
-    """Where an instance of the profile should be; all profiles weigh the same where no weights are given. A set of
-    weights has a table of its own: weights should be coarse, and above 0 for whatever may be asked for one day."""
+    """The best start for an instance of the profile; without weights all profiles weigh the same. Each set of weights
+    has a table of its own: weights should be coarse, and above 0 for every profile that may be requested."""
     return starts_of(geometry, weights or equal_weights(geometry)).best(state, profile)
 
 
 def within(counts: Counts, most: Counts) -> bool:
-    """Whether there is of nothing more than its most."""
+    """Whether no number exceeds its maximum."""
     return all(map(le, counts, most))
 
 
@@ -204,8 +203,8 @@ def equal_weights(geometry: Geometry) -> Counts:
 
 
 def counts_of(geometry: Geometry, by_name: Mapping[str, int]) -> Counts:
-    """Numbers by profile name, alias or resource, in the order of the profiles. Raises GeometryError for a profile that
-    the geometry does not have."""
+    """The numbers by profile name, alias or resource, in the order of the profiles. Raises GeometryError for a profile
+    that the geometry does not have."""
     counts = [0] * len(geometry.profiles)
     for name, count in by_name.items():
         counts[geometry.index(name)] += count
@@ -220,7 +219,8 @@ def states(geometry: Geometry) -> States:
 
 @lru_cache(maxsize=256)
 def starts_of(geometry: Geometry, weights: Counts) -> Starts:
-    """Raises ValueError where there is not one weight of at least 0 for each profile."""
+    """The best starts; equal arguments share them. Raises ValueError unless there is one weight of at least 0 for each
+    profile."""
     if len(weights) != len(geometry.profiles) or min(weights) < 0:
         raise ValueError(f"{weights}: one weight of at least 0 for each profile of {geometry.key}")
     return Starts(geometry, weights)

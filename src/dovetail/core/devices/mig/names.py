@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of MIG resources, right and wrong.
+"""The names of MIG resources, and the faults in them.
 
 Rules: NVIDIA's device plugin offers instances as `nvidia.com/mig-<compute>g.<memory>gb`, with `.me`, `.gfx` or
-`.me.all` for more engines and `-me` for none, and `.shared` at the end of a name that is for replicas alone.
-Compute instances that are smaller than their GPU instance (`1c.3g.20gb`) are not offered. A name that only looks like
-one of these is told with the right one next to it: the profile of the nodes at hand that has as much compute and memory
-as the name says, and the least beyond.
+`.me.all` for more engines and `-me` for none, and `.shared` at the end of a name that is for replicas alone. Compute
+instances that are smaller than their GPU instance (`1c.3g.20gb`) are not offered. For a name that only looks like one
+of these, the message proposes the nearest valid name: the profile of the nodes' GPUs that has as much compute and
+memory as the name states, and the least beyond.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTS = re.compile(r"(\d{1,4})g[^a-z0-9]*(\d{1,6})g?[bi]*(.*)")
 
 
 class Name(NamedTuple):
-    """`profile` is as nvidia-smi spells it."""
+    """`profile` is the name in nvidia-smi's spelling."""
 
     profile: str
     shared: bool
@@ -40,7 +40,7 @@ class _Wanted(NamedTuple):
 
 
 def read(resource: str) -> Name | None:
-    """What a resource name says; None where it is not the name of a MIG resource, or is misspelt."""
+    """The parts of a resource name; None where it is not a valid name of a MIG resource."""
     found = _RIGHT.fullmatch(resource)
     if found is None:
         return None
@@ -49,15 +49,15 @@ def read(resource: str) -> Name | None:
 
 
 def is_like(resource: str) -> bool:
-    """Whether a resource is meant to be a MIG resource, rightly spelt or not."""
+    """Whether a resource name is meant as a MIG resource, valid or not."""
     return _LIKE.match(resource) is not None
 
 
 def fault(resource: str, geometries: Collection[Geometry] = GEOMETRIES, offered: Collection[str] = frozenset()) -> str:
-    """The rule that a name breaks, with the nearest valid value; "" for a right one.
+    """The rule that a name breaks, with the nearest valid value; "" for a valid name.
 
-    `geometries` are those of the cards at hand, `offered` the resources that nodes offer: what is offered is right,
-    whatever the table of products says."""
+    `geometries` are those of the GPUs of the nodes, `offered` the resources that nodes offer: an offered name is valid,
+    whatever the table of products contains."""
     if resource in offered:
         return ""
     name, valid = read(resource), {*_resources(geometries), *(other for other in offered if read(other))}
@@ -71,15 +71,15 @@ def fault(resource: str, geometries: Collection[Geometry] = GEOMETRIES, offered:
         if renamed:
             return f"is named differently by the nodes' drivers; nearest valid value: {renamed}"
         owners = [geometry.key for geometry in GEOMETRIES if geometry.find(name.profile) is not None]
-        at_hand = ", ".join(geometry.key for geometry in geometries) or "no card that can be divided"
-        rule = f"is a profile of {', '.join(owners)}; here is {at_hand}" if owners else "no such MIG profile"
+        there = ", ".join(geometry.key for geometry in geometries) or "no GPU that supports MIG"
+        rule = f"is a profile of {', '.join(owners)}; the nodes have {there}" if owners else "no such MIG profile"
     near = nearest(resource, valid)
     return f"{rule}; nearest valid value: {near}" if near else rule
 
 
 def nearest(resource: str, valid: Collection[str]) -> str:
-    """The valid resource that comes closest to what a name says, or, where it says nothing, to its spelling; "" where
-    none is valid."""
+    """The valid resource that is nearest to the profile that a name states, or to its spelling where it states none; ""
+    where none is valid."""
     bare = resource.removesuffix(SHARED)
     end = SHARED if bare != resource else ""
     wanted = _wanted(bare)
@@ -98,7 +98,7 @@ def _resources(geometries: Collection[Geometry]) -> Iterator[str]:
 
 
 def _other_name(name: Name, having: list[Geometry], offered: Collection[str]) -> str:
-    """What nodes offer the profile as, where only another driver's name for it was asked for."""
+    """The name under which nodes offer the profile, where the request uses another driver's name for it."""
     for geometry in having:
         profile = geometry.profiles[geometry.index(name.profile)]
         for other in (profile.name, *profile.aliases):
@@ -128,6 +128,6 @@ def _suffix(rest: str) -> str:
 
 
 def _distance(wanted: _Wanted, has: _Wanted) -> tuple[int, ...]:
-    """Lacking engines is worst, then lacking compute, then lacking memory; then comes what is too much."""
+    """Lacking engines are worst, then lacking compute, then lacking memory, then any excess."""
     compute, memory = has.compute - wanted.compute, has.memory_gb - wanted.memory_gb
     return (has.suffix != wanted.suffix, max(-compute, 0), max(-memory, 0), max(compute, 0), max(memory, 0))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to divide the cards of a node anew, so that wanted instances are there: a decision for whoever carries it out.
+"""A plan to repartition the MIG GPUs of a node, so that wanted instances exist. It only decides; it changes nothing.
 
-Rules: an instance in use is never destroyed, and neither is the MIG mode of a card changed that anybody uses. After the
-plan the wanted instances are idle, all at once; idle ones that are there count, unless they are destroyed for others.
-The best plan touches the fewest cards; then it turns MIG mode on for the fewest; then it destroys the least (share of
-the scarcer slices); then it touches the cards that are most in use. It creates no more than is wanted. On a card,
-instances are put where, beside those in use, it is worth most (`worth`, all profiles alike). Exact: all ways that can
-matter are looked at.
+Rules: an instance in use is never destroyed, and the MIG mode of a card in use is never changed. After the plan all
+wanted instances are idle at the same time; idle ones that exist count, unless they are destroyed for others. The best
+plan changes the fewest cards; then it turns MIG mode on for the fewest; then it destroys the least (share of the
+scarcer slices); then it changes the cards that are most in use. It creates no more than is wanted. On a card, instances
+get the starts at which, beside those in use, it is worth most (`worth`, with equal weights). Exact: all ways that can
+matter are compared.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dovetail.core.devices.mig.slices import slices, taken
 
 
 class PlannedDivision(Struct, frozen=True):
-    """A card as it is: `instances` of it, of which some are `used`. `busy`: it is not in MIG mode (`mig`), and somebody
-    has the whole of it. Raises GeometryError for a card that cannot be."""
+    """A card as it is: its `instances`, of which some are `used`. `busy`: it is not in MIG mode (`mig`), and is in use
+    as a whole. Raises GeometryError for a card that contradicts itself."""
 
     gpu: int
     geometry: Geometry
@@ -37,16 +37,16 @@ class PlannedDivision(Struct, frozen=True):
     def __post_init__(self) -> None:
         fault = states(self.geometry).fault(self.instances)
         if self.used & ~self.instances:
-            fault = "instances are in use that are not there"
+            fault = "instances are in use that do not exist"
         if self.busy if self.mig else self.instances:
-            fault = "instances are there in MIG mode alone, and without it a card is used as a whole"
+            fault = "a card has instances only in MIG mode, and is in use as a whole only without it"
         if fault:
             raise GeometryError(f"GPU{self.gpu}", fault)
 
 
 class InstanceChange(Struct, frozen=True):
-    """What to do to one card: instances by profile name and start. `turns_on`: MIG mode first; `resets`: this resets
-    the card."""
+    """The changes to one card: instances by profile name and start. `turns_on`: MIG mode is turned on first; `resets`:
+    that resets the card."""
 
     gpu: int
     destroy: tuple[tuple[str, int], ...]
@@ -63,7 +63,7 @@ class InstanceChange(Struct, frozen=True):
 
 
 class DivisionPlan(Struct, frozen=True):
-    """No change is needed where `changes` is empty."""
+    """`changes` is empty where no change is needed."""
 
     changes: tuple[InstanceChange, ...]
 
@@ -73,7 +73,7 @@ class NoDivision(Struct, frozen=True):
 
 
 class _Cost(NamedTuple):
-    """In the order in which it counts. `places` are those of the cards that are touched."""
+    """Costs in the order in which they count. `places` are the indices of the changed cards."""
 
     cards: int
     mode_changes: int
@@ -82,7 +82,7 @@ class _Cost(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """A card divided anew: so many wanted instances are idle on it, after so much was destroyed."""
+    """A way to repartition a card: the wanted instances that are then idle on it, and what is destroyed for it."""
 
     gain: Counts
     destroyed_milli: int
@@ -98,7 +98,7 @@ def plan(cards: Sequence[PlannedDivision], wanted: Mapping[str, int]) -> Divisio
         if all(card.geometry.find(name) is None for card in cards):
             having = sorted({card.geometry.key for card in cards})
             return NoDivision(f"no card of the node has the profile {name}: {', '.join(having) or 'it has no cards'}")
-    # Most in use first, so that whole cards stay whole.
+    # The cards most in use come first, so that whole cards stay whole.
     order = sorted(cards, key=lambda card: (-taken(card.geometry, card.used).milli, card.gpu))
     chosen = _cheapest(order, asked)
     if chosen is not None:
@@ -106,13 +106,13 @@ def plan(cards: Sequence[PlannedDivision], wanted: Mapping[str, int]) -> Divisio
         changes = [_change(order[place], way, asked) for place, way in trimmed]
         return DivisionPlan(tuple(sorted(changes, key=lambda change: change.gpu)))
     if _cheapest([replace(card, used=0, busy=False) for card in order], asked) is None:
-        return NoDivision("the cards of the node cannot have so many at once, even if all were idle")
+        return NoDivision("the cards of the node cannot hold so many at once, even if all were idle")
     in_use = ", ".join(f"GPU{card.gpu}" for card in sorted(cards, key=lambda card: card.gpu) if card.used or card.busy)
-    return NoDivision(f"what is in use is never destroyed, and too little is idle beside it: {in_use}")
+    return NoDivision(f"instances in use are never destroyed, and too little is idle beside them: {in_use}")
 
 
 def _cheapest(cards: Sequence[PlannedDivision], asked: Asked) -> _Chosen | None:
-    """Which cards to touch, and how. Card after card, the cheapest way to each number of instances still lacking."""
+    """The cards to change, and how: card by card, the cheapest way to each number of instances still lacking."""
     counts = tuple(count for _, count in asked)
     idle = [_counted(card.geometry, card.instances & ~card.used, asked) for card in cards]
     ways = [() if card.busy else _ways(card.geometry, card.instances, card.used, asked) for card in cards]
@@ -143,7 +143,7 @@ def _cheapest(cards: Sequence[PlannedDivision], asked: Asked) -> _Chosen | None:
 
 
 def _coming(idle: list[Counts], ways: list[tuple[_Way, ...]], kinds: int) -> list[Counts]:
-    """The most of each profile alone that the cards from each place on can have."""
+    """By index: the most instances of each profile that the cards from there on can have."""
     coming = [(0,) * kinds]
     for here, own in zip(reversed(idle), reversed(ways), strict=True):
         most = [max(each) for each in zip(here, *(way.gain for way in own), strict=True)]
@@ -162,7 +162,7 @@ def _counted(geometry: Geometry, bits: int, asked: Asked) -> Counts:
 
 
 def _trimmed(cards: Sequence[PlannedDivision], chosen: _Chosen, asked: Asked) -> _Chosen:
-    """The same without what is beyond the wanted."""
+    """The same choice without instances beyond the wanted ones."""
     touched = {place: way.gain for place, way in chosen}
     after = [
         touched.get(place, _counted(card.geometry, card.instances & ~card.used, asked))
@@ -180,7 +180,7 @@ def _trimmed(cards: Sequence[PlannedDivision], chosen: _Chosen, asked: Asked) ->
 
 @lru_cache(maxsize=4096)
 def _ways(geometry: Geometry, instances: int, used: int, asked: Asked) -> tuple[_Way, ...]:
-    """The ways to divide a card anew, but for those that another one equals in gain and in what it destroys."""
+    """The ways to repartition a card, without those that another way equals in gain and in what it destroys."""
     most = tuple(count for _, count in asked)
     least: dict[Counts, int] = {}
     for kept, milli in _kept(geometry, instances & ~used):
@@ -197,7 +197,7 @@ def _ways(geometry: Geometry, instances: int, used: int, asked: Asked) -> tuple[
 
 @lru_cache(maxsize=4096)
 def _additions(geometry: Geometry, state: int, asked: Asked) -> tuple[Counts, ...]:
-    """How many of each wanted profile can be added, all at once, at least one and up to what is asked for."""
+    """The numbers of the wanted profiles that can be added together, at least one and no more than are wanted."""
     known, most = states(geometry), tuple(count for _, count in asked)
     of = sum(known.of_profile[i] for i in {geometry.find(name) for name, _ in asked} if i is not None)
     found, todo = {0}, [0]
@@ -212,7 +212,7 @@ def _additions(geometry: Geometry, state: int, asked: Asked) -> tuple[Counts, ..
 
 @lru_cache(maxsize=4096)
 def _kept(geometry: Geometry, idle: int) -> tuple[tuple[int, int], ...]:
-    """All sets of idle instances that can be kept, and what is destroyed then."""
+    """All sets of idle instances that can be kept, each with the share of the card that is destroyed then."""
     found, kept = [], idle
     while True:
         destroyed = [geometry.profiles[i] for i, _ in geometry.members(idle & ~kept)]
@@ -223,7 +223,7 @@ def _kept(geometry: Geometry, idle: int) -> tuple[tuple[int, int], ...]:
 
 
 def _change(card: PlannedDivision, way: _Way, asked: Asked) -> InstanceChange:
-    """What makes a card like that with the fewest new instances, at their best starts."""
+    """The change that leads to this way with the fewest new instances, at their best starts."""
     geometry, profiles = card.geometry, card.geometry.profiles
     known, starts = states(geometry), starts_of(geometry, equal_weights(geometry))
     idle = card.instances & ~card.used

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The geometries of the products that can be divided.
+"""The MIG geometries of the products that support MIG.
 
-Rules: a product goes by nvidia-smi's name or by the label of GPU feature discovery (`nvidia.com/gpu.product`: `-` for
-blanks, perhaps with -SHARED or -MIG-1g.5gb at its end). What is not in the table is not known. Names of profiles and
-their memory differ by board and driver; the names known to differ are aliases, and what a node tells of itself counts
-more than this table.
+Rules: a product is found by nvidia-smi's name or by the label of GPU feature discovery (`nvidia.com/gpu.product`: `-`
+for blanks, possibly with -SHARED or -MIG-1g.5gb at its end). A product that is not in the table is unknown. The names
+and the memory of profiles differ by board and driver; known other names are aliases, and what a node reports takes
+precedence over this table.
 
 Sources: NVIDIA's MIG user guide (supported profiles), published `nvidia-smi mig -lgip` and `-lgipp` outputs, and the
-default configuration of NVIDIA's mig-parted, as of November 2026. B300 and GB300 have not shown their placements: those
+default configuration of NVIDIA's mig-parted, as of November 2026. No placements of B300 and GB300 are published: those
 of B200 are assumed. The SM counts are those of the first product of each entry.
 """
 
@@ -22,7 +22,7 @@ _SUFFIX = re.compile(r"(-SHARED|-MIG-.*)$")
 
 
 class _Row(NamedTuple):
-    """A profile of a family. `size` is the number of its memory and of its name in those of a product."""
+    """A profile of a family. `size` is the index of its memory, and of that in its name, in those of a product."""
 
     compute: int
     suffix: str
@@ -67,15 +67,15 @@ _TWELVE = (
 
 
 class _Family(NamedTuple):
-    """Products that are divided alike: the profiles, and the engines of each. `resets` is `Geometry.mode_change_resets`
-    of all of them."""
+    """Products with the same profiles: these, and the engines of each. `resets` is `Geometry.mode_change_resets` of all
+    of them."""
 
     rows: tuple[_Row, ...]
     engines: tuple[Engines, ...]
     resets: bool = False
 
 
-# Copy engines, decoders, encoders, JPEG decoders and optical flow units, by row of the family; the whole card is the
+# Copy engines, decoders, encoders, JPEG decoders and optical flow units, by row of the family. The whole card has the
 # most of each.
 _A30 = _Family(
     _FOUR, (Engines(1), Engines(1, 1, 0, 1, 1), Engines(2, 2), Engines(2, 2, 0, 1, 1), Engines(4, 4, 0, 1, 1)),
@@ -119,8 +119,8 @@ def _of(
     assumed: bool = False,
     renamed: dict[str, str] | None = None,
 ) -> Geometry:
-    """`gb` and `mib` are the memory in the names and that of an instance, by size; `renamed` leads from the name of a
-    profile to what other drivers call it."""
+    """`gb` is by size the memory in the names, `mib` that of an instance; `renamed` has by profile name the name of
+    other drivers."""
     profiles = []
     for row, own in zip(family.rows, family.engines, strict=True):
         base = f"{row.compute}g.{gb[row.size]}gb"
@@ -222,6 +222,6 @@ _BY_NAME = {
 
 
 def of_product(name: str) -> Geometry | None:
-    """The geometry of a product by nvidia-smi's name, GFD's label or the key of the table; None: not known, or it
-    cannot be divided."""
+    """The geometry of a product by nvidia-smi's name, GFD's label or the key of the table; None where it is not known
+    or does not support MIG."""
     return _BY_NAME.get(_SUFFIX.sub("", "-".join(name.split())).casefold())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What instances truly take of a card, for quota and reports.
+"""The slices that instances take of a card, for quota and reports.
 
 Rules: an instance takes compute slices and memory slices; the digit in its name is the compute slices alone. Shares are
-in thousandths of a card, rounded down, so that a full card never counts for more than one card. What several instances
-take is added up for each kind of slices apart, and the scarcer kind counts: 4g and 3g make one card, as do 3g and 3g,
-though neither kind of slices alone would say so of both.
+in thousandths of a card, rounded down, so that a full card never counts as more than one card. For several instances
+each kind of slices is added up, and the scarcer kind counts: 4g and 3g make one card, as do 3g and 3g, although one
+kind of slices alone would not show that for both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CARD_MILLI = 1000
 
 
 class MigSlices(NamedTuple):
-    """Slices of each kind, and how much of the card's they are, in thousandths."""
+    """The slices of each kind, and their parts of the card's, in thousandths."""
 
     compute: int
     memory: int
@@ -33,7 +33,7 @@ class MigSlices(NamedTuple):
 
 
 def slices(geometry: Geometry, profiles: Iterable[MigProfile]) -> MigSlices:
-    """What instances of these profiles, of one card or of several, take together."""
+    """The slices of instances of these profiles together, on one card or on several."""
     held = list(profiles)
     compute, memory = sum(own.compute_slices for own in held), sum(own.memory_slices for own in held)
     return MigSlices(
@@ -45,14 +45,13 @@ def slices(geometry: Geometry, profiles: Iterable[MigProfile]) -> MigSlices:
 
 
 def taken(geometry: Geometry, state: int) -> MigSlices:
-    """What the instances of a card take of it."""
+    """The slices that the instances of a card take of it."""
     return slices(geometry, [geometry.profiles[i] for i, _ in geometry.members(state)])
 
 
 def most_taken(name: str, geometries: Iterable[Geometry] = GEOMETRIES) -> MigSlices | None:
-    """What a profile takes where the product is not known yet: names mean different parts on different products
-    (1g.10gb is two memory slices of A100-40GB and one of A100-80GB), and the largest share counts. None: none of the
-    geometries has it."""
+    """The slices of a profile on an unknown product. Names mean different shares on different products (1g.10gb is two
+    memory slices of A100-40GB and one of A100-80GB), and the largest share counts. None where no geometry has it."""
     found = [(geometry, index) for geometry in geometries if (index := geometry.find(name)) is not None]
     costs = [slices(geometry, [geometry.profiles[index]]) for geometry, index in found]
     return max(costs, key=lambda cost: (cost.milli, cost), default=None)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances that are there: which of the free ones a pod gets, and where they are when only their numbers are told.
+"""Existing MIG instances: which free ones a pod gets, and where they are when only their numbers are known.
 
-Rules: a pod's instances are on one node, and each is of the very profile that it asks for; nothing is made for it. The
-choice breaks into as few idle cards as it can; of these the first ones. It takes from the cards that are most in use
-first (share of the scarcer slices, then the order of the cards), and of one card the instances after which most could
-be made of the rest, were it divided anew (`worth`, all profiles alike). Exact for these rules.
+Rules: a pod's instances are on one node, and each is of exactly the requested profile; none is created for it. The
+choice opens as few idle cards as possible, and of these the first ones. It takes from the cards that are most in use
+first (share of the scarcer slices, then the order of the cards), and of one card the instances whose removal leaves it
+worth most if the rest were repartitioned (`worth`, with equal weights). Exact for these rules.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MOST_TRIES = 1_000
 
 
 class Card(Struct, frozen=True):
-    """A card in MIG mode: the node's GPU of that index, with the instances that it has. `assumed`: somebody told how
-    many there are, and not where. Raises GeometryError where they cannot be beside each other."""
+    """A card in MIG mode: the index of the GPU on the node, and its instances. `assumed`: only the numbers of instances
+    are known, not their starts. Raises GeometryError where the instances cannot coexist."""
 
     gpu: int
     geometry: Geometry
@@ -41,14 +41,14 @@ class Card(Struct, frozen=True):
 
 
 class Cards:
-    """The cards in MIG mode of a node. `used`, everywhere here, are the instances in use of each card, in the order of
-    `cards`; they must be some of those that the card has."""
+    """The cards of a node that are in MIG mode. `used` always has the instances in use of each card, in the order of
+    `cards`; they must be instances of the card."""
 
     def __init__(self, cards: tuple[Card, ...]) -> None:
         self.cards = cards
 
     def free(self, used: tuple[int, ...]) -> dict[str, int]:
-        """How many instances of each profile are free, by nvidia-smi's name."""
+        """The number of free instances of each profile, by nvidia-smi's name."""
         counts: Counter[str] = Counter()
         for card, held in zip(self.cards, used, strict=True):
             profiles = card.geometry.profiles
@@ -56,7 +56,7 @@ class Cards:
         return dict(sorted(counts.items()))
 
     def choose(self, used: tuple[int, ...], asked: Asked) -> tuple[int, ...] | None:
-        """The instances to take of each card; None where there are not so many free."""
+        """The instances to take of each card; None where too few are free."""
         return _chosen(self, used, asked)
 
     def pairs(self, chosen: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -69,7 +69,7 @@ class Cards:
 
 
 class _View(NamedTuple):
-    """A card for one request: how much of it is in use, and of each profile that is asked for the free instances and
+    """A card as one request sees it: how much of it is in use, and for each requested profile the free instances and
     their number."""
 
     used_milli: int
@@ -105,7 +105,7 @@ def _search(cards: tuple[Card, ...], used: tuple[int, ...], asked: Asked) -> tup
 
 @lru_cache(maxsize=65536)
 def _best_of(geometry: Geometry, used: int, free: tuple[int, ...], counts: Counts) -> int:
-    """So many of each kind of the free instances of a card."""
+    """The instances to take of the free ones of a card, so many of each profile."""
     starts = starts_of(geometry, equal_weights(geometry))
     ways = [
         [sum(some) for some in combinations(tuple(bits_of(own)), count)]
@@ -115,17 +115,17 @@ def _best_of(geometry: Geometry, used: int, free: tuple[int, ...], counts: Count
 
 
 def _fewest(idle: dict[int, Counts], lacking: list[int]) -> tuple[int, ...] | None:
-    """The fewest idle cards that have what is lacking, and of these the first; None where all have too little."""
+    """The fewest idle cards that have what is lacking, of these the first; None where all together have too little."""
     if max(lacking, default=0) <= 0:
         return ()
-    alike: dict[Counts, list[int]] = {}
+    by_counts: dict[Counts, list[int]] = {}
     for i, have in idle.items():
-        alike.setdefault(have, []).append(i)
+        by_counts.setdefault(have, []).append(i)
     ways = [
-        (sum(numbers), tuple(sorted(i for own, n in zip(alike.values(), numbers, strict=True) for i in own[:n])))
-        for numbers in product(*(range(len(own) + 1) for own in alike.values()))
+        (sum(numbers), tuple(sorted(i for own, n in zip(by_counts.values(), numbers, strict=True) for i in own[:n])))
+        for numbers in product(*(range(len(own) + 1) for own in by_counts.values()))
         if all(
-            sum(n * own[kind] for own, n in zip(alike, numbers, strict=True)) >= count
+            sum(n * own[kind] for own, n in zip(by_counts, numbers, strict=True)) >= count
             for kind, count in enumerate(lacking)
         )
     ]
@@ -144,14 +144,14 @@ def _merged(cards: Cards, asked: Asked) -> Asked:
 
 @lru_cache(maxsize=1024)
 def cards_of(cards: tuple[Card, ...]) -> Cards:
-    """Equal cards share what is worked out from them."""
+    """The cards; equal cards share one object and what is derived from it."""
     return Cards(cards)
 
 
 def layout_from_counts(geometry: Geometry, by_name: Mapping[str, int], cards: int) -> tuple[Card, ...] | None:
-    """Where the instances of so many cards are, when only their numbers are told: as evenly over the cards as can be,
-    on each the arrangement that leaves most. None where no cards could have them. Raises GeometryError for a profile
-    that the geometry does not have, and where too many ways would have to be tried."""
+    """A likely placement of instances on so many cards when only their numbers are known: as evenly over the cards as
+    possible, on each with the arrangement that leaves most. None where the cards cannot hold them. Raises GeometryError
+    for a profile that the geometry does not have, and where too many ways would have to be tried."""
     counts = counts_of(geometry, by_name)
     spread = _Spread(geometry).over(counts, cards)
     if spread is None:
@@ -162,8 +162,8 @@ def layout_from_counts(geometry: Geometry, by_name: Mapping[str, int], cards: in
 
 
 class _Spread:
-    """Numbers of profiles, spread over cards that are empty. To fill a card as far as it goes never makes the rest
-    harder, so beside the even share only the mixes to which nothing can be added are tried."""
+    """Distributes numbers of profiles over empty cards. Filling a card completely never makes the rest harder, so
+    beside the even distribution only the mixes are tried to which nothing can be added."""
 
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
@@ -200,6 +200,6 @@ class _Spread:
 
 @lru_cache(maxsize=64)
 def _mixes(geometry: Geometry) -> frozenset[Counts]:
-    """The numbers of profiles that a card can have."""
+    """The numbers of each profile that a card can have."""
     known = states(geometry)
     return frozenset(tuple((state & own).bit_count() for own in known.of_profile) for state in known.classes)
