@@ -101,7 +101,7 @@ def test_what_moves_bring_is_told() -> None:
         if table == "consolidation" and with_moves > without:
             gains.append(with_moves / without)
     least, most = min(gains), max(gains)
-    assert f"In {len(gains)} of them more GPUs run with it than without, {least:.1f} to {most:.2f} times" in words()
+    assert f"In {len(gains)} scenarios more GPUs run with it than without, {least:.1f} to {most:.2f} times" in words()
 
 
 def words() -> str:

@@ -86,8 +86,8 @@ static int reach(const Kernel *self) {
 // `arrays` are the `KernelArrays` of layout.py. `tables[layout]` is the closeness by free GPUs; it is None where the
 // layout is not known, and the closeness is `unknown` then. `tallies` are pairs: the domains of the slots, and the
 // copies added up by domain. `worth` is None under Tightest. `several`: the shape takes GPUs that have to be
-// close. `ranked`: slots are ranked by the GPU of the part, or by the GPUs that MIG instances open. The shape takes `gpus`
-// whole GPUs, or of one GPU `milli` thousandths, or `memory` thousandths of a MiB.
+// close. `ranked`: slots are ranked by the GPU of the part, or by the GPUs that MIG instances open. The shape
+// takes `gpus` whole GPUs, or of one GPU `milli` thousandths, or `memory` thousandths of a MiB.
 static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
     PyObject *arrays, *tables, *tallies, *worth;
     long long unknown, gpus, milli, memory;
