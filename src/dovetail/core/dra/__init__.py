@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices by claim: Dynamic Resource Allocation (resource.k8s.io/v1) as the scheduler sees it.
 
-Rules: what can be allocated is exactly what the upstream allocator allocates; which of equal devices are taken is our
-own choice, the best linked ones.
+Rules: an allocation is found exactly where the upstream allocator finds one. Which of equal devices are allocated is
+our own choice: the best linked ones.
 """

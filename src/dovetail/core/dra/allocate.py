@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the claims of a pod get on a node, or why nothing.
+"""The allocation of a pod's claims on a node, or the reason why there is none.
 
-Rules: where any of the free devices will do, the best linked ones are looked up; else they are searched for (`search`).
-Where our search takes too long the one in upstream's order may come to an allocation sooner.
+Rules: if any of the free devices will do, the best linked ones are looked up; else they are searched for (`search`).
+If our search takes too long, the one in upstream's order may find an allocation sooner.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dovetail.core.dra.search import DeviceSearch, Pick, SearchEnded, Taken
 
 
 class AllocationOutcome(NamedTuple):
-    """`picks` by claim. `spare` are the devices that would match and are left; where it takes partitions alone, what
+    """`picks` are by claim. `spare` is the number of matching devices that are left; if it takes partitions alone, what
     their cards lose, in % of an idle card's worth. `close` is how close the GPUs are, in thousandths of the best that
-    the node can give. `after` is what is held then. Where it does not fit, `fault` is why it ended early, and `detail`
-    the reason else."""
+    the node can provide. `after` is what is allocated then. Where the claims do not fit, `fault` is the error that
+    ended the search, and `detail` is any other reason."""
 
     picks: tuple[tuple[Pick, ...], ...] | None
     after: Taken
@@ -31,7 +31,7 @@ class AllocationOutcome(NamedTuple):
 
 
 def allocate(view: DeviceView, taken: Taken) -> AllocationOutcome:
-    """The allocation of the view's claims where `taken` is held."""
+    """The allocation of the view's claims beside `taken`."""
     if view.fault is not None:
         return AllocationOutcome(None, taken, fault=view.fault)
     if view.plain and not any(view.plain >> bit & 1 for bit, _ in taken.shares):
@@ -48,13 +48,13 @@ def allocate(view: DeviceView, taken: Taken) -> AllocationOutcome:
 
 
 def _search(view: DeviceView, taken: Taken) -> DeviceSearch | None:
-    """The search that found an allocation, None where there is none. Raises Ended."""
+    """The search that found an allocation; None where there is none. Raises SearchEnded."""
     first = DeviceSearch(view, taken, as_upstream=True) if view.ordered else None
     if first is not None and not first.run():
         return None
     ours = DeviceSearch(view, taken)
     try:
-        # What one request cannot have alone, it cannot have beside others.
+        # A request that cannot be served alone cannot be served beside others.
         alone = (DeviceSearch(view, taken, only=place) for place in ours.order if len(ours.order) > 1)
         return ours if all(one.run() for one in alone) and ours.run() else None
     except SearchEnded:
@@ -65,7 +65,7 @@ def _search(view: DeviceView, taken: Taken) -> DeviceSearch | None:
 
 
 def closeness(kind: DeviceKind, gpus: int) -> int:
-    """The bandwidth between these GPUs of the layout, in thousandths of the best that so many of them can have."""
+    """The bandwidth between these GPUs of the layout, in thousandths of the best that as many GPUs can have."""
     if kind.layout is None or gpus.bit_count() < 2:
         return PERMILLE
     sets = sets_of(kind.layout)
@@ -73,7 +73,7 @@ def closeness(kind: DeviceKind, gpus: int) -> int:
 
 
 def _plain(view: DeviceView, taken: Taken) -> AllocationOutcome:
-    """Any so many of the free devices will do: the best ones, dealt out in order."""
+    """Any `count` of the free devices will do: allocate the best ones, in the order of the requests."""
     kind, free, count = view.kind, view.plain & ~taken.whole, view.count
     if free.bit_count() < count:
         return AllocationOutcome(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds the devices of each pool.
+"""The allocated devices of each pool.
 
-Rules: a device is held whole, or by shares that take of its capacities. Admin access holds nothing. Devices are in the
-books whether they are offered or not: their slice may be told later, or again.
+Rules: a device is allocated whole, or in shares that consume its capacities. Admin access allocates nothing. Devices
+are recorded whether they are offered or not: their slice may come later, or again.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dovetail.core.dra.types import Allocation, Device, Slice
 
 
 class Use(Struct):
-    """How many hold a device whole, and what each share takes: (name, milli)."""
+    """The number of whole allocations of a device, and what each share consumes: (name, milli)."""
 
     whole: int = 0
     shares: list[tuple[tuple[str, int], ...]] = field(default_factory=list)
 
     def drawn(self, driver: str, device: Device) -> Draw:
-        """What all shares together take of each capacity of the device."""
+        """What all shares together consume of each capacity of the device."""
         total: dict[str, int] = {}
         for share in self.shares:
             for name, milli in share:
@@ -31,14 +31,14 @@ class Use(Struct):
 
 
 class Pool(Struct, eq=False):
-    """All slices of a pool by name, of any generation; who holds its devices, by name; the slots it is offered to."""
+    """All slices of a pool by name, of any generation; the use of its devices, by name; the slots it is offered to."""
 
     slices: dict[str, Slice] = field(default_factory=dict)
     taken: dict[str, Use] = field(default_factory=dict)
     slots: set[int] = field(default_factory=set)
 
     def holders(self) -> dict[str, tuple[int, list[tuple[tuple[str, int], ...]]]]:
-        """Who holds what, in a form that can be compared."""
+        """The allocated devices, in a form that can be compared."""
         return {name: (use.whole, sorted(use.shares)) for name, use in self.taken.items()}
 
 
@@ -46,7 +46,7 @@ Pools = dict[PoolId, Pool]
 
 
 def enter(pools: Pools, allocation: Allocation | None, sign: int) -> list[Pool]:
-    """Enter an allocation (`sign` 1), or take it out (-1). Returns the pools that it is of."""
+    """Enter an allocation (`sign` 1), or remove it (-1). Returns the pools of its devices."""
     concerned = []
     for grant in allocation.grants if allocation is not None else ():
         if grant.admin_access:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the claims of a pod ask for, compiled, and what of it a kind of node can give.
+"""The requests of a pod's claims, compiled, and the devices of a kind of node that can serve them.
 
-Rules: an ask is made once for equal specs and seen once on each kind of node: which devices each request can get at
-all, as bits. A selector is tried once on each profile of devices. It errs on a device as upstream says it: that ends
-the allocation on the node, where upstream would come to try the device; for `All` it tries all of them beforehand.
+Rules: equal specs are compiled once, and matched once against each kind of node: the devices that each request can get
+at all, as bits. A selector is evaluated once on each profile of devices. An error on a device has upstream's effect: it
+ends the allocation on the node when upstream would try the device; for `All` upstream tries all devices beforehand.
 Source: dynamic-resource-allocation/structured, validateDeviceRequest and isSelectable (1.37).
 """
 
@@ -22,14 +22,14 @@ from kubecel import SelectorError
 
 _REMEMBERED = 16_384
 _MOST_CHARACTERS = 2**18
-"""Of expressions: compiled, they take fifty times as much."""
+"""The most characters of expressions that are kept: compiled, they take fifty times as much memory."""
 MOST_RESULTS = 32
-"""Devices of one claim (resource.k8s.io: AllocationResultsMaxSize)."""
+"""The most devices of one claim (resource.k8s.io: AllocationResultsMaxSize)."""
 
 
 class RequestFault(Struct, frozen=True):
-    """What ends the allocation on a node. `device` is the bit of a device whose name stands between the two parts of
-    the text, -1 for none."""
+    """The error that ends the allocation on a node. `device` is the bit of a device whose name goes between the two
+    parts of the text, -1 for none."""
 
     text: str
     device: int = -1
@@ -37,17 +37,17 @@ class RequestFault(Struct, frozen=True):
 
 
 class Test(Struct, eq=False):
-    """A selector and what it said of profiles so far, by number: a text where it erred."""
+    """A selector and its results so far, by the number of the profile: a text where it failed."""
 
     selector: CompiledSelector | None
     error: str
-    said: dict[int, bool | str]
+    results: dict[int, bool | str]
 
     def of(self, profile: DeviceProfile) -> bool | str:
-        said = self.said.get(profile.number)
-        if said is None:
-            said = self.said[profile.number] = self._ask(profile)
-        return said
+        result = self.results.get(profile.number)
+        if result is None:
+            result = self.results[profile.number] = self._ask(profile)
+        return result
 
     def _ask(self, profile: DeviceProfile) -> bool | str:
         if self.selector is None:
@@ -59,8 +59,8 @@ class Test(Struct, eq=False):
 
 
 class Alternative(Struct, frozen=True, eq=False):
-    """`tests` are those of the class, then its own, each with the text that says where it stands. `rules` are the
-    numbers of the constraints of the claim that it is under."""
+    """`tests` are those of the class, then its own, each with the text that names its place. `rules` are the indices of
+    the claim's constraints that apply to it."""
 
     request: DeviceRequest
     tests: tuple[tuple[str, Test], ...]
@@ -68,7 +68,7 @@ class Alternative(Struct, frozen=True, eq=False):
 
 
 class RequestRule(Struct, frozen=True):
-    """A constraint: devices differ in the attribute, or have a value of it in common."""
+    """A constraint: devices differ in the attribute (`distinct`), or have a value of it in common."""
 
     attribute: str
     distinct: bool
@@ -80,8 +80,8 @@ class ClaimAsk(Struct, frozen=True, eq=False):
 
 
 class Ask(Struct, frozen=True, eq=False):
-    """`missing` names a class that does not exist. `broken` says which expression keeps a request, whatever its
-    alternative, from any device, since it cannot be compiled. "" for none."""
+    """`missing` is a message about a class that does not exist. `broken` is a message about an expression that does not
+    compile and so keeps every alternative of a request from any device. "" for none."""
 
     number: int
     claims: tuple[ClaimAsk, ...]
@@ -90,9 +90,9 @@ class Ask(Struct, frozen=True, eq=False):
 
 
 class RequestOption(Struct, frozen=True, eq=False):
-    """An alternative on a kind of node. `matching` are the devices that it means, `fitting` those of them that are not
-    kept from it by taints. `draws[bit]` is what it takes of the capacities of each. `count` is how many it needs.
-    `faults[bit]` is why no device can be taken once this one is tried."""
+    """An alternative on a kind of node. `matching` are the devices that it selects, `fitting` those of them without a
+    taint that it does not tolerate. `draws[bit]` is what it consumes of each one's capacities. `count` is the number
+    that it needs. `faults[bit]` is the error that ends the allocation once this device is tried."""
 
     request: DeviceRequest
     every: bool
@@ -105,9 +105,8 @@ class RequestOption(Struct, frozen=True, eq=False):
 
 
 class DeviceView(Struct, frozen=True, eq=False):
-    """An ask on a kind of node. `fault` ends it whatever is free. `plain` are the devices to choose any `count` of,
-    where nothing else is to be heeded, else 0. `ordered` is true where upstream's order of trying decides whether it
-    fails."""
+    """An ask on a kind of node. `fault` ends it whatever is free. `plain` are the devices of which any `count` will do,
+    where no other rule applies, else 0. `ordered` is true where upstream's order of trying decides whether it fails."""
 
     kind: DeviceKind
     claims: tuple[tuple[tuple[RequestOption, ...], ...], ...]
@@ -116,12 +115,12 @@ class DeviceView(Struct, frozen=True, eq=False):
     plain: int
     count: int
     ordered: bool
-    alike: tuple[int, ...]
-    """Devices with equal numbers are equal for the ask: where one does not do, the other does not."""
+    equivalence: tuple[int, ...]
+    """By device: devices with equal numbers are equivalent for the ask; where one does not fit, no other does."""
 
 
 class Asks:
-    """Asks by specs. `classes` are the device classes by name; tell `forget` when one changes."""
+    """Asks by specs. `classes` are the device classes by name; call `forget` when one changes."""
 
     def __init__(self, kinds: Kinds, classes: Mapping[str, DeviceClass], compile: Compile) -> None:
         self._kinds = kinds
@@ -133,10 +132,10 @@ class Asks:
         self._version = 0
         self._made = 0
         self._characters = 0
-        """Of the expressions that are remembered."""
+        """The length of all expressions that are kept."""
 
     def forget(self) -> None:
-        """A class changed: what was made of it is made anew."""
+        """Drop all that was derived from the classes, one of which changed."""
         self._asks.clear()
         self._views.clear()
 
@@ -213,7 +212,7 @@ class Asks:
             self._version = self._kinds.version
             self._views.clear()
             for test in self._tests.values():
-                test.said.clear()
+                test.results.clear()
         view = self._views.get((ask.number, kind.number))
         if view is None:
             view = self._views[ask.number, kind.number] = view_of(ask, kind)
@@ -258,11 +257,11 @@ def view_of(ask: Ask, kind: DeviceKind) -> DeviceView:
         plain=plain if is_plain else 0,
         count=sum(one.count for one in options),
         ordered=any(one.faults for one in exact) or any(one.rules for one in options if one.every),
-        alike=_alike(ask, kind),
+        equivalence=_equivalence(ask, kind),
     )
 
 
-def _alike(ask: Ask, kind: DeviceKind) -> tuple[int, ...]:
+def _equivalence(ask: Ask, kind: DeviceKind) -> tuple[int, ...]:
     compared = [kind.compared(rule.attribute) for claim in ask.claims for rule in claim.rules]
     numbers: dict[object, int] = {}
     return tuple(
@@ -296,8 +295,9 @@ def _option(alternative: Alternative, kind: DeviceKind) -> RequestOption:
 
 
 class _Judgement(Struct, frozen=True):
-    """What an alternative makes of a profile; `draw` is None where it cannot take it. `text` and `rest` are those of a
-    fault: in a selector (`erred`), which is tried on devices that are not here too, or in what it would take."""
+    """The result of an alternative on a profile; `draw` is None where it does not match. `text` and `rest` are the
+    parts of an error: in a selector (`erred`), which is also tried on devices that are not for the node, or in the
+    amounts."""
 
     draw: Draw | None = None
     tolerated: bool = False
@@ -309,10 +309,10 @@ class _Judgement(Struct, frozen=True):
 def _judge(alternative: Alternative, profile: DeviceProfile) -> _Judgement:
     request = alternative.request
     for where, test in alternative.tests:
-        said = test.of(profile)
-        if isinstance(said, str):
-            return _Judgement(erred=True, text=f"{where} on device ", rest=f": {said}")
-        if not said:
+        result = test.of(profile)
+        if isinstance(result, str):
+            return _Judgement(erred=True, text=f"{where} on device ", rest=f": {result}")
+        if not result:
             return _Judgement()
     try:
         draw = draw_of(profile.device, profile.driver, request.amounts)
@@ -336,7 +336,7 @@ def _tolerates(toleration: Toleration, taint: DeviceTaint) -> bool:
 
 
 def _fault(claims: tuple[tuple[tuple[RequestOption, ...], ...], ...], kind: DeviceKind) -> RequestFault | None:
-    """What is found wrong before any device is tried."""
+    """The error that is found before any device is tried."""
     for requests in claims:
         least = 0
         for options in requests:
@@ -354,7 +354,7 @@ def _fault(claims: tuple[tuple[tuple[RequestOption, ...], ...], ...], kind: Devi
 
 
 def _fault_of_every(option: RequestOption, kind: DeviceKind) -> RequestFault | None:
-    """All devices can only be had where all are known, and nothing errs on one."""
+    """The error of a request for all devices: it needs complete pools, and no error on any device."""
     for pool in kind.pools:
         state = "being updated" if pool.incomplete else "invalid" if pool.invalid else ""
         if state:

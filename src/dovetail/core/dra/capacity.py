@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a request takes of the capacities of a device.
+"""The capacities that a request consumes of a device.
 
-Rules: what is not asked for takes the policy's default, else the whole capacity. What is asked for is rounded up to the
-next valid value, or to a step above the least; what is then no valid value, or more than the most, is not for this
-device. Each share takes of all capacities.
+Rules: a capacity that is not requested is consumed by the policy's default, else as a whole. A requested amount is
+rounded up to the next valid value, or to a step above the least; if the result is not valid, or exceeds the most, the
+device does not match. Each share consumes of all capacities.
 Source: dynamic-resource-allocation/structured, consumable_capacity (1.37). Amounts are in thousandths; where a range
-has amounts whose thousandths do not fit into 64 bits, it is worked out in whole units.
+has amounts whose thousandths do not fit into 64 bits, it is computed in whole units.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _MOST = 2**63 - 1
 
 
 class CapacityError(Exception):
-    """An amount that cannot be worked with; it ends the allocation on the node, whatever other devices there are."""
+    """An amount that cannot be computed with. It ends the allocation on the node, whatever other devices there are."""
 
 
 Draw = tuple[int, ...]
-"""What a share takes of each capacity of its device, milli, in the order of `Device.capacity`."""
+"""What a share consumes of each capacity of its device, milli, in the order of `Device.capacity`."""
 
 
 def written(qualified: str, capacity: Capacity) -> str:
@@ -29,7 +29,7 @@ def written(qualified: str, capacity: Capacity) -> str:
 
 
 def draw_of(device: Device, driver: str, amounts: tuple[tuple[str, int], ...]) -> Draw | None:
-    """What a request for these amounts takes of the device; None where it is not for this device. Raises
+    """What a request for these amounts consumes of the device; None where the device does not match. Raises
     CapacityError."""
     asked = dict(amounts)
     drawn = []
@@ -80,7 +80,7 @@ def _stepped(name: str, policy: RequestPolicy, asked: int) -> int:
 
 
 def _unit(policy: RequestPolicy) -> int:
-    """In which thousandths the range is worked out."""
+    """The number of thousandths in the unit in which the range is computed."""
     parts = (policy.least_milli, policy.most_milli, policy.step_milli)
     return 1 if all(part is None or part <= _MOST for part in parts) else 1000
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extended resources that devices stand for: the claim of a pod that asks for them in its containers.
+"""Extended resources that devices stand in for: the claim of a pod that requests such resources in its containers.
 
 Rules: where a node offers none of a resource for which there is a class, devices of that class stand in, by one claim
-for all such resources of the pod. Its name is made of the pod's uid: who tries again, or after a crash, finds the one
-that was made, and it is of the form that the API server generates. Each container that asks for a resource has a
-request of its own. Init containers that end before the others start use the devices of the containers after them; for
-what they need beyond these they share the largest request.
+for all such resources of the pod. The claim's name is derived from the pod's uid, so a retry, also after a crash, finds
+the claim that exists; it has the form that the API server generates. Each container that requests a resource has a
+request of its own. Init containers that end before the others start use the devices of the containers after them; what
+they need beyond these they take from one shared request, the largest.
 Source: kube-scheduler's plugin dynamicresources, filterExtendedResources and createRequestsAndMappings (1.37).
 """
 
@@ -20,14 +20,14 @@ from dovetail.core.dra.types import ClaimSpec, DeviceRequest
 from dovetail.core.model import Container, Pod
 
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
-"""Before the name of any device class, an extended resource for it."""
+"""The prefix of the extended resource that every device class has, before the name of the class."""
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _RANDOM, _LONGEST = 5, 63
-"""Of names that the API server generates (apiserver/pkg/storage/names)."""
+"""The lengths of names that the API server generates (apiserver/pkg/storage/names)."""
 
 
 class ExtendedUse(NamedTuple):
-    """A container has its devices of an extended resource by this request of the claim."""
+    """A container gets its devices of an extended resource by this request of the claim."""
 
     container: str
     resource: str
@@ -52,8 +52,8 @@ def _claim_key(namespace: str, name: str, uid: str) -> str:
 
 
 def claim_for(containers: Sequence[Container], classes: Mapping[str, str]) -> tuple[ClaimSpec, tuple[ExtendedUse, ...]]:
-    """The claim for the resources for which there is a class (its name by that of the resource), and who uses what of
-    it."""
+    """The claim for the resources for which there is a class (`classes` by resource), and which container uses which
+    request of it."""
     requests: list[DeviceRequest] = []
     uses: list[ExtendedUse] = []
     for resource in sorted(classes):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written into a claim: its devices, and where they can be used.
+"""The allocation as it is written into a claim: its devices, and the nodes where they can be used.
 
-Rules: an allocation with a device of one node, or with one that binds to its node, is that node's; else it can be used
-on the nodes that all its slices are for. Who shares a device has a share by an id of its own.
+Rules: an allocation with a device of one node, or with one that binds to its node, is for that node; else it can be
+used on the nodes that all its slices are for. A share of a device has an id of its own.
 Source: dynamic-resource-allocation/structured, createNodeSelector (1.37).
 """
 
@@ -21,7 +21,7 @@ from dovetail.core.model import NodeTerm, Requirement
 def allocation(
     claim: Claim, node: str, offers: Sequence[tuple[PoolId, PoolOffer]], picks: Sequence[Pick]
 ) -> Allocation:
-    """What the claim gets by the picks of the devices that are offered to the node."""
+    """The allocation of the claim by the picks of the devices that are offered to the node."""
     found = [offers[pick.bit] for pick in picks]
     grants = tuple([_grant(claim, pool, offer.device, pick) for pick, (pool, offer) in zip(picks, found, strict=True)])
     only, terms = _usable(node, [offer for _, offer in found])
@@ -29,7 +29,7 @@ def allocation(
 
 
 def _grant(claim: Claim, pool: PoolId, device: Device, pick: Pick) -> Grant:
-    """Who shares a device has a share of its own, by an id that nobody else has."""
+    """The result for one device. A share has an id that no other share has."""
     request, share = pick.request, ""
     consumed: tuple[tuple[str, int], ...] = ()
     if pick.draw is not None:
@@ -51,14 +51,14 @@ def _grant(claim: Claim, pool: PoolId, device: Device, pick: Pick) -> Grant:
 
 
 def _share_id(name: str) -> str:
-    """A UUID that is made of the name (RFC 9562, version 8)."""
+    """A UUID that is derived from the name (RFC 9562, version 8)."""
     code = sha256(name.encode()).hexdigest()
     return f"{code[:8]}-{code[8:12]}-8{code[13:16]}-8{code[17:20]}-{code[20:32]}"
 
 
 def _usable(node: str, offers: Sequence[PoolOffer]) -> tuple[str, tuple[NodeTerm, ...] | None]:
-    """(the only node, the nodes) where an allocation of these devices can be used; nothing for all nodes. Terms are
-    joined to one. Source: createNodeSelector."""
+    """The only node, or the node terms, for which an allocation of these devices can be used; empty for all nodes. All
+    terms are joined into one. Source: createNodeSelector."""
     expressions: list[Requirement] = []
     fields: list[Requirement] = []
     for offer in offers:

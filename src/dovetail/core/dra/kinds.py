@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of nodes: nodes whose devices differ in nothing that anybody asks about are of one kind.
+"""Kinds of nodes: nodes whose devices are equal in all that requests read are of one kind.
 
 Rules: the devices of a node are bits of an integer, in the order in which upstream tries them. Devices that are equal
-in what selectors read have one profile, and each selector is tried once on a profile. What constraints compare are
-numbers within the node: which devices have the same value, not what it is. Names of devices and pools make no kind.
-What is read is learned from the requests as they come; when they begin to read more the kinds begin anew. Of a node
-that is written like an earlier one, in all that a kind is made of, the kind is looked up, and not worked out.
+in all that selectors read have one profile, and each selector is evaluated once on a profile. Values that constraints
+compare are numbers within the node: they show which devices have the same value, not the value. Names of devices and
+pools do not matter. The attributes that are read are learned from the requests; when requests read more, all kinds are
+made again. A node that equals an earlier one in all that a kind is made of takes its kind by a look-up.
 
-Devices are told apart by the node's wiring as the layout numbers its GPUs: those of one driver in the order of their
-PCI bus ids, or of the numbers in their names where one has none. Partitions are on the GPU with their bus id.
+The layout of a node numbers its GPUs; its devices are matched to them in the order of their PCI bus ids, for the
+devices of one driver, or of the numbers in their names where one has no bus id. A partition is on the GPU of its bus
+id.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from kubecel import SelectorReads
 
 BUS_ID = "resource.kubernetes.io/pciBusID"
 _TYPE = "/type"
-"""Of a driver's domain the attribute that says what a device is."""
+"""The attribute of a driver's domain that has the type of a device."""
 NO_GPU = -1
 _REMEMBERED = 1024
-"""Nodes whose kinds are looked up; where every node names its devices in its own way they are of no use."""
+"""The most nodes whose kinds are kept; where every node names its devices differently, the look-up never hits."""
 _BUS_ID = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 _NUMBER = re.compile(r"\D*(\d{1,9})")
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set, ascending."""
+    """The indices of the set bits, in ascending order."""
     while mask:
         yield (mask & -mask).bit_length() - 1
         mask &= mask - 1
@@ -50,7 +51,7 @@ class DeviceProfile(Struct, frozen=True):
 
 
 class PoolKind(Struct, frozen=True):
-    """`first` and `end` are the bits of its devices, `counters` the numbers of its counters."""
+    """`first` and `end` are the bits of its devices, `counters` the indices of its counters."""
 
     driver: str
     incomplete: bool
@@ -61,9 +62,9 @@ class PoolKind(Struct, frozen=True):
 
 
 class DeviceKind(Struct, frozen=True, eq=False):
-    """`values[attribute][bit]` is a set of value numbers as bits, None where the device has not the attribute.
-    `counters` are the amounts of all counters of the node's pools, `uses[bit]` what a device takes of them by number.
-    `gpus[bit]` is the device's GPU in the layout, or NO_GPU. `whole_gpus` are the devices that are a GPU each."""
+    """`values[attribute][bit]` is a set of value numbers as bits, None where the device does not have the attribute.
+    `counters` are the amounts of all counters of the node's pools, `uses[bit]` what a device consumes of them by index.
+    `gpus[bit]` is the device's GPU in the layout, or NO_GPU. `whole_gpus` are the devices that are one GPU each."""
 
     number: int
     pools: tuple[PoolKind, ...]
@@ -80,11 +81,11 @@ class DeviceKind(Struct, frozen=True, eq=False):
     gpus: tuple[int, ...]
     whole_gpus: int
     neighbours: tuple[int, ...]
-    """For each device those that take of the same counters, itself among them."""
+    """By device: the devices that consume the same counters, including itself."""
     sizes: tuple[int, ...]
-    """What each device takes of its counters, in thousandths of each, added up."""
+    """By device: the sum of what it consumes of its counters, in thousandths of each."""
     cards: dict[int, PartitionedGpu]
-    """Of each partition the card that it is a part of; none where it is not known what these are worth."""
+    """By partition: its card; empty where the worth of the node's cards is unknown."""
 
     def gpus_of(self, devices: Iterable[int]) -> int:
         """The GPUs of these devices, as bits of the layout."""
@@ -95,24 +96,24 @@ class DeviceKind(Struct, frozen=True, eq=False):
         return found
 
     def compared(self, attribute: str) -> tuple[int | None, ...]:
-        """What `values` says of an attribute; None for all devices where none has it."""
+        """The entry of an attribute in `values`; None for all devices where none has it."""
         found = self.values.get(attribute)
         return found if found is not None else (None,) * len(self.profiles)
 
 
 class Kinds:
-    """Profiles and kinds, and what is read. Once something reads what cannot be told, all attributes count."""
+    """Profiles, kinds, and the attributes that are read. If a selector may read anything, all attributes count."""
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows when more is read: kinds that were made before are of no use then."""
+        """Grows when requests read more: all earlier kinds are then invalid."""
         self._read: set[SelectorReads] = set()
         self._compared: set[str] = set()
         self._everything = False
         self._names: dict[str, bool] = {}
-        """Which attributes are read, by qualified name, as far as they were looked up."""
+        """By qualified name of an attribute: whether it is read. Filled on demand."""
         self._kept: dict[str, bool] = {}
-        """The same of those that kinds are made of: also what is compared, and what tells which GPU a device is."""
+        """The same for all attributes that kinds are made of: also compared ones, and those that identify the GPU."""
         self._profiles: dict[object, DeviceProfile] = {}
         self._kinds: dict[object, DeviceKind] = {}
         self._written: dict[object, DeviceKind] = {}
@@ -120,7 +121,7 @@ class Kinds:
         self._numbers = 0
 
     def read(self, reads: Iterable[frozenset[SelectorReads] | None], compared: Iterable[str]) -> None:
-        """Selectors read these, and constraints compare these attributes."""
+        """Note the attributes that selectors read and that constraints compare."""
         before = len(self._read), self._everything
         for each in reads:
             if each is None:
@@ -139,18 +140,18 @@ class Kinds:
             self.version += 1
 
     def _matters(self) -> bool:
-        """Whether more is read now of devices that there are. Selectors can name whatever they like."""
+        """Whether requests now read more of existing devices. Selectors can name attributes that no device has."""
         known = (*self._names.items(), *self._kept.items())
-        return any(not before and self._is_told(name) for name, before in known)
+        return any(not before and self._is_requested(name) for name, before in known)
 
     def forget(self) -> None:
-        """Nobody who told before what he reads asks any more. Kinds that were made are finer than they need be."""
+        """Drop the attributes that were read: no request reads them now. Existing kinds are then finer than needed."""
         self._read.clear()
         self._compared.clear()
         self._everything = False
 
     def of(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> DeviceKind:
-        """The kind of a node with these pools: the same object for equal ones."""
+        """The kind of a node with these pools; equal ones get the same object."""
         written = layout, tuple([self._as_written(pool) for pool in pools])
         kind = self._written.get(written)
         if kind is None:
@@ -160,7 +161,7 @@ class Kinds:
         return kind
 
     def _as_written(self, pool: PoolHere) -> object:
-        """All of a pool that `_worked_out` reads. Equal ones make equal kinds; others may."""
+        """All of a pool that `_worked_out` reads. Equal results make equal kinds; different ones may, too."""
         known, kept = self._kept, self._is_kept
         devices = [
             (
@@ -197,8 +198,8 @@ class Kinds:
                 )
             )
         devices = [offer.device for offer in offers]
-        told = {name for device in devices for name, _ in device.attributes}
-        values = {name: _numbered(devices, name) for name in sorted(self._compared & told)}
+        present = {name for device in devices for name, _ in device.attributes}
+        values = {name: _numbered(devices, name) for name in sorted(self._compared & present)}
         here = _mask(offer.here for offer in offers)
         conditional = _mask(bool(offer.device.conditions) for offer in offers)
         layout, gpus, whole = _wired(pools, layout)
@@ -252,10 +253,10 @@ class Kinds:
     def _is_read(self, qualified: str) -> bool:
         known = self._names.get(qualified)
         if known is None:
-            known = self._names[qualified] = self._is_told(qualified)
+            known = self._names[qualified] = self._is_requested(qualified)
         return known
 
-    def _is_told(self, qualified: str) -> bool:
+    def _is_requested(self, qualified: str) -> bool:
         domain, _, name = qualified.partition("/")
         found = (SelectorReads("attributes", domain, name), SelectorReads("attributes", domain, ""))
         return self._everything or not self._read.isdisjoint(found)
@@ -266,7 +267,7 @@ def _mask(bits: Iterable[bool]) -> int:
 
 
 def _typed(value: Value) -> object:
-    """True is 1 in Python, and is not in an attribute."""
+    """The value with its type: True equals 1 in Python, and does not in an attribute."""
     if isinstance(value, tuple):
         return tuple(_typed(one) for one in value)
     return type(value).__name__, value
@@ -301,7 +302,7 @@ def _neighbours(uses: list[tuple[tuple[int, int], ...]]) -> tuple[int, ...]:
 
 
 def _wired(pools: tuple[PoolHere, ...], layout: Layout | None) -> tuple[Layout | None, tuple[int, ...], int]:
-    """(the layout if it is of use, the GPU of each device, the devices that are a whole GPU)."""
+    """The layout if it is usable, the GPU of each device, and the devices that are a whole GPU."""
     offers = [(pool.id[0], offer.device) for pool in pools for offer in pool.offers]
     nothing = (NO_GPU,) * len(offers)
     if layout is None or layout.gpus > MAX_LINKED_GPUS:
@@ -315,7 +316,7 @@ def _wired(pools: tuple[PoolHere, ...], layout: Layout | None) -> tuple[Layout |
             continue
         buses = {bit: _bus_id(device) for bit, device in own}
         by_bus = len({buses[bit] for bit, _ in wholes if buses[bit]}) == len(wholes)
-        # Sorted is stable: without numbers the order of the slices remains.
+        # The sort is stable: without numbers the order of the slices remains.
         wholes.sort(key=lambda each: buses[each[0]] if by_bus else (_number(each[1]),))
         of_bit = {bit: gpu for gpu, (bit, _) in enumerate(wholes)}
         of_bus = {buses[bit]: gpu for bit, gpu in of_bit.items()} if by_bus else {}

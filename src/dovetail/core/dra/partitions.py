@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device that is divided loses by each of its partitions, as drivers describe them: by counters.
+"""The loss of a partitioned GPU by each of its partitions, as drivers describe them: by counters.
 
-Rules: partitions that take of the same counters are parts of one card, whoever made it. Those that take equal amounts,
-of whichever counters, serve the same requests. The share of a card that one takes is the largest of what it takes of
-the counters that all partitions of the card take of. All sets that the counters allow are worked out once for all cards
-that are alike. A node with a card of more than 20,000 sets, or where one has no counter that is common to all, or
-partitions that are shared, is not told of: what its cards lose could not be compared.
+Rules: partitions that consume the same counters are parts of one card, by any vendor. Partitions that consume equal
+amounts, of whichever counters, serve the same requests. The share of a card that a partition takes is the largest of
+its parts of the counters that all partitions of the card consume. All sets that the counters allow are computed once
+for all equal cards. The result is empty for a node with a card of more than 20,000 sets, with a card without a common
+counter, or with shared partitions: the losses of its cards could not be compared.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from msgspec import Struct
 from dovetail.core.devices.mig.worth import worths
 
 Uses = tuple[tuple[int, int], ...]
-"""What a partition takes: (number of the counter, amount)."""
+"""What a partition consumes: (index of the counter, amount)."""
 _CARD_MILLI = 1000
 _MOST_PARTITIONS = 62
 _MOST_STATES = 20_000
 
 
 class PartitionedGpu(Struct, frozen=True, eq=False):
-    """`members` are the devices of a node that are its partitions, ascending; `worths` is by which of them are taken,
-    as bits in that order."""
+    """`members` are the devices of a node that are its partitions, ascending; `worths` is by the set of those that are
+    taken, as bits in that order."""
 
     members: tuple[int, ...]
     worths: dict[int, int]
     most: int
-    """How much more an idle card is worth than the one that is worth least."""
+    """How much more an idle card is worth than the state that is worth least."""
 
     def loss(self, taken: int, device: int) -> int | None:
-        """How much less the card is worth once the device is taken, too; None where they cannot be together."""
+        """The loss of worth once the device is taken, too; None where the partitions cannot coexist."""
         state = sum(1 << i for i, member in enumerate(self.members) if taken >> member & 1)
         before, after = self.worths.get(state), self.worths.get(state | 1 << self.members.index(device))
         return None if before is None or after is None else before - after
 
 
 def cards_of(uses: Sequence[Uses], counters: Sequence[int], shareable: int) -> dict[int, PartitionedGpu]:
-    """The card of each partition of a node; none where it cannot be told. `uses` and `shareable` are by device,
-    `counters` what there is of each counter."""
+    """The card of each partition of a node; empty where it is not determined. `uses` and `shareable` are by device,
+    `counters` has the amount of each counter."""
     users: dict[int, list[int]] = {}
     for device, own in enumerate(uses):
         for counter, _ in own:
@@ -90,7 +90,7 @@ def _worths(partitions: tuple[Uses, ...], counters: tuple[int, ...]) -> dict[int
 
 
 def _legal(partitions: tuple[Uses, ...], counters: tuple[int, ...]) -> list[int] | None:
-    """All sets of partitions that there is enough of the counters for; None: too many."""
+    """All sets of partitions that the counters allow; None: too many."""
     legal, todo = [0], [(0, 0, counters)]
     while todo:
         state, begin, left = todo.pop()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pool of devices offers to one node.
+"""The devices that a pool offers to one node.
 
-Rules: of the slices that reach the node those of the newest generation count. A pool of which slices are missing is
-incomplete; where a newer generation has begun elsewhere, what the node has is outdated and no pool at all. Names that
-are there twice, and counters that are used but not there, make a pool invalid. Nothing is allocated from incomplete and
-invalid pools. The devices of a slice come in its order, slices in the order of their names, pools in the order of their
-drivers and names, and those with binding conditions last.
+Rules: of the slices that are for the node, those of the newest generation count. A pool that lacks slices is
+incomplete; if a newer generation has begun on other nodes, the slices of the node are outdated, and there is no pool.
+Duplicate names, and counters that are consumed but not defined, make a pool invalid. Nothing is allocated from
+incomplete and invalid pools. The devices of a slice come in its order, slices in the order of their names, pools in the
+order of their drivers and names, and pools with binding conditions last.
 Source: dynamic-resource-allocation/structured, GatherPools (1.37).
 """
 
@@ -22,15 +22,15 @@ from dovetail.core.model import NodeTerm
 PoolId = tuple[str, str]
 """Driver and name of the pool."""
 Uses = tuple[tuple[tuple[str, str], int], ...]
-"""What a device takes of counters: ((counter set, counter), milli), sorted."""
+"""What a device consumes of counters: ((counter set, counter), milli), sorted."""
 Reaches = Callable[[tuple[NodeTerm, ...]], bool]
-"""Whether node terms match the node."""
+"""Returns whether node terms match the node."""
 
 
 class PoolOffer(Struct, frozen=True, eq=False):
-    """A device and its slice. `here` is false where the device is in a slice that reaches the node and is not itself
-    for it: it is never allocated there, but selectors are tried on it. `node` and `node_terms` say where an allocation
-    of it can be used."""
+    """A device and its slice. `here` is false where the slice is for the node and the device itself is not: it is never
+    allocated there, but selectors are tried on it. `node` and `node_terms` are where an allocation of it can be
+    used."""
 
     device: Device
     here: bool
@@ -39,7 +39,7 @@ class PoolOffer(Struct, frozen=True, eq=False):
 
 
 class PoolHere(Struct, frozen=True, eq=False):
-    """`elsewhere` are devices of the pool that only other nodes reach, and what they take of the pool's counters."""
+    """`elsewhere` are devices of the pool that are for other nodes alone, and what they consume of its counters."""
 
     id: PoolId
     incomplete: bool = False
@@ -50,7 +50,7 @@ class PoolHere(Struct, frozen=True, eq=False):
 
 
 def pools_on(name: str, reaches: Reaches, pools: Iterable[Sequence[Slice]]) -> tuple[PoolHere, ...]:
-    """What each of the pools offers to the node `name`, in the order in which devices are taken. A pool is the slices
+    """The offer of each of the pools to the node `name`, in the order in which devices are taken. A pool is the slices
     of one driver and pool name, of any generation."""
     here = [pool for slices in pools if (pool := _pool_on(name, reaches, slices)) is not None]
     return tuple(sorted(here, key=lambda pool: (_has_conditions(pool), pool.id)))
@@ -63,7 +63,7 @@ def _pool_on(name: str, reaches: Reaches, slices: Sequence[Slice]) -> PoolHere |
         return None
     generation = max(one.generation for one in near)
     near = [one for one in near if one.generation == generation]
-    # A node's own slices come first, and the first says how many there are.
+    # A node's own slices come first, and the first has the number of slices.
     wanted = min(near, key=lambda s: s.node == SHARED).pool_slices
     whole, own = near, (near[0].driver, near[0].pool)
     if len(near) != wanted:
@@ -88,7 +88,7 @@ def _pool_on(name: str, reaches: Reaches, slices: Sequence[Slice]) -> PoolHere |
 
 
 def _invalid(whole: list[Slice], sets: list[CounterSet], targeting: list[Slice], others: list[Slice]) -> str:
-    """Why nothing is allocated from the pool; "" where it is valid."""
+    """The reason why nothing is allocated from the pool; "" where it is valid."""
     for one in whole:
         if one.problem is not None:
             return f"{one.name}: {one.problem}"
@@ -112,7 +112,7 @@ def _repeated(names: Iterable[str]) -> str | None:
 
 
 def uses_of(device: Device) -> Uses:
-    """What the device takes of each counter."""
+    """What the device consumes of each counter."""
     uses: Counter[tuple[str, str]] = Counter()
     for use in device.consumes:
         for counter, milli in use.amounts:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices of a node the claims of a pod get: all claims, or none.
+"""The search for devices of a node for the claims of a pod: for all claims, or for none.
 
-Rules: whether there is an allocation is what upstream's search finds; which one is our choice. Requests are served in
-their order, alternatives in theirs. Of several GPUs those are taken that are linked best, with those that the pod has
-already; then what leaves most for later: the partition by which its card loses least (`partitions`; where that is not
-known, by which the fewest of the largest ones are lost), a share of a device that others share and that has least left.
-Devices with binding conditions come last. The search is exact up to MOST_STEPS devices tried; upstream stops after a
+Rules: an allocation is found exactly where upstream's search finds one; which one is our choice. Requests are served in
+their order, and alternatives in theirs. Of several GPUs the best linked ones are taken, with those that the pod already
+has; then the device that leaves most for later: the partition by which its card loses least (`partitions`; where that
+is not known, the one that costs the fewest of the largest ones), or a share of the shared device that has least left.
+Devices with binding conditions come last. The search is exact up to MOST_STEPS tried devices; upstream stops after a
 time.
 
-Where selectors err on some devices, or constraints are on a request for all devices, upstream fails or not as it comes
-to try them: then its order decides whether there is an allocation.
+Where selectors fail on some devices, or constraints apply to a request for all devices, upstream's result depends on
+the order in which it tries them: then its order decides whether there is an allocation.
 Source: dynamic-resource-allocation/structured, allocateOne and allocateDevice (1.37).
 """
 
@@ -29,12 +29,12 @@ from dovetail.core.dra.types import DeviceRequest
 MOST_STEPS = 50_000
 _PERCENT = 100
 Shares = tuple[tuple[int, Draw], ...]
-"""What is taken of the capacities of devices that are shared, by bit, sorted."""
+"""What is consumed of the capacities of shared devices, by bit, sorted."""
 
 
 class Taken(NamedTuple):
-    """What allocations hold on a node: `whole` devices as bits, `shares`, and what devices that only other nodes reach
-    take of each of the node's counters (`foreign`, empty for nothing)."""
+    """What is allocated on a node: `whole` devices as bits, `shares`, and what devices for other nodes consume of each
+    of the node's counters (`foreign`, empty for nothing)."""
 
     whole: int = 0
     shares: Shares = ()
@@ -42,7 +42,7 @@ class Taken(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """A device for a request, and what is taken of its capacities where it is shared."""
+    """A device for a request, and what it consumes of its capacities where it is shared."""
 
     request: DeviceRequest
     bit: int
@@ -50,7 +50,7 @@ class Pick(NamedTuple):
 
 
 class SearchEnded(Exception):
-    """The search ended for this reason; whether there is an allocation is not known, or of no importance."""
+    """The search ended for this reason. Whether there is an allocation is not known, or does not matter."""
 
     def __init__(self, fault: RequestFault) -> None:
         self.fault = fault
@@ -69,7 +69,7 @@ class _Undo(NamedTuple):
 
 
 class DeviceSearch:
-    """One search, for all requests or for `only` one (the numbers of claim and request). `as_upstream` tries devices in
+    """One search, for all requests or for `only` one (the indices of claim and request). `as_upstream` tries devices in
     their order, and ends (`SearchEnded`) where upstream would."""
 
     def __init__(
@@ -84,7 +84,7 @@ class DeviceSearch:
         self.picks: list[list[Pick]] = [[] for _ in view.claims]
         self.gpus = 0
         self.whole = 0
-        """What the pod takes whole, under its own rule for admin access: that of others does not keep it away."""
+        """The devices that the pod takes whole, including those by admin access, which others may hold as well."""
         self.own = [0 for _ in view.claims]
         self.shares = dict(taken.shares)
         self.met: list[list[int | None]] = [[None] * len(rules) for rules in view.rules]
@@ -94,10 +94,10 @@ class DeviceSearch:
         every = [(claim, request) for claim, requests in enumerate(view.claims) for request in range(len(requests))]
         self.order = every if only is None else [only]
         self.dead: set[object] = set()
-        """What was held where the requests from some place on could not be served."""
+        """The states from which the remaining requests could not be served."""
 
     def run(self) -> bool:
-        """Whether there is an allocation; it is then in `picks`."""
+        """Search. Returns whether there is an allocation, which is then in `picks`."""
         return self._serve(0)
 
     def _serve(self, place: int) -> bool:
@@ -122,7 +122,7 @@ class DeviceSearch:
         return False
 
     def _sets(self, claim: int, option: RequestOption) -> Iterator[None]:
-        """Takes one set of devices after the other; each is given back when the next one is asked for."""
+        """Take one set of devices after another; each is returned before the next one is taken."""
         if option.every:
             yield from self._exactly(claim, option, list(bits(option.matching)))
         elif self.as_upstream:
@@ -149,13 +149,13 @@ class DeviceSearch:
             self._give_back(undo)
 
     def _some(self, claim: int, option: RequestOption, count: int, devices: list[int]) -> Iterator[None]:
-        """Sets of `count` of these, in their order."""
+        """Take sets of `count` of these devices, in their order."""
         tried = set()
         for i, bit in enumerate(devices):
             if len(devices) - i < count and not self.as_upstream:
                 return
-            alike = self._alike(bit)
-            if alike in tried:
+            equivalence = self._equivalence(bit)
+            if equivalence in tried:
                 continue
             undo = self._take(claim, option, bit)
             if undo is not None:
@@ -165,10 +165,10 @@ class DeviceSearch:
                     rest = devices[i + 1 :]
                     yield from self._some(claim, option, count - 1, rest if self.as_upstream else self._preferred(rest))
                 self._give_back(undo)
-            tried.add(alike)
+            tried.add(equivalence)
 
     def _linked(self, claim: int, option: RequestOption, devices: list[int]) -> Iterator[None]:
-        """Sets of whole GPUs, the best ones first."""
+        """Take sets of whole GPUs, the best ones first."""
         assert self.kind.layout is not None
         sets = sets_of(self.kind.layout)
         device = {self.kind.gpus[bit]: bit for bit in devices}
@@ -182,16 +182,16 @@ class DeviceSearch:
         tried = set()
         for mask in masks[order].tolist():
             chosen = [device[gpu] for gpu in bits(mask)]
-            alike = tuple(sorted(self._alike(bit) for bit in chosen))
-            if alike not in tried:
+            equivalence = tuple(sorted(self._equivalence(bit) for bit in chosen))
+            if equivalence not in tried:
                 yield from self._exactly(claim, option, chosen)
-                tried.add(alike)
+                tried.add(equivalence)
 
-    def _alike(self, bit: int) -> tuple[int, ...]:
-        """Devices for which this is equal are equal for all that is still to be served."""
+    def _equivalence(self, bit: int) -> tuple[int, ...]:
+        """A key that is equal for devices that are equivalent for all requests that remain."""
         own = [mask >> bit & 1 for mask in self.own]
         held = self.taken.whole >> bit & 1
-        return (self.view.alike[bit], held, self.whole >> bit & 1, *own, *self.shares.get(bit, (-1,)))
+        return (self.view.equivalence[bit], held, self.whole >> bit & 1, *own, *self.shares.get(bit, (-1,)))
 
     def _is_gpu(self, bit: int) -> bool:
         return bool((self.kind.whole_gpus & ~self.kind.shareable) >> bit & 1)
@@ -256,13 +256,13 @@ class DeviceSearch:
         self.gpus = self.kind.gpus_of(pick.bit for picks in self.picks for pick in picks)
 
     def _is_free(self, claim: int, request: DeviceRequest, bit: int) -> bool:
-        """Admin access shares devices with all but its own claim; what it takes is taken for the pod's others."""
+        """Admin access shares devices with all but its own claim; the pod's other claims do not get them."""
         if request.admin_access:
             return not self.own[claim] >> bit & 1
         return not (self.taken.whole | self.whole) >> bit & 1
 
     def _is_shared(self, bit: int) -> bool:
-        """Whether somebody has a share of it: its counters are then taken."""
+        """Whether a share of it is allocated: its counters are then consumed already."""
         return bool(self.kind.shareable >> bit & 1) and bit in self.shares
 
     def _has_counters(self, bit: int) -> bool:
@@ -278,7 +278,7 @@ class DeviceSearch:
         )
 
     def _meet(self, claim: int, option: RequestOption, bit: int) -> list[int | None] | None:
-        """What the constraints know once the device is added; None where one is violated."""
+        """The state of the constraints once the device is added; None where one is violated."""
         met = self.met[claim]
         if option.rules:
             met = met.copy()
@@ -300,13 +300,13 @@ class DeviceSearch:
         return met
 
     def _is_able(self, option: RequestOption, bit: int) -> bool:
-        """Whether the device could be had now by a request of its own."""
+        """Whether another request could get the device now."""
         if not option.request.admin_access and (self.taken.whole | self.whole) >> bit & 1:
             return False
         return (self._is_shared(bit) or self._has_counters(bit)) and self._has_capacity(option, bit)
 
     def _preferred(self, devices: list[int]) -> list[int]:
-        """In the order in which they are best given away."""
+        """The devices in the order in which they are best allocated."""
         kind = self.kind
         fitting, sizes = 0, list[int]()
         if not kind.cards:
@@ -324,8 +324,8 @@ class DeviceSearch:
         return sorted(devices, key=key)
 
     def _losses(self, bit: int, fitting: int, sizes: list[int]) -> tuple[int, ...]:
-        """How much less its card is worth once this partition is taken. Where that is not known: how many partitions of
-        each size, the largest first, cannot be had any more."""
+        """The loss of worth of its card once this partition is taken. Where that is not known: by size, the largest
+        first, the number of partitions that are no longer available."""
         kind = self.kind
         if not kind.uses[bit] or self._is_shared(bit):
             return ()
@@ -340,7 +340,7 @@ class DeviceSearch:
         return tuple(lost.values())
 
     def after(self) -> Taken:
-        """What is held once the picks are: admin access holds nothing."""
+        """What is allocated with the picks. Admin access allocates nothing."""
         whole, shares = self.taken.whole, dict(self.taken.shares)
         for picks in self.picks:
             for request, bit, draw in picks:
@@ -352,7 +352,7 @@ class DeviceSearch:
         return Taken(whole, tuple(sorted(shares.items())), self.taken.foreign)
 
     def spare(self) -> int:
-        """See `Outcome`."""
+        """See `AllocationOutcome`."""
         picked = [pick.bit for picks in self.picks for pick in picks]
         if picked and all(bit in self.kind.cards for bit in picked):
             return self._lost_percent(picked)

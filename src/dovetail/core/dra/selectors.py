@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the allocator needs of an expression language: selectors that say of a device whether it is meant.
+"""The interface to an expression language: selectors that decide which devices match.
 
-Rules: a selector is compiled once and asked for any device; its answer depends on nothing but the device, its driver
-and the expression. An expression that cannot be compiled and one that errs on a device both raise
-`kubecel.SelectorError`, with a text that a person can act on. `kubecel` is the implementation for CEL.
+Rules: a selector is compiled once and evaluated on any device; its result depends on nothing but the device, its driver
+and the expression. An expression that does not compile, and one that fails on a device, both raise
+`kubecel.SelectorError` with a message for the user. `kubecel` is the implementation for CEL.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class CompiledSelector(Protocol):
 
     @property
     def reads(self) -> frozenset[SelectorReads] | None:
-        """Everything that the answer can depend on; None where that cannot be told, so that it may be anything."""
+        """All that the result can depend on; None where it may be anything."""
 
     def matches(self, device: Device, driver: str) -> bool:
-        """Whether the device, which is one of the driver's, is meant. Raises SelectorError where the expression errs on
-        it, or its answer is no truth value, or it costs more than a selector may."""
+        """Whether the device of this driver matches. Raises SelectorError where the expression fails on it, or its
+        result is not a bool, or it exceeds the cost limit of selectors."""
 
 
 Compile = Callable[[str], CompiledSelector]
-"""Makes a selector of an expression; raises SelectorError where it cannot be one."""
+"""Compiles an expression to a selector. Raises SelectorError where it is not valid."""

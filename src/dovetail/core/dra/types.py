@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the core knows of devices by claim: frozen records of ResourceSlices, DeviceClasses and ResourceClaims.
+"""The types of devices by claim: frozen records of ResourceSlices, DeviceClasses and ResourceClaims.
 
-Rules: a record holds what the allocation depends on, defaults applied; opaque configuration passes by, since the driver
-(kube) adds it when it writes an allocation down. Capacities are exact integers in thousandths of the quantity's unit
-(`_milli`), as quantities may be fractions of one. Attribute and capacity names are qualified: a bare name gets the
-driver's domain.
+Rules: a record has all that the allocation depends on, with defaults applied. It leaves out opaque configuration, which
+the driver code (`kube`) adds when it writes an allocation. Capacities are exact integers in thousandths of the
+quantity's unit (`_milli`), as quantities may be fractions of one. Attribute and capacity names are qualified: a bare
+name gets the driver's domain.
 Source: k8s.io/api/resource/v1 (1.37).
 """
 
@@ -19,7 +19,7 @@ from dovetail.core.model import NodeTerm, Problem, Toleration
 DeviceEffect = Literal["None", "NoSchedule", "NoExecute"]
 AllocationMode = Literal["ExactCount", "All"]
 SHARED = ""
-"""The node of a slice that is not one node's."""
+"""The node of a slice that is for several nodes."""
 
 
 class Version(Struct, frozen=True):
@@ -43,8 +43,8 @@ class DeviceTaint(Struct, frozen=True):
 
 
 class RequestPolicy(Struct, frozen=True):
-    """What may be asked of a capacity of a shared device: one of `valid_milli`, or from `least_milli` in steps up to
-    `most_milli` (None: the capacity itself). `default_milli` is what a request that does not name it takes."""
+    """The valid requests for a capacity of a shared device: one of `valid_milli`, or from `least_milli` in steps up to
+    `most_milli` (None: the capacity itself). A request that does not name it consumes `default_milli`."""
 
     default_milli: int
     valid_milli: tuple[int, ...] = ()
@@ -54,8 +54,8 @@ class RequestPolicy(Struct, frozen=True):
 
 
 class Capacity(Struct, frozen=True):
-    """`written` is its name as the slice writes it, with a domain or without: requests and results use that one; ""
-    where it is not known, and both are taken for its name."""
+    """`written` is its name as the slice writes it, with a domain or without, which requests and results use; "" where
+    it is not known: then both names are accepted."""
 
     milli: int
     policy: RequestPolicy | None = None
@@ -63,16 +63,16 @@ class Capacity(Struct, frozen=True):
 
 
 class CounterUse(Struct, frozen=True):
-    """What a device takes of a counter set of its pool: (counter, milli), sorted."""
+    """What a device consumes of a counter set of its pool: (counter, milli), sorted."""
 
     counter_set: str
     amounts: tuple[tuple[str, int], ...]
 
 
 class Device(Struct, frozen=True):
-    """`attributes` and `capacity` by qualified name ("domain/name"), sorted. `node`, `node_terms` and `all_nodes` say
-    where it can be used when its slice leaves that to each device; see `Slice`. `binds_to_node` ties an allocation to
-    the node that was chosen. `conditions` are binding conditions: the driver waits for them before the bind."""
+    """`attributes` and `capacity` are by qualified name ("domain/name"), sorted. `node`, `node_terms` and `all_nodes`
+    are where it can be used if its slice leaves that to each device; see `Slice`. `binds_to_node` restricts an
+    allocation to the chosen node. `conditions` are binding conditions: the driver waits for them before the bind."""
 
     name: str
     attributes: tuple[tuple[str, Value], ...] = ()
@@ -97,9 +97,9 @@ class CounterSet(Struct, frozen=True):
 
 
 class Slice(Struct, frozen=True):
-    """A ResourceSlice. One of `node`, `node_terms`, `all_nodes` and `per_device` says where its devices can be used:
-    on one node, on the nodes that the terms match, everywhere, or as each device says. `pool_slices` of generation
-    `generation` make the pool complete. `problem` is what makes its pool invalid."""
+    """A ResourceSlice. One of `node`, `node_terms`, `all_nodes` and `per_device` is where its devices can be used: on
+    one node, on the nodes that the terms match, everywhere, or as each device states. `pool_slices` of generation
+    `generation` make the pool complete. `problem` is the fault that makes its pool invalid."""
 
     name: str
     driver: str
@@ -117,7 +117,7 @@ class Slice(Struct, frozen=True):
 
 class DeviceClass(Struct, frozen=True):
     """`selectors` are CEL expressions that must all hold. `extended_resource` is the resource name that stands for one
-    device of this class in a container's requests, "" for none; `created_ms` orders classes that claim the same."""
+    device of this class in a container's requests, "" for none; `created_ms` orders classes with the same name."""
 
     name: str
     selectors: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ class DeviceClass(Struct, frozen=True):
 
 class DeviceRequest(Struct, frozen=True):
     """One exact request, or one alternative of `alternatives` (firstAvailable). `name` is "main" or "main/sub".
-    `amounts` are the capacities asked of each device (milli, by name as written), for shareable devices."""
+    `amounts` are the capacities requested of each device (milli, by name as written), for shareable devices."""
 
     name: str
     device_class: str
@@ -149,18 +149,18 @@ class Constraint(Struct, frozen=True):
 
 
 class ClaimSpec(Struct, frozen=True, cache_hash=True):
-    """What a claim asks for: equal specs ask for the same. `requests[i]` are the alternatives of the i-th request in
-    the order of preference; an exact request is the only one of its own. Specs are looked up several times for every
-    pod: the hash is worked out once."""
+    """What a claim requests; equal specs request the same. `requests[i]` are the alternatives of the i-th request in
+    the order of preference; an exact request has one. The hash is computed once, since every pod looks specs up."""
 
     requests: tuple[tuple[DeviceRequest, ...], ...] = ()
     constraints: tuple[Constraint, ...] = ()
 
 
 class Grant(Struct, frozen=True):
-    """One device that a claim has: an entry of `status.allocation.devices.results`. `share` is the id of its share of
-    a shareable device ("" for whole devices); `consumed` what it takes of it, (name, milli), sorted by the device's
-    qualified names: a name is as the slice writes it, or qualified. The conditions are those of the device."""
+    """One allocated device of a claim: an entry of `status.allocation.devices.results`. `share` is the id of its share
+    of a shareable device ("" for whole devices); `consumed` is what it consumes of it, (name, milli), sorted by the
+    device's qualified names: a name is as the slice writes it, or qualified. The conditions are those of the
+    device."""
 
     request: str
     driver: str
@@ -175,7 +175,7 @@ class Grant(Struct, frozen=True):
 
 
 class Allocation(Struct, frozen=True):
-    """What a claim was given, and where it can be used: on one `node`, on the nodes that the terms match, or, where
+    """The devices of a claim, and where they can be used: on one `node`, on the nodes that the terms match, or, where
     both are empty, everywhere."""
 
     grants: tuple[Grant, ...] = ()
@@ -184,10 +184,10 @@ class Allocation(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """A ResourceClaim. `owner_pod` is the uid of the pod that it was made for, "" where it stands on its own.
-    `reserved_for` are the uids of the consumers, at most 256. `allocation` None: nothing is allocated. Where its
-    devices have binding conditions `failed` says in words that they will never be ready ("": they may), and
-    `unready_ms` since when they are awaited (epoch ms; 0: they are ready, or nobody knows)."""
+    """A ResourceClaim. `owner_pod` is the uid of the pod that it was made for, "" where it has none. `reserved_for` are
+    the uids of the consumers, at most 256. `allocation` None: nothing is allocated. If its devices have binding
+    conditions, `failed` is the reason why they will never be ready ("": they may become ready), and `unready_ms` is
+    since when they are awaited (epoch ms; 0: they are ready, or it is unknown)."""
 
     uid: str
     namespace: str
