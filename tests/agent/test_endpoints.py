@@ -45,15 +45,15 @@ WELL = AgentMetrics(3.0, Looks(4, 0.25, 100.0), True, True, SEEN, True, 2, Count
 
 def test_it_is_stuck_where_nobody_has_looked_for_a_quarter_of_an_hour() -> None:
     assert not stuck(replace(WELL, idle_s=STUCK_S))
-    assert "has not been looked at for 901 s" in stuck(replace(WELL, idle_s=STUCK_S + 1))
+    assert "no look at the machine has ended for 901 s" in stuck(replace(WELL, idle_s=STUCK_S + 1))
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({}, ()),
-        ({"found": False, "told": False}, ("not all GPUs have been seen yet",)),
-        ({"told": False}, ("the GPUNode is not written yet",)),
+        ({"found": False, "published": False}, ("not all GPUs have been seen yet",)),
+        ({"published": False}, ("the GPUNode is not written yet",)),
         ({"seen": replace(SEEN, unregistered=("KubeletGone", "nobody listens"))}, ("nobody listens",)),
         ({"claims": False}, ("the kubelet has not registered the DRA driver",)),
         ({"seen": NodeFacts(Host(sight="none")), "claims": None, "counts": None}, ()),
@@ -93,7 +93,7 @@ async def test_the_endpoints_answer_so() -> None:
     async with serving("127.0.0.1:0", lambda: now) as port:
         for path in ("/livez", "/healthz", "/readyz"):
             assert await get(port, path) == (200, "ok\n")
-        now = replace(WELL, idle_s=STUCK_S + 1, told=False)
+        now = replace(WELL, idle_s=STUCK_S + 1, published=False)
         assert (await get(port, "/livez"))[0] == (await get(port, "/healthz"))[0] == 503
         assert await get(port, "/readyz") == (503, "the GPUNode is not written yet\n")
         status, text = await get(port, "/metrics")

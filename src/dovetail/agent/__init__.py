@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On each GPU node: finds the GPUs, offers them to the kubelet, and gives pods the very ones that were chosen."""
+"""The agent of a GPU node: discovers the GPUs, offers them to the kubelet, and allocates the chosen ones to pods."""

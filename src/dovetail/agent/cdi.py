@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI specifications: files that tell a container runtime what a device's name stands for.
+"""CDI specifications: files by which a container runtime resolves the names of devices.
 
-Rules: a file is whole or not there; what another program wrote is never overwritten, and never removed. The version
-written is the oldest that has what is used, as old runtimes refuse a newer one. Paths are those of the host, since the
-runtime reads them there.
+Rules: a file is written atomically. Files of other programs are never overwritten or removed. The version is the oldest
+one that has all used fields, as old runtimes refuse newer versions. Paths are those of the host, where the runtime
+reads them.
 Source: Container Device Interface specification 1.1.0 (github.com/cncf-tags/container-device-interface).
 """
 
@@ -27,16 +27,16 @@ READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _PREFIX = f"{VENDOR}-"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _being_written: set[Path] = set()
-"""By this process, in any of its threads."""
+"""Files that a thread of this process is writing now."""
 
 
 class CdiError(Exception):
-    """A specification cannot be written, read or removed; the text says which, why, and what to do."""
+    """A specification cannot be written, read or removed; the message names it, the reason and the remedy."""
 
 
 class DeviceNode(Struct, frozen=True):
-    """`path` is that in the container, `host_path` where it differs on the host. With `major` and `minor` the runtime
-    makes a character device of its own, and the node need not be on the host. `permissions` are of r, w and m."""
+    """`path` is the path in the container, `host_path` that on the host if it differs. With `major` and `minor` the
+    runtime creates a character device, and the node need not exist on the host. `permissions` are letters of rwm."""
 
     path: str
     host_path: str = ""
@@ -52,8 +52,8 @@ class Mount(Struct, frozen=True):
 
 
 class Hook(Struct, frozen=True):
-    """Runs on the host, in the namespaces that `name` (of OCI: createContainer) says. `args` begin with the name of the
-    program."""
+    """A program that runs on the host at the OCI stage `name` (createContainer). `args` begin with the program's
+    name."""
 
     path: str
     args: tuple[str, ...]
@@ -62,7 +62,7 @@ class Hook(Struct, frozen=True):
 
 
 class Edits(Struct, frozen=True):
-    """What a runtime changes in a container. `env` is (name, value)."""
+    """The changes that a runtime makes to a container. `env` is (name, value)."""
 
     env: tuple[tuple[str, str], ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -70,7 +70,7 @@ class Edits(Struct, frozen=True):
     hooks: tuple[Hook, ...] = ()
 
     def __add__(self, other: Edits) -> Edits:
-        """Both, the other's after these; what is there already is not added again."""
+        """These edits, then those of `other` that are not among them."""
         return Edits(
             tuple(dict.fromkeys((*self.env, *other.env))),
             tuple(dict.fromkeys((*self.device_nodes, *other.device_nodes))),
@@ -80,8 +80,8 @@ class Edits(Struct, frozen=True):
 
 
 class CdiFolder:
-    """The specifications in `path` (/var/run/cdi) whose file names begin with `dovetail.dev-`. Files of others stand
-    beside them."""
+    """The specifications in `path` (/var/run/cdi) whose file names begin with `dovetail.dev-`. The folder also has
+    files of other programs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -91,14 +91,14 @@ class CdiFolder:
         return frozenset(name.removesuffix(".json") for name in self._listed() if name.endswith(".json"))
 
     def clean(self) -> None:
-        """Removes what a process that was killed left half written. Raises CdiError."""
+        """Remove unfinished files of killed processes. Raises CdiError."""
         for name in self._listed():
             if name.endswith(".json.new") and self._path / name not in _being_written:
                 self._unlink(self._path / name)
 
     def write(self, name: str, kind: str, devices: Mapping[str, Edits], common: Edits = Edits()) -> None:
-        """The file `name`.json in place of an earlier one, if it differs. Containers that get any of the `devices` get
-        `common` too. Raises CdiError; then the earlier one is still there."""
+        """Write the file `name`.json if it differs from the earlier one. Containers with any of the `devices` get
+        `common` too. Raises CdiError; then the earlier file is still there."""
         document = specification(kind, devices, common)
         path = self._owned(name)
         data = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
@@ -115,7 +115,7 @@ class CdiFolder:
             _being_written.discard(new)
 
     def remove(self, name: str) -> None:
-        """One that is not there is no error. Raises CdiError."""
+        """Remove a specification, if it exists. Raises CdiError."""
         self._unlink(self._owned(name))
 
     def _listed(self) -> list[str]:
@@ -127,7 +127,7 @@ class CdiFolder:
             raise CdiError(f"cannot list {self._path}: {error.strerror}") from error
 
     def _owned(self, name: str) -> Path:
-        """The path of a file that is ours, or not there yet."""
+        """The path of a file that is ours or does not exist yet. Raises CdiError."""
         if not name.startswith(_PREFIX) or "/" in name:
             raise CdiError(f"the name {name!r} of a CDI specification must begin with {_PREFIX}")
         path = self._path / f"{name}.json"
@@ -151,7 +151,8 @@ class CdiFolder:
 
 
 def specification(kind: str, devices: Mapping[str, Edits], common: Edits = Edits()) -> dict[str, Any]:
-    """The specification as a document. Raises CdiError for names that the format does not allow, and for no device."""
+    """The specification as a document. Raises CdiError for names that the format does not allow, and without
+    devices."""
     if not devices:
         raise CdiError(f"a CDI specification of {kind} needs a device")
     for name in devices:
@@ -168,7 +169,7 @@ def specification(kind: str, devices: Mapping[str, Edits], common: Edits = Edits
 
 
 def _version(devices: Mapping[str, Edits], common: Edits) -> str:
-    """0.5.0 has paths that differ on the host, and names that begin with a digit."""
+    """0.5.0 allows other paths on the host, and names that begin with a digit."""
     nodes = [node for edits in (common, *devices.values()) for node in edits.device_nodes]
     newer = any(node.host_path for node in nodes) or any(name[0].isdigit() for name in devices)
     return "0.5.0" if newer else "0.3.0"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value that survives whatever ends the process: one file, always whole, the old content or the new.
+"""A checkpoint file: a value that survives any end of the process, always whole, the old content or the new.
 
-Rules: the new content is written beside the old, forced to disk, and takes its name in one step; then the folder is
-forced to disk too. What is read was written so, or is refused: a checksum tells.
+Rules: the new content is written to a file beside the old one, synced to disk, and renamed; then the folder is synced.
+A checksum detects files that were changed otherwise; they are refused.
 
-Where it is better to know a little than to end, `rescue` reads what is left of a damaged file and sets it aside, and
-`write(over=True)` falls back on the room that the old file has, where the disk has none for a new one.
+If losing a part is better than ending, `rescue` reads what is left of a damaged file and sets the file aside, and
+`write(over=True)` overwrites the old file if the disk has no space for a new one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VERSION = 1
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """The file is whole at every moment, the old one or the new. Raises OSError; then the old one is still there."""
+    """Replace the file atomically. Raises OSError; then the old file is unchanged."""
     new = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 class CheckpointError(Exception):
-    """The file cannot be read or written; the text says which, why, and what to do."""
+    """The file cannot be read or written; the message names the file, the reason and the remedy."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class CheckpointFile(Generic[T]):
         self._decoder = msgspec.json.Decoder(kind)
 
     def read(self) -> T | None:
-        """The value last written; None where none ever was. Raises CheckpointError."""
+        """The last written value; None if there is none. Raises CheckpointError."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -73,14 +73,14 @@ class CheckpointFile(Generic[T]):
             if file.version != _VERSION:
                 raise CheckpointError(f"{self._path} is of version {file.version}, this release reads {_VERSION}")
             if file.checksum != zlib.crc32(file.content):
-                raise CheckpointError(f"{self._path} was changed by somebody else: its checksum is wrong; {_REMOVE}")
+                raise CheckpointError(f"{self._path} was changed by another program: its checksum is wrong; {_REMOVE}")
             return self._decoder.decode(file.content)
         except msgspec.MsgspecError as error:
-            raise CheckpointError(f"{self._path} is no checkpoint: {error}; {_REMOVE}") from error
+            raise CheckpointError(f"{self._path} is not a checkpoint: {error}; {_REMOVE}") from error
 
     def rescue(self) -> tuple[T | None, str]:
-        """The value last written, and in words what is wrong with the file, "" where nothing is. A damaged one is set
-        aside; what it says is returned where that can be made out."""
+        """The last written value, and what is wrong with the file, "" if nothing is. A damaged file is set aside; its
+        value is returned if it can be decoded."""
         try:
             return self.read(), ""
         except CheckpointError as error:
@@ -102,8 +102,8 @@ class CheckpointFile(Generic[T]):
             return None
 
     def write(self, value: T, *, over: bool = False) -> None:
-        """Raises CheckpointError; then the old value is still there. With `over` the old file is written over where no
-        new one can be written: then it may be damaged."""
+        """Write the value. Raises CheckpointError; then the old value is still there. With `over` the old file is
+        overwritten if no new one can be written; a failure can then damage it."""
         content = msgspec.json.encode(value)
         data = msgspec.json.encode(_File(_VERSION, zlib.crc32(content), msgspec.Raw(content)))
         try:
@@ -126,4 +126,4 @@ def _write_over(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-_REMOVE = "drain the node and remove the file to begin anew"
+_REMOVE = "drain the node and remove the file"

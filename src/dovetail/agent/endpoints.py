@@ -24,7 +24,7 @@ class _Vital(Collector):
 
 
 def answers(vitals: Callable[[], AgentMetrics]) -> Mapping[str, Answer]:
-    """By path. Alive while the loop turns and the machine is looked at; ready when there is nothing to wait for."""
+    """The handlers by path. Alive while the event loop runs and looks end; ready when `waits` is empty."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Vital(vitals))
     ProcessCollector(registry=registry)
@@ -47,6 +47,6 @@ def _answer(why: str) -> web.Response:
 
 @asynccontextmanager
 async def serving(address: str, vitals: Callable[[], AgentMetrics]) -> AsyncIterator[int]:
-    """At HOST:PORT meanwhile, port 0 for any; gives the port. Raises OSError where it is taken."""
+    """Serve at HOST:PORT (port 0 for any) as a context, and yield the port. Raises OSError if it is taken."""
     async with opened(address, answers(vitals)) as port:
         yield port

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the agent does: whether it is stuck, what it still waits for, and its metrics.
+"""Liveness, readiness and metrics of the agent.
 
-Rules: it is stuck where the machine has not been looked at for a quarter of an hour, three times as long as it ever
-waits: then a new process may help. It is ready when it has seen and told what there is, and the kubelet has from it
-what it offers. A machine that cannot be seen, as its driver is broken, is told as that, and then there is nothing more
-to wait for. What GPUs do (utilization, memory, temperature) is not told here.
+Rules: the agent is stuck if no look has ended for a quarter of an hour, three times its longest pause; then a restart
+may help. It is ready when it has discovered and published the machine, and its devices are registered with the kubelet.
+A machine whose driver is broken is published as such, and the agent is ready. Utilization, memory and temperature of
+GPUs are no metrics here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ STUCK_S = 900.0
 
 
 class Looks(Struct, frozen=True):
-    """Looks at the machine: how many ended, how long the last one took, and when it ended, or the process began, by
-    the steady clock."""
+    """Looks at the machine: the number of ended ones, the duration of the last one, and its end (or the start of the
+    process) by the monotonic clock."""
 
     count: int = 0
     took_s: float = 0.0
@@ -31,15 +31,19 @@ class Looks(Struct, frozen=True):
 
 
 class AgentMetrics(Struct, frozen=True):
-    """`idle_s`: since the last look, or since the start. `found`: it is known what the machine has, or that nobody can
-    say. `told`: the GPUNode has been written. `claims`: whether the kubelet has the DRA driver, None where none is
-    run, and `prepared` the claims that are prepared. `counts` are those of the device plugin, None where none is run,
-    `differed` the pods that had other devices than were chosen since the start."""
+    """The values behind probes and metrics.
+
+    idle_s: the time since the last look, or since the start.
+    found: the GPUs are known, or that they do not answer.
+    published: the GPUNode has been written.
+    claims, prepared: whether the DRA driver is registered, None if none runs; the number of prepared claims.
+    counts: those of the device plugin, None if none runs.
+    differed: how many pods have had other devices than the chosen ones since the start."""
 
     idle_s: float
     looks: Looks
     found: bool
-    told: bool
+    published: bool
     seen: NodeFacts
     claims: bool | None = None
     prepared: int = 0
@@ -48,24 +52,24 @@ class AgentMetrics(Struct, frozen=True):
 
 
 def stuck(vitals: AgentMetrics) -> str:
-    """Why it is; "" where it is not."""
+    """Why the agent is stuck, "" if it is not."""
     if vitals.idle_s <= STUCK_S:
         return ""
-    return f"the machine has not been looked at for {vitals.idle_s:.0f} s: NVIDIA's library does not answer"
+    return f"no look at the machine has ended for {vitals.idle_s:.0f} s: NVIDIA's library does not answer"
 
 
 def waits(vitals: AgentMetrics) -> tuple[str, ...]:
-    """What it waits for; nothing where it is ready."""
+    """Why the agent is not ready; empty if it is."""
     if not vitals.found:
         return ("not all GPUs have been seen yet",)
     _, unregistered = vitals.seen.unregistered or ("", "")
     driver = "the kubelet has not registered the DRA driver" if vitals.claims is False else ""
-    told = "" if vitals.told else "the GPUNode is not written yet"
-    return tuple(why for why in (unregistered, driver, told) if why)
+    unpublished = "" if vitals.published else "the GPUNode is not written yet"
+    return tuple(why for why in (unregistered, driver, unpublished) if why)
 
 
 def metrics(vitals: AgentMetrics) -> Iterator[Metric]:
-    """All of them; docs/reference/metrics.md says what each means."""
+    """All metrics; docs/reference/metrics.md describes each."""
     seen, looks = vitals.seen, vitals.looks
     sick = {one.uuid for one in seen.ill}
     ill = sum(gpu.uuid in sick for gpu in seen.host.gpus)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of the host is given to pods: the CDI specification of its GPUs, and the ways by which the kubelet gets them.
+"""Offers the host's GPUs to pods: the CDI specification, device plugins, the DRA driver, MPS.
 
-Rules: a name that the kubelet is told must mean something to the container runtime, so the specification is written
-first. A GPU for which it cannot be written, or that is being divided anew, is offered as ill. One part that fails
-leaves the others at work; what failed is in `faults`, and is tried again at the next update.
+Rules: the container runtime must be able to resolve every name that the kubelet receives, so the CDI specification is
+written first. A GPU for which it cannot be written, or whose MIG layout is being changed, is offered as unhealthy. If
+one part fails, the others go on; the failure is in `faults`, and the part is tried again at the next update.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 _SPECIFICATION = "dovetail.dev-gpu"
 _OURS = "nvidia.com/"
 _QUIET_S, _DRAIN_S = 0.5, 5.0
-"""At the end, no pod has waited for devices for so long; it is waited for no longer than so."""
+"""The agent ends when no pod has waited for devices for _QUIET_S, and after _DRAIN_S at the latest."""
 _FAILURES = (CdiError, CheckpointError, DriverError, SocketError, OSError)
 Names = frozenset[tuple[str, str]]
 
 
 class Offering:
-    """`changed` is called when something has to be looked at anew, `registered` when the kubelet has other resources
-    from us, or has settled, `differed` with all pods that have other devices than were chosen."""
+    """`changed` is called when a new look is due, `registered` when the registered resources have changed or the
+    kubelet has settled, `differed` with all pods that have other devices than the chosen ones."""
 
     def __init__(
         self,
@@ -67,7 +67,8 @@ class Offering:
         self._options = options
         self._config = self._mps_config = config
         self._held_before: frozenset[str] | None = frozenset()
-        """The devices that pods hold by names under which they are not offered any more; None where nobody does."""
+        """The devices that pods hold under names of an earlier configuration; None if there are none, empty if
+        unknown."""
         self._host = Host()
         self._missing: tuple[str, ...] = ()
         self._kubelet = PodResources(options.pod_resources)
@@ -88,7 +89,7 @@ class Offering:
         self._driver: DraDriver | None = None
         self.fencing: NumaGuard | None = None
         self.settling: Settling | None = None
-        """Both are to run where they are."""
+        """The caller runs `fencing` and `settling` if they are set."""
         if options.device_plugin:
             self._plugins = DevicePlugins(
                 options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps.client,
@@ -96,7 +97,7 @@ class Offering:
             )  # fmt: skip
             self.settling = Settling(chosen, self._kubelet, self._plugins)
             self.settling.on_change(registered)
-            # What the kubelet did not tell of its pods while it was gone it tells now.
+            # The kubelet can list the devices of its pods again.
             self.settling.on_change(changed)
             if options.fence:
                 self.fencing = NumaGuard(client, options.node_name, chosen, self._kubelet, self._plugins, self.settling)
@@ -112,19 +113,19 @@ class Offering:
             )  # fmt: skip
 
     def configure(self, config: Config) -> None:
-        """This counts from the next update on."""
+        """Use this configuration from the next update on."""
         self._config, self._held_before = config, frozenset()
         if self._plugins is not None:
             self._plugins.configure(config)
 
     @property
     def registered(self) -> frozenset[str]:
-        """The resources that the kubelet has from us."""
+        """The resources that are registered with the kubelet."""
         return self._plugins.registered if self._plugins is not None else frozenset()
 
     @property
     def unregistered(self) -> tuple[str, str] | None:
-        """As of `DevicePlugins`, or that the kubelet, which has the plugin, takes up its pods; None where none runs."""
+        """`DevicePlugins.unregistered`, or that the kubelet has not settled yet; None if no device plugin runs."""
         if self._plugins is None or self.settling is None:
             return None
         found = self._plugins.unregistered
@@ -132,7 +133,7 @@ class Offering:
 
     @property
     def fences(self) -> bool:
-        """Whether fences are put up now."""
+        """Whether the NUMA guard puts up fences now."""
         return self.fencing is not None and self.settling is not None and self.settling.settled
 
     @property
@@ -143,28 +144,28 @@ class Offering:
 
     @property
     def counts(self) -> tuple[Counts | None, int]:
-        """Those of the device plugin, None where none is run; and how many pods had other devices than were chosen."""
+        """The counts of the device plugin, None if none runs; and how many pods had other devices than the chosen
+        ones."""
         return (None, 0) if self._plugins is None else (self._plugins.counts, self._plugins.differed)
 
     @property
     def claims(self) -> tuple[bool | None, int]:
-        """Whether the kubelet has registered the DRA driver, None where none is run; and how many claims are
-        prepared."""
+        """Whether the kubelet has registered the DRA driver, None if none runs; and the number of prepared claims."""
         return (None, 0) if self._driver is None else (self._driver.registered, self._driver.prepared)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What an operator should know."""
+        """Messages for the operator."""
         own = self._plugins.faults if self._plugins is not None else ()
         return (*(f"{part}: {why}" for part, why in sorted(self.faults.items())), *self._missing, *own)
 
-    def restored(self, told: wire.AllocatableResourcesResponse) -> wire.AllocatableResourcesResponse:
-        """As of `DevicePlugins`."""
-        return told if self._plugins is None else self._plugins.restored(told)
+    def restored(self, allocatable: wire.AllocatableResourcesResponse) -> wire.AllocatableResourcesResponse:
+        """As `DevicePlugins.restored`."""
+        return allocatable if self._plugins is None else self._plugins.restored(allocatable)
 
     async def update(self, host: Host, ill: Collection[Unhealthy]) -> tuple[Unhealthy, ...]:
-        """Offer what the host has. The answer is all that is ill, also for want of what containers need of it. Where
-        nobody knows what it has, claims can be ended, and all else stays as it is."""
+        """Offer the host's devices, and return all unhealthy ones, also those that containers could not use. If the
+        GPUs of the host are unknown, only claims are unprepared, and all else stays as it is."""
         self._host = host
         held = await self._renamed(host) if host.known else []
         if host.known:
@@ -178,8 +179,8 @@ class Offering:
         return found
 
     async def _renamed(self, host: Host) -> list[Unhealthy]:
-        """The GPUs that cannot be given out under the names that the configuration gives them now, since pods hold them
-        under others; and while MPS waits for these, all."""
+        """The GPUs that cannot be allocated because pods hold them under names of an earlier configuration; all GPUs
+        while MPS waits for such pods."""
         if self._plugins is None or self._held_before is None:
             return []
         names = self._plugins.names(host)
@@ -190,9 +191,9 @@ class Offering:
             ids = {id.partition("::")[0] for name, id in pairs - names if name.startswith(_OURS)}
             self._held_before = frozenset(ids & known) or None
         if not self._held_before:
-            # Where the kubelet does not tell, it is asked again at the next update.
+            # If the kubelet does not answer, the next update tries again.
             return []
-        why = "a pod holds it under the name that it had by the configuration of before"
+        why = "a pod holds it under its name in the earlier configuration"
         if self._mps_config.sharing != self._config.sharing and _by_mps(self._mps_config, self._config):
             return [Unhealthy(uuid, "renamed", f"{why}, or MPS waits for one that does", 0) for uuid in sorted(known)]
         return [Unhealthy(uuid, "renamed", why, 0) for uuid in sorted(self._held_before)]
@@ -214,7 +215,7 @@ class Offering:
         self.faults[part] = why
 
     def _described(self, host: Host) -> list[Unhealthy]:
-        """Writes what the names of the GPUs stand for; those that nobody could use are ill."""
+        """Write the CDI specification, and return the devices that containers could not use as unhealthy."""
         devices: dict[str, Edits] = {}
         without: list[Unhealthy] = []
         for gpu in host.gpus:
@@ -247,7 +248,7 @@ class Offering:
             yield instance.uuid, partial(self._files.instance, gpu, instance)
 
     def _edits(self, uuids: Sequence[str]) -> Edits:
-        """What a container needs that has these GPUs and instances. Raises DriverFilesError."""
+        """The container edits for these GPUs and instances. Raises DriverFilesError."""
         edits = self._files.common(self._host, self._config.imex_channels)
         for gpu in self._host.gpus:
             for uuid, own in self._parts(gpu):
@@ -256,20 +257,19 @@ class Offering:
         return edits
 
     async def held(self) -> frozenset[str]:
-        """The uuids of the GPUs and MIG instances that pods have; replicas are those of their GPU. Raises
-        SocketError."""
+        """The uuids of the GPUs and MIG instances that pods hold; a replica counts as its GPU. Raises SocketError."""
         pods = await self._kubelet.list()
         ids = {id for pod in pods for one in pod.containers for _, ids in one.devices for id in ids}
         prepared = self._driver.in_use if self._driver is not None else frozenset()
         return frozenset(id.partition("::")[0] for id in ids) | prepared
 
     async def _claims_held(self) -> Names:
-        """The claims (namespace, name) that pods of this node have. Raises SocketError."""
+        """The claims (namespace, name) that pods of this node use. Raises SocketError."""
         return frozenset(claim for pod in await self._kubelet.list() for claim in pod.claims)
 
     async def close(self) -> None:
-        """Withdraw what is offered, when the pods that are bound have their devices. Claims stay prepared, and the CDI
-        specification where it is."""
+        """Withdraw the offer once the bound pods have their devices. Claims stay prepared, and the CDI specification
+        stays."""
         if self._plugins is not None:
             await self._chosen.drained(self._plugins.resources, quiet_s=_QUIET_S, within_s=_DRAIN_S)
         for part in (self._plugins, self._driver, self._mps):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent is told on its command line: what it does, and where things are."""
+"""The command line options of the agent: its functions and its paths."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from msgspec import Struct
 
 
 class AgentOptions(Struct, frozen=True):
-    """`config` is a file for the device plugin (`agent.config`), or a folder of such (`agent.config_watch`),
-    `mig_layouts` one with layouts (`agent.mig.layouts`), `mig_observer` the socket of who may read MIG
-    (`agent.mig.observer`), `kubelet_config` the kubelet's own configuration, for where it cannot be asked. The roots
-    are where this process sees the host's folders, `..._on_host` what the container runtime calls them, where that
-    differs. What is written to `state_folder` must outlive this process. `listen` is HOST:PORT of probes and metrics,
-    "" for none."""
+    """Functions and paths of the agent.
+
+    listen: HOST:PORT of probes and metrics, "" for none.
+    config: a configuration file of the device plugin (`agent.config`), or a folder of them (`agent.config_watch`).
+    mig_layouts: a file with MIG layouts (`agent.mig.layouts`).
+    mig_observer: the socket of the MIG observer (`agent.mig.observer`).
+    kubelet_config: the kubelet's configuration file, if the kubelet cannot be queried.
+    state_folder: must outlive this process.
+    *_root: the host's folders as this process sees them; *_on_host as the container runtime sees them, if its paths
+    differ."""
 
     node_name: str
     listen: str = ""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's process: it looks at the machine, offers what is there, and tells the cluster.
+"""The agent's process: it discovers the machine, offers its devices, and publishes the node.
 
-Rules: the machine is looked at when it has changed (health, MIG) and at the latest every five minutes; whatever fails
-is said, and tried again every half minute, and never ends the process. Before the first complete look (`known`), which
-is tried for every second, nothing is told and nothing is offered. What an earlier process left half done is put right,
-and who is ill is known, before anything is offered.
+Rules: a look (one discovery) follows every change (health, MIG), and comes at least every five minutes. A failure is
+logged, the look is repeated every half minute, and the process goes on. Until the first complete look (`known`) there
+is a look every second, and nothing is published or offered. Before devices are offered, unfinished changes of an
+earlier process are finished or undone, and the health of all GPUs is known.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _FIRST_S = 1.0
 
 
 async def run(cluster: ClusterConfig, options: AgentOptions) -> None:
-    """Until cancelled. Raises ConfigError, LayoutError, ManifestError, WatchedError where what it is told is wrong, and
-    CheckpointError where what an earlier process wrote down cannot be read, OSError where nobody can listen."""
+    """Run the agent until cancelled. Raises AgentConfigError, MigLayoutError, ManifestError or WatchedError for wrong
+    input, CheckpointError if a checkpoint of an earlier process cannot be read, OSError if a port is taken."""
     layouts = read_layouts(options.mig_layouts) if options.mig_layouts is not None else Layouts()
     watched = xids.watched(os.environ)
     async with contextlib.AsyncExitStack() as stack:
@@ -66,7 +66,7 @@ async def run(cluster: ClusterConfig, options: AgentOptions) -> None:
             options = replace(options, mps_folder=config.mps_root)
         agent = Agent(cluster, client, options, config, configuring, layouts, watched)
         if options.listen:
-            # Its library takes memory that who asks for no endpoint need not have.
+            # Imported only here: its library takes memory.
             from dovetail.agent.endpoints import serving
 
             await stack.enter_async_context(serving(options.listen, agent.vitals))
@@ -74,7 +74,7 @@ async def run(cluster: ClusterConfig, options: AgentOptions) -> None:
 
 
 class Agent:
-    """Everything that runs on a node, wired together. Raises CheckpointError."""
+    """The parts of the agent, wired together. Raises CheckpointError."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Agent:
             self._chosen.on_change(self._publisher.notify)
 
     async def run(self) -> None:
-        """Until cancelled. The node's pods are followed to the end: some may still wait for their devices."""
+        """Run until cancelled. The watch of the node's pods ends last: some pods may still wait for their devices."""
         async with asyncio.TaskGroup() as following:
             chosen = following.create_task(self._chosen.run())
             try:
@@ -165,15 +165,15 @@ class Agent:
         await self._publisher.run()
 
     async def _recover(self, mig: MigManager) -> bool:
-        """Once NVML answers; while nothing else of this process has it open. False where it does not answer for long,
-        which nothing else has to wait for."""
+        """Finish or undo interrupted MIG changes, once NVML answers, while nothing else of this process has it open.
+        False if NVML does not answer for long; the other parts do not wait for that."""
         while await self._discover() == "none" and self._known.publishable == "nothing":  # noqa: ASYNC110 - nobody calls
             await asyncio.sleep(_FIRST_S)
         try:
             async with self._alone():
                 outcome = await mig.recover()
         except (NvmlError, OSError) as error:
-            log.warning("what an earlier process began with MIG is not looked after yet: %s", error)
+            log.warning("interrupted MIG changes of an earlier process cannot be finished yet: %s", error)
             return False
         if outcome is not None:
             log.warning("%s: %s", outcome.state, outcome.message)
@@ -181,8 +181,7 @@ class Agent:
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """The library is open for what is done meanwhile alone, as some modes cannot be changed otherwise. Raises
-        NvmlError."""
+        """Meanwhile only the caller has the library open: some modes cannot be changed otherwise. Raises NvmlError."""
         async with self._health.paused():
             with self._nvml:
                 yield
@@ -198,7 +197,7 @@ class Agent:
 
     @property
     def _pause_s(self) -> float:
-        """How long until the machine is looked at again, if nothing happens before."""
+        """The time in seconds until the next look, if nothing changes before."""
         if self._known.publishable == "nothing":
             return _FIRST_S
         fine = self._known.host.sight != "none" and not self._offering.faults
@@ -211,15 +210,14 @@ class Agent:
             self._complete.set()
 
     async def _look(self) -> None:
-        """See what is there, offer it, and have it told. Before it is known what is there, and who is ill, nothing is
-        offered."""
+        """Discover, offer and publish. Nothing is offered before the machine and the health of its GPUs are known."""
         async with self._looking:
             await self._discover()
             if self._health_known.is_set() and self._known.publishable != "nothing":
                 await self._offer()
 
     async def _discover(self) -> Sight:
-        """What this look has read."""
+        """Discover the machine, and return which of its GPUs were read."""
         before, began_s = self._known.host, time.monotonic()
         found = await asyncio.to_thread(self._found)
         ended_s = time.monotonic()
@@ -245,7 +243,7 @@ class Agent:
     async def _offer(self) -> None:
         changing = self._mig.changing if self._mig is not None else frozenset()
         parts = [
-            Unhealthy(uuid, "mig-layout", "it is being divided anew", 0)
+            Unhealthy(uuid, "mig-layout", "its MIG layout is being changed", 0)
             for gpu in self._known.host.gpus
             if gpu.uuid in changing
             for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))
@@ -263,7 +261,7 @@ class Agent:
         self._publisher.notify()
 
     def _sysfs(self) -> Sysfs:
-        """A new look: what it has read it remembers."""
+        """A new object for each look: it caches what it has read."""
         return Sysfs(self._options.sysfs_root, self._options.proc_root)
 
     def _seen(self) -> NodeFacts:
@@ -285,7 +283,7 @@ class Agent:
         )
 
     def vitals(self) -> AgentMetrics:
-        """How it does now."""
+        """The values of probes and metrics now."""
         claims, prepared = self._offering.claims
         counts, differed = self._offering.counts
         return AgentMetrics(
@@ -301,7 +299,7 @@ class Agent:
         )
 
     async def _held(self) -> Collection[str]:
-        """Raises OSError where it cannot be said."""
+        """The uuids that pods hold. Raises OSError if the kubelet does not answer."""
         try:
             return await self._offering.held()
         except SocketError as error:
