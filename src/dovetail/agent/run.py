@@ -124,7 +124,9 @@ class Agent:
                 options.state_folder / "mig.json",
                 layouts,
             )
-            self._dividing = MigRequests(client, options.node_name, self._mig, self._publisher.notify, self._alone)
+            self._dividing = MigRequests(
+                client, options.node_name, self._mig, self._publisher.notify, self._exclusive_nvml
+            )
         if options.topology_objects:
             self._chosen.on_change(self._publisher.notify)
 
@@ -170,7 +172,7 @@ class Agent:
         while await self._discover() == "none" and self._known.publishable == "nothing":  # noqa: ASYNC110 - nobody calls
             await asyncio.sleep(_FIRST_S)
         try:
-            async with self._alone():
+            async with self._exclusive_nvml():
                 outcome = await mig.recover()
         except (NvmlError, OSError) as error:
             log.warning("interrupted MIG changes of an earlier process cannot be finished yet: %s", error)
@@ -180,7 +182,7 @@ class Agent:
         return True
 
     @contextlib.asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    async def _exclusive_nvml(self) -> AsyncIterator[None]:
         """Meanwhile only the caller has the library open: some modes cannot be changed otherwise. Raises NvmlError."""
         async with self._health.paused():
             with self._nvml:

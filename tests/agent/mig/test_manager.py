@@ -195,7 +195,7 @@ async def test_of_a_layout_idle_gpus_change_and_the_others_are_waited_for(node: 
     here.held = {f"{here.uuid(2, 4)}::1"}
     outcome = await here.manager.apply(NamedLayout("all-3g.40gb"))
     assert outcome.state == "pending"
-    assert outcome.message == "GPU 2: the layout has no place for what is there: 1g.10gb@4 (held by a pod)"
+    assert outcome.message == "GPU 2: the layout has no place for instances in use: 1g.10gb@4 (held by a pod)"
     assert here.division(2) == before[2]
     assert here.division(0).instances == (("3g.40gb", 0), ("3g.40gb", 4))
     here.held = set()
@@ -363,7 +363,7 @@ async def test_where_undoing_fails_too_it_is_said_and_the_next_start_makes_it_go
     outcome = await here.manager.apply(NamedLayout("all-7g.96gb"))
     assert outcome.state == "failed"
     assert "create 7g.96gb@0" in outcome.message
-    assert "it cannot be made again what it was: create 1g.12gb@0" in outcome.message
+    assert "its old division cannot be restored: create 1g.12gb@0" in outcome.message
     here.machine.clear()
     recovered = await here.restarted().recover()
     assert recovered is not None
@@ -428,7 +428,7 @@ async def test_a_gpu_that_is_gone_at_the_next_start_is_given_up(node: Callable[.
     outcome = await here.manager.recover()
     assert outcome is not None
     assert outcome.message == (
-        "decision d was cut off: GPU 9 (before its first step): given up: the GPU is not there any more"
+        "decision d was cut off: GPU 9 (before its first step): given up: the GPU no longer exists"
     )
     assert await here.restarted().recover() is None
 

@@ -135,7 +135,7 @@ async def test_an_observer_that_may_not_either_says_so(divided: Standin) -> None
 async def test_one_that_cannot_look_is_an_error(divided: Standin) -> None:
     divided.mismatch()
     async with observing(divided) as path:
-        with pytest.raises(ObserverError, match="it could not look"):
+        with pytest.raises(ObserverError, match="the observer could not read MIG"):
             await asyncio.to_thread(ask, path)
 
 

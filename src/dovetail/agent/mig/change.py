@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changing GPUs from one division to another, so that whatever ends the process leaves the old one or the new one.
+"""Changes the division of GPUs so that after any end of the process each GPU can get its old or its new division.
 
 Rules
-- What is to become of each GPU, and how it was, is written down before anything is done to it; so is each step.
-- Of one GPU everything is changed or nothing: where a step fails, what was done is undone, in the opposite direction
-  by the same rule. What stays in both is never touched, and neither is what somebody uses.
-- Steps are worked out from what is there, not from what should have been done: so a change that was cut off anywhere is
-  taken up by looking again. It is finished; only where that fails it is undone.
-- On goes MIG mode first, then instances; off it goes after the instances. Instances are destroyed before any is made.
-- Where a mode waits for a reset of the GPU nothing else is done to it: it stays as it was, with the mode pending.
+- The old and the new division of each GPU are written to a journal before the first change; so is each step.
+- The change of one GPU is all or nothing: if a step fails, the steps before it are undone by the same rules. Instances
+  that are in both divisions are never touched, and neither are instances in use.
+- Steps are computed from the actual instances, not from the steps that were recorded. So an interrupted change
+  continues from any point. It is finished, and undone only if that fails.
+- MIG mode is switched on before instances are created, and off after they are destroyed. Instances are destroyed before
+  any is created.
+- While a mode waits for a reset of the GPU, the GPU keeps its old division, with the mode pending.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from dovetail.agent.mig.hardware import Hardware, MigGpu
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 
 End = Literal["done", "undone", "busy", "reset", "gone", "stuck"]
-"""`busy`: somebody has what would have to go, and nothing was done. `reset`: the mode waits for a reset of the GPU, the
-rest is as it was. `gone`: the GPU is not there any more. `stuck`: it is neither as it was nor as it should be."""
+"""`busy`: an instance that would be destroyed is in use, and nothing was done. `reset`: the mode waits for a reset of
+the GPU, the rest is as before. `gone`: the GPU no longer exists. `stuck`: the division is neither the old nor the new
+one."""
 
 
 _UNDONE: End = "undone"
@@ -38,7 +40,7 @@ Geometries = Mapping[str, Geometry | None]
 
 
 class Division(msgspec.Struct, frozen=True):
-    """How a GPU is divided: instances in the order of their starts, none without MIG mode."""
+    """The division of a GPU: instances in the order of their starts, none without MIG mode."""
 
     mig: bool
     instances: tuple[Placed, ...] = ()
@@ -58,7 +60,7 @@ class ChangeStep(msgspec.Struct, frozen=True):
 
 
 class DivisionChange(msgspec.Struct, frozen=True):
-    """One GPU. `undo`: it goes back to `old`. `begun` is the step that was begun last."""
+    """The change of one GPU. `undo`: it goes back to `old`. `begun` is the last step that was begun."""
 
     uuid: str
     index: int
@@ -73,14 +75,14 @@ class DivisionChange(msgspec.Struct, frozen=True):
 
 
 class ChangeJournal(msgspec.Struct, frozen=True):
-    """The changes that are not over yet, and for what they are made."""
+    """The unfinished changes, and their target."""
 
     target: str = ""
     changes: tuple[DivisionChange, ...] = ()
 
 
 class EndedChange(NamedTuple):
-    """`again`: what failed did so because somebody used the GPU, which the driver alone knew."""
+    """`again`: the driver refused a step because the GPU was in use."""
 
     change: DivisionChange
     end: End
@@ -89,12 +91,12 @@ class EndedChange(NamedTuple):
 
 
 def division_of(card: MigGpu) -> Division:
-    """As pods are offered it: an instance that is not whole is none."""
+    """The division that pods are offered: only whole instances count."""
     return Division(card.mig, tuple(one.placed for one in card.instances if one.whole))
 
 
 def steps(card: MigGpu, goal: Division) -> Iterator[ChangeStep]:
-    """What leads from what is there to the goal."""
+    """The steps from the actual division to the goal."""
     stays = {one.placed for one in card.instances if one.whole} & {*goal.instances}
     for one in card.instances:
         if one.placed not in stays:
@@ -111,13 +113,13 @@ def _mode(goal: Division) -> ChangeStep:
 
 
 def in_use(card: MigGpu, held: Collection[str]) -> dict[Placed, str]:
-    """Who has each instance that somebody has; `held` are the GPUs and MIG devices that pods have, by uuid."""
+    """The user of each instance in use. `held` are the uuids of the GPUs and MIG devices that pods hold."""
     users = ((one.placed, _user(one.uuids, one.pids, held)) for one in card.instances)
     return {placed: user for placed, user in users if user}
 
 
 def blocked(card: MigGpu, goal: Division, held: Collection[str]) -> str:
-    """Why the steps to the goal cannot be done now; "" where nothing that would have to go is in use."""
+    """Why the steps to the goal cannot be done now; "" if no instance that they destroy is in use."""
     going = {step.placed for step in steps(card, goal) if step.kind == "destroy"}
     users = [f"{listed([placed])}: {user}" for placed, user in in_use(card, held).items() if placed in going]
     whole = _user((card.uuid,), card.pids, held)
@@ -141,25 +143,25 @@ class Changer:
         self.journal = ChangeJournal()
 
     def load(self) -> ChangeJournal:
-        """What the last process left undone. Raises CheckpointError."""
+        """Read the unfinished changes of the last process. Raises CheckpointError."""
         self.journal = self._checkpoint.read() or ChangeJournal()
         return self.journal
 
     def begin(self, target: str, changes: Sequence[DivisionChange]) -> None:
-        """Writes down what is going to be done; what is still stuck elsewhere stays written down. Raises
-        CheckpointError; then nothing may be changed."""
+        """Write the changes to the journal, beside stuck changes of other GPUs. Raises CheckpointError; then nothing
+        may be changed."""
         new = {change.uuid for change in changes}
         stuck = (change for change in self.journal.changes if change.uuid not in new)
         self._write(ChangeJournal(target, (*stuck, *changes)))
 
     def carry_out(self, geometries: Geometries, held: Collection[str]) -> list[EndedChange]:
-        """Finishes or undoes all that is written down; what is stuck stays so. `geometries` by the uuid of the GPU: one
-        that is not among them is not there any more. Raises CheckpointError."""
+        """Finish or undo all changes of the journal; stuck changes stay in it. A GPU without an entry in `geometries`
+        has gone. Raises CheckpointError."""
         return [self._over(self._carried_out(change, geometries, held)) for change in self.journal.changes]
 
     def _carried_out(self, change: DivisionChange, geometries: Geometries, held: Collection[str]) -> EndedChange:
         if change.uuid not in geometries:
-            return EndedChange(change, "gone", "the GPU is not there any more")
+            return EndedChange(change, "gone", "the GPU no longer exists")
         geometry = geometries[change.uuid]
         why, end = "it was being undone when the agent ended", _UNDONE
         if not change.undo:
@@ -169,18 +171,18 @@ class Changer:
             why, change, end = ended.why, ended.change, _BUSY if ended.again else _UNDONE
         ended = self._attempt(self._noted(replace(change, undo=True, begun=None)), geometry, held)
         if ended.end in ("stuck", "busy"):
-            return EndedChange(ended.change, "stuck", f"{why}; and it cannot be made again what it was: {ended.why}")
+            return EndedChange(ended.change, "stuck", f"{why}; and its old division cannot be restored: {ended.why}")
         return EndedChange(ended.change, end, f"{why}; {ended.why}" if ended.why else why)
 
     def _attempt(self, change: DivisionChange, geometry: Geometry | None, held: Collection[str]) -> EndedChange:
-        """Makes the GPU what the goal of the change says, or stops where that is not to be had."""
+        """Bring the GPU to the goal of the change, or stop at the first step that fails."""
         goal, step = change.goal, None
         try:
             card = self._hardware.card(change.uuid, geometry)
             if reason := blocked(card, goal, held):
                 return EndedChange(change, "busy", reason)
             if card.mig != goal.mig and card.pending == goal.mig:
-                # It was asked for before, in vain: whoever had the GPU open may have gone.
+                # An earlier attempt left the mode pending: the process that had the GPU open may have ended.
                 change = self._step(change, geometry, step := _mode(goal))
                 card = self._hardware.card(change.uuid, geometry)
                 if card.mig != goal.mig:
@@ -200,7 +202,7 @@ class Changer:
         return EndedChange(change, "done")
 
     def _left(self, change: DivisionChange, geometry: Geometry | None, card: MigGpu) -> EndedChange:
-        """The mode has to wait: the instances that had to go for it come back."""
+        """The mode is pending: create the old instances again."""
         if not change.undo:
             for step in steps(with_fields(card, pending=card.mig), change.old):
                 change = self._step(change, geometry, step)
@@ -211,7 +213,7 @@ class Changer:
         if step.placed is None:
             self._hardware.set_mode(change.uuid, step.kind == "mode on")
         elif geometry is None:
-            raise NvmlError("nvmlDeviceGetGpuInstances", NOT_SUPPORTED, "nobody tells the profiles of this GPU")
+            raise NvmlError("nvmlDeviceGetGpuInstances", NOT_SUPPORTED, "the profiles of this GPU are unknown")
         elif step.kind == "destroy":
             self._hardware.destroy(change.uuid, geometry, step.placed)
         else:

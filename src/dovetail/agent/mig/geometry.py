@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each GPU can be divided into, in the terms of `core.devices.mig`: as its driver tells it.
+"""The MIG geometry of each GPU, in the terms of `core.devices.mig`, from its driver.
 
-Rules: the driver counts before the table of products, which is used where the driver does not tell where instances may
-be (some do not while MIG mode is off). A whole GPU has as many engines of a kind as the most instances of any one
-profile take.
+Rules: the driver takes precedence over the table of products, which is used if the driver returns no placements (some
+do not while MIG mode is off). A whole GPU has as many engines of a kind as the instances of any one profile take at
+most.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from dovetail.agent.machine.host import Gpu
-from dovetail.agent.machine.host import GpuProfile as Told
+from dovetail.agent.machine.host import GpuProfile as DriverProfile
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.geometry import Engines, Geometry, MigProfile, resource_of
 from dovetail.core.devices.mig.instances import equal_weights, starts_of, states
@@ -24,14 +24,15 @@ Placed = tuple[str, int]
 
 
 def geometry_of(gpu: Gpu) -> Geometry | None:
-    """None where the GPU cannot be divided, or nobody tells how. Raises GeometryError where what the driver tells
-    cannot be."""
-    told = gpu.profiles and all(profile.starts for profile in gpu.profiles)
-    return _told(gpu.product, gpu.profiles) if told else of_product(gpu.product) if gpu.mig_capable else None
+    """The geometry; None if the GPU has no MIG or its profiles are unknown. Raises GeometryError if the driver's
+    profiles are impossible."""
+    if gpu.profiles and all(profile.starts for profile in gpu.profiles):
+        return _from_driver(gpu.product, gpu.profiles)
+    return of_product(gpu.product) if gpu.mig_capable else None
 
 
 @lru_cache(maxsize=16)
-def _told(product: str, profiles: tuple[Told, ...]) -> Geometry:
+def _from_driver(product: str, profiles: tuple[DriverProfile, ...]) -> Geometry:
     own = tuple(
         MigProfile(
             one.name,
@@ -56,8 +57,8 @@ def _told(product: str, profiles: tuple[Told, ...]) -> Geometry:
     )
 
 
-def _engines(told: Told) -> Engines:
-    own = told.engines
+def _engines(profile: DriverProfile) -> Engines:
+    own = profile.engines
     return Engines(own.copy_engines, own.decoders, own.encoders, own.jpeg_engines, own.ofa_engines)
 
 
@@ -66,13 +67,13 @@ def _of_most(profile: MigProfile) -> Engines:
 
 
 def refusal(geometry: Geometry, counts: dict[str, int]) -> str:
-    """Why a GPU cannot have so many instances of each profile at once, wherever they are; "" where it can."""
+    """Why a GPU cannot have these numbers of instances at once, whatever their places; "" if it can."""
     for name in counts:
         if geometry.find(name) is None:
             return no_profile(geometry, name)
     known = states(geometry)
     so_far, last = [0] * len(geometry.profiles), 0
-    # Those with the fewest places first, so that the one that is told is the one that hurts.
+    # Those with the fewest places first, so that the message names the profile that does not fit.
     for name in sorted(counts, key=lambda own: len(geometry.profiles[geometry.index(own)].starts)):
         index = geometry.index(name)
         for _ in range(counts[name]):
@@ -87,7 +88,7 @@ def refusal(geometry: Geometry, counts: dict[str, int]) -> str:
 
 
 def no_profile(geometry: Geometry, name: str) -> str:
-    """What is wrong with the name of a profile, with the nearest valid one."""
+    """The message for a profile that the GPU does not have, with the nearest valid one."""
     if "c." in name:
         return f"{name}: compute instances smaller than their GPU instance are not offered to pods"
     near = names.nearest(resource_of(name), [profile.resource for profile in geometry.profiles])
@@ -105,8 +106,9 @@ def listed(instances: Iterable[Placed]) -> str:
 def arranged(
     geometry: Geometry, counts: dict[str, int], there: Iterable[Placed], held: Iterable[Placed]
 ) -> tuple[Placed, ...] | None:
-    """So many instances of each profile, those in use (`held`) among them, and of those that are `there` as much as can
-    stay; of such the ones after which the card is worth most. None: what is in use has no place among them."""
+    """Places for these numbers of instances. They include all instances in use (`held`), then as much of those that are
+    `there` as possible; of equal choices the one that leaves the GPU the most worth. None if an instance in use has no
+    place."""
     wanted = [0] * len(geometry.profiles)
     for name, count in counts.items():
         wanted[geometry.index(name)] += count

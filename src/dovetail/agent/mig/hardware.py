@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU instances that are really there, and the calls that make and destroy them.
+"""The actual GPU instances, and the calls that create and destroy them.
 
-Rules: everything is read from the driver at the moment it is needed; handles are fetched anew for each step, since a
-change of the mode may reset the GPU. A GPU instance is `whole` where exactly one compute instance fills it, which is
-all that pods are offered; it is destroyed with whatever compute instances it has, these first. Processes that cannot be
-seen (other containers, no permission) are not counted here: the driver refuses what they hold, with IN_USE.
+Rules: everything is read from the driver when it is needed. Handles are fetched again for each step, since a change of
+the mode may reset the GPU. A GPU instance is `whole` if exactly one compute instance fills it; only such instances are
+offered to pods. An instance is destroyed after all its compute instances. Processes that cannot be seen (other
+containers, no permission) are not counted here: the driver refuses to change what they use, with IN_USE.
 Calls block, those that change something for up to seconds. All of them raise NvmlError.
 """
 
@@ -34,7 +34,7 @@ _UNSEEN = (*_ABSENT, NO_PERMISSION, FUNCTION_NOT_FOUND)
 _PROCESSES = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 _OLDEST = 1
-"""The version of a profile's structure that every driver with MIG knows."""
+"""The version of a profile's structure that every driver with MIG has."""
 
 
 class GpuInstanceState(Struct, frozen=True):
@@ -66,7 +66,7 @@ class Hardware:
         return int(self._nvml.call("nvmlDeviceGetPciInfo", self._handle(uuid)).pciDeviceId)
 
     def card(self, uuid: str, geometry: Geometry | None) -> MigGpu:
-        """Without a geometry nobody knew how the GPU can be divided when it was discovered: it had no instances."""
+        """The GPU with its instances. Without a geometry its profiles were unknown at its discovery: no instances."""
         handle = self._handle(uuid)
         current, pending = self._nvml.call("nvmlDeviceGetMigMode", handle)
         if not current:
@@ -91,18 +91,18 @@ class Hardware:
         return MigGpu(uuid, True, bool(pending), tuple(instances))
 
     def set_mode(self, uuid: str, on: bool) -> None:
-        """Asks for the mode. Whether it has come is to be read: some GPUs want a reset first."""
+        """Request the mode. The caller reads it afterwards: some GPUs need a reset first."""
         self._nvml.call("nvmlDeviceSetMigMode", self._handle(uuid), int(on))
 
     def destroy(self, uuid: str, geometry: Geometry, placed: Placed) -> None:
-        """Destroys the GPU instance there; nothing happens where there is none."""
+        """Destroy the GPU instance at this place, if there is one."""
         for instance in self._at(uuid, geometry, placed):
             for _, compute in self._compute_instances(instance):
                 self._nvml.call("nvmlComputeInstanceDestroy", compute)
             self._nvml.call("nvmlGpuInstanceDestroy", instance)
 
     def create(self, uuid: str, geometry: Geometry, placed: Placed) -> None:
-        """Makes a GPU instance with one compute instance that fills it."""
+        """Create a GPU instance with one compute instance that fills it."""
         name, start = placed
         profile = geometry.profiles[geometry.index(name)]
         placement = pynvml.c_nvmlGpuInstancePlacement_t(start, profile.memory_slices)
@@ -130,7 +130,7 @@ class Hardware:
         return list(found[: count.value])
 
     def _compute_instances(self, instance: Any) -> Iterator[tuple[int, Any]]:
-        """With the compute slices of each."""
+        """The compute instances, each with its compute slices."""
         for info in self._compute_profiles(instance):
             found, count = (pynvml.c_nvmlComputeInstance_t * max(info.instanceCount, 1))(), c_uint()
             if self._there("nvmlGpuInstanceGetComputeInstances", instance, info.id, found, byref(count)):
@@ -149,7 +149,7 @@ class Hardware:
         return found
 
     def _there(self, name: str, *arguments: Any) -> bool:
-        """False where the driver does not know the profile."""
+        """Make the call. False if the driver does not have the profile."""
         try:
             self._nvml.call(name, *arguments)
         except NvmlError as error:

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MIG manager of a node: from what somebody asks for to GPUs that are divided so.
+"""The MIG manager of a node: repartitions GPUs for a layout or a decision.
 
 Rules
-- Two can ask: a node's label names a layout; the scheduler's decision names the instances of some GPUs by profile and
-  start. What a GPU cannot be is refused as a whole, before anything is touched, with the rule that it breaks.
-- Only what nobody uses is changed: no pod holds it, no process runs on it, and the driver agrees. A layout is applied
-  to the GPUs where that is so, and the others are waited for (`pending`): ask again when pods have gone. A decision is
-  applied to all its GPUs or, where somebody uses one, refused: the scheduler decides anew.
-- Of a layout, instances that are there and have a place in it stay where they are.
-- Before a GPU is changed it is in `changing`, and `changed` is awaited: nobody may be given it any more. Then it is
-  looked at once more. `changed` is awaited again when it is over: the GPUs have to be discovered anew.
-- A GPU is never reset here: the library is open in this process, which alone prevents it, and on machines with
-  NVSwitches all GPUs have to be reset at once. The driver resets an idle GPU by itself where its mode needs that; where
-  something has the GPU open, the mode stays pending, and the outcome says so.
-- `recover` comes first: it finishes what a process before this one began, or undoes it.
+- There are two kinds of targets: the node's label names a layout; a decision of the scheduler names the instances of
+  some GPUs by profile and start. A target that a GPU cannot have is refused as a whole, before any change, with the
+  rule that it breaks.
+- Only idle instances and GPUs are changed: no pod holds them, no process runs on them, and the driver agrees. A layout
+  is applied to the idle GPUs, and is `pending` for the others: call `apply` again when pods have gone. A decision is
+  applied to all its GPUs, or refused if one is in use: the scheduler decides again.
+- Existing instances that have a place in a layout stay where they are.
+- Before a GPU is changed its uuid is in `changing`, and `changed` is awaited: the GPU may no longer be allocated. Then
+  its use is checked again. `changed` is awaited again at the end: the GPUs have to be discovered again.
+- No GPU is reset here: the library is open in this process, which prevents a reset, and on machines with NVSwitches all
+  GPUs must be reset together. The driver itself resets an idle GPU if its mode needs that. If a process has the GPU
+  open, the mode stays pending, and the outcome reports it.
+- `recover` is called first: it finishes or undoes an interrupted change of an earlier process.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _WORDS = {
 
 
 class NamedLayout(Struct, frozen=True):
-    """What the label nvidia.com/mig.config asks for."""
+    """The layout that the label nvidia.com/mig.config names."""
 
     name: str
 
@@ -68,7 +69,7 @@ class NamedLayout(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the scheduler decided (GPUNode spec.mig): all instances of each of these GPUs, by its uuid."""
+    """A decision of the scheduler (GPUNode spec.mig): by the uuid of each GPU all its instances."""
 
     id: str
     gpus: Mapping[str, tuple[Placed, ...]] = field(hash=False)
@@ -81,15 +82,15 @@ Target = NamedLayout | Decision
 
 
 class DivisionOutcome(Struct, frozen=True):
-    """`pending`: ask again when something has changed. `refused`: it cannot be. `failed`: it was tried and undone, or,
-    as the message then says, not even that."""
+    """`pending`: apply again after a change. `refused`: the target is impossible. `failed`: it was attempted and
+    undone, or could not be undone; then the message says so."""
 
     state: State
     message: str = ""
 
 
 class _Goal(Struct, frozen=True):
-    """`why` it has to wait; "" where it has not."""
+    """The wanted division of a GPU. `why` it has to wait, "" if it has not."""
 
     gpu: Gpu
     card: MigGpu
@@ -98,8 +99,8 @@ class _Goal(Struct, frozen=True):
 
 
 class MigManager:
-    """`host` is what was discovered last; `holders` tells which GPUs and MIG devices pods hold, by uuid, and what it
-    raises is passed on; `changed` as the module says."""
+    """`host` returns the last discovery. `holders` returns the uuids of the GPUs and MIG devices that pods hold; its
+    exceptions are passed on. `changed` is described above."""
 
     def __init__(
         self,
@@ -120,10 +121,10 @@ class MigManager:
         self.changing: frozenset[str] = frozenset()
         """The uuids of the GPUs that are being changed."""
         self.outcome: DivisionOutcome | None = None
-        """That of the last target; None before the first."""
+        """The outcome of the last target; None before the first."""
 
     async def recover(self) -> DivisionOutcome | None:
-        """Finishes or undoes what was cut off; None where nothing was. Raises CheckpointError."""
+        """Finish or undo an interrupted change; None if there is none. Raises CheckpointError."""
         async with self._lock:
             journal = await asyncio.to_thread(self._changer.load)
             if not journal.changes:
@@ -138,7 +139,7 @@ class MigManager:
             return self.outcome
 
     async def apply(self, target: Target) -> DivisionOutcome:
-        """Raises CheckpointError, where nothing can be written down: then nothing was changed."""
+        """Apply the target. Raises CheckpointError if the journal cannot be written; then nothing was changed."""
         async with self._lock:
             self.outcome = await self._apply(target)
             return self.outcome
@@ -171,7 +172,7 @@ class MigManager:
         )
 
     def _before(self, card: MigGpu) -> Division:
-        """Where a change is stuck, what was there before that one."""
+        """The division to return to: of a GPU with a stuck change the one before that change."""
         stuck = {change.uuid: change.old for change in self._changer.journal.changes}
         return stuck.get(card.uuid) or division_of(card)
 
@@ -190,7 +191,7 @@ class MigManager:
         return {gpu.uuid: geometry_of(gpu) for gpu in self._host().gpus}
 
     def _goals(self, target: Target, held: Collection[str]) -> list[_Goal]:
-        """How each GPU that the target is about should be. Raises LayoutError, GeometryError, NvmlError."""
+        """The wanted division of each GPU of the target. Raises MigLayoutError, GeometryError, NvmlError."""
         gpus = self._host().gpus
         candidates = {
             gpu.index: Candidate(
@@ -205,7 +206,7 @@ class MigManager:
 
     def _of_layout(self, gpu: Gpu, wanted: WantedLayout, held: Collection[str]) -> Iterable[_Goal]:
         if not gpu.mig_capable:
-            # It is as it should be: `Layouts.of` has refused all else.
+            # Nothing to do: `Layouts.of` refuses instances on such a GPU.
             return
         geometry = geometry_of(gpu)
         card = self._hardware.card(gpu.uuid, geometry)
@@ -214,7 +215,7 @@ class MigManager:
         own = arranged(geometry, wanted.counts, there, users) if geometry is not None else ()
         if own is None:
             texts = ", ".join(f"{name}@{start} ({user})" for (name, start), user in users.items())
-            yield _Goal(gpu, card, division_of(card), f"the layout has no place for what is there: {texts}")
+            yield _Goal(gpu, card, division_of(card), f"the layout has no place for instances in use: {texts}")
         else:
             yield _goal(gpu, card, Division(wanted.mig, own), held)
 
@@ -245,5 +246,5 @@ def _state(ended: Iterable[EndedChange], decided: bool = False) -> State:
 
 
 def _whole_ids(held: Collection[str]) -> frozenset[str]:
-    """Replicas of a device (`ID::2`) hold the device."""
+    """The uuids without replicas: a replica (`ID::2`) holds its device."""
     return frozenset(uuid.partition("::")[0] for uuid in held)

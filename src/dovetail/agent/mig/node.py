@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labels by which people and NVIDIA's mig-manager speak of a node's layout.
+"""The node labels for MIG layouts, as NVIDIA's mig-manager defines them.
 
-Rules: `nvidia.com/mig.config` names the layout that somebody wants; `nvidia.com/mig.config.state` says how far it is,
-in the words of mig-manager, and is written by server-side apply under a manager of its own. Where the GPU operator has
-mig-manager on the node, it alone divides GPUs: the operator says so by `nvidia.com/gpu.deploy.mig-manager`, `true` or,
-while it works, `paused-...`.
+Rules: `nvidia.com/mig.config` names the wanted layout. `nvidia.com/mig.config.state` is its state, with the values of
+mig-manager, written by server-side apply with a field manager of its own. If the GPU operator runs mig-manager on the
+node, mig-manager alone repartitions GPUs; the label `nvidia.com/gpu.deploy.mig-manager` is then `true` or, while it
+works, `paused-...`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _STATES: dict[State, str] = {
 
 
 def target_of(labels: Mapping[str, str]) -> NamedLayout | None:
-    """The layout that the label asks for; None where it asks for none."""
+    """The layout that the label names; None without the label."""
     name = labels.get(CONFIG, "")
     return NamedLayout(name) if name else None
 
 
 def another(labels: Mapping[str, str]) -> str:
-    """Why the GPUs of this node are not ours to divide; "" where they are."""
+    """Why the agent may not repartition GPUs of this node, "" if it may."""
     deployed = labels.get(_DEPLOYED, "")
     if deployed in ("", "false"):
         return ""
@@ -45,7 +45,7 @@ def another(labels: Mapping[str, str]) -> str:
 
 
 class StateLabel:
-    """The label of this node's Node object that says how far a layout is."""
+    """The label of this node's Node object with the state of a layout."""
 
     def __init__(self, client: Client, node: str) -> None:
         self._client = client
@@ -53,7 +53,7 @@ class StateLabel:
         self._node = node
 
     async def write(self, outcome: DivisionOutcome | None) -> None:
-        """None takes it away. Raises ApiError."""
+        """Write the state; None removes the label. Raises ApiError."""
         labels = {} if outcome is None else {STATE: _STATES[outcome.state]}
-        # A mig-manager that was here before has left its last word.
+        # A mig-manager that ran here before may own the label.
         await self._client.apply(self._path, labels_body(self._node, labels), force=True, field_manager=MANAGER)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of the agent that may read MIG: a process of its own, which does nothing else.
+"""The MIG observer: a separate process that may read MIG, and does nothing else.
 
-Rules: NVML tells where instances are to privileged users alone, and that privilege (CAP_SYS_ADMIN) is close to every
-right on the node. So a process has it that takes no word from anybody: whoever connects to its socket is written how
-the GPUs are divided at this moment, as JSON, and the connection is closed. It has no token and no folder of the host.
-The agent, which has all that and no privilege, asks it at each look that needs it.
+Rules: NVML returns the placements of instances only to privileged users, and that privilege (CAP_SYS_ADMIN) is close to
+all rights on the node. So a process with this privilege takes no input: to each connection on its socket it writes the
+division of the GPUs at this moment as JSON, and closes it. It has no token and no folder of the host. The agent has
+those and no privilege; it connects at each look that needs the observer.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _Answer = dict[str, ReadDivision]
 
 
 class ObserverError(Exception):
-    """It does not answer; the text says where, why and what to do."""
+    """The observer does not answer; the message names the socket, the reason and the remedy."""
 
 
 def look() -> _Answer:
-    """How the GPUs in MIG mode are divided, by uuid. One that does not answer is left out. Raises NvmlError."""
+    """By uuid the division of the GPUs in MIG mode. A GPU that does not answer is left out. Raises NvmlError."""
     found: _Answer = {}
     with Nvml() as nvml:
         for index in range(nvml.call("nvmlDeviceGetCount")):
@@ -46,7 +46,7 @@ def look() -> _Answer:
 
 
 async def observe(path: Path) -> None:
-    """Answer on the socket `path` until cancelled. Raises OSError where it cannot be made."""
+    """Answer on the socket `path` until cancelled. Raises OSError if it cannot be created."""
     looking = asyncio.Lock()
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,19 +58,19 @@ async def observe(path: Path) -> None:
         except NvmlError as error:
             log.warning("nothing can be read: %s", error)
         except ConnectionError as error:
-            log.warning("nobody waits for the answer any more: %s", error)
+            log.warning("the client has closed the connection: %s", error)
         finally:
             writer.close()
 
     with socket.socket(socket.AF_UNIX) as listener:
         _bind(listener, path)
         server = await asyncio.start_unix_server(answer, sock=listener)
-        log.info("MIG instances are told at %s", path)
+        log.info("serving MIG instances at %s", path)
         await server.serve_forever()
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
-    """Whatever an earlier process left there; for root alone."""
+    """Bind the socket in place of one of an earlier process, with access for root only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     listener.bind(str(path))
@@ -78,7 +78,7 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 
 def ask(path: Path, patience_s: float = _PATIENCE_S) -> _Answer:
-    """What the observer at `path` sees now; blocks. Raises ObserverError."""
+    """The answer of the observer at `path`; blocks. Raises ObserverError."""
     data = b""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -90,4 +90,6 @@ def ask(path: Path, patience_s: float = _PATIENCE_S) -> _Answer:
     except OSError as error:
         raise ObserverError(f"{path}: {error}: does the container mig-observer run?") from error
     except msgspec.MsgspecError as error:
-        raise ObserverError(f"{path}: it could not look: see the log of the container mig-observer") from error
+        raise ObserverError(
+            f"{path}: the observer could not read MIG: see the log of the container mig-observer"
+        ) from error

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one GPU is divided by MIG, and how it can be, as NVML tells it to whoever may ask.
+"""The MIG instances and profiles of one GPU, read from NVML.
 
 Rules
-- MIG instances are told by their placement, and only where the compute instance fills its GPU instance: others are
-  named. While MIG mode is off a driver may tell profiles without placements: these have no starts, and size 0.
-- Where instances and profiles are placed NVML tells privileged users alone (CAP_SYS_ADMIN, or the kernel's capability
-  mig/monitor; NVML API reference, "Requires privileged user"). Who may not is `refused`, and is told of no instance
-  then. Of a GPU that is not in MIG mode nothing is missed by that.
-Calls raise NvmlError only where the GPU is lost.
+- An instance is listed with its placement, and only if its compute instance fills its GPU instance; others are
+  `unread`. While MIG mode is off a driver may return profiles without placements: these have no starts, and size 0.
+- NVML returns placements only to privileged users (CAP_SYS_ADMIN, or the kernel's capability mig/monitor; NVML API
+  reference, "Requires privileged user"). For others the result is `refused` and has no instance. A GPU that is not in
+  MIG mode lacks nothing then.
+Calls raise NvmlError only if the GPU is lost.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ _ENDS = frozenset({codes.NOT_FOUND, codes.INVALID_ARGUMENT, codes.NOT_SUPPORTED}
 
 
 class ReadDivision(Struct, frozen=True):
-    """`profiles` are in the order of NVML's enumerators, `instances` by their starts, None where MIG mode is off.
-    `unread` names what was missed by fields of the GPU (`mig[0]`), `refused` the call that this process may not make,
-    where that hides instances."""
+    """`profiles` are in the order of NVML's enumerators, `instances` by their starts, None if MIG mode is off. `unread`
+    are fields of the GPU (`mig[0]`), `refused` is the call without permission, if that hides instances."""
 
     profiles: tuple[GpuProfile, ...] = ()
     instances: tuple[GpuInstance, ...] | None = None
@@ -40,7 +39,7 @@ class ReadDivision(Struct, frozen=True):
 
 
 def read(nvml: Nvml, handle: Any, mode: bool) -> ReadDivision:
-    """Of a GPU whose MIG mode is on, or off."""
+    """Read a GPU whose MIG mode is on (`mode`) or off."""
     reader = _Reader(nvml, handle, mode)
     profiles = reader.profiles()
     instances = reader.instances(profiles) if mode else None
@@ -56,7 +55,7 @@ class _Reader:
         self.refused = ""
 
     def _miss(self, what: str, why: NvmlError | str) -> None:
-        """Raises it where the GPU is lost."""
+        """Record an unread field. Raises the error if the GPU is lost."""
         if isinstance(why, NvmlError) and why.code in LOST:
             raise why
         if isinstance(why, NvmlError) and why.code == codes.NO_PERMISSION:

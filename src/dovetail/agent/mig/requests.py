@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks for another division of this node's GPUs, and what became of it.
+"""The requests for another MIG layout of this node, from its label or from the scheduler, and their outcomes.
 
 Rules
-- A node whose label nvidia.com/mig.config names a layout is its owner's to divide: decisions of the scheduler
-  (GPUNode spec.mig) are refused there, with that reason. Without the label decisions are carried out.
-- What is `pending` is tried again after half a minute, then ever later; a label is applied once, and again when it
-  changes.
-- Where NVIDIA's mig-manager is at work nothing is done, and that is said.
+- If the label nvidia.com/mig.config names a layout, decisions of the scheduler (GPUNode spec.mig) are refused with that
+  reason. Without the label decisions are carried out.
+- A `pending` request is tried again after half a minute, then after growing pauses. A label is applied once, and again
+  when it changes.
+- If NVIDIA's mig-manager runs on the node, the agent changes nothing and logs that.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S, _AGAIN_MAX_S = 30.0, 300.0
 _STATES = {"failed": "refused"}
-"""How an outcome is called in a GPUNode's status, where otherwise."""
+"""The states of a GPUNode's status that differ from those of outcomes."""
 
 
 class MigRequests:
-    """Follows this node's Node and GPUNode. `tell` is called when `state`, what the GPUNode says of the last decision,
-    has changed. While `alone` is entered nothing else of this process has NVML open."""
+    """Watches this node's Node and GPUNode. `changed` is called when `state`, the GPUNode's state of the last decision,
+    has changed. While the context `exclusive` is entered, nothing else of this process has NVML open."""
 
     def __init__(
         self,
         client: Client,
         node_name: str,
         manager: MigManager,
-        tell: Callable[[], None],
-        alone: Callable[[], AbstractAsyncContextManager[None]],
+        changed: Callable[[], None],
+        exclusive: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self.state: MigState | None = None
         self._manager = manager
-        self._tell = tell
-        self._alone = alone
+        self._changed = changed
+        self._exclusive = exclusive
         self._label = StateLabel(client, node_name)
         params = {"fieldSelector": f"metadata.name={node_name}"}
         self._nodes = Reflector(client, NODES, Node, self._node, params=params)
@@ -59,17 +59,17 @@ class MigRequests:
         self._wanted: MigLayout | None = None
         self._due = asyncio.Event()
         self._done = ""
-        self._said = ""
+        self._reported = ""
 
     def _node(self, changes: list[Change[Node]]) -> None:
         self._labels = dict(changes[-1].object.metadata.labels)
         self._due.set()
 
     def _gpu_node(self, changes: list[Change[GPUNode]]) -> None:
-        told = changes[-1].object
-        self._wanted = told.spec.mig
+        gpu_node = changes[-1].object
+        self._wanted = gpu_node.spec.mig
         if self.state is None:
-            self.state = told.status.mig
+            self.state = gpu_node.status.mig
         self._due.set()
 
     async def run(self) -> None:
@@ -89,15 +89,15 @@ class MigRequests:
                         await self._due.wait()
 
     async def _divide(self) -> bool:
-        """Whether to try again though nothing changes."""
+        """Carry out the request. True if it has to be tried again."""
         if why := another(self._labels):
-            if why != self._said:
+            if why != self._reported:
                 log.warning("%s", why)
-            self._said = why
+            self._reported = why
             return False
         named = target_of(self._labels)
         if named is not None:
-            self._refuse(f"the node's label asks for {named}, and only its owner divides it")
+            self._refuse(f"the node's label asks for {named}, and takes precedence over the scheduler")
             return named.name != self._done and await self._by_label(named)
         if self._done:
             await self._write_label(None)
@@ -122,7 +122,7 @@ class MigRequests:
 
     def _set(self, state: MigState) -> None:
         self.state = state
-        self._tell()
+        self._changed()
 
     async def _by_label(self, named: NamedLayout) -> bool:
         if self._manager.outcome is None or self._manager.outcome.state != "pending":
@@ -136,7 +136,7 @@ class MigRequests:
 
     async def _apply(self, target: NamedLayout | Decision) -> DivisionOutcome:
         try:
-            async with self._alone():
+            async with self._exclusive():
                 outcome = await self._manager.apply(target)
         except (NvmlError, OSError) as error:
             outcome = DivisionOutcome("pending", str(error))
