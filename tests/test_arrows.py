@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may import whom: the imports of every module are read, and any arrow that is not in the table fails.
+"""Allowed imports between packages: the imports of every module are read, and any arrow that is not in the table fails.
 
 `core` decides from values alone: no clock, chance, environment, log, file, socket or thread can be reached from it. So
 the modules that it may import are listed one by one, and the builtins that read, write or run a text are not for it.

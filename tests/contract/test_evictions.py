@@ -26,7 +26,7 @@ async def evict(api: Api, name: str, status: int, **options: object) -> Json:
 
 
 async def running(api: Api, name: str, **spec: object) -> Json:
-    """A pod with the label app=one that is ready on a node which nobody has."""
+    """A pod with the label app=one that is ready on a node that no other test uses."""
     document = pod(name, **spec)
     document["metadata"]["labels"] = {"app": "one"}
     made = await api.create(api.path("pods"), document)
@@ -139,7 +139,7 @@ async def test_an_eviction_sets_the_reason_over_an_earlier_one(api: Api) -> None
     await evict(api, "one", 201)
     conditions = (await api.get(api.path("pods", "one"))).body["status"]["conditions"]
     assert [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"] == ["EvictionByEvictionAPI"]
-    # After the eviction it can still be said for whom.
+    # After the eviction the preemptor can still be written.
     assert (await api.patch(api.path("pods", "one/status"), told, STRATEGIC)).status == 200
     conditions = (await api.get(api.path("pods", "one"))).body["status"]["conditions"]
     assert [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"] == ["PreemptionByScheduler"]

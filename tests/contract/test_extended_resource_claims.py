@@ -71,7 +71,7 @@ async def test_it_is_about_containers_and_what_they_request(api: Api) -> None:
 
 
 async def test_the_creator_can_delete_an_allocated_claim(api: Api) -> None:
-    """As a scheduler does it whose bind failed: the finalizer first."""
+    """As a scheduler does after a failed bind: the finalizer first."""
     owner = await pod(api)
     made = await claim(api, owner)
     path = claims(api, made["metadata"]["name"])

@@ -17,7 +17,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 @pytest.fixture
 async def name(api: Api) -> AsyncIterator[str]:
-    """The name of a queue that nobody else has, on a server that knows queues."""
+    """A queue name that no other test uses, on a server with the definition of Queue."""
     made = await api.post(DEFINITIONS, DEFINITION)
     assert made.status in (201, 409), made.body
     # A real server serves the resource some moments after it was defined.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/annotations.yaml on the real API server: nobody but the scheduler writes the scheduler's annotations."""
+"""deploy/annotations.yaml on the real API server: only the scheduler writes the scheduler's annotations."""
 
 from __future__ import annotations
 

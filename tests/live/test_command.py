@@ -123,8 +123,8 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
 def test_nodes_are_chosen_by_the_policy_that_is_named(
     deployed_plane: Any, tmp_path: Path, policy: str, node: str
 ) -> None:
-    """Seventy pods that want eight cores beside each GPU are told first. Who wants eight cores alone takes them from
-    the node that is the fuller one, or from the one that has cores to spare; and so it is replayed."""
+    """Seventy pods with eight cores beside each GPU come first. A pod with eight cores and no GPU takes them from the
+    node that is the fuller one, or from the one that has cores to spare; and so it is replayed."""
     plane = deployed_plane
     role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
     nodes, pods = [], []

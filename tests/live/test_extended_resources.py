@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 class Extended(Devices):
-    """A class whose devices stand in for a resource of the test's own."""
+    """A class whose devices replace a resource of the test's own."""
 
     @property
     def resource(self) -> str:
@@ -43,7 +43,7 @@ class Extended(Devices):
         return await self.cluster.pod(name, **self.containers(*amounts, init=init), **spec)
 
     async def counting(self, name: str, count: int) -> str:
-        """A node whose device plugin offers some."""
+        """A node with a device plugin that offers the resource."""
         full = await self.cluster.node(name, gpus=0)
         amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", self.resource: str(count)}
         await self.cluster.patch(f"/api/v1/nodes/{full}/status", {"status": {"allocatable": amounts}})

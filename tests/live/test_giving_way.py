@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that give way to others, by decisions made by hand: what the victims and the others are told, and what is left
-behind when something goes wrong."""
+"""Preemption by decisions made by hand: the conditions and events of victims and preemptors, and what is left behind
+when something goes wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT = {"finalizers": ["dovetail.dev/test"]}
 
 
 class Hand:
-    """Decides beside the core: what is in `next` is decided in the next step. `told` are all events."""
+    """Decides beside the core: the next step returns the decisions in `next`. `told` are all events."""
 
     def __init__(self) -> None:
         self.next: list[Decision] = []
@@ -230,7 +230,7 @@ async def test_a_victim_that_has_just_gone_is_no_failure(stage: Stage) -> None:
 async def test_a_lease_that_is_lost_between_two_evictions_ends_them(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others go on, and the next who leads begins anew: what is nominated is cleared."""
+    """The other pods go on, and the next leader clears the nominations."""
     cluster, playground = stage.cluster, stage.cluster.playground
     assert playground is not None
     monkeypatch.setattr(evictor, "_PATIENCE_S", 60.0)

@@ -123,14 +123,14 @@ async def alive(cluster: Cluster) -> dict[str, str]:
 
 
 async def beside_big(cluster: Cluster, before: dict[str, str]) -> dict[str, str]:
-    """What is bound, once `big` is, and one of those before has gone and was made anew; until then nothing."""
+    """The bound pods, once `big` is bound and one of the earlier pods was made again; empty until then."""
     bound = await alive(cluster)
     there = "big" in bound and len(bound) == len(before) + 1 and len(before.keys() - bound.keys()) == 1
     return bound if there else {}
 
 
 async def remove(cluster: Cluster) -> None:
-    """The workloads, so that nothing of them is made anew."""
+    """Delete the workloads, so that their controllers make no pods again."""
     for path in (
         f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs",
         f"/apis/apps/v1/namespaces/{cluster.namespace}/deployments",

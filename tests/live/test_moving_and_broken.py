@@ -15,7 +15,7 @@ WITH_JOBS = pytest.mark.parametrize("cluster", ["playground"], indirect=True)
 
 
 async def job(cluster: Cluster, name: str, gpus: int, pods: int = 1, **annotations: str) -> None:
-    """A Job whose pods run until they are told to go."""
+    """A Job whose pods run until they are deleted."""
     template: dict[str, Any] = cluster.pod_document("x", gpus)
     spec = template["spec"] | {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
     meta = {"annotations": {f"dovetail.dev/{key}": value for key, value in annotations.items()}}

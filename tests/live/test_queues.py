@@ -58,7 +58,7 @@ class Teams:
         return dict((await self.cluster.get(f"{QUEUES}/{self.name(team)}")).get("status", {}))
 
     async def ending(self) -> dict[str, str]:
-        """Reason of the condition DisruptionTarget by pod, of those that are told to end."""
+        """By pod the reason of the condition DisruptionTarget."""
         pods = (await self.cluster.get(self.cluster.pods_path()))["items"]
         found = {}
         for pod in pods:

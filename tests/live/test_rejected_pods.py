@@ -23,7 +23,7 @@ TEXT = "node(s) whose kubelet rejected pods of the same owner"
 
 @asynccontextmanager
 async def rejecting(cluster: Cluster, node: str) -> AsyncIterator[None]:
-    """The kubelet of the node admits nobody. Where there are no kubelets the test writes what one would."""
+    """The kubelet of the node admits no pod. Where there are no kubelets the test writes the status of one."""
     if cluster.playground is not None:
         cluster.playground.kubelets.reject(node, REASON)
         yield

@@ -142,7 +142,7 @@ async def test_an_old_refusal_is_never_written_after_the_bind(cluster: Cluster) 
 
 
 async def test_every_pod_of_a_waiting_gang_gets_the_reason(cluster: Cluster) -> None:
-    """Also those that come after the reason was first told."""
+    """Also those that come after the reason was first reported."""
     await cluster.node("a")
     await cluster.pod_group("g", 5)
     async with cluster.scheduler():

@@ -50,7 +50,7 @@ class Counted(Struct, frozen=True):
 
 
 class Books:
-    """The scheduler's books, looked at from inside."""
+    """The scheduler's accounts, read from its state."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -83,7 +83,7 @@ def books(monkeypatch: pytest.MonkeyPatch) -> Books:
 
 
 class Tenant:
-    """A user with the role `edit` in the namespace of the test; on the playground, where nobody is refused, anybody."""
+    """A user with the role `edit` in the namespace of the test; on the playground, which has no RBAC, any client."""
 
     def __init__(self, cluster: Cluster, client: Client) -> None:
         self.cluster = cluster
@@ -290,7 +290,7 @@ def test_the_table_has_every_key_that_is_read() -> None:
 
 
 def another(key: str, uid: str) -> str:
-    """A value for a key that says something else than anybody has said."""
+    """A value for a key that differs from all values in use."""
     short = key.removeprefix(PREFIX)
     forged = {
         BOUND: text_of(Bound(1, uid, "forged", "mallory", False, devices="7", gpu_milli=1)),

@@ -187,7 +187,7 @@ def on_the_way(cluster: Cluster) -> set[str]:
 
 
 def registered(cluster: Cluster) -> str:
-    """Whether the GPUNode says that the kubelet has a device plugin: the status of the condition, "" for none."""
+    """The status of the GPUNode's condition that the kubelet has a device plugin; "" for none."""
     conditions = cluster.gpu_node().get("conditions", ())
     return next((str(one["status"]) for one in conditions if one["type"] == "PluginRegistered"), "")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's books of a node, device by device, are what its kubelet has given, whatever is restarted.
+"""The scheduler's accounts of a node, device by device, equal its kubelet's allocations, under restarts of any part.
 
 The books are those of the process that decides: its recording is decided again up to now. They are held against the
 kubelet's PodResources and against the checkpoint of its device manager.
@@ -160,7 +160,7 @@ class Scene:
         return {uid: self.named(ids) for uid, ids in found.items()}
 
     def differences(self) -> list[str]:
-        """In sentences, none where all agree on who has what."""
+        """The differences, one sentence each; none where all agree on the devices of each pod."""
         there = pods(self.cluster)
         uids = {name: pod["metadata"]["uid"] for name, pod in there.items()}
         name_of = {uid: name for name, uid in uids.items()}
@@ -240,7 +240,7 @@ def test_the_accounts_equal_the_kubelets_allocations(scene: Scene) -> None:
         except TimeoutError:
             raise AssertionError(wrong) from None
 
-    # Some of each scheduler go again: who counted devices off anew would give others to those that stay.
+    # Some pods of each scheduler end: an account that counted devices from zero would move those of the others.
     for name, foreign in (("goes-0", True), ("stays-0", True), ("goes-1", False), ("stays-1", False)):
         where = {"scheduler": "other", "nodeName": cluster.node.name} if foreign else {}
         cluster.pod(name, {scene.resource: 1}, **where)  # type: ignore[arg-type]

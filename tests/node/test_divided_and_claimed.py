@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG instances and claimed devices reach the container on a real kubelet, and cards are divided for who waits."""
+"""MIG instances and claimed devices reach the container on a real kubelet, and cards are repartitioned for waiting
+pods."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def test_a_layout_is_applied_by_label_and_its_instances_reach_containers(cluster
     given = node.given(cluster.namespace, "part")
     assert device_files(given) == {f"/dev/nvidia{card}"}
     node.plane.kubectl("label", "node", node.name, "nvidia.com/mig.config-")
-    # Nobody names a layout any more: the scheduler may have cards divided for who waits.
+    # No label names a layout any more: the scheduler may repartition cards for waiting pods.
     cluster.pod("large", {"nvidia.com/mig-3g.20gb": 1})
     cluster.until(lambda: cluster.allocatable("nvidia.com/mig-3g.20gb"), "the cards are divided anew")
     real_devices(cluster.standin.dev)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults happen to whom they are meant for, as often as they are meant to, and then no more."""
+"""Faults apply to the requests that match, as often as configured, and then no more."""
 
 import asyncio
 

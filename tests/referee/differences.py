@@ -35,7 +35,7 @@ ANY: Manifest = {}
 
 
 class Difference(Struct, frozen=True):
-    """An example, and who accepts which of its nodes."""
+    """An example, and the nodes that each side accepts."""
 
     case: Case
     upstream: set[str]

@@ -108,7 +108,7 @@ class World:
         return Verdict(True, allocations=tuple(self._written(key, grants[key]) for key in pod.device_claims))
 
     def audit(self) -> list[str]:
-        """What is wrong in the books of claims."""
+        """The faults in the accounts of claims."""
         return self._state.cluster.claims.check()
 
     def _written(self, key: str, granted: Allocation) -> Manifest:

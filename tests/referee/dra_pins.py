@@ -51,7 +51,7 @@ def substance(allocation: Manifest) -> Manifest:
 
 
 def configurations(allocation: Manifest) -> list[Manifest]:
-    """What the drivers are told, and of which requests."""
+    """The configurations for the drivers, and the requests that they are for."""
     found: list[Manifest] = allocation["devices"].get("config", [])
     return found
 

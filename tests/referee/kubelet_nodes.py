@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random nodes and pods for the kubelet's managers, written once and told to both: the referee's case, and ours.
+"""Random nodes and pods for the kubelet's managers, written once and passed to both: the referee's case, and ours.
 
 Nodes are small and pods are large for them, so that much is refused. Everything is such as an API server would take and
 a machine could have; what a kubelet would refuse to start with may come up, and then both must say so.

@@ -36,7 +36,7 @@ OBJECTS: dict[Resource, str] = {
     kinds.STORAGE_CLASSES: "storageClasses",
     kinds.PODS: "pods",
 }
-"""The fields of a case by the kind that they hold. The pod to place is told with the other pods."""
+"""The fields of a case by their kind. The pod to place comes with the other pods."""
 
 _SERVED = Served(frozenset((kind.api_version, kind.plural) for kind in OBJECTS))
 _reader = lru_cache(Reader)

@@ -48,7 +48,7 @@ def our_upshot(ours: Verdict) -> str:
 
 
 def agree(theirs: Manifest, ours: Verdict) -> bool:
-    """A selector that is broken is told at once; upstream's allocator only comes to it where it needs an answer."""
+    """A broken selector is reported at once; upstream's allocator evaluates it only where it needs the result."""
     if not theirs["fits"] and "CEL compile error" in ours.error:
         return True
     return upshot(theirs) == our_upshot(ours)

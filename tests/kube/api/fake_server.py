@@ -157,7 +157,7 @@ class Collection:
 
 @asynccontextmanager
 async def serve(handler: Handler) -> AsyncIterator[str]:
-    """A server whose every request goes to `handler`; gives its URL."""
+    """A server that passes every request to `handler`; yields its URL."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)

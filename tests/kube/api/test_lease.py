@@ -109,7 +109,7 @@ def test_terms_that_could_give_two_leaders_are_refused() -> None:
 
 
 class Candidate:
-    """A state machine whose clock has an offset and runs up to ten percent fast or slow."""
+    """A state machine with a clock that has an offset and runs up to ten percent fast or slow."""
 
     def __init__(self, name: str, offset_ms: int, rate_percent: int) -> None:
         self.state = LeaseState(name, TERMS)
@@ -247,7 +247,7 @@ SOON_GONE = Terms(duration_ms=60_000, renew_deadline_ms=300, retry_period_ms=20)
 
 
 class Running:
-    """An elector at work, and what it has said."""
+    """A running elector, and what it reported."""
 
     def __init__(self, client: Client, **options: object) -> None:
         self.started, self.stopped = asyncio.Event(), asyncio.Event()

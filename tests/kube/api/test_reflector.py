@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A followed collection: nothing is missed, told twice or forgotten, whatever the server and the network do."""
+"""A followed collection: nothing is missed, reported twice or forgotten, under any fault of server and network."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 
 
 class Followed:
-    """A reflector at work, and what it has told."""
+    """A running reflector, and the changes that it reported."""
 
     def __init__(self, client: Client, resource: Resource, **options: object) -> None:
         self.told: asyncio.Queue[Change[Pod]] = asyncio.Queue()
@@ -137,7 +137,7 @@ async def test_after_410_only_the_differences_are_reported(client: Client, colle
         await collection.put(name)
     async with follow(client) as followed:
         await followed.next(4)
-        # Nobody is told of what happens now, as if it had been compacted away.
+        # No watch sees these changes, as if they had been compacted away.
         collection._tell = nobody
         await collection.delete("deleted")
         await collection.put("changed", priority=1)
@@ -406,5 +406,5 @@ async def test_a_watch_that_ends_is_renewed_on_the_same_connection(collection: C
 
 
 def test_a_leader_is_not_blind_for_longer_than_it_takes_others_to_start() -> None:
-    """What a connection that nobody closes can hide: docs/reference/environment.md promises it."""
+    """The longest time for which a connection that stays open can hide changes, by docs/reference/environment.md."""
     assert HEARTBEAT_S <= 45.0

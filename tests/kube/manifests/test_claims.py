@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices and claims in manifests: claims are made from templates, and what does not fit together is told."""
+"""Devices and claims in manifests: claims are made from templates, and contradictions are reported."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues and budgets in manifests: told as from an API server, and what is wrong with them is named with its line."""
+"""Queues and budgets in manifests: the same events as from an API server, and faults named with their line."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def slice_of(devices: str, name: str = "s1", **pool: int) -> ResourceSlice:
 
 
 def feed_of(*told: Any) -> Translator:
-    """A feed that was told all of this, in this order."""
+    """A feed that received all of these objects, in this order."""
     feed = Translator()
     for obj in told:
         if isinstance(obj, Node):

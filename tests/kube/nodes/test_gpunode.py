@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPUNode tells becomes a layout and an inventory; what it cannot mean is named with its field."""
+"""A GPUNode becomes a layout and an inventory; an impossible value is named with its field."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_gpu_that_is_well_again_stays_out_until_the_node_offers_it() -> None:
 
 
 def test_a_gpu_that_is_healthy_again_stays_out_while_the_kubelet_restarts() -> None:
-    """At first it offers none, then what the plugin said last, which may have been before the GPU was well."""
+    """At first it offers none, then the plugin's last list, which may be older than the GPU's recovery."""
     feed = feed_of(node(gpus=3), gpu_node(changed(lambda s: s["gpus"][3].update(healthy=False))))
     assert feed.wiring("n1").parts.gpus_out == 0b1000
     feed.gpu_nodes(added(gpu_node(GPU_NODE)))

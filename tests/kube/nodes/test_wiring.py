@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUNode, ResourceSlices, NodeResourceTopology and labels: what each tells, which counts, and what is said of it."""
+"""GPUNode, ResourceSlices, NodeResourceTopology and labels: the facts of each, which one counts, and the findings."""
 
 from __future__ import annotations
 

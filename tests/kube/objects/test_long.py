@@ -60,7 +60,7 @@ def merged(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_long_pod_is_read_like_any_other_as_far_as_its_parts_are_short() -> None:
-    # What nobody reads makes it long: environments, commands, the annotations of others.
+    # Fields that are not read make it long: environments, commands, other annotations.
     long = merged(PLAIN, "spec.nobodyReads", "x" * LONGEST)
     assert read(long) == read(PLAIN)
     page, bad = READER.page(json.dumps({"metadata": {}, "items": [long, PLAIN] * 33}).encode())
