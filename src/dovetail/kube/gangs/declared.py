@@ -48,8 +48,8 @@ class OwnerRef(Struct, frozen=True, cache_hash=True):
 
 
 class Membership(Struct, frozen=True):
-    """What a pod belongs to, as the pod alone tells. `owner` is the object that must be read to know more. With `alone`
-    it is no gang: the pod does not wait for what the object says."""
+    """The gang of a pod, from the pod alone. `owner` is the object that must be read for the rest. With `alone` the pod
+    is in no gang, and does not wait for the object."""
 
     id: str
     namespace: str
@@ -68,9 +68,9 @@ class DeclaredPart(Struct, frozen=True):
 
 
 class Declared(Struct, frozen=True):
-    """A declared thing. `gang` is the gang as far as the object says it, `wishes` what its annotations say; `pods` is
-    how many pods there are in all, `min_field` the field that the minimum comes from, `deadline_ms` the limit of its
-    run time (0: none). With `alone` its pods are no gang."""
+    """A declared workload. `gang` is the gang as far as the object declares it, `wishes` are its annotations; `pods` is
+    the number of all pods, `min_field` the field that the minimum comes from, `deadline_ms` the limit of its run time
+    (0: none). With `alone` its pods are no gang."""
 
     gang: Gang
     min_field: str
@@ -89,20 +89,20 @@ class Declared(Struct, frozen=True):
 
 
 def divided(field: str, parts: Sequence[DeclaredPart]) -> tuple[tuple[DeclaredPart, ...], Problem | None]:
-    """The parts of a declared thing; of too many none, and what is wrong: then it waits as one gang."""
+    """The parts of a declared workload; where there are too many none, and a Problem: then it waits as one gang."""
     problem = too_many(field, len(parts), MOST_SUBGANGS)
     return (() if problem is not None else tuple(parts)), problem
 
 
 class Begun(Struct, frozen=True):
-    """What a gang was when its pods were bound that run: of how many pods at least, and of which priority (None: that
-    of its pods)."""
+    """A gang as of the bind of its running pods: its minimum number of pods, and its priority (None: that of its
+    pods)."""
 
     min_count: int
     priority: int | None
 
     def keep(self, gang: Gang) -> Gang:
-        """The gang, with no more that would protect these pods than they began with."""
+        """The gang, with no more protection for these pods than they had when they were bound."""
         least = min(gang.min_count, self.min_count) if self.min_count else gang.min_count
         lower = gang.priority is not None and self.priority is not None and gang.priority < self.priority
         priority = gang.priority if lower else self.priority
@@ -111,7 +111,7 @@ class Begun(Struct, frozen=True):
         return replace(gang, min_count=least, priority=priority)
 
     def and_of(self, other: Begun) -> Begun:
-        """What protects least of two."""
+        """The smaller protection of two."""
         priorities = [one.priority for one in (self, other) if one.priority is not None]
         return Begun(min(self.min_count, other.min_count), min(priorities, default=None))
 
@@ -120,8 +120,8 @@ _NOBODY: Mapping[str, Begun] = {}
 
 
 def restored(member: Membership | None, pod: Pod) -> Membership | None:
-    """What a bound pod belongs to, by the gang that was written down (`pod.gang`); `member` is what its metadata says
-    now, which counts as far as it agrees."""
+    """The gang of a bound pod, by its record (`pod.gang`); `member` is that of its metadata now, which counts as far as
+    it agrees."""
     if not pod.gang:
         return member if member is not None and member.alone else None
     if member is not None and pod.gang in (member.id, f"{member.id}/{member.part}"):
@@ -130,13 +130,13 @@ def restored(member: Membership | None, pod: Pod) -> Membership | None:
 
 
 def named(member: Membership) -> Declared:
-    """A gang of which only its pods know."""
+    """A gang that only its pods declare."""
     return Declared(Gang(member.id, member.namespace, member.name, min_count=0), _path("gang-min"))
 
 
 def lonely(wishes: Wishes, member: Membership | None = None) -> Problem | None:
-    """What is wrong with what a pod that is in no gang says, or the object of `member`: also that it says how many pods
-    start together."""
+    """The problems of a pod that is in no gang, or of the object of `member`: also that it declares how many pods start
+    together."""
     problems = list(wishes.problems)
     for key, number in (("gang-min", wishes.gang_min), ("gang-max", wishes.gang_max)):
         if number is not None:
@@ -148,8 +148,8 @@ def lonely(wishes: Wishes, member: Membership | None = None) -> Problem | None:
 
 
 def records(declared: Declared, members: Collection[Wishes], bound: Mapping[str, Begun] = _NOBODY) -> list[Gang]:
-    """The core's gangs for a declared thing, the root first; `members` is what its pods say, `bound` what the gangs (by
-    id) were when pods of theirs were bound."""
+    """The core's gangs for a declared workload, the root first; `members` are the declarations of its pods, `bound` the
+    gangs (by id) as of the bind of their pods."""
     now = _records(declared, members)
     if not bound:
         return now
@@ -217,7 +217,7 @@ def _check(gang: Gang, min_field: str, pods: int | None, problems: list[Problem]
 
 
 def _agreed(key: str, own: T, said: Iterable[T], problems: list[Problem]) -> T:
-    """The object's own value, else the one that its pods say."""
+    """The object's own value, else the one that its pods declare."""
     values = sorted({value for value in said if value}, key=str)
     if own or not values:
         return own

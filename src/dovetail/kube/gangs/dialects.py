@@ -72,8 +72,7 @@ class Dialect(Struct, Generic[G], frozen=True):
 
 
 def membership(pod: Pod, wishes: Wishes, owned: Membership | None) -> Membership | None:
-    """What the pod belongs to; None where it is on its own. `owned` is what it belongs to by its owner, as `owned_by`
-    returns it."""
+    """The gang of the pod; None where it has none. `owned` is the gang by its owner, as `owned_by` returns it."""
     meta, group = pod.metadata, pod.spec.scheduling_group
     dialect: Dialect[Any] = NATIVE
     name = group.pod_group_name if group is not None else ""

@@ -27,7 +27,7 @@ _Said = tuple[tuple[str, ...], tuple[str, ...], int | None, int | None]
 
 
 class _Counted(Struct, frozen=True):
-    """What one pod adds; `begun` is None where it is not bound, or is being deleted."""
+    """The counts of one pod; `begun` is None where it is not bound, or is being deleted."""
 
     said: _Said
     gang: str
@@ -70,7 +70,7 @@ class MemberCounts:
         self._count(new, 1)
 
     def drop(self, uid: str) -> None:
-        """A pod that is there leaves."""
+        """Remove a pod that is counted."""
         self._count(self._pods.pop(uid), -1)
 
     def _count(self, one: _Counted, times: int) -> None:
@@ -83,7 +83,7 @@ class MemberCounts:
                 del self._begun[one.gang]
 
     def wishes(self) -> list[Wishes]:
-        """What they say of their gang; nothing else is in it."""
+        """The declarations of the pods about their gang, and nothing else."""
         return [
             Wishes(required=required, preferred=preferred, gang_min=least, gang_max=most)
             if any((required, preferred, least, most))
@@ -92,7 +92,7 @@ class MemberCounts:
         ]
 
     def begun(self) -> dict[str, Begun]:
-        """What each gang was when those of the pods were bound that run."""
+        """Each gang as of the bind of its running pods."""
         return {gang: reduce(Begun.and_of, counts) for gang, counts in self._begun.items()}
 
 

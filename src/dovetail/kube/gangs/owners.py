@@ -138,8 +138,8 @@ def wire_of(owner: OwnerRef) -> type[Any]:
 
 
 class OwnerRead(Struct, frozen=True):
-    """What an object says of the pods that it owns: of a document of any size it is this that is kept. `size` None
-    means that the pods are on their own; `exists` is false where there is no such object."""
+    """The declarations of an object about its pods, the only part of the document that is kept. `size` None means that
+    the pods are on their own; `exists` is false where there is no such object."""
 
     owner: OwnerRef
     exists: bool = True
@@ -171,8 +171,8 @@ def read(owner: OwnerRef, document: Mapping[str, object] | None) -> OwnerRead:
 
 
 def declare(member: Membership, read: OwnerRead) -> Declared | None:
-    """What the owner's object says of the gang, or of pods that are on their own. Of an object that is not there it is
-    not known how many pods start together; then None, unless the pods do not wait for it."""
+    """The gang by the owner's object, or the declaration for pods without a gang. Without the object the number of pods
+    is not known: then None, unless the pods do not wait for it."""
     owner, size = read.owner, read.size
     gang = Gang(member.id, member.namespace, member.name, problem=read.problem)
     if not read.exists:

@@ -114,9 +114,9 @@ class Manifests(Struct, frozen=True):
 def read(
     names: Sequence[str], scheduler_name: str | None = None, schedulers: dict[str, str] | None = None
 ) -> Manifests:
-    """The cluster that files, folders and "-" (standard input) describe. Pods of every scheduler are taken for ours,
-    or only those that name `scheduler_name`; what the others name is put into `schedulers`, by pod. Raises
-    ManifestError where a file cannot be read, or nothing is there."""
+    """The cluster that files, folders and "-" (standard input) describe. Pods of every scheduler are scheduled, or only
+    those that name `scheduler_name`; `schedulers` has the other names, by pod. Raises ManifestError where a file cannot
+    be read, or nothing is there."""
     with gc_paused():
         documents = list(read_documents(names))
         if not documents:
@@ -131,8 +131,7 @@ def of_documents(
     *,
     whole: bool = True,
 ) -> Manifests:
-    """The same of documents that are read already. Unless they tell the `whole` cluster, they may name objects that are
-    not among them."""
+    """The same from documents. Unless they are the `whole` cluster, they may name objects that are not among them."""
     reading = _Reading(scheduler_name, whole, schedulers)
     for document in documents:
         reading.take(document)
@@ -169,7 +168,7 @@ class _Reading:
         return len({name for _, name in self._missing})
 
     def take(self, document: Document) -> None:
-        """Sort one document in, or say why not."""
+        """Add one document, or report why it cannot be used."""
         value = document.value if isinstance(document.value, dict) else {}
         api_version, kind = value.get("apiVersion"), value.get("kind")
         if not isinstance(api_version, str) or not isinstance(kind, str):
@@ -254,8 +253,8 @@ class _Reading:
                 del self._objects[obj.key]
 
     def check(self, events: Iterable[ev.Event]) -> None:
-        """Say what keeps nodes, gangs and pods that wait from being used as they are written, and what of the inside of
-        nodes is not used."""
+        """Report what keeps nodes, gangs and waiting pods from being used as they are written, and unused facts about
+        wiring."""
         nodes: dict[str, Node] = {}
         pods: dict[str, Pod] = {}
         gangs: dict[str, Gang] = {}
@@ -356,7 +355,7 @@ def _shown(key: Key) -> str:
 
 
 def _said(value: dict[str, Any]) -> str:
-    """What an object calls itself, as far as that can be read."""
+    """Kind and name of an object, as far as they can be read."""
     meta = value.get("metadata")
     named = {"namespace": "", "name": "", **meta} if isinstance(meta, dict) else {"namespace": "", "name": ""}
     return _shown(("", str(value["kind"]), str(named["namespace"]), str(named["name"]))).rstrip()

@@ -74,7 +74,7 @@ def with_allocatable(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def stamp(objects: Mapping[Key, Object]) -> None:
-    """Give what has no creation time one after all others, a millisecond apart."""
+    """Give objects without a creation time one after all others, a millisecond apart."""
     known = [obj.wire.metadata.creation_timestamp for obj in objects.values()]
     newest = max((moment for moment in known if moment is not None), default=_EPOCH)
     for i, obj in enumerate(objects.values(), 1):
@@ -85,8 +85,8 @@ def stamp(objects: Mapping[Key, Object]) -> None:
 
 
 def complete(objects: dict[Key, Object], scheduler_name: str | None) -> list[Unknown]:
-    """Complete stamped objects and add the claims of pods; says what was named and not there. All pods are given to the
-    scheduler of that name; None: to the one that they name."""
+    """Complete stamped objects and add the claims of pods; return the names of missing objects. All pods get this
+    scheduler name; None: they keep their own."""
     classes = {obj.key[3]: obj.wire for obj in of_kind(objects, PRIORITY_CLASSES)}
     priorities = _SYSTEM_PRIORITIES | {name: found.value for name, found in classes.items()}
     usual = next((found.value for found in classes.values() if found.global_default), 0)
@@ -124,7 +124,7 @@ def _default_storage_class(objects: Mapping[Key, Object]) -> str | None:
 
 
 def _make_claims(objects: dict[Key, Object], obj: Object) -> None:
-    """A ResourceClaim of the pod's own for each template that it names, unless the pod says that it has one."""
+    """A ResourceClaim of the pod's own for each template that it names, unless its status names one."""
     pod: Pod = obj.wire
     meta, statuses = pod.metadata, pod.status.resource_claim_statuses
     made = {status.name for status in statuses}

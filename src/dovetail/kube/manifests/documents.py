@@ -53,7 +53,7 @@ class Document(Struct, frozen=True):
     node: yaml.Node | None = None
 
     def line(self, field: str = "") -> int:
-        """Where the field stands, or as much of its path as there is; 0 where the file is JSON."""
+        """The line of the field, or of the longest part of its path that exists; 0 in a JSON file."""
         return _find(self.node, field).start_mark.line + 1 if self.node is not None else 0
 
 
@@ -71,7 +71,7 @@ def read_documents(names: Iterable[str]) -> Iterator[Document]:
 
 
 def files_named(name: str) -> Iterator[str | Path]:
-    """The files that a name stands for. Raises ManifestError for a folder without any."""
+    """The files of a name: itself, or those of a folder. Raises ManifestError for a folder without any."""
     path = Path(name)
     if name == STDIN or not path.is_dir():
         yield name
@@ -115,7 +115,7 @@ def _documents(file: str, data: bytes) -> Iterator[Document]:
 
 
 def _flat(document: Document) -> Iterator[Document]:
-    """The document, or the items of the list that it is. Items of typed lists need not say what they are."""
+    """The document, or the items of the list that it is. Items of typed lists may lack apiVersion and kind."""
     value = document.value
     if value is None:
         return
@@ -172,7 +172,7 @@ Loader.yaml_implicit_resolvers = {
 
 
 def not_yaml(error: Exception, file: str) -> ManifestError:
-    """What YAML's reader says, with the line."""
+    """The message of the YAML reader, with the line."""
     line, message = 0, " ".join(str(error).split())
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark

@@ -36,14 +36,14 @@ Document = dict[str, Any]
 
 
 class Snapshot(Struct, frozen=True):
-    """`objects` as in manifests; `unread` says what is missing and why, a line each."""
+    """`objects` as in manifests; `unread` names what is missing and why, a line each."""
 
     objects: tuple[Document, ...]
     unread: tuple[str, ...]
 
 
 async def read(client: Client) -> Snapshot:
-    """Raises ApiError where the server cannot be asked at all."""
+    """Raises ApiError where the server cannot be reached at all."""
     served = await discover(client)
     objects: list[Document] = []
     unread = [f"{api_version}: its API server did not answer" for api_version in served.failed]

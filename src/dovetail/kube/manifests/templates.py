@@ -20,7 +20,7 @@ Path = tuple[str | int, ...]
 
 class Holder(Struct, frozen=True):
     """A kind that holds pod templates at `paths`. `version` of the resource is the one that is served today: objects of
-    any version are looked at alike."""
+    any version are read in the same way."""
 
     resource: Resource
     paths: tuple[str, ...]
@@ -102,13 +102,13 @@ _PATHS = {(holder.resource.group, holder.resource.kind): holder.paths for holder
 
 
 def group_kind(document: Any) -> tuple[str, str]:
-    """(group, kind) of an object; texts that are empty where it does not say."""
+    """(group, kind) of an object; empty where the object has none."""
     value = document if isinstance(document, dict) else {}
     return str(value.get("apiVersion") or "").rpartition("/")[0], str(value.get("kind") or "")
 
 
 def holds_templates(document: Any) -> bool:
-    """Whether the table knows the object's kind."""
+    """Whether the table has the object's kind."""
     return group_kind(document) in _PATHS
 
 

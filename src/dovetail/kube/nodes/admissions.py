@@ -25,10 +25,10 @@ class Listener(Protocol):
     """Receives the admissions and ends of pods that request GPUs; node "" is none."""
 
     def admitted(self, uid: str, node: str) -> None:
-        """The kubelet of the node has let it in."""
+        """The kubelet of the node has admitted the pod."""
 
     def gone(self, uid: str, node: str) -> None:
-        """It is finished, deleted or rejected."""
+        """The pod is finished, deleted or rejected."""
 
 
 class _Nobody:
@@ -74,7 +74,7 @@ class Admissions:
             self.listener.gone(uid, node)
 
     def sizes(self, uid: str) -> Sizes:
-        """What a pod asks device plugins of GPUs for."""
+        """The amounts that a pod requests from device plugins of GPUs."""
         return self._sizes.get(uid, _NONE)
 
     def coming(self, node: str) -> dict[str, Sizes]:

@@ -41,7 +41,7 @@ class Given:
         return sum(map(len, self._reported.values()))
 
     def put(self, obj: GPUNode, deleted: bool) -> Iterable[str]:
-        """The uids of the pods for which something else counts now."""
+        """The uids of the pods with other devices than before."""
         name = obj.metadata.name
         before = self._reported.pop(name, {})
         now = {} if deleted else {one.uid: one for one in obj.status.differences}

@@ -107,7 +107,7 @@ def _told(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[Layo
 
 
 def written(text: str) -> tuple[Instance, ...] | None:
-    """The instances that were written down; None where the text is no list of different ones."""
+    """The instances in the text of an annotation; None where it is no list of different ones."""
     parts = [_WRITTEN.fullmatch(part) for part in text.split(",", _MOST)]
     found = [Instance(int(part[1]), part[2], int(part[3])) for part in parts if part is not None]
     return tuple(found) if len(found) == len(parts) == len({*found}) else None

@@ -182,7 +182,7 @@ def _distances(zones: Mapping[int, Zone], numa: tuple[int, ...]) -> tuple[tuple[
 def inventory_of(
     name: str, node: GPUNode | None, zones: Zones | None, layout: Layout | None
 ) -> tuple[Inventory | None, tuple[LayoutFinding, ...]]:
-    """What the kubelet of the node `name` manages, and what is contradictory about it; `layout` is that of the node."""
+    """The inventory of the kubelet of node `name`, and the findings; `layout` is that of the node."""
     kubelet = node.status.kubelet if node is not None else None
     if node is not None and kubelet is not None:
         try:
@@ -326,7 +326,7 @@ def _unlisted(gpu: GpuStatus) -> PluginDevice:
 
 
 def _with_zones(found: Inventory, zones: Zones | None) -> Inventory:
-    """What GPUNode leaves out of the policy and the distances. Raises InventoryError."""
+    """Policy and distances that the GPUNode leaves out, from the zones. Raises InventoryError."""
     if zones is None or zones.numa != found.numa:
         return found
     changes: dict[str, Any] = {}

@@ -289,8 +289,8 @@ def _text(device: SliceDevice, name: str) -> str:
 
 
 class Labels(Struct, frozen=True):
-    """What GPU feature discovery says. `count` is None where it says nothing, or what is `unreadable`; `host` is the
-    type of machine, where that is known to the table of products."""
+    """The labels of GPU feature discovery. `count` is None where it is missing or `unreadable`; `host` is the type of
+    machine, where that is known to the table of products."""
 
     product: str = ""
     count: int | None = None

@@ -148,7 +148,7 @@ class Wirings:
 
 
 class _Seen(Struct, frozen=True):
-    """What of a Node object matters here. `gpus` is None where the node offers none."""
+    """The parts of a Node object that matter here. `gpus` is None where the node offers none."""
 
     labels: Labels
     clique: str
@@ -308,7 +308,7 @@ def _out(gpu_node: GPUNode | None) -> int:
 def _uncounted(
     name: str, layout: Layout, out: int, origin: str, described: list[Description], seen: _Seen
 ) -> Iterable[LayoutFinding]:
-    """Why the layout cannot be used for what the node offers."""
+    """The findings where the layout does not match the node's allocatable GPUs."""
     field = f"status.allocatable[{GPU}]"
     if seen.gpus is not None and not layout.gpus - out.bit_count() <= seen.gpus <= layout.gpus:
         broken = described[0].unhealthy if described else ()

@@ -240,7 +240,7 @@ class AllocationResult(Wire, frozen=True):
 
 
 class Consumer(Wire, frozen=True, omit_defaults=True):
-    """Whom a claim is reserved for."""
+    """The pod or other object that a claim is reserved for."""
 
     api_group: str = ""
     resource: str = ""
@@ -255,7 +255,7 @@ class DeviceCondition(Wire, frozen=True):
 
 
 class DeviceStatus(Wire, frozen=True):
-    """What the driver says of an allocated device."""
+    """The driver's status of an allocated device."""
 
     driver: str = ""
     pool: str = ""

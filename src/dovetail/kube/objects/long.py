@@ -110,7 +110,7 @@ class _Resources(Wire, frozen=True):
 
 
 class _Counted(Struct, frozen=True):
-    """What counts always of the amounts that a container asks for, but slices."""
+    """The amounts of a container's requests that always count, without slices."""
 
     cpu: Quantity | None = None
     memory: Quantity | None = None
@@ -178,7 +178,7 @@ def _fields(obj: Wire) -> dict[str, Any]:
 
 
 def _status(raw: Raw) -> PodStatus:
-    """Without what it says of each container, where that is long."""
+    """The status, without the part of each container where that is long."""
     if _absent(raw):
         return PodStatus()
     if len(raw) <= LONGEST_PART:
@@ -230,7 +230,7 @@ def _first(every: tuple[Raw, ...]) -> Iterable[int]:
 
 
 def _container(raw: Raw, left: int, unread: list[str]) -> tuple[Container, int]:
-    """With the bytes of what it asks for, of which so many are left to be read whole."""
+    """A container with its request's bytes, of which so many are left to be read whole."""
     if len(raw) <= _SHORT:
         return decode(raw, type=Container), len(raw)
     long = decode(raw, type=_Container)

@@ -27,7 +27,7 @@ class MinRuntime(Wire, frozen=True):
 
 
 class NamespaceChoice(Wire, frozen=True):
-    """Either admits. What is not there admits nobody."""
+    """Either admits. A missing one admits no namespace."""
 
     names: tuple[str, ...] | None = None
     selector: LabelSelector | None = None

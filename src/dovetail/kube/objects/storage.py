@@ -76,7 +76,7 @@ class StorageClass(Wire, frozen=True):
 
 
 class AttachLimit(Wire, frozen=True):
-    """`count` None: the driver knows no limit."""
+    """`count` None: the driver has no limit."""
 
     count: int | None = None
 
@@ -91,7 +91,7 @@ class CSINodeSpec(Wire, frozen=True):
 
 
 class CSINode(Wire, frozen=True):
-    """It bears the name of its node."""
+    """Its name is that of its node."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: CSINodeSpec = CSINodeSpec()

@@ -16,7 +16,7 @@ from msgspec import field
 from dovetail.kube.objects.base import ObjectMeta, Quantity, Wire
 
 PLUGIN_REGISTERED = "PluginRegistered"
-"""The condition that says whether the kubelet has what the agent's device plugin offers."""
+"""The condition whether the kubelet has the devices of the agent's device plugin."""
 
 
 class MigInstance(Wire, frozen=True):
@@ -84,7 +84,7 @@ class CpuGroup(Wire, frozen=True):
 
 
 class PluginDevice(Wire, frozen=True):
-    """`numa_nodes` is absent where the plugin told no topology at all."""
+    """`numa_nodes` is absent where the plugin reported no topology."""
 
     id: str = ""
     numa_nodes: tuple[int, ...] | None = None
@@ -145,7 +145,7 @@ class UnreadField(Wire, frozen=True):
 
 class AgentState(Wire, frozen=True):
     """`honours_choice`: the device plugin gives a pod the devices of its annotation dovetail.dev/devices. `fences`: it
-    leaves a kubelet that aligns devices no other choice where it is asked to (`Fence`)."""
+    has the NUMA guard, which leaves an aligning kubelet only the devices of `Fence`."""
 
     version: str = ""
     honours_choice: bool = False
@@ -153,7 +153,7 @@ class AgentState(Wire, frozen=True):
 
 
 class DeviceDifference(Wire, frozen=True):
-    """A pod that was given other devices than the scheduler chose, both as in the annotation dovetail.dev/devices."""
+    """A pod with other devices than the scheduler chose, both as in the annotation dovetail.dev/devices."""
 
     namespace: str = ""
     pod: str = ""
@@ -164,7 +164,7 @@ class DeviceDifference(Wire, frozen=True):
 
 
 class MigState(Wire, frozen=True):
-    """What became of the layout `id`: pending, applying, applied or refused."""
+    """The progress of the layout `id`: pending, applying, applied or refused."""
 
     id: str = ""
     state: str = ""
@@ -172,14 +172,14 @@ class MigState(Wire, frozen=True):
 
 
 class MigGpuLayout(Wire, frozen=True):
-    """The instances that a GPU is to have, all of them."""
+    """All instances that a GPU is to have."""
 
     uuid: str = ""
     instances: tuple[MigInstance, ...] = ()
 
 
 class MigLayout(Wire, frozen=True):
-    """What the scheduler wants of some GPUs of the node; the others stay as they are. A new decision has a new `id`."""
+    """The scheduler's layout for some GPUs of the node; the others stay as they are. A new decision has a new `id`."""
 
     id: str = ""
     gpus: tuple[MigGpuLayout, ...] = ()
@@ -225,12 +225,12 @@ class GPUNodeStatus(Wire, frozen=True):
 
     @property
     def plugin_gone(self) -> bool:
-        """Whether the kubelet would reject, for good, whoever asks it for GPUs: it, or the agent, restarts."""
+        """Whether the kubelet would reject for good every pod that requests GPUs, as it, or the agent, restarts."""
         return any(one.type == PLUGIN_REGISTERED and one.status == "False" for one in self.conditions)
 
 
 class GPUNode(Wire, frozen=True):
-    """It bears the name of its node."""
+    """Its name is that of its node."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: GPUNodeSpec = GPUNodeSpec()
@@ -260,7 +260,7 @@ class Zone(Wire, frozen=True):
 
 
 class NodeResourceTopology(Wire, frozen=True):
-    """It bears the name of its node. `topology_policies` is the older way to say what `attributes` says."""
+    """Its name is that of its node. `topology_policies` is the older form of `attributes`."""
 
     metadata: ObjectMeta = ObjectMeta()
     topology_policies: tuple[str, ...] = ()
