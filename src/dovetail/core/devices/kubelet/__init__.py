@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's kubelet will answer to a pod: its Topology Manager and the managers that give it hints."""
+"""A model of the kubelet: its answer to a pod, by its Topology Manager and the managers that give hints to it."""

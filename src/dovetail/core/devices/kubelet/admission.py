@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a node's kubelet will let a pod in, and what its containers then hold.
+"""The kubelet's admission of a pod, and what its containers hold afterwards.
 
-Rules: the managers are asked in the kubelet's order: devices, CPUs, memory. In scope `container` each container is
-decided and served before the next is asked; in scope `pod` one decision holds for all. Only then the kubelet looks
-whether the pod's requests fit at all, so a pod that fits nowhere is refused by its topology first. What a refused pod
-had been given is given back as the kubelet gives it back. A policy that is not known makes the verdict unknown if it
-could matter. (topologymanager/scope*.go, lifecycle/predicate.go, the order of handlers in kubelet.go of Kubernetes
-v1.37.)
+Rules: the managers run in the kubelet's order: devices, CPUs, memory. In scope `container` each container is decided
+and allocated before the next; in scope `pod` one decision holds for all. The kubelet checks only then whether the pod's
+requests fit at all, so a pod that fits nowhere is refused by its topology first. The allocations of a refused pod are
+released as the kubelet releases them. An unknown policy makes the verdict unknown if it could matter.
+(topologymanager/scope*.go, lifecycle/predicate.go, the order of handlers in kubelet.go of Kubernetes v1.37.)
 
-Not predicted: preemption for critical pods, node affinity, ports and taints (the scheduler's own rules cover them), and
-handlers that know nothing of resources.
+Not predicted: preemption for critical pods; node affinity, ports and taints (the scheduler's own filters cover them);
+and handlers that do not depend on resources.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ PODS = "pods"
 
 
 class AdmissionRoom(Struct, frozen=True):
-    """What the node allows for pods and what the other pods on it request, by resource: `pods` too, `cpu` in
-    millicores, `memory` in bytes."""
+    """The node's capacity for pods and the requests of the other pods on it, by resource: including `pods`, with `cpu`
+    in millicores and `memory` in bytes."""
 
     allocatable: Mapping[str, int]
     requested: Mapping[str, int]
 
 
 class AdmissionVerdict(NamedTuple):
-    """`admitted` None: it cannot be said, `message` says why. Else `reason` and `message` are the kubelet's, empty
-    where it admits. `holdings` are those after it. `certain`: nothing was chosen that the kubelet chooses at random."""
+    """`admitted` None: unknown, for the reason in `message`. Else `reason` and `message` are the kubelet's, empty where
+    it admits. `holdings` are those afterwards. `certain`: no choice was one that the kubelet makes at random."""
 
     admitted: bool | None
     reason: str
@@ -68,11 +67,11 @@ class AdmissionVerdict(NamedTuple):
 
 _NOTHING = HeldResources()
 NEW = "\0"
-"""Stands for the uid of a pod that is not there yet."""
+"""The uid of a pod that does not exist yet."""
 
 
 class _View(NamedTuple):
-    """What the managers see in a pod, whoever else is there. `unknown` is why nothing can be said, else ""."""
+    """A pod as the managers see it, whatever other pods there are. `unknown` is why no answer is possible, else ""."""
 
     guaranteed: bool
     unknown: str
@@ -81,7 +80,7 @@ class _View(NamedTuple):
 
 
 class Kubelet:
-    """One for all nodes that share an inventory: it keeps nothing of any of them."""
+    """The kubelets of all nodes with one inventory. It keeps no state of a node."""
 
     def __init__(self, inventory: Inventory, prefer: Preference | None = None) -> None:
         self.inventory = inventory
@@ -98,7 +97,7 @@ class Kubelet:
     def admit(
         self, holdings: Holdings, uid: str, pod: ManagedPod, room: AdmissionRoom | None = None
     ) -> AdmissionVerdict:
-        """`holdings` stays as it is. Without `room` it is not asked whether the requests fit the node."""
+        """Admit a pod; `holdings` is not changed. Without `room` the fit of the requests on the node is not checked."""
         view = self._view(pod)
         if view.unknown:
             return AdmissionVerdict(None, "", view.unknown, holdings, False)
@@ -121,18 +120,18 @@ class Kubelet:
         return AdmissionVerdict(False, refused.reason, refused.message, self._released(after, uid), arrival.certain)
 
     def shortcut(self, pod: ManagedPod) -> Shortcut | None:
-        """The short way in for pods like this one that nobody has heard of; None where they have to be `admit`ted."""
+        """The shortcut for single pods like this one; None where they have to take the full way, `admit`."""
         return self._view(pod).shortcut
 
     def started(self, holdings: Holdings, uid: str, index: int) -> Holdings:
-        """After the runtime has started the container at `index` of a pod that was admitted."""
+        """The holdings after the runtime has started the container at `index` of an admitted pod."""
         after = holdings.copy()
         for provider in self._providers:
             provider.started(uid, index, after)
         return after
 
     def release(self, holdings: Holdings, uid: str) -> Holdings:
-        """After a pod has ended. The kubelet gives its things back before it next gives out any."""
+        """The holdings after a pod has ended. The kubelet releases them before its next allocation."""
         return self._released(holdings.copy(), uid)
 
     def _released(self, holdings: Holdings, uid: str) -> Holdings:
@@ -151,7 +150,7 @@ class Kubelet:
         return _View(guaranteed, unknown, providers, shortcut)
 
     def _shortcut(self, pod: ManagedPod, guaranteed: bool, providers: Sequence[Provider]) -> Shortcut | None:
-        """None for a pod that has to go the long way."""
+        """None for a pod that has to take the full way."""
         container = pod.containers[0]
         if len(pod.containers) > 1 or container.kind is not ManagedKind.APP or pod.has_pod_level:
             return None
@@ -219,8 +218,8 @@ class Kubelet:
                 _serve(providers, arrival, index, hint)
 
     def _fit(self, arrival: Arrival, room: AdmissionRoom) -> None:
-        """NodeResourcesFit as the kubelet asks it again: extended resources that the node does not have are left out,
-        and what the managers have handed out is never more than the node has."""
+        """The kubelet's own NodeResourcesFit: it leaves out extended resources that the node does not have. What the
+        managers have allocated never exceeds the node."""
         requests = arrival.pod.total_requests(self.inventory.gates.pod_level_resources)
         allocatable = dict(room.allocatable)
         if any(held.devices for held in arrival.held):

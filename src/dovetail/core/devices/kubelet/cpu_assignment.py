@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which CPUs the kubelet's static CPU Manager takes out of a set, exact to the CPU id.
+"""The CPUs that the kubelet's static CPU Manager takes out of a set, exact to the CPU id.
 
 Follows pkg/kubelet/cm/cpumanager/cpu_assignment.go of Kubernetes v1.37.1. The choice depends on nothing but the
 arguments.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPUs as the kubelet takes them with distribute-cpus-across-numa: as many of each of as few NUMA nodes as will do.
+"""CPUs as the kubelet takes them with distribute-cpus-across-numa: evenly from the fewest NUMA nodes that suffice.
 
 Follows takeByTopologyNUMADistributed of pkg/kubelet/cm/cpumanager/cpu_assignment.go of Kubernetes v1.37.1 (KEP-2902),
-also where it is plainly not meant, because the kubelet does what it does: see `_combinations` and `_never_ends`.
+also where it is clearly a mistake, because the kubelet does what it does: see `_combinations` and `_never_ends`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def take_distributed(
     by_socket: bool = False,
     minor: int = NEWEST_MINOR,
 ) -> int:
-    """As few NUMA nodes as can share the CPUs evenly, `group` CPUs at a time; packed where none can (KEP-2902,
-    takeByTopologyNUMADistributed). `by_socket` puts nodes of one socket before others; before v1.37 it did not.
+    """CPUs from the fewest NUMA nodes that can share them evenly, `group` CPUs at a time; packed where none can
+    (KEP-2902, takeByTopologyNUMADistributed). `by_socket` prefers nodes of one socket, as upstream does since v1.37.
     Raises CpuAssignmentError."""
     if count % group:
         return take_packed(topology, available, count, spread)
@@ -51,7 +51,7 @@ _Combination = tuple[list[int], list[int]]
 def _most_even(
     taking: Taking, numas: list[int], nodes: int, count: int, group: int, by_socket: bool
 ) -> _Combination | None:
-    """The combination of `nodes` nodes that leaves the free CPUs of all nodes most even, the first of equals."""
+    """The combination of `nodes` nodes that leaves the free CPUs of all nodes most even; the first of equals."""
     free = {numa: (numa & taking.free).bit_count() for numa in numas}
     best: _Combination | None = None
     best_balance: int | None = None
@@ -80,8 +80,8 @@ def _most_even(
 def _best_rest(
     left: dict[int, int], combination: Sequence[int], remainder: int, group: int
 ) -> tuple[int | None, list[int]]:
-    """(balance, nodes): which of the nodes best take the `remainder` CPUs of an uneven split. More nodes are tried
-    first; the first of equals wins. (None, []) where it fits nowhere."""
+    """The balance, and the nodes that best take the `remainder` CPUs of an uneven split. More nodes are tried first;
+    the first of equals wins. (None, []) where it fits nowhere."""
     if remainder == 0:
         return _balance(left.values()), []
     roomy = [numa for numa in combination if left[numa] >= group]
@@ -140,19 +140,19 @@ def _packed_or_none(taking: Taking, numa: int, count: int, spread: bool) -> int:
 
 
 def _never_ends(remainder: int) -> CpuAssignmentError:
-    """Upstream loops until the remainder is handed out, also where no node has a whole group left for it."""
+    """The error where upstream never ends: it loops until the remainder is allocated, even if no node has a group."""
     return CpuAssignmentError(
         f"the kubelet would never answer: it looks without end for a NUMA node for the last {remainder} CPUs"
     )
 
 
 def _combinations(numas: Sequence[int], size: int) -> Iterator[list[int]]:
-    """All combinations in the order of `numas`. A list that was yielded can change when the next one is asked for.
+    """All combinations in the order of `numas`. A list that was yielded can change at the next step.
 
     Upstream builds a combination by appending to a Go slice and keeps the best one without copying it. A slice of
     length 1, 2, 3, 5, 9 .. 2^i + 1 is a new array; further elements are written into that array, which other
-    combinations with the same beginning share. So from combinations of 4 NUMA nodes on, what is used need not be what
-    was best."""
+    combinations with the same beginning share. So from combinations of 4 NUMA nodes on, the combination that is used
+    may differ from the best one."""
     fixed = size if size < 2 else (1 << (size - 1).bit_length() - 1) + 1
     for first in combinations(range(len(numas)), fixed):
         array = [numas[i] for i in first]
@@ -167,8 +167,8 @@ def _combinations(numas: Sequence[int], size: int) -> Iterator[list[int]]:
 def _balance(values: Collection[int]) -> int:
     """The standard deviation in thousandths: with the mean rounded to thousandths, itself rounded to thousandths.
 
-    Upstream computes it in floats, adding up in the random order of a Go map. What is rounded are n-ths of integers
-    and roots of such; they are halves or lie so far from one (7e-9 at least for 64 nodes of 256 CPUs) that floats round
+    Upstream computes it in floats, adding up in the random order of a Go map. The rounded values are n-ths of integers
+    and roots of such; they are halves or so far from one (7e-9 at least for 64 nodes of 256 CPUs) that floats round
     the same way. An exact half that floats might miss needs 12 or more NUMA nodes with free CPUs."""
     n = len(values)
     mean = (2000 * sum(values) + n) // (2 * n)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPUs as the kubelet takes them by default: whole units first, so that what is left stays whole.
+"""CPUs as the kubelet takes them by default: whole units first, so that the others stay whole.
 
 Follows takeByTopologyNUMAPacked of pkg/kubelet/cm/cpumanager/cpu_assignment.go of Kubernetes v1.37.1. Units are tried
 fewest free CPUs first, then lowest id; cores one inner unit after the other.
 
-Upstream is followed where it is plainly not meant, because the kubelet does what it does. A core or socket is free if
-as many CPUs of it are free as a core or socket has on average, and is then taken as a whole: with unequal cores some of
-these CPUs may be in use.
+Upstream is followed even where it is clearly a mistake, because the kubelet does what it does. A core or socket counts
+as free if it has as many free CPUs as a core or socket has on average, and is then taken as a whole: with unequal cores
+some of these CPUs may be in use.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def take_packed(
     by_uncore: bool = False,
     minor: int = NEWEST_MINOR,
 ) -> int:
-    """Whole outer units first, then inner ones, L3 caches if asked for, cores unless `spread`, single CPUs
-    (takeByTopologyNUMAPacked). Raises CpuAssignmentError."""
+    """CPUs of whole outer units first, then of inner ones, of L3 caches if requested, of cores unless `spread`, then
+    single CPUs (takeByTopologyNUMAPacked). Raises CpuAssignmentError."""
     taking = Taking(topology, available, count)
     taking.take_free(taking.outers, topology.outer_average, topology.outers_least)
     taking.take_free(taking.inners, topology.inner_average, topology.inners_least)
@@ -46,7 +46,7 @@ def take_packed(
 
 
 class Taking:
-    """What is free, taken and still needed while CPUs are being taken (upstream: cpuAccumulator)."""
+    """The free, taken and still needed CPUs of one allocation (upstream: cpuAccumulator)."""
 
     __slots__ = ("free", "needed", "taken", "topology")
 
@@ -79,7 +79,7 @@ class Taking:
         return [inner for outer in self.outers() for inner in self.ordered(below[outer], outer)]
 
     def cores(self) -> Iterator[int]:
-        """As they were free before the first of them is asked for: mostly one of the first few will do."""
+        """The free cores at the time of the call, one by one: mostly one of the first few suffices."""
         below, free = self.topology.cores_of_inner, self.free
         for inner in self.inners():
             within = inner & free
@@ -94,7 +94,7 @@ class Taking:
                         yield core
 
     def cores_by_id(self) -> Iterable[int]:
-        """As `cores`, but within an inner unit by id: of cores with as many free CPUs the order is the same."""
+        """As `cores`, but within an inner unit by id: cores with as many free CPUs come in the same order."""
         below = self.topology.cores_of_inner
         return (core for inner in self.inners() for core in below[inner])
 
@@ -122,8 +122,8 @@ class Taking:
         return [uncore for numa in self.numas() for uncore in self.ordered(below[numa], numa)]
 
     def take_free(self, units: Callable[[], Iterable[int]], average: int, least: int) -> None:
-        """Takes the units that are wholly free while a whole one is needed. `average`: how many free CPUs make a unit
-        count as wholly free, 0 for all of its own. `least`: how many CPUs the smallest unit has."""
+        """Take units that are wholly free as long as a whole one is needed. `average`: the number of free CPUs at which
+        a unit counts as wholly free, 0 for all of its own. `least`: the number of CPUs of the smallest unit."""
         if self.needed < least:
             return
         free = self.free
@@ -144,7 +144,7 @@ class Taking:
                 return
 
     def _take_part(self, uncore: int, minor: int) -> None:
-        """Takes all that is needed from the lowest cores of one L3 cache, or nothing (upstream: takePartialUncore).
+        """Take all that is needed from the lowest cores of one L3 cache, or nothing (upstream: takePartialUncore).
 
         Before v1.34 a part of a core was never taken."""
         threads = self.topology.cpus_per_core

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPUs of a machine as sockets, NUMA nodes, L3 ("uncore") caches and cores, as the kubelet's CPU Manager sees them.
 
-Follows pkg/kubelet/cm/cpumanager/topology/topology.go of Kubernetes v1.37.1. A set of CPUs is an int, bit c standing
-for CPU c. All of these are units: sets of CPUs, in tables sorted by the unit's id. NUMA nodes are the outer units and
-sockets the inner ones where there are at least as many sockets as NUMA nodes, else the other way round.
+Follows pkg/kubelet/cm/cpumanager/topology/topology.go of Kubernetes v1.37.1. A set of CPUs is an int, with bit c for
+CPU c. Units are sets of CPUs, in tables sorted by the unit's id. NUMA nodes are the outer units and sockets the inner
+ones where there are at least as many sockets as NUMA nodes, else the other way round.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Units = tuple[int, ...]
 
 
 class CpuTopology:
-    """The CPUs of a machine as tables of bit sets; `numas` goes by NUMA id. Never changes; nodes of one kind share it.
+    """The CPUs of a machine as tables of bit sets; `numas` is by NUMA id. Immutable; nodes of one kind share it.
 
-    Where all cores are alike (CPU `c` and, `sibling` further, its second thread, by ascending ids, none in two inner
-    units), `lows` has the first CPU of each, so that one step looks at all of them; else it is 0.
+    Where all cores are regular (CPU `c` and, `sibling` further, its second thread, by ascending ids, none in two inner
+    units), `lows` has the first CPU of each, so that one step covers all of them; else it is 0.
 
-    Raises ValueError where no CPU is given or one twice."""
+    Raises ValueError where there is no CPU, or one is listed twice."""
 
     __slots__ = (
         "all",
@@ -70,7 +70,7 @@ class CpuTopology:
         self.cores_of_uncore = _within(uncores, cores)
 
     def cores_at(self, lows: int) -> Iterator[int]:
-        """The cores of which these are the first CPUs, where all are alike."""
+        """The cores with these first CPUs, where all cores are regular."""
         while lows:
             low = lows & -lows
             lows ^= low
@@ -78,7 +78,7 @@ class CpuTopology:
 
 
 def _units(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Unit id to its CPUs, by ascending id."""
+    """The CPUs of each unit, by ascending id."""
     units: dict[int, int] = {}
     for unit, cpu in pairs:
         units[unit] = units.get(unit, 0) | 1 << cpu
@@ -86,7 +86,7 @@ def _units(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
 
 
 def _alike(cores: Units, inners: Units) -> tuple[int, int]:
-    """`CpuTopology.lows` and `sibling`."""
+    """`CpuTopology.lows` and `sibling`; zeros where the cores are not regular."""
     lows = [core & -core for core in cores]
     sibling = cores[0].bit_length() - lows[0].bit_length()
     alike = all(core == low | low << sibling for core, low in zip(cores, lows, strict=True))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The static policy of the kubelet's CPU Manager: whole CPUs for containers of Guaranteed pods.
 
-A container gets CPUs of its own if its pod is Guaranteed and it asks for whole CPUs; all others run on the shared set.
-Reserved CPUs are never given away. What an init container held goes to the containers after it first; a sidecar keeps
-what it holds.
+A container gets exclusive CPUs if its pod is Guaranteed and it requests whole CPUs; all others run on the shared set.
+Reserved CPUs are never allocated. The CPUs of an init container go to the containers after it first; a sidecar keeps
+its own.
 
-A pod with pod-level resources is left alone unless the gate PodLevelResourceManagers is on. With it a container
-qualifies only if it would be Guaranteed by itself, and in scope `pod` the pod gets one set of CPUs: qualifying
-containers get parts of it, the others share what is left.
+A pod with pod-level resources gets none unless the gate PodLevelResourceManagers is on. With it a container qualifies
+only if it would be Guaranteed by itself, and in scope `pod` the pod gets one set of CPUs: qualifying containers get
+parts of it, and the others share the rest.
 
 (pkg/kubelet/cm/cpumanager/policy_static.go of Kubernetes v1.27 to v1.37. Resizing in place is not predicted.)
 """
@@ -34,7 +34,7 @@ _REMEMBERED = 4096
 def default_reservation(
     cpus: Sequence[Cpu], options: frozenset[str], reserved_milli: int, minor: int = NEWEST_MINOR
 ) -> frozenset[int]:
-    """What a kubelet reserves that was given an amount (kubeReserved + systemReserved) and no reservedSystemCPUs.
+    """The CPUs that a kubelet reserves with an amount (kubeReserved + systemReserved) and without reservedSystemCPUs.
 
     Raises InventoryError where the machine has fewer, or nothing is reserved: the kubelet would not start."""
     count = -(-reserved_milli // 1000)
@@ -48,7 +48,7 @@ def default_reservation(
 
 
 class Cpus:
-    """Gives hints and CPUs. The CPU policy of the inventory must be `static`."""
+    """Hints and allocates CPUs. The CPU policy of the inventory must be `static`."""
 
     __slots__ = (
         "_aligned",
@@ -76,7 +76,7 @@ class Cpus:
         self._whole_cores = "full-pcpus-only" in inventory.cpu_options
         self._topology = topology = CpuTopology(inventory.cpus)
         self._known: dict[tuple[int, int], int] = {}
-        """What is taken, by what is available and how many; nodes that differ otherwise ask for the same again."""
+        """The taken CPUs by available CPUs and number: nodes that differ otherwise repeat the same request."""
         self._unreserved = topology.all & ~mask_of(inventory.reserved_cpus)
         self._reserved_cores = mask_of(
             cpu for core in topology.cores if core & ~self._unreserved for cpu in ids_of(core)
@@ -119,13 +119,13 @@ class Cpus:
         return {CPU: self._hints(self._available(arrival), arrival.reusable_cpus | held_by_pod, count)}
 
     def allocate(self, arrival: Arrival, index: int, hint: Hint) -> None:
-        """Raises Refused: SMTAlignmentError, or that there are not enough CPUs."""
+        """Raises AllocationRefused: SMTAlignmentError, or too few CPUs."""
         container = arrival.pod.containers[index]
         count = self._exclusive(arrival, container)
         if not count or self._inventory.leaves_alone(arrival.pod):
             return
         cpus = arrival.held[index].cpus
-        # Before v1.37 a container that had its CPUs from a kubelet without full-pcpus-only was refused by one with it.
+        # Before v1.37 a kubelet with full-pcpus-only refused a container that had its CPUs from one without it.
         if cpus is None or self._minor < 37:
             self._check_smt(arrival.holdings.shared_cpus, count)
         if cpus is None:
@@ -139,8 +139,8 @@ class Cpus:
             arrival.reusable_cpus &= ~cpus
 
     def suffices(self, shared: int, count: int) -> int:
-        """Which sets of NUMA nodes have so many CPUs available, as bits; by these the hints of a container go that
-        comes alone."""
+        """The sets of NUMA nodes that have so many CPUs available, as bits. They determine the hints of a single
+        container."""
         found = 0
         for bit, span in self._bits:
             if (shared & span).bit_count() >= count:
@@ -148,17 +148,17 @@ class Cpus:
         return found
 
     def hints_where(self, enough: int, count: int) -> Hints:
-        """Those of a container that comes alone, by what `suffices` says."""
+        """The hints of a single container, by the result of `suffices`."""
         return {CPU: [hint for i, hint in enumerate(self._offers(count)) if enough >> i & 1]}
 
     def take(self, shared: int, count: int, hint: Hint) -> int:
-        """What a container gets that comes alone. Raises Refused as `allocate`."""
+        """The CPUs of a single container. Raises AllocationRefused as `allocate`."""
         if self._whole_cores:
             self._check_smt(shared, count)
         return self._allocate(shared, count, hint.mask, 0)
 
     def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
-        """Raises Refused: EmptyPodSharedPoolError, SMTAlignmentError, or that there are not enough CPUs."""
+        """Raises AllocationRefused: EmptyPodSharedPoolError, SMTAlignmentError, or too few CPUs."""
         count = self._exclusive_of_pod(arrival)
         if not count:
             return
@@ -189,7 +189,7 @@ class Cpus:
             arrival.held[index] = held._replace(cpus=own.get(index, shared))
 
     def started(self, uid: str, index: int, holdings: Holdings) -> None:
-        """CPUs of init containers stay with the pod until it is gone."""
+        """The CPUs of init containers stay with the pod until it is gone."""
 
     def release(self, uid: str, holdings: Holdings) -> None:
         pod = holdings.pods[uid]
@@ -200,7 +200,7 @@ class Cpus:
             holdings.shared_cpus |= held.cpus or 0
 
     def _exclusive(self, arrival: Arrival, container: ManagedContainer) -> int:
-        """How many CPUs of its own the container is to have (guaranteedCPUs)."""
+        """The number of exclusive CPUs of the container (guaranteedCPUs)."""
         if not arrival.guaranteed or (
             self._inventory.manages_whole(arrival.pod) and container.qos is not Qos.GUARANTEED
         ):
@@ -208,7 +208,7 @@ class Cpus:
         return container.whole_cpus
 
     def _exclusive_of_pod(self, arrival: Arrival) -> int:
-        """How many CPUs the pod needs at its peak, counting whole ones only (podGuaranteedCPUs)."""
+        """The number of CPUs that the pod needs at its peak, whole ones only (podGuaranteedCPUs)."""
         pod = arrival.pod
         if self._inventory.manages_whole(pod):
             whole = pod.whole.request.get(CPU, 0) if pod.whole and arrival.guaranteed else 0
@@ -219,8 +219,8 @@ class Cpus:
         return arrival.holdings.shared_cpus & self._unreserved
 
     def _hints(self, available: int, reusable: int, count: int) -> list[Hint]:
-        """Every set of NUMA nodes with `count` CPUs available and all the reusable ones. Preferred are those with as
-        few nodes as the CPUs would need on the empty machine (generateCPUTopologyHints)."""
+        """All sets of NUMA nodes with `count` CPUs available and all the reusable ones. Those with as few nodes as the
+        CPUs would need on the empty machine are preferred (generateCPUTopologyHints)."""
         return [
             hint
             for hint, span in zip(self._offers(count), self._spans, strict=True)
@@ -228,7 +228,7 @@ class Cpus:
         ]
 
     def _offers_of(self, count: int) -> list[Hint]:
-        """A hint for every set of NUMA nodes. Those that are as small as can be for so many CPUs are preferred."""
+        """A hint for every set of NUMA nodes. The smallest sets that can have so many CPUs are preferred."""
         subsets, numas = self._subsets, len(self._topology.numas)
         enough = zip(subsets.sizes, self._spans, strict=True)
         least = next((size for size, span in enough if span.bit_count() >= count), numas)
@@ -255,7 +255,7 @@ class Cpus:
         raise AllocationRefused(SMT_ALIGNMENT_ERROR, f"SMT Alignment Error: {text}")
 
     def _allocate(self, shared: int, count: int, mask: int | None, reusable: int) -> int:
-        """From the NUMA nodes of the mask first, the rest from anywhere (allocateCPUs)."""
+        """CPUs from the NUMA nodes of the mask first, the rest from anywhere (allocateCPUs)."""
         allocatable = (shared & self._unreserved) | reusable
         cpus = 0
         if mask is not None:
@@ -290,7 +290,7 @@ class Cpus:
         return cpus
 
     def _without_shared_cpus(self, arrival: Arrival, count: int) -> str:
-        """What is wrong if some container is left without a CPU to share, else "" (validatePodScopeResources)."""
+        """The fault where a container is left without a shared CPU, else "" (validatePodScopeResources)."""
         running = 0
         sharing = False
         for container in arrival.pod.containers:

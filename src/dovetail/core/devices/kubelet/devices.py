@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Device Manager: hints for devices, and which of them a container gets.
+"""The Device Manager: hints for devices, and the devices that a container gets.
 
-Rules: hints count every registered device, healthy and free or not, for what is preferred, and only those that can be
-had for what is possible. A device on several NUMA nodes counts for each; one without a node for none. Where the plugin
-does not answer GetPreferredAllocation, or not with enough devices, the kubelet picks in the order of a Go map: then the
-lowest positions are taken here and the arrival is no longer `certain`. (devicemanager/topology_hints.go and manager.go
-of Kubernetes v1.37.)
+Rules: for what is preferred, hints count every registered device, healthy and free or not; for what is possible, only
+available ones. A device on several NUMA nodes counts for each; one without a node for none. Where the plugin does not
+answer GetPreferredAllocation, or with too few devices, the kubelet picks in the order of a Go map: then the lowest
+positions are taken here, and the arrival is no longer `certain`. (devicemanager/topology_hints.go and manager.go of
+Kubernetes v1.37.)
 
-Not predicted: devices that are promised by DRA under an extended resource name, and plugins whose calls fail.
+Not predicted: devices that DRA allocates under an extended resource name, and plugins whose calls fail.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dovetail.core.devices.kubelet.pods import ManagedKind, ManagedPod, effectiv
 from dovetail.core.devices.kubelet.subsets import remembered
 
 Preference = Callable[[str, int, int, int], int]
-"""A plugin's GetPreferredAllocation: of a resource, from the devices `available`, with all of `must_include`, `size` of
-them. Sets of devices are ints as in `Holdings`."""
+"""A plugin's GetPreferredAllocation: `size` devices of a resource out of `available`, with all of `must_include`. Sets
+of devices are ints as in `Holdings`."""
 
 
 class DeviceManager:
-    """`prefer` answers for the pools whose plugin `prefers`; without it their answers are not known."""
+    """`prefer` answers for the pools whose plugin `prefers`; without it their answers are unknown."""
 
     def __init__(self, inventory: Inventory, prefer: Preference | None = None) -> None:
         pools = sorted(inventory.devices, key=lambda pool: pool.resource)
@@ -35,7 +35,7 @@ class DeviceManager:
         self._prefer = prefer
 
     def asked(self, amounts: Mapping[str, int]) -> dict[str, int]:
-        """What is this manager's of the limits of a container or pod, requests of zero included."""
+        """The limits of a container or pod for resources of this manager, including zeros."""
         return {resource: amounts[resource] for resource in self._pools if resource in amounts}
 
     def serves(self, pod: ManagedPod, guaranteed: bool) -> bool:
@@ -69,7 +69,7 @@ class DeviceManager:
         return pool.hints(available, reusable, count) if (available | reusable).bit_count() >= count else []
 
     def allocate(self, arrival: Arrival, index: int, hint: Hint) -> None:
-        """Raises Refused with the kubelet's words."""
+        """Raises AllocationRefused with the kubelet's message."""
         container = arrival.pod.containers[index]
         for resource, count in self.asked(container.limit).items():
             held = dict(arrival.held[index].devices)
@@ -84,7 +84,7 @@ class DeviceManager:
             arrival.reusable_devices[resource] = after
 
     def _take(self, arrival: Arrival, index: int, resource: str, count: int, held: int | None, hint: Hint) -> int:
-        """What the container gets on top of what it holds: all or nothing of `count`."""
+        """Allocate what the container needs beyond what it holds: all of `count`, or nothing."""
         pool, name = self._pools[resource], arrival.pod.containers[index].name
         if held is not None and held.bit_count() != count:
             raise unexpected(
@@ -117,7 +117,7 @@ class DeviceManager:
         return taking.taken
 
     def _groups(self, pool: _Pool, taking: _Taking, available: int, count: int, hint: Hint) -> Iterator[int]:
-        """The devices that are tried one after the other, asking the plugin when it is its turn (devicesToAllocate)."""
+        """The devices to try, one group after another; the plugin is called at its turn (devicesToAllocate)."""
         aligned, unaligned, nowhere = pool.split(available, hint)
         if taking.needed < aligned.bit_count():
             yield self._preferred(pool, aligned | taking.taken, taking.taken, count) & aligned
@@ -135,7 +135,7 @@ class DeviceManager:
 
     def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
         """With managed pod-level resources a pod gets its devices only when its containers start, and is not refused
-        for them any more (GetDeviceRunContainerOptions): until then they can be taken by others."""
+        for lack of them (GetDeviceRunContainerOptions): until then other pods can take them."""
         for index, container in enumerate(arrival.pod.containers):
             if any(self.asked(container.limit).values()):
                 arrival.certain = False
@@ -156,7 +156,7 @@ class DeviceManager:
 
 
 class _Taking:
-    """Devices taken so far for one container and resource."""
+    """The devices taken so far for one container and resource."""
 
     def __init__(self, arrival: Arrival, needed: int) -> None:
         self._arrival = arrival
@@ -164,7 +164,7 @@ class _Taking:
         self.taken = 0
 
     def take(self, devices: int) -> bool:
-        """From `devices` until nothing more is needed; whether that is so now."""
+        """Take from `devices` until no more are needed. Returns whether that is so now."""
         left = devices & ~self.taken
         if left.bit_count() > self.needed:
             self._arrival.certain = False
@@ -175,7 +175,7 @@ class _Taking:
 
 
 class _Pool:
-    """What is worked out once for the devices of one resource."""
+    """Derived once for the devices of one resource."""
 
     def __init__(self, pool: DevicePool, inventory: Inventory) -> None:
         self.resource = pool.resource
@@ -203,7 +203,7 @@ class _Pool:
         return found
 
     def hints(self, available: int, reusable: int, count: int) -> list[Hint]:
-        """generateDeviceTopologyHints. Reusable devices must all be in reach of a mask, unless they lie nowhere."""
+        """generateDeviceTopologyHints. All reusable devices must be on nodes of a mask, or on no node."""
         placed = reusable & self._with_topology
         lacking = count - placed.bit_count()
         return [
@@ -213,14 +213,14 @@ class _Pool:
         ]
 
     def _offers_of(self, count: int) -> list[Hint]:
-        """A hint for every set of NUMA nodes. Those that are as small as can be for so many devices are preferred."""
+        """A hint for every set of NUMA nodes. The smallest sets that can have so many devices are preferred."""
         enough = zip(self._masks, self._touching, strict=True)
         sizes = (mask.bit_count() for mask, devices in enough if devices.bit_count() >= count)
         least = min(sizes, default=len(self._numa))
         return [Hint(mask, mask.bit_count() == least) for mask in self._masks]
 
     def split(self, available: int, hint: Hint) -> tuple[int, int, int]:
-        """Of those available: in the hint's nodes, in other nodes, nowhere (filterByAffinity)."""
+        """The available devices in the hint's nodes, in other nodes, and without a node (filterByAffinity)."""
         if hint.mask is None or not self.aligned:
             return 0, 0, available
         aligned = available & self.touching(hint.mask)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """NUMA masks and the hints that a kubelet's managers give its Topology Manager.
 
-A mask is an int with bit i set for NUMA node i. A hint says that a request can be met within `mask`; `preferred` that
-it cannot be met by fewer nodes of the empty machine. A hint without a mask does not care where.
+A mask is an int with bit i set for NUMA node i. A hint states that a request can be met within `mask`, and with
+`preferred` that it cannot be met by fewer nodes of the empty machine. A hint without a mask has no preference.
 
-A manager answers with a dict from resource to hints. An empty dict: no opinion. None for a resource: it does not care.
-An empty list: it cannot be met. (topologymanager/topology_manager.go and bitmask/bitmask.go of Kubernetes v1.37.)
+A manager returns a dict from resource to hints. An empty dict: no opinion. None for a resource: any nodes will do. An
+empty list: it cannot be met. (topologymanager/topology_manager.go and bitmask/bitmask.go of Kubernetes v1.37.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Hint(NamedTuple):
 Hints = dict[str, list[Hint] | None]
 
 NO_HINT = Hint(None, False)
-"""What a manager reads as the Topology Manager's decision where none was made (policy none)."""
+"""The Topology Manager's decision, as a manager reads it, where there is none (policy none)."""
 
 
 def mask_of(ids: Iterable[int]) -> int:
@@ -35,7 +35,7 @@ def mask_of(ids: Iterable[int]) -> int:
 
 
 def ids_of(mask: int) -> tuple[int, ...]:
-    """In ascending order."""
+    """The NUMA ids of a mask, in ascending order."""
     ids = []
     while mask:
         low = mask & -mask
@@ -45,7 +45,7 @@ def ids_of(mask: int) -> tuple[int, ...]:
 
 
 def narrowness(mask: int) -> tuple[int, int]:
-    """The key by which upstream orders masks: fewer nodes first, of as many nodes the smaller number."""
+    """The key by which upstream orders masks: fewer nodes first, then the smaller number."""
     return mask.bit_count(), mask
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which CPUs, memory and devices of one node, and a pod that is on its way in.
+"""The CPUs, memory and devices that the pods of one node hold, and a pod that is being admitted.
 
-Every value inside is immutable, so a copy costs a few shallow copies and undoing means keeping the old one. CPU sets
-are ints with bit i for CPU id i. Device sets are ints with bit i for position i of the inventory's pool.
+All values inside are immutable, so a copy is a few shallow copies, and an undo keeps the old one. CPU sets are ints
+with bit i for CPU id i. Device sets are ints with bit i for position i of the inventory's pool.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Block(NamedTuple):
 
 
 class HeldResources(NamedTuple):
-    """What one container holds. None: the manager has no entry for it, which is not the same as an empty one."""
+    """What one container holds. None: the manager has no entry for it, which differs from an empty entry."""
 
     cpus: int | None = None
     memory: tuple[Block, ...] | None = None
     devices: tuple[tuple[str, int], ...] = ()
-    """Devices by resource, sorted by its name; a resource of which it never got any is missing."""
+    """Devices by resource, sorted by its name; a resource without an allocation is missing."""
 
 
 class PodHeld(NamedTuple):
-    """`containers` are parallel to the pod's. `cpus` and `memory` are what the pod holds as a whole, with pod-level
-    resources that the kubelet manages; else None."""
+    """`containers` are parallel to the pod's. `cpus` and `memory` are what the pod holds as a whole, where the kubelet
+    manages its pod-level resources; else None."""
 
     pod: ManagedPod
     containers: tuple[HeldResources, ...]
@@ -45,8 +45,8 @@ class PodHeld(NamedTuple):
 
 
 class MemoryNode(NamedTuple):
-    """The Memory Manager's table of one NUMA node. `cells` is the group that the node belongs to. `free_bytes` and
-    `allocatable_bytes`, what is free when nothing is taken, are parallel to the inventory's `memory_types`."""
+    """The Memory Manager's table of one NUMA node. `cells` is the group of the node. `free_bytes`, and
+    `allocatable_bytes`, which is free when nothing is allocated, are parallel to the inventory's `memory_types`."""
 
     assignments: int
     cells: int
@@ -59,8 +59,8 @@ class MemoryNode(NamedTuple):
 
 
 class Holdings:
-    """`shared_cpus` is the default set of the static CPU policy, what is reserved included unless strictly reserved.
-    `memory` is parallel to the inventory's `numa`. `devices` are all that are held, by resource."""
+    """`shared_cpus` is the default set of the static CPU policy, including reserved CPUs unless they are strictly
+    reserved. `memory` is parallel to the inventory's `numa`. `devices` are all that are held, by resource."""
 
     __slots__ = ("devices", "memory", "pods", "shared_cpus")
 
@@ -74,7 +74,7 @@ class Holdings:
 
     @staticmethod
     def of_empty(inventory: Inventory) -> Holdings:
-        """Nobody holds anything."""
+        """The holdings of an empty node."""
         shared = 0
         for cpu in inventory.cpus:
             shared |= 1 << cpu.id
@@ -106,7 +106,7 @@ class Holdings:
 
 
 class AllocationRefused(Exception):
-    """A manager cannot give what was asked: the kubelet's own reason and message."""
+    """A manager cannot allocate the request: the kubelet's own reason and message."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason, message)
@@ -120,10 +120,10 @@ def unexpected(error: str) -> AllocationRefused:
 
 
 class Arrival(Struct):
-    """A pod on its way in. The managers write to `holdings` what leaves the node's stock, and to `held`, parallel to
-    the pod's containers, who holds it; nobody else reads either until the pod is in or out.
+    """A pod that is being admitted. The managers write to `holdings` what the node no longer has, and to `held`,
+    parallel to the pod's containers, which container holds it; both are read only once the pod is admitted or refused.
 
-    What init containers have left for the containers after them is here too: it is gone when the pod is in."""
+    It also has what init containers have left for the containers after them: that is gone once the pod is admitted."""
 
     uid: str
     pod: ManagedPod
@@ -137,18 +137,17 @@ class Arrival(Struct):
     """Bytes by mask and type."""
     reusable_devices: dict[str, int] = field(default_factory=dict)
     certain: bool = True
-    """False once something was chosen that the kubelet chooses at random."""
+    """False once a choice was made that the kubelet makes at random."""
 
 
 class Provider(Protocol):
     """A manager that gives hints and allocates. It is made from an inventory and keeps no state of its own.
 
-    `index` is the container's in `arrival.pod.containers`. `hint` is what the Topology Manager decided. Who already
-    holds something (`arrival.held`) gets hints for what it holds, as after a restart of the kubelet."""
+    `index` is the container's in `arrival.pod.containers`. `hint` is the decision of the Topology Manager. A container
+    that already holds something (`arrival.held`) gets hints for that, as after a restart of the kubelet."""
 
     def serves(self, pod: ManagedPod, guaranteed: bool) -> bool:
-        """Whether the manager has anything to do with such a pod. Who is not served is not asked about: that is the
-        same as no opinion."""
+        """Whether the manager has a part in such a pod. For any other pod it is not called, which equals no opinion."""
         ...
 
     def hints(self, arrival: Arrival, index: int) -> Hints: ...
@@ -156,17 +155,18 @@ class Provider(Protocol):
     def pod_hints(self, arrival: Arrival) -> Hints: ...
 
     def allocate(self, arrival: Arrival, index: int, hint: Hint) -> None:
-        """Raises Refused. What was written before stays written: the kubelet frees it only when it removes the pod."""
+        """Raises AllocationRefused. Earlier entries stay: the kubelet frees them only when it removes the pod."""
         ...
 
     def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
-        """For a pod with pod-level resources in scope `pod`, where the kubelet manages those. Raises Refused."""
+        """Allocate for a pod with pod-level resources in scope `pod`, where the kubelet manages them. Raises
+        AllocationRefused."""
         ...
 
     def started(self, uid: str, index: int, holdings: Holdings) -> None:
-        """The runtime has started a container: what its predecessors held may become free."""
+        """The runtime has started a container: its predecessors may release what they hold."""
         ...
 
     def release(self, uid: str, holdings: Holdings) -> None:
-        """Gives back what the pod holds; it is still in `holdings.pods`."""
+        """Release what the pod holds; it is still in `holdings.pods`."""
         ...

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the kubelet of one node manages, and by which policies and options.
 
-Rules: an inventory names no node and holds no pod, so that all nodes of one kind share one. It is read once to make a
-`Kubelet`. A policy that is not known is None and is never taken for `none`. What a kubelet would refuse to start with,
-or what cannot be true of a machine, cannot be made. (Policies and options: pkg/kubelet/cm of Kubernetes v1.37.)
+Rules: an inventory names no node and holds no pod, so all nodes of one kind share one. A `Kubelet` reads it once. A
+policy that is unknown is None and is never taken for `none`. An inventory with which a kubelet would refuse to start,
+or that contradicts itself, cannot be made. (Policies and options: pkg/kubelet/cm of Kubernetes v1.37.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.core.devices.kubelet.pods import MEMORY, ManagedPod, managed
 
 OLDEST_MINOR = 27
 NEWEST_MINOR = 37
-"""Kubelets from v1.27 to v1.37 follow the rules of this package; the differences between them are worked in."""
+"""The kubelets that this package models, v1.27 to v1.37, including the differences between them."""
 
 TOPOLOGY_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 SCOPES = ("container", "pod")
@@ -49,7 +49,7 @@ MAX_ENUMERABLE_NUMA = 16
 
 
 class InventoryError(Contradiction):
-    """A machine that cannot be, or whose kubelet would not start."""
+    """A machine that contradicts itself, or whose kubelet would not start."""
 
 
 class Gates(Struct, frozen=True):
@@ -61,13 +61,13 @@ class Gates(Struct, frozen=True):
 
     @staticmethod
     def of_version(minor: int) -> Gates:
-        """What a kubelet has without --feature-gates."""
+        """The gates of a kubelet without --feature-gates."""
         return Gates(pod_level_resources=minor >= 34, pod_level_resources_fix_kubelet_qos_class=minor >= 37)
 
 
 class Cpu(Struct, frozen=True):
     """One logical CPU. `core` is the lowest CPU of its core, as the kubelet numbers cores. `uncore` is the id of its L3
-    group; where the machine tells none it is the socket's, as the kubelet takes it."""
+    group; where the machine reports none, the socket's, as in the kubelet."""
 
     id: int
     core: int
@@ -77,7 +77,7 @@ class Cpu(Struct, frozen=True):
 
 
 class MemoryPool(Struct, frozen=True):
-    """What one NUMA node has of one type: `memory` (all of it, huge pages included) or a `hugepages-*` size."""
+    """The memory of one type on one NUMA node: `memory` (all of it, including huge pages) or a `hugepages-*` size."""
 
     numa: int
     type: str
@@ -86,7 +86,7 @@ class MemoryPool(Struct, frozen=True):
 
 
 class ManagedDevice(Struct, frozen=True):
-    """`numa` is None where the plugin sent no topology at all, () where it sent one that names no node."""
+    """`numa` is None where the plugin sent no topology, () where it sent one without a node."""
 
     id: str
     numa: tuple[int, ...] | None = None
@@ -94,7 +94,8 @@ class ManagedDevice(Struct, frozen=True):
 
 
 class DevicePool(Struct, frozen=True):
-    """What a plugin has registered under one resource name. `prefers`: it answers GetPreferredAllocation."""
+    """The devices that a plugin has registered under one resource name. `prefers`: it supports
+    GetPreferredAllocation."""
 
     resource: str
     devices: tuple[ManagedDevice, ...]
@@ -142,8 +143,8 @@ class Inventory(Struct, frozen=True, cache_hash=True, dict=True):
         return self.gates.pod_level_resource_managers and pod.has_pod_level
 
     def leaves_alone(self, pod: ManagedPod) -> bool:
-        """Pod-level resources without a manager for them. From v1.34 such pods are left alone if the gate
-        PodLevelResources is on, from v1.36 always."""
+        """Whether the pod has pod-level resources without a manager for them. From v1.34 on the managers ignore such
+        pods if the gate PodLevelResources is on, from v1.36 on always."""
         if not pod.has_pod_level or self.gates.pod_level_resource_managers:
             return False
         return self.minor >= 36 or (self.minor >= 34 and self.gates.pod_level_resources)

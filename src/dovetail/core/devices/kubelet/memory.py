@@ -2,15 +2,15 @@
 """The Static policy of the kubelet's Memory Manager: memory and huge pages of chosen NUMA nodes for Guaranteed pods.
 
 A container gets its memory from one NUMA node or from a group of nodes. A node belongs to one group at a time: once
-memory of it is in a group, no other group can have it, nor can it be used alone, until the last of that memory is given
-back. Within a group the amounts fill the nodes in ascending order and leave them in ascending order too.
+memory of it is in a group, no other group can use the node, nor can it be used alone, until the last of that memory is
+released. Within a group the amounts fill the nodes in ascending order, and also leave them in ascending order.
 
-What an init container got goes to the containers after it first, if they sit on the same nodes, and is given back when
-the next container starts; a sidecar keeps what it holds. Pod-level resources: as in `cpus`.
+The memory of an init container goes to the containers after it first, if they are on the same nodes, and is released
+when the next container starts; a sidecar keeps its own. Pod-level resources: as in `cpus`.
 
-Two answers of the kubelet depend on the order of a Go map and are settled here by container and by name: which
-container of a pod gives its memory back first (this matters only where a group's node was also given out alone), and
-which type a message about an empty shared pool names.
+Two answers of the kubelet depend on the order of a Go map and are decided here by container and by name: which
+container of a pod releases its memory first (this matters only if a group's node was also used alone), and which type
+a message about an empty shared pool names.
 
 (pkg/kubelet/cm/memorymanager/policy_static.go of Kubernetes v1.27 to v1.37. Resizing in place is not predicted.)
 """
@@ -44,16 +44,16 @@ VIOLATES_GROUPS = "[memorymanager] preferred hint violates NUMA node allocation"
 Sizes = Mapping[str, int]
 """Bytes by type."""
 Wants = tuple[tuple[int, int], ...]
-"""Bytes by the place of their type in `Inventory.memory_types`."""
+"""Bytes by the index of their type in `Inventory.memory_types`."""
 Reusable = Mapping[tuple[int, str], int]
 """Bytes by mask and type."""
 
 _new = tuple.__new__
-"""A NamedTuple's own is written in Python."""
+"""The `__new__` of a NamedTuple is written in Python; this one is faster."""
 
 
 class MemoryManager:
-    """Gives hints and memory. The memory policy of the inventory must be `Static`."""
+    """Hints and allocates memory. The memory policy of the inventory must be `Static`."""
 
     __slots__ = (
         "_allocatable",
@@ -112,7 +112,7 @@ class MemoryManager:
         return self._hints(arrival, sizes)
 
     def allocate(self, arrival: Arrival, index: int, hint: Hint) -> None:
-        """Raises Refused."""
+        """Raises AllocationRefused."""
         pod, container = arrival.pod, arrival.pod.containers[index]
         if not arrival.guaranteed or self._inventory.leaves_alone(pod):
             return
@@ -135,16 +135,16 @@ class MemoryManager:
         self._shrink_predecessors(arrival, index, blocks)
 
     def knows(self, sizes: Sizes) -> bool:
-        """Whether something is asked for, and of no type that the node has not."""
+        """Whether memory is requested, and only of types that the node has."""
         return bool(sizes) and self._types.keys() >= sizes.keys()
 
     def wants(self, sizes: Sizes) -> Wants:
-        """What is asked for by the places of its types in `memory_types`, all of which are there."""
+        """The requests by index in `memory_types`; the node must have all their types."""
         return tuple([(self._types[name], size) for name, size in sizes.items()])
 
     def suffices(self, nodes: tuple[MemoryNode, ...], wants: Wants) -> int:
-        """Which sets of NUMA nodes have so much memory and no node that is in use with others, as bits; by these the
-        hints of a container go that comes alone."""
+        """The sets of NUMA nodes that have so much memory and no node that is in a group with others, as bits. They
+        determine the hints of a single container."""
         found = self._open(_groups(nodes))
         for i, size in wants:
             own = [node.free_bytes[i] for node in nodes]
@@ -158,14 +158,14 @@ class MemoryManager:
         return found
 
     def hints_where(self, enough: int, sizes: Sizes) -> Hints:
-        """Those of a container that comes alone, by what `suffices` says."""
+        """The hints of a single container, by the result of `suffices`."""
         offers = enumerate(self._offers(tuple(sizes.items())))
         found = [hint for i, hint in offers if hint is not None and enough >> i & 1]
         return dict.fromkeys(sizes, found) if found else {}
 
     def _open_to(self, groups: tuple[int, ...]) -> int:
-        """Which sets of NUMA nodes have no node that is in use with others, as bits. `groups` are those that the nodes
-        are in use with, 0 where they are not."""
+        """The sets of NUMA nodes without a node that is in a group with others, as bits. `groups` has the group of each
+        node, 0 for none."""
         busy, members = 0, dict[int, int]()
         for numa, group in zip(self._numa, groups, strict=True):
             if group:
@@ -175,12 +175,12 @@ class MemoryManager:
         return sum(1 << i for i, mask in masks if not mask & busy & ~members.get(mask, 0))
 
     def take(self, nodes: tuple[MemoryNode, ...], wants: Wants, hint: Hint) -> tuple[int, tuple[MemoryNode, ...]]:
-        """From which NUMA nodes a container gets its memory that comes alone, and all of them after it. Raises Refused
-        as `allocate`."""
+        """The NUMA nodes of a single container's memory, and all nodes afterwards. Raises AllocationRefused as
+        `allocate`."""
         mask = hint.mask or 0
         at = self._alone.get(mask)
         if at is not None:
-            # Of one node, as nearly always, in fewer steps.
+            # For one node, which is nearly always the case, in fewer steps.
             node, enough = nodes[at], True
             left = list(node.free_bytes)
             for i, size in wants:
@@ -199,7 +199,7 @@ class MemoryManager:
         return mask, tuple(after)
 
     def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
-        """Raises Refused."""
+        """Raises AllocationRefused."""
         pod = arrival.pod
         if not arrival.guaranteed:
             return
@@ -251,13 +251,13 @@ class MemoryManager:
             self._give_back(holdings, held.memory or ())
 
     def _requests(self, pod: ManagedPod, container: ManagedContainer) -> Sizes:
-        """What the container is to have of its own; 0 bytes of a type count too (getContainerRequestedResources)."""
+        """The memory requests of the container; 0 bytes of a type count too (getContainerRequestedResources)."""
         if self._inventory.manages_whole(pod) and container.qos is not Qos.GUARANTEED:
             return {}
         return container.memory_bytes
 
     def _requests_of_pod(self, pod: ManagedPod) -> Sizes:
-        """What the pod needs at its peak, of the types that an app container asks for (getPodRequestedResources)."""
+        """The pod's need at its peak, of the types that an app container requests (getPodRequestedResources)."""
         if self._inventory.manages_whole(pod) and pod.whole:
             return {name: size for name, size in pod.whole.requests if managed(name) and size > 0}
         requests = [(container.kind, self._requests(pod, container)) for container in pod.containers]
@@ -265,15 +265,15 @@ class MemoryManager:
         return {name: size for name, size in sorted(effective(requests).items()) if name in apps}
 
     def _hints(self, arrival: Arrival, sizes: Sizes) -> Hints:
-        """The same hints for every type, or no opinion at all where there are none (calculateHints)."""
+        """The same hints for every type, or no opinion where there are none (calculateHints)."""
         if not self._types.keys() >= sizes.keys():
             return {name: [] for name in sizes}
         found = self._candidates(arrival.holdings.memory, arrival.reusable_memory, sizes)
         return dict.fromkeys(sizes, found) if found else {}
 
     def _candidates(self, nodes: Sequence[MemoryNode], reusable: Reusable, sizes: Sizes) -> list[Hint]:
-        """Every set of NUMA nodes that has enough free memory of each type and no node that is in use with others than
-        exactly these. Preferred are those with as few nodes as would do if nothing were taken."""
+        """Every set of NUMA nodes with enough free memory of each type and without a node that is in another group.
+        Those with as few nodes as the empty machine would need are preferred."""
         masks, offers = self._subsets.masks, self._offers(tuple(sizes.items()))
         for name, size in sizes.items():
             i = self._types[name]
@@ -285,7 +285,7 @@ class MemoryManager:
         return [hint for i, hint in enumerate(offers) if hint is not None and alone >> i & 1]
 
     def _offers_of(self, sizes: tuple[tuple[str, int], ...]) -> list[Hint | None]:
-        """A hint for every set of NUMA nodes that has so much memory of each type if nothing is taken."""
+        """A hint for every set of NUMA nodes that has so much memory of each type when nothing is allocated."""
         totals = [(self._allocatable[self._types[name]], size) for name, size in sizes]
         enough = [all(total[i] >= size for total, size in totals) for i in range(len(self._subsets.masks))]
         least = next((size for size, ok in zip(self._subsets.sizes, enough, strict=True) if ok), len(self._numa))
@@ -293,7 +293,7 @@ class MemoryManager:
         return [pair[size == least] if ok else None for pair, size, ok in some]
 
     def _affinity(self, nodes: Sequence[MemoryNode], reusable: Reusable, sizes: Sizes, hint: Hint) -> int:
-        """The nodes from which the memory will come. Raises Refused."""
+        """The NUMA nodes that will provide the memory. Raises AllocationRefused."""
         for name in sizes:
             if name not in self._types:
                 raise unexpected(f"[memorymanager] no NUMA node has {name}: the kubelet would panic")
@@ -314,7 +314,7 @@ class MemoryManager:
             mask, still_preferred = _best(wider)
             if preferred and not still_preferred:
                 raise unexpected(EXTENDED_NOT_PREFERRED)
-        # Kubelets before v1.32 did not look again.
+        # Kubelets before v1.32 did not check again.
         if self._minor >= 32 and mask.bit_count() > 1:
             groups = {node.cells for node in self._of(nodes, mask) if node.assignments > 0}
             if groups - {mask}:
@@ -322,7 +322,7 @@ class MemoryManager:
         return mask
 
     def _positions_of(self, mask: int) -> tuple[int, ...]:
-        """Where the nodes of a mask stand in `inventory.numa`, by ascending id."""
+        """The indices in `inventory.numa` of the nodes of a mask, by ascending id."""
         return tuple(self._numa.index(numa) for numa in ids_of(mask))
 
     def _lacks(self, nodes: Sequence[MemoryNode], sizes: Sizes) -> bool:
@@ -358,7 +358,7 @@ class MemoryManager:
         holdings.memory = tuple(nodes)
 
     def _reuse(self, arrival: Arrival, container: ManagedContainer, blocks: Iterable[Block]) -> None:
-        """Init containers leave their largest block of a type behind; the others use up what is left."""
+        """Init containers leave their largest block of a type; the containers after them use it up."""
         for mask, name, size in blocks:
             left = arrival.reusable_memory.get((mask, name), 0)
             if container.kind is ManagedKind.INIT:
@@ -367,7 +367,7 @@ class MemoryManager:
                 arrival.reusable_memory[mask, name] = max(left - size, 0)
 
     def _shrink_predecessors(self, arrival: Arrival, index: int, blocks: Iterable[Block]) -> None:
-        """Takes from init containers' blocks what this container reuses, so that the sum is what the pod holds."""
+        """Subtract from init containers' blocks what this container reuses, so that the sum is what the pod holds."""
         for mask, name, size in blocks:
             for i in range(index):
                 before = arrival.held[i].memory
@@ -381,7 +381,7 @@ class MemoryManager:
                 arrival.held[i] = arrival.held[i]._replace(memory=tuple(shrunk))
 
     def _without_shared_memory(self, pod: ManagedPod, whole: Sizes) -> str:
-        """What is wrong if some container is left without memory to share, else "" (validatePodScopeResources)."""
+        """The fault where a container is left without shared memory, else "" (validatePodScopeResources)."""
         running: dict[str, int] = {}
         sharing = False
         for container in pod.containers:
@@ -404,25 +404,25 @@ class MemoryManager:
 
 
 def _groups(nodes: Iterable[MemoryNode]) -> tuple[int, ...]:
-    """The group of each node that is in use, 0 for others."""
+    """The group of each node, 0 for nodes that are not in use."""
     return tuple([node.cells if node.assignments > 0 else 0 for node in nodes])
 
 
 def _hints_again(blocks: Sequence[Block], sizes: Sizes) -> Hints:
-    """For what is held already; no opinion where that is not what is asked for (regenerateHints)."""
+    """Hints for what is held already; no opinion where that differs from the request (regenerateHints)."""
     if len(blocks) != len(sizes) or any(sizes.get(block.type) != block.size_bytes for block in blocks):
         return {}
     return {block.type: [Hint(block.mask, True)] for block in blocks}
 
 
 def _best(hints: Iterable[Hint]) -> tuple[int, bool]:
-    """The mask of the best hint, and whether it is preferred (findBestHint). The preferred are the narrowest anyway."""
+    """The mask of the best hint, and whether it is preferred (findBestHint). Preferred ones are narrowest anyway."""
     best = min(hints, key=lambda hint: narrowness(hint.mask or 0))
     return best.mask or 0, best.preferred
 
 
 def _moved(node: MemoryNode, assignments: int, cells: int, i: int, size: int) -> MemoryNode:
-    """`size` bytes of type `i` from free to taken."""
+    """The node after `size` bytes of type `i` are taken."""
     _, _, free, allocatable = node
     return MemoryNode(assignments, cells, (*free[:i], free[i] - size, *free[i + 1 :]), allocatable)
 

@@ -40,17 +40,17 @@ def amounts(values: Mapping[str, int]) -> Amounts:
 
 
 def pod_level(resource: str) -> bool:
-    """Whether a pod may ask for this resource as a whole (component-helpers/resource: SupportedPodLevelResources)."""
+    """Whether a pod may request this resource as a whole (component-helpers/resource: SupportedPodLevelResources)."""
     return managed(resource) or resource == CPU
 
 
 def managed(resource: str) -> bool:
-    """Whether this is a resource of the Memory Manager."""
+    """Whether the Memory Manager manages the resource."""
     return resource == MEMORY or resource.startswith(HUGEPAGES)
 
 
 class Asked(Struct, frozen=True, dict=True):
-    """What a container, or a pod as a whole, asks for."""
+    """The requests and limits of a container, or of a pod as a whole."""
 
     requests: Amounts = ()
     limits: Amounts = ()
@@ -65,7 +65,7 @@ class Asked(Struct, frozen=True, dict=True):
 
     @cached_property
     def qos(self) -> Qos:
-        """The class of one set of resources: CPU and memory, nothing else counts."""
+        """The class by one set of resources: only CPU and memory count."""
         classes = {self._class(CPU), self._class(MEMORY)}
         return classes.pop() if len(classes) == 1 else Qos.BURSTABLE
 
@@ -79,17 +79,17 @@ class Asked(Struct, frozen=True, dict=True):
 class ManagedContainer(Asked, frozen=True, dict=True):
     kind: ManagedKind = ManagedKind.APP
     name: str = ""
-    """Only told back in the kubelet's messages."""
+    """Only for the kubelet's messages."""
 
     @cached_property
     def whole_cpus(self) -> int:
-        """0 where a part of a CPU is asked for."""
+        """The number of requested CPUs; 0 for a fraction."""
         count, rest = divmod(self.request.get(CPU, 0), 1000)
         return 0 if rest else count
 
     @cached_property
     def memory_bytes(self) -> Mapping[str, int]:
-        """By type, those of which it asks for 0 bytes too."""
+        """The requests by type, including those of 0 bytes."""
         return {name: size for name, size in self.requests if managed(name)}
 
 
@@ -115,12 +115,13 @@ class ManagedPod(Struct, frozen=True, cache_hash=True, dict=True):
 
     @cached_property
     def has_pod_level(self) -> bool:
-        """Whether spec.resources names a resource that may be asked for as a whole (IsPodLevelResourcesSet)."""
+        """Whether spec.resources names a resource that a pod may request as a whole (IsPodLevelResourcesSet)."""
         return self.whole is not None and any(pod_level(name) for name, _ in self.whole.requests + self.whole.limits)
 
     def qos(self, pod_level_resources: bool, fixed: bool) -> Qos:
-        """apis/core/v1/helper/qos. `pod_level_resources` and `fixed` are the node's gates PodLevelResources and
-        PodLevelResourcesFixKubeletQOSClass: without the second an empty spec.resources already decides."""
+        """The QoS class (apis/core/v1/helper/qos). `pod_level_resources` and `fixed` are the node's gates
+        PodLevelResources and PodLevelResourcesFixKubeletQOSClass: without the second even an empty spec.resources
+        decides."""
         if self.told_qos is not None:
             return self.told_qos
         if pod_level_resources and self.whole is not None and (self.has_pod_level or not fixed):
@@ -129,7 +130,7 @@ class ManagedPod(Struct, frozen=True, cache_hash=True, dict=True):
         return classes.pop() if len(classes) == 1 else Qos.BURSTABLE
 
     def total_requests(self, pod_level_resources: bool) -> dict[str, int]:
-        """What the pod takes from its node (component-helpers/resource: PodRequests)."""
+        """The pod's effective requests (component-helpers/resource: PodRequests)."""
         total = effective((container.kind, container.request) for container in self.containers)
         if pod_level_resources and self.whole is not None:
             total |= {name: value for name, value in self.whole.requests if pod_level(name)}
@@ -139,7 +140,7 @@ class ManagedPod(Struct, frozen=True, cache_hash=True, dict=True):
 
 
 def effective(containers: Iterable[tuple[ManagedKind, Mapping[str, int]]]) -> dict[str, int]:
-    """What a pod needs at its peak: the sum of what runs side by side, or what an init container needs beside the
+    """The pod's need at its peak: the sum of the containers that run together, or the need of an init container and the
     sidecars before it (component-helpers/resource: AggregateContainerRequests, KEP-753)."""
     running: dict[str, int] = {}
     sidecars: dict[str, int] = {}

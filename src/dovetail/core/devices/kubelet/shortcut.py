@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short way of a pod of one container into a node: most pods are such, and most are let in.
+"""The shortcut for a pod of one container: most pods have one, and most are admitted.
 
-Rules: what its managers would say of a container that comes alone follows from few things: which sets of NUMA nodes
-have enough CPUs, which enough memory, and which devices are held. What is decided from these, and the devices that are
-given out then, are worked out the long way once and remembered. CPUs and memory are taken by the managers' own rules.
-Who would be refused goes the long way, which knows the kubelet's words.
+Rules: the managers' hints for a single container follow from little: the sets of NUMA nodes with enough CPUs, those
+with enough memory, and the devices that are held. The decision for these, and the devices that are then allocated, are
+computed the full way once and kept. The managers' own rules take CPUs and memory. A pod that would be refused takes the
+full way, which has the kubelet's messages.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Devices = tuple[tuple[str, int], ...]
 
 
 class ShortcutAnswer(NamedTuple):
-    """The Topology Manager's decision, the devices that the container gets then, all that are held after it, and
-    whether none of them was chosen at random."""
+    """The Topology Manager's decision, the devices that the container then gets, all devices that are held afterwards,
+    and whether none of them was chosen at random."""
 
     hint: Hint
     devices: Devices
@@ -62,12 +62,12 @@ class Alone:
 
 
 Admitted = tuple[int, tuple[MemoryNode, ...], Devices, Alone, bool]
-"""CPUs, memory and devices as in `Holdings` once a pod is in, what of them it has, and whether that is certain."""
+"""CPUs, memory and devices as in `Holdings` with the pod, what the pod holds of them, and whether that is certain."""
 
 
 class Shortcut:
-    """For pods alike at kubelets of one kind. `cpus` and `memory` are None where they give this pod nothing. `decide`
-    answers for some holdings, None where the pod is refused: by nothing but what is said above."""
+    """The shortcut for equal pods at kubelets of one kind. `cpus` and `memory` are None where the pod gets none.
+    `decide` answers for some holdings, None where the pod is refused; it depends only on its arguments."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Shortcut:
         self._blocks: dict[int, tuple[Block, ...]] = {}
 
     def admit(self, shared: int, nodes: tuple[MemoryNode, ...], in_use: Devices) -> Admitted | None:
-        """From what is held before, as in `Holdings`; None for a pod that has to go the long way."""
+        """Admit a pod beside these holdings, as in `Holdings`; None for a pod that has to take the full way."""
         cpus, memory = self._cpus, self._memory
         enough_cpus = 0 if cpus is None else cpus.suffices(shared, self._count)
         enough_memory = 0 if memory is None else memory.suffices(nodes, self._wants)

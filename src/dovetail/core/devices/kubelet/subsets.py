@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over every set of NUMA nodes, which the CPU Manager and the Memory Manager ask for again and again."""
+"""Sums over every set of NUMA nodes, which the CPU Manager and the Memory Manager need often."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dovetail.core.devices.kubelet.hints import Hint, masks_over
 
 class Subsets:
     """All non-empty subsets of NUMA ids in the kubelet's order: by size, then lexicographic. `hints[i]` are the two
-    hints for `masks[i]`: the one that is not preferred and the one that is. `steps[i]` says of what a sum over
-    `masks[i]` is made: 1 + the place of an earlier mask, 0 for none, and the place in `ids` of its other node."""
+    hints for `masks[i]`: not preferred and preferred. `steps[i]` is how a sum over `masks[i]` is made: 1 + the index
+    of an earlier mask, 0 for none, and the index in `ids` of the other node."""
 
     __slots__ = ("hints", "ids", "masks", "sizes", "steps")
 
@@ -26,7 +26,7 @@ class Subsets:
         self.steps = tuple((place[mask & (mask - 1)], position[mask & -mask]) for mask in self.masks)
 
     def sums(self, values: Sequence[int]) -> list[int]:
-        """For every subset the sum of its nodes' values; `values` is parallel to `ids`."""
+        """By subset: the sum of its nodes' values; `values` is parallel to `ids`."""
         sums = [0]
         for rest, node in self.steps:
             sums.append(sums[rest] + values[node])
@@ -39,5 +39,5 @@ def subsets_of(ids: tuple[int, ...]) -> Subsets:
 
 
 def remembered(ids: tuple[int, ...]) -> int:
-    """How many lists of hints over these NUMA nodes are worth their memory: as many as have 65,536 hints."""
+    """The number of lists of hints over these NUMA nodes to keep: as many as have 65,536 hints."""
     return max(1, 65_536 >> len(ids))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Topology Manager: one decision from the hints of all managers.
 
-Upstream goes through every combination of one hint per resource: the product of the lists' lengths. Its outcome depends
-only on which masks come out, preferred or not, so here they are found without the combinations:
+Upstream tries every combination of one hint per resource: the product of the lists' lengths. Its result depends only on
+the masks that come out, preferred or not, so here they are computed without the combinations:
 
-- A combination is preferred if all its hints are and their masks, where given, are one and the same. So the preferred
-  masks are those that every list has, or does not care about. Where there is one, nothing else is looked at.
-- Else no combination is preferred, and what comes out are the intersections of one mask per list. Two lists are folded
-  into one by an AND-convolution: sums over supersets, multiplied, and back. That costs n 2^n for n NUMA nodes.
+- A combination is preferred if all its hints are and all their masks, as far as they have one, are equal. So the
+  preferred masks are those that every list has, or leaves open. If there is one, nothing else is tried.
+- Else no combination is preferred, and the results are the intersections of one mask per list. Two lists are combined
+  into one by an AND-convolution: sums over supersets, multiplied, and back. That takes n 2^n steps for n NUMA nodes.
 
 The choice among the masks is the closed form of HintMerger.compare. (topologymanager/policy*.go and numa_info.go of
 Kubernetes v1.37.)
@@ -32,7 +32,7 @@ Lists = Sequence[Sequence[Hint]]
 
 
 class TopologyManager:
-    """Raises ValueError for an inventory whose policy is not known or `none`: there is nothing to merge."""
+    """Raises ValueError for an inventory whose policy is unknown or `none`: then there is no merge."""
 
     def __init__(self, inventory: Inventory) -> None:
         policy = inventory.topology_policy
@@ -47,7 +47,7 @@ class TopologyManager:
         self._decided = lru_cache(remembered(inventory.numa))(self._decide)
 
     def merge(self, hints: Iterable[Hints]) -> tuple[Hint, bool]:
-        """What is decided, and whether the pod may go on, from what each manager said."""
+        """The decision from the hints of all managers, and whether the pod may be admitted."""
         lists = self._read(filtered(hints))
         best = self._preferred(lists)
         if best is not None:
@@ -58,23 +58,23 @@ class TopologyManager:
         return best, self.admits_all
 
     def admit(self, hints: Iterable[Hints]) -> Hint | None:
-        """As `merge`; None for a pod that may not go on, without working out what nobody will read."""
+        """As `merge`; None for a pod that may not be admitted, which needs no decision."""
         return self._decided(tuple([tuple(given) for given in filtered(hints)]))
 
     def _decide(self, lists: Lists) -> Hint | None:
-        """Remembered, since the same lists come again and again."""
+        """Kept by lists, since the same lists come often."""
         lists = self._read(lists)
         best = self._preferred(lists)
         return best if best is not None or not self.admits_all else self._second_best(lists)
 
     def _read(self, lists: Lists) -> Lists:
-        """The hints that the policy looks at."""
+        """The hints that the policy uses."""
         if self.single:
             return [[hint for hint in given if hint.preferred and _single(hint.mask)] for given in lists]
         return lists
 
     def _preferred(self, lists: Lists) -> Hint | None:
-        """The best that all prefer, None where there is no such."""
+        """The best hint that all lists prefer, None where there is none."""
         preferred = _agreed(self.all, lists)
         if not preferred:
             return None
@@ -82,11 +82,11 @@ class TopologyManager:
         return Hint(None if self.single and mask == self.all else mask, True)
 
     def _second_best(self, lists: Lists) -> Hint:
-        """The best where nothing is preferred by all."""
+        """The best hint where no hint is preferred by all."""
         masks = _intersections(self.all, lists)
         if not masks:
             return Hint(self.all, False)
-        # As wide as the most demanding resource needs at least; else the widest of the narrower; else any wider one.
+        # The best is as wide as the most demanding resource needs; else the widest narrower one; else any wider one.
         wanted = max((min(widths) for given in lists if (widths := _widths(given))), default=0)
         width = max((count for mask in masks if (count := mask.bit_count()) <= wanted), default=None)
         if width is not None:
@@ -98,7 +98,8 @@ class TopologyManager:
         return count, self._total_distance(mask), value
 
     def _total_distance(self, mask: int) -> int:
-        """Over all ordered pairs, a node and itself included. Upstream compares averages, but only of as many nodes."""
+        """The sum over all ordered pairs of nodes, including pairs of one node. Upstream compares averages, but only of
+        equal numbers of nodes."""
         if self._rows is None:
             return 0
         found = self._distance.get(mask)
@@ -161,8 +162,8 @@ def _intersections(everything: int, lists: Lists) -> list[int]:
 
 @cache
 def _dense(named: int, everything: int) -> tuple[list[int], dict[int, int]]:
-    """The masks by a number without gaps, and back. Nodes that no hint names (a machine can have dozens that have
-    neither CPUs nor devices) come and go together and are one bit of the number."""
+    """The masks numbered without gaps, and back. NUMA nodes that no hint names (a machine can have dozens without CPUs
+    and devices) always occur together and are one bit of the number."""
     atoms = [1 << numa for numa in ids_of(named)]
     if everything != named:
         atoms.append(everything & ~named)
@@ -173,7 +174,7 @@ def _dense(named: int, everything: int) -> tuple[list[int], dict[int, int]]:
 
 
 def _over_supersets(counts: NDArray[np.int64], move: np.ufunc) -> NDArray[np.int64]:
-    """In place: every mask's count plus (np.add), or back again minus (np.subtract), those of all its supersets."""
+    """In place: add to every mask's count (np.add), or subtract again (np.subtract), those of all its supersets."""
     width = 1
     while width < len(counts):
         pairs = counts.reshape(-1, 2, width)
