@@ -102,7 +102,7 @@ class Budgets:
                 self._commit(budget | {"status": current})
 
     def _scale_of(self, pods: Iterable[Object]) -> int | str:
-        """How many pods their controllers want, or why that cannot be said."""
+        """The number of pods that their controllers want, or why it is not known."""
         scales: dict[str, int] = {}
         for pod in pods:
             owner = next((o for o in objects_at(pod, "metadata.ownerReferences") if o.get("controller") is True), None)

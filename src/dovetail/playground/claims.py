@@ -75,7 +75,7 @@ def update_problems(new: Object, old: Object) -> list[Cause]:
 
 
 def status_problems(new: Object, old: Object) -> list[Cause]:
-    """What an update of the status may not do."""
+    """The problems of an update of the status."""
     found = []
     allocation, before = value_at(new, "status.allocation"), value_at(old, "status.allocation")
     consumers = objects_at(new, "status.reservedFor")
@@ -147,7 +147,7 @@ def names_of(pod: Object) -> list[str]:
 
 
 def extended_problems(new: Object, old: Object) -> list[Cause]:
-    """What the status of a pod may not say of its extended resources.
+    """The problems of a pod's status about its extended resources.
 
     Source: pkg/apis/core/validation/validation.go (validatePodExtendedResourceClaimStatus).
     """

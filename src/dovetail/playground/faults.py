@@ -21,7 +21,7 @@ Effect = Literal["answer", "delay", "drop-before", "drop-after"]
 
 
 class Fault(Struct):
-    """What happens to which requests.
+    """A fault, and the requests that it applies to.
 
     answer
         the request is not carried out; the reply has `status`, and a Retry-After header if `retry_after_s` is set.
@@ -66,7 +66,7 @@ class Faults:
         self.watches_flow.set()
 
     def add(self, fault: Fault) -> Fault:
-        """Arms a fault. Its `times` counts down as it happens."""
+        """Add a fault. Its `times` counts down with each use."""
         self._faults.append(fault)
         return fault
 
@@ -78,7 +78,7 @@ class Faults:
         self.watches_flow.set()
 
     def next_for(self, verb: str, resource: str, name: str) -> Fault | None:
-        """The fault that happens to this request, counted."""
+        """The fault for this request; it counts as used."""
         fault = next((fault for fault in self._faults if fault.matches(verb, resource, name)), None)
         if fault is not None:
             fault.times -= 1

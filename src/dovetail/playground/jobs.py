@@ -61,7 +61,7 @@ class Jobs:
         return text_at(pod, "metadata.namespace"), text_at(owner, "name")
 
     def reconcile(self, key: Key) -> None:
-        """Creates and deletes pods as the job asks, and writes the job's status."""
+        """Create and delete pods for the job, and write the job's status."""
         job = self._store.get(_JOBS, *key)
         if job is None or text_at(job, "metadata.deletionTimestamp") or _over(job):
             return

@@ -74,7 +74,7 @@ class Rules(Struct, frozen=True):
 
 
 def metadata_problems(obj: Object) -> list[Cause]:
-    """What is wrong with name, labels or annotations of any object."""
+    """The problems of name, labels and annotations of any object."""
     name, found = text_at(obj, "metadata.name"), []
     if not name:
         found.append(missing("metadata.name", "name or generateName is required"))
@@ -100,7 +100,7 @@ def _phase(phase: str) -> Callable[[Object, float], Object]:
 
 
 def _event_problems(event: Object) -> list[Cause]:
-    """An event with an eventTime is a new-style one and has to say who reports it, and about which action."""
+    """An event with an eventTime is a new-style one and has to name its reporter and its action."""
     namespace, about = text_at(event, "metadata.namespace"), text_at(event, "involvedObject.namespace")
     new_style = bool(text_at(event, "eventTime"))
     homes = ("default", "kube-system") if new_style else ("default",)

@@ -60,7 +60,7 @@ _NO_AFFINITY = "Predicate NodeAffinity failed: node(s) didn't match Pod's node a
 
 
 class _Seat(Struct):
-    """What an admitted pod takes of its node, and since when."""
+    """The resources of its node that an admitted pod holds, and since when."""
 
     node: str
     requests: dict[str, int]
@@ -122,7 +122,7 @@ class PlaygroundKubelets:
                     await self._changed.wait()
 
     def step(self) -> None:
-        """Does all that is due now."""
+        """Do all that is due now."""
         self._changed.clear()
         if self._new_nodes:
             nodes, self._new_nodes = self._new_nodes, set()
@@ -148,7 +148,7 @@ class PlaygroundKubelets:
         self._rejecting[node] = reason
 
     def revive(self, node: str) -> None:
-        """The node's kubelet goes on where it was."""
+        """End `silence`: the node's kubelet continues."""
         self._silent.discard(node)
         self._set_ready(node, "True", "KubeletReady", "kubelet is posting ready status")
         self._consider_pods_of({node})

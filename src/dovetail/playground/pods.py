@@ -71,7 +71,7 @@ def born(pod: Object, now_s: float) -> Object:
 
 
 def problems(pod: Object) -> list[Cause]:
-    """What is wrong with a defaulted pod. Raises a 400 Failure for a quantity that cannot be read, as upstream."""
+    """The problems of a defaulted pod. Raises a 400 Failure for a quantity that cannot be read, as upstream."""
     found = []
     if not objects_at(pod, "spec.containers"):
         found.append(missing("spec.containers"))
@@ -121,7 +121,7 @@ def _is_extended(name: str) -> bool:
 
 
 def update_problems(new: Object, old: Object) -> list[Cause]:
-    """What an update of the pod may not change."""
+    """The problems of an update of the pod."""
     found = []
     gates, old_gates = ({gate.get("name") for gate in objects_at(p, "spec.schedulingGates")} for p in (new, old))
     if added := sorted(map(str, gates - old_gates)):
@@ -156,7 +156,7 @@ def quality_of_service(pod: Object) -> str:
 
 
 def requests_of(pod: Object) -> dict[str, int]:
-    """What the pod needs of its node, in milli-CPU and whole units.
+    """The requests of the pod, in milli-CPU and whole units.
 
     A sidecar (a restartable init container) runs along with all that start after it. Raises QuantityError.
     """

@@ -226,7 +226,7 @@ class Catalogue:
         return next((r for r in self.resources if r.collection == collection), None)
 
     def define(self, definition: Object) -> None:
-        """Serves what a CustomResourceDefinition declares, in place of what it declared before."""
+        """Serve the resources of a CustomResourceDefinition, in place of its earlier ones."""
         self.undefine(definition)
         self._served |= {_path(r): r for r in defined_by(definition)}
 

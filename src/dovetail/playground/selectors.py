@@ -67,7 +67,7 @@ EVERYTHING = Selection()
 
 
 def selection(resource: PlaygroundResource, namespace: str, query: Mapping[str, str]) -> Selection:
-    """What `labelSelector` and `fieldSelector` ask for. Raises a 400 Failure that names the bad term."""
+    """The selection of `labelSelector` and `fieldSelector`. Raises a 400 Failure that names the bad term."""
     labels = parse_labels(query.get("labelSelector", ""))
     return Selection(namespace, labels, _parse_fields(resource, query.get("fieldSelector", "")))
 

@@ -35,7 +35,7 @@ _HEALTH = ("/healthz", "/livez", "/readyz")
 
 
 class RequestTarget(Struct, frozen=True):
-    """What a path is about. `name` and `subresource` may be ""."""
+    """The resource of a path. `name` and `subresource` may be ""."""
 
     resource: PlaygroundResource
     namespace: str
@@ -48,7 +48,7 @@ class RequestTarget(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """How faults name it: `pods`, `pods/binding`."""
+        """The name that faults use: `pods`, `pods/binding`."""
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
@@ -243,7 +243,7 @@ class ApiServer(Struct, frozen=True):
 
 
 async def _happen(fault: Fault, request: web.BaseRequest) -> None:
-    """The part of a fault that comes before the request is carried out. Raises the Failure it answers with."""
+    """Apply the part of a fault that comes before the request is carried out. Raises the Failure of an `answer`."""
     match fault.effect:
         case "answer":
             why = f"the playground was told to answer {fault.status}"

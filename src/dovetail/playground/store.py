@@ -110,7 +110,8 @@ class Collection:
 
 
 class Watcher:
-    """A place in a collection's changes, until the context ends; `changed` is set while there may be more to take."""
+    """A position in a collection's changes, until the context ends; `changed` is set while there may be more to
+    take."""
 
     def __init__(self, collection: Collection, pending: int = 0) -> None:
         self.changed = asyncio.Event()
@@ -189,7 +190,7 @@ class Store:
             raise too_large_version(version, self.version)
 
     def forget_history(self) -> None:
-        """Makes every version that anybody can know of too old to watch from or to list at."""
+        """Make every version up to now too old to watch from or to list at."""
         self.version += 1
         for collection in self._collections.values():
             collection.forget_history(self.version)

@@ -30,7 +30,7 @@ _DEFAULT_TIMEOUT_S = 1800
 
 
 class WatchOptions(Struct, frozen=True):
-    """What the query parameters of a watch ask for. `version` is 0 for any version."""
+    """The query parameters of a watch. `version` is 0 for any version."""
 
     selected: Selection
     version: int

@@ -127,7 +127,7 @@ class Writes:
         return new
 
     def bind(self, resource: PlaygroundResource, key: Key, binding: Object, *, dry_run: bool = False) -> Object:
-        """Puts a pod on a node. Raises 400, 404, 409 Conflict and 422 Failures. Source: BindingREST.assignPod."""
+        """Bind a pod to a node. Raises 400, 404, 409 Conflict and 422 Failures. Source: BindingREST.assignPod."""
         name = key[1]
         if text_at(binding, "metadata.name") != name:
             raise failures.bad_request("name in URL does not match name in Binding object")
@@ -165,7 +165,7 @@ def _with_new_status(resource: PlaygroundResource, new: Object, old: Object) -> 
 
 
 def _specification(obj: Object) -> Object:
-    """What the generation counts changes of."""
+    """The part of the object whose changes the generation counts."""
     return {field: value for field, value in obj.items() if field not in ("metadata", "status")}
 
 

@@ -154,7 +154,7 @@ class Client:
         decode: type[T] | None = None,
         **options: Unpack[RequestOptions],
     ) -> T | None:
-        """Do one call and return its reply as a `decode`, or None when that is not given. Raises ApiError."""
+        """Send a request and return its reply as a `decode`, or None without one. Raises ApiError."""
         reply = await self.fetch(method, path, body, **options)
         if decode is None:
             return None
@@ -278,7 +278,7 @@ class Client:
         )
 
     async def _identify(self) -> Identity:
-        """The identity to use now; takes a new one into use when the source has issued one."""
+        """The identity to use now, which is a new one when the source has issued it."""
         identity = self._credentials.fresh() or await self._credentials.renew()
         if identity is not self._identity:
             if identity.client_pem != self._identity.client_pem:
@@ -288,6 +288,6 @@ class Client:
         return identity
 
     async def _reidentify(self, refused: Identity) -> bool:
-        """After a 401: ask the source again; False when it has nothing else to offer."""
+        """After a 401: read the source again; False when it has no other identity."""
         identity = await self._credentials.renew(refused)
         return (identity.token, identity.client_pem) != (refused.token, refused.client_pem)

@@ -29,7 +29,7 @@ _EXPIRY_LEEWAY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a request shows. `client_pem` is the certificate chain followed by its key; "" means there is none."""
+    """The identity of a request. `client_pem` is the certificate chain followed by its key; "" means there is none."""
 
     token: str = field(default="", repr=False)
     client_pem: str = field(default="", repr=False)
@@ -86,8 +86,8 @@ class _ExecCredential(Struct, rename="camel"):
 class ExecPlugin:
     """A command that prints an ExecCredential. `where` is the file and field that named it, for messages.
 
-    The plugin cannot ask questions: it runs without a terminal, so one with `interactiveMode: Always` is refused when
-    the kubeconfig is read.
+    The plugin cannot prompt: it runs without a terminal, so one with `interactiveMode: Always` is refused when the
+    kubeconfig is read.
     """
 
     command: str
@@ -145,10 +145,10 @@ class Credentials:
         return self._identity if time.monotonic() < self._expires_s else None
 
     async def renew(self, refused: Identity | None = None) -> Identity:
-        """Ask the source, unless another caller has just done so. `refused` is the identity a server answered 401 to.
+        """Read the source, unless another caller has just done so. `refused` is the identity a server answered 401 to.
 
-        Raises ConfigError. When a file or plugin fails but nobody refused the old identity, that one stays in use for
-        another ten seconds: a token file being replaced must not stop a scheduler.
+        Raises ConfigError. When a file or plugin fails but no server refused the old identity, that one stays in use
+        for another ten seconds: a token file being replaced must not stop a scheduler.
         """
         async with self._lock:
             current = self.fresh()

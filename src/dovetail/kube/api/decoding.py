@@ -32,7 +32,8 @@ CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 class Metadata(Protocol):
-    """What is read of an object's metadata. `namespace` must default to "": cluster-scoped objects have none."""
+    """The part of an object's metadata that is read. `namespace` must default to "": cluster-scoped objects have
+    none."""
 
     @property
     def name(self) -> str: ...
@@ -201,7 +202,7 @@ class Reader(Generic[T]):
 
 @contextmanager
 def _deep() -> Iterator[None]:
-    """What is read in it may be nested as deep as the API server takes: little is kept of it."""
+    """A decoder for input that may be nested as deep as the API server accepts: little of it is kept."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _DEEPEST))
     try:

@@ -53,7 +53,7 @@ class ConfigError(KubeError):
 
 
 class ApiError(KubeError):
-    """A request failed. `path` is "METHOD /path"; `retry_after_s` is what the server asked for, if it did."""
+    """A request failed. `path` is "METHOD /path"; `retry_after_s` is the server's Retry-After, if it sent one."""
 
     hint = ""
 

@@ -52,7 +52,7 @@ class Dropped(ConnectionError):
 
 
 class Silent(Dropped):
-    """Nothing has come for longer than a sound server is silent."""
+    """Nothing was received for longer than a sound server is silent."""
 
 
 class TooLong(Exception):
@@ -98,12 +98,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing waits in the kernel to be read: neither the end of the connection nor bytes that nobody has
-        asked for, which would be taken for the reply to the next request."""
+        """Whether nothing waits in the kernel to be read: neither the end of the connection nor unrequested bytes,
+        which would be read as the reply to the next request."""
         return self._arrivals is None or not self._arrivals.poll(0)
 
     def send(self, request: bytes) -> None:
-        """Write a whole request and expect its reply."""
+        """Write a whole request."""
         if self._transport is None or self._lost:
             raise NotConnected(str(self._lost or "not connected"))
         self.status, self.complete, self._barren_bytes = 0, False, 0
@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         return data
 
     async def body(self, most_bytes: int = sys.maxsize) -> bytes:
-        """The whole body. Raises TooLong, once more than so much has come."""
+        """The whole body. Raises TooLong for a body over the limit."""
         body = await self.read()
         if self.complete and not self._pieces and len(body) <= most_bytes:
             return body
@@ -144,19 +144,18 @@ class Connection(asyncio.BufferedProtocol):
         return b"".join(pieces)
 
     def watch(self, silence_s: float) -> None:
-        """From now on it is lost, with Silent, when nothing has come for so long."""
+        """From now on the connection fails with Silent when nothing is received for so long."""
         self._heard_s = self._loop.time()
         self._look_again(silence_s, silence_s)
 
     def unwatch(self) -> None:
-        """Silence is no failure any more."""
+        """End the limit of `watch`."""
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
 
     async def rest(self, rest_s: float) -> None:
-        """Leave what comes where it is for so long: then it is read at once, and each piece need not be taken in for
-        itself."""
+        """Stop reading for so long: then all that has arrived is read at once, instead of piece by piece."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._buffered_bytes > _HIGH_WATER_BYTES:
             return
@@ -311,8 +310,8 @@ class ConnectionPool:
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of the reply. Raises NotConnected or, once anything was sent, Dropped or TooLong.
 
-        `timeout_s` is for the reply, and bounds the time to connect; the wait for a free place does not count. What is
-        `urgent` needs no place.
+        `timeout_s` is for the reply, and bounds the time to connect; the wait for a free place does not count. An
+        `urgent` request needs no place.
         """
         async with nullcontext() if urgent else self._free:
             connection = self._take() or await self._connect(min(timeout_s, _CONNECT_S))
@@ -351,7 +350,7 @@ class ConnectionPool:
         return None
 
     def _put(self, connection: Connection) -> None:
-        """Keep it for the next request, if it has nothing to say any more; else close it."""
+        """Keep the connection for the next request if its reply is complete; else close it."""
         if connection.reusable:
             connection.unwatch()
             connection.idle_since_s = time.monotonic()

@@ -35,7 +35,7 @@ SCHEDULER_NAME = "dovetail.dev/scheduler-name"
 
 
 class Terms(Struct, frozen=True):
-    """The times of an election; kube-scheduler's unless given. All replicas should have the same."""
+    """The times of an election; kube-scheduler's by default. All replicas should have the same."""
 
     duration_ms: int = 15_000
     renew_deadline_ms: int = 10_000
@@ -47,7 +47,7 @@ class Terms(Struct, frozen=True):
 
 
 class LeaseRecord(Struct, frozen=True):
-    """What counts in a lease. `version` is the resource version; "" in a record that is to be created."""
+    """The fields of a lease that count. `version` is the resource version; "" in a record that is to be created."""
 
     holder: str
     duration_ms: int
@@ -107,7 +107,7 @@ Action = LeaseLook | Write | Wait | Lead | StepDown
 
 
 class LeaseState(Struct, frozen=True):
-    """What a candidate remembers. All times are its own monotonic milliseconds."""
+    """The state of a candidate. All times are its own monotonic milliseconds."""
 
     identity: str
     terms: Terms = Terms()
@@ -125,7 +125,7 @@ class LeaseState(Struct, frozen=True):
 
 
 def step(state: LeaseState, happening: Happening, now_ms: int) -> tuple[LeaseState, Action]:
-    """What to do next, now that this has happened."""
+    """The next action after an event."""
     terms = state.terms
     if isinstance(happening, ObservedLease | LeaseWritten) and happening.record != state.seen:
         state = replace(state, seen=happening.record, changed_ms=now_ms)
@@ -157,7 +157,7 @@ def _write(state: LeaseState, now_ms: int) -> tuple[LeaseState, Write]:
 
 
 def resign(record: LeaseRecord) -> Write:
-    """What to write over one's own record so that the next leader need not wait."""
+    """The record that releases a lease, so that the next leader need not wait."""
     return Write(replace(record, holder="", duration_ms=1_000), acquire=False)
 
 
@@ -220,7 +220,7 @@ class Elector:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process leads at this very moment. Cheap; ask again before every act."""
+        """Whether this process leads at this moment. Cheap: check it before every write."""
         return self._state.leads(self._clock_ms())
 
     @property
@@ -229,7 +229,8 @@ class Elector:
         return self._state.seen.holder if self._state.seen else ""
 
     async def run(self) -> None:
-        """Stand for election until cancelled; call `release` after that to let another begin without waiting."""
+        """Take part in the election until cancelled; call `release` after that, so that another candidate can lead
+        without waiting."""
         happening: Happening = Woke()
         try:
             while True:
@@ -253,7 +254,8 @@ class Elector:
             self._tell(leading=False)
 
     async def release(self) -> None:
-        """After `run`: give the lease up if it is still held. Errors are only logged, as it runs out by itself."""
+        """After `run`: release the lease if it is still held. Errors are only logged, as the lease expires by
+        itself."""
         # Read first: the write that `run` was cancelled in may have taken effect.
         seen = await self._attempt(self._look())
         if isinstance(seen, ObservedLease) and seen.record and seen.record.holder == self.identity:
