@@ -332,7 +332,7 @@ async def test_failures_are_of_one_claim_alone(bench: Bench) -> None:
         "",
         "does not exist any more",
         "has no allocation",
-        "was made anew",
+        "was created again",
         "config[0].opaque.parameters.sharing: MPS is not supported",
         "results[0].device: 'gpu-7' is not offered by this node now; nearest device: gpu-",
         "results[0].pool: 'n2' is not the pool of this node, 'n1'",

@@ -128,7 +128,7 @@ def test_an_instance_that_somebody_else_made_is_used_and_stays(node: Node) -> No
 
 def test_a_failure_leaves_nothing(node: Node) -> None:
     (node.root / "driver/dev/nvidia0").unlink()
-    with pytest.raises(Exception, match=r"dev/nvidia0, the device node of GPU GPU-0, is not there"):
+    with pytest.raises(Exception, match=r"dev/nvidia0, the device node of GPU GPU-0, does not exist"):
         node.prepare("a", SMALL)
     assert node.prepared.records == {}
     assert node.troubles() == []

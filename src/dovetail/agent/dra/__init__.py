@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dynamic resource allocation: what of this node is offered to claims, and what a claim's containers get."""
+"""Dynamic resource allocation: the devices that claims can have on this node, and the preparation of claims."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the containers of a claim share its devices: the opaque parameters GpuConfig and MigDeviceConfig.
+"""The sharing of a claim's devices by its containers: the opaque parameters GpuConfig and MigDeviceConfig.
 
 Rules
-- Of the configurations for a request the last counts, so that a claim's own comes before that of its class.
-- Time slicing is what GPUs do unless told otherwise; another interval than Default is set on the GPU, and put back when
-  the claim has ended. MIG instances have no interval of their own.
-- MPS by claim is refused: a control daemon for each claim is not run. What is not known is refused, by its field.
+- Of the configurations for a request the last one counts, so a claim's own overrides that of its class.
+- Time slicing is the default of GPUs. An interval other than Default is set on the GPU, and put back when the claim has
+  ended. MIG instances have no interval.
+- MPS for claims is refused: no control daemon runs for a claim. Unknown fields and values are refused by name.
 Source: resource.nvidia.com/v1beta1 of kubernetes-sigs/dra-driver-nvidia-gpu v0.5.
 """
 
@@ -24,16 +24,16 @@ from dovetail.kube.translate.problems import nearest
 
 API_VERSION = "resource.nvidia.com/v1beta1"
 INTERVALS = {"Default": 0, "Short": 1, "Medium": 2, "Long": 3}
-"""As nvidia-smi counts them."""
+"""nvidia-smi's numbers."""
 _KINDS = {"GpuConfig": "gpu", "MigDeviceConfig": "mig"}
 
 
 class ClaimError(Exception):
-    """A claim cannot be prepared as it stands; the text says what of it, and what to do."""
+    """A claim cannot be prepared; the message names the field or device and the remedy."""
 
 
 class Configuration(Wire, frozen=True):
-    """An entry of `status.allocation.devices.config`; for all requests where `requests` is empty."""
+    """An entry of `status.allocation.devices.config`, for all requests if `requests` is empty."""
 
     source: str = ""
     requests: tuple[str, ...] = ()
@@ -75,12 +75,11 @@ class _Parameters(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tru
 
 
 def interval(driver: str, kind: str, request: str, configs: Sequence[Configuration]) -> int:
-    """The time slice that the device of a request gets, as nvidia-smi counts it. `kind` is gpu or mig. Raises
-    ClaimError."""
+    """The time slice of the device of a request, with nvidia-smi's numbers. `kind` is gpu or mig. Raises ClaimError."""
     for number, config in reversed(list(enumerate(configs))):
         if config.opaque is None or config.opaque.driver != driver:
             continue
-        # A request stands for its alternatives, which are called request/alternative.
+        # A request includes its alternatives, which are named request/alternative.
         named = request in config.requests or request.partition("/")[0] in config.requests
         if config.requests and not named:
             continue
@@ -97,7 +96,7 @@ def interval(driver: str, kind: str, request: str, configs: Sequence[Configurati
 
 def _parameters(found: Any, at: str) -> _Parameters:
     try:
-        # Those of a long claim are as they were written.
+        # The parameters of a long claim are not decoded yet.
         written = isinstance(found, msgspec.Raw)
         parameters = msgspec.json.decode(found, type=_Parameters) if written else msgspec.convert(found, _Parameters)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

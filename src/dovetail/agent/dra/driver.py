@@ -2,14 +2,15 @@
 """The DRA driver of this node: publishes its devices, and prepares claims for the kubelet.
 
 Rules
-- The kubelet finds the driver by a socket in its folder of plugins; another driver of the same name that answers there
-  is refused, as both would give out the same devices.
-- Devices are published once the kubelet has registered the driver: a pod that came to it earlier would wait for a
-  minute or more until the kubelet tried again. What an earlier process published stays until it is known what there is.
-- A claim is read from the API server for each preparation: what is allocated there counts, and only for the uid that
-  the kubelet asks about. A failure of one claim is the answer for this one alone, and the kubelet asks again.
-- Claims are done one after another. What blocks is done in a thread.
-- Claims that ended while nobody listened are unprepared: when the driver starts, and when one of them is in the way.
+- The kubelet finds the driver by a socket in its plugin folder. If another driver of the same name answers there, this
+  one does not start: both would prepare the same devices.
+- Devices are published once the kubelet has registered the driver: an earlier pod would wait a minute or more until the
+  kubelet tries again. Slices of an earlier process stay until the machine is discovered.
+- Each preparation reads the claim from the API server. Its allocation counts, and only if its uid is that of the
+  kubelet's call. A failure is the answer for this claim only, and the kubelet calls again.
+- Claims are prepared one after another. Blocking work runs in a thread.
+- Claims that ended while the agent was not running are unprepared at its start, and when another claim needs their
+  devices.
 Source: k8s.io/kubelet/pkg/apis/dra/v1, pluginregistration/v1 (1.37).
 """
 
@@ -62,12 +63,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class DriverError(Exception):
-    """The driver cannot be started; the text says why and what to do."""
+    """The driver cannot be started; the message has the reason and the remedy."""
 
 
 class Folders(Struct, frozen=True):
-    """`registry` is where the kubelet looks for plugins, `plugin` is for this driver alone: its socket and its records,
-    which must outlive the machine's boot. `cdi` is read by the container runtime."""
+    """`registry` is the kubelet's folder for plugin sockets. `plugin` is this driver's own folder, with its socket and
+    its records, and must survive a reboot. `cdi` is read by the container runtime."""
 
     registry: Path = Path("/var/lib/kubelet/plugins_registry")
     plugin: Path = Path("/var/lib/kubelet/plugins/dovetail.dev")
@@ -75,9 +76,9 @@ class Folders(Struct, frozen=True):
 
 
 class DraDriver:
-    """`held` tells the claims (namespace, name) that pods on this node have according to the kubelet. `changed` is
-    called when MIG instances have come or gone. With `partitionable` instances are made for claims. `nvidia_smi` is the
-    command that sets time slices."""
+    """`held` returns the claims (namespace, name) that pods on this node use according to the kubelet. `changed` is
+    called when MIG instances were created or destroyed. With `partitionable` instances are created for claims.
+    `nvidia_smi` is the command that sets time slices."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class DraDriver:
         self._known = asyncio.Event()
         """Set once the kubelet has registered the driver."""
         self._found = asyncio.Event()
-        """Set once it is known what the machine has."""
+        """Set once the machine is discovered."""
         self._health = Health(node)
         self._devices: dict[str, Offered] = {}
         self._busy = asyncio.Lock()
@@ -116,7 +117,7 @@ class DraDriver:
 
     @property
     def in_use(self) -> frozenset[str]:
-        """The uuids of the GPUs and MIG instances that are prepared for claims, and of the GPUs that these are on."""
+        """The uuids of the GPUs and MIG instances that are prepared for claims, and of the instances' GPUs."""
         devices = [device for record in self._prepared.records.values() for device in record.devices]
         return frozenset(uuid for each in devices for uuid in (each.gpu, each.uuid) if uuid)
 
@@ -127,17 +128,17 @@ class DraDriver:
 
     @property
     def prepared(self) -> int:
-        """How many claims are prepared."""
+        """The number of prepared claims."""
         return sum(record.complete for record in self._prepared.records.values())
 
     @property
     def settled(self) -> asyncio.Event:
-        """Set while the API server says what was told last."""
+        """Set while the published slices are up to date."""
         return self._publisher.settled
 
     async def update(self, host: Host, ill: tuple[Unhealthy, ...] = ()) -> None:
-        """The devices are these, and these are ill. The first call starts the driver: it raises DriverError,
-        SocketError or CdiError where that cannot be."""
+        """Set the devices and the unhealthy ones. The first call starts the driver; it raises DriverError, SocketError
+        or CdiError if that fails."""
         async with self._busy:
             self._prepared.host = host
             await asyncio.to_thread(self._prepared.finish if self._running is not None else self._prepared.recover)
@@ -146,12 +147,12 @@ class DraDriver:
         if host.known:
             self._publisher.want(contents(host, devices, self._name, ill))
             self._found.set()
-        self._health.tell(devices, ill)
+        self._health.update(devices, ill)
         if self._running is None:
             await self._start()
 
     async def close(self) -> None:
-        """Stops answering. Claims stay prepared and slices published: the next process goes on with them."""
+        """Stop serving. Claims stay prepared and slices published: the next process continues with them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -219,7 +220,7 @@ class DraDriver:
             self._known.set()
             log.info("the kubelet has registered the DRA driver %s", self._name)
         else:
-            log.error("the kubelet does not take the DRA driver %s: %s", self._name, request.error)
+            log.error("the kubelet has refused the DRA driver %s: %s", self._name, request.error)
         return registration.RegistrationStatusResponse()
 
     async def _prepare_all(
@@ -266,14 +267,14 @@ class DraDriver:
         await self._do(partial(self._prepared.unprepare, uid))
 
     async def _do(self, work: Callable[[], T]) -> T:
-        """One at a time, in a thread that goes on to its end whoever stops waiting for it."""
+        """Run one at a time, in a thread that runs to its end even if the caller is cancelled."""
         async with self._busy:
             made = self._prepared.made
             doing = asyncio.ensure_future(asyncio.to_thread(work))
             try:
                 return await asyncio.shield(doing)
             finally:
-                # The kubelet may have hung up, but nobody else may begin before the thread has ended.
+                # The kubelet may have closed the call, but no other work may begin before the thread has ended.
                 with suppress(Exception):
                     await doing
                 if self._prepared.made != made:
@@ -286,7 +287,7 @@ class DraDriver:
         except NotFound:
             raise ClaimError("the claim does not exist any more") from None
         if claim.metadata.uid != asked.uid:
-            raise ClaimError(f"the claim was made anew: its uid is {claim.metadata.uid}, not {asked.uid}")
+            raise ClaimError(f"the claim was created again: its uid is {claim.metadata.uid}, not {asked.uid}")
         return claim
 
     def _wanted(self, claim: ConfiguredClaim) -> tuple[WantedClaim, ...]:
@@ -316,7 +317,7 @@ class DraDriver:
     def _answer(self, record: PreparedRecord) -> list[dra.Device]:
         return [
             dra.Device(
-                # Alternatives are called request/alternative, and the kubelet knows requests.
+                # Alternatives are named request/alternative; the kubelet needs the request.
                 request_names=[device.request.partition("/")[0]],
                 pool_name=self._node,
                 device_name=device.name,
@@ -327,19 +328,19 @@ class DraDriver:
         ]
 
     async def _tidy(self) -> None:
-        """Once all that is on record has been looked up."""
+        """Unprepare all ended claims of the records once; repeated until it succeeds."""
         again_s = _AGAIN_S
         while True:
             try:
                 await self._drop_ended(set(self._prepared.records))
                 return
             except Exception as error:
-                log.warning("claims that have ended cannot be told: %s; trying again", error)
+                log.warning("ended claims cannot be unprepared: %s; trying again", error)
             await asyncio.sleep(again_s)
             again_s = min(2 * again_s, _AGAIN_MAX_S)
 
     async def _drop_ended(self, uids: Collection[str]) -> bool:
-        """Unprepares those that the API server has no more, or not allocated, and that no pod has here. Says whether
+        """Unprepare the claims that are deleted or no longer allocated, and that no pod uses here. Returns whether
         there were any."""
         ended = [record for uid in uids if (record := self._prepared.records.get(uid)) and await self._ended_at(record)]
         held = await self._held() if ended else ()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of devices as the kubelet hears it, which shows it in the status of their pods.
+"""The health of devices for the kubelet, which shows it in the status of their pods.
 
-Rules: each message is the whole list. One comes at once, at every change, and every RENEW_S, as the kubelet takes a
-device for unknown that it has not heard of for TIMEOUT_S.
-Source: k8s.io/kubelet/pkg/apis/dra-health/v1 (1.37).
+Rules: each message is the whole list. A message is sent at the call, at every change, and every RENEW_S: after
+TIMEOUT_S without a message the kubelet takes the health of a device for unknown. Source:
+k8s.io/kubelet/pkg/apis/dra-health/v1 (1.37).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Health:
     def __init__(self, pool: str) -> None:
         self.handler = service(SERVICE, {}, {"NodeWatchResources": (health.NodeWatchResourcesRequest, self._watch)})
         self._pool = pool
-        self._told: tuple[tuple[str, str], ...] = ()
+        self._devices: tuple[tuple[str, str], ...] = ()
         self._changed = asyncio.Event()
 
-    def tell(self, devices: Sequence[Offered], ill: Sequence[Unhealthy]) -> None:
-        """What is ill of the devices, and why."""
-        told = tuple((one.name, "; ".join(each.message for each in illnesses_of(one, ill))) for one in devices)
-        if told != self._told:
-            self._told = told
+    def update(self, devices: Sequence[Offered], ill: Sequence[Unhealthy]) -> None:
+        """Set the devices, and the unhealthy ones with their reasons."""
+        found = tuple((one.name, "; ".join(each.message for each in illnesses_of(one, ill))) for one in devices)
+        if found != self._devices:
+            self._devices = found
             self._changed.set()
             self._changed = asyncio.Event()
 
@@ -49,7 +49,7 @@ class Health:
     ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
         while True:
             changed = self._changed
-            yield health.NodeWatchResourcesResponse(devices=[self._device(*told) for told in self._told])
+            yield health.NodeWatchResourcesResponse(devices=[self._device(*one) for one in self._devices])
             try:
                 async with asyncio.timeout(RENEW_S):
                     await changed.wait()

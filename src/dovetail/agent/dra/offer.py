@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of a host that claims can have: whole GPUs, MIG instances, and partitions that are made when claimed.
+"""The devices of a host for claims: whole GPUs, MIG instances, and partitions that are created when claimed.
 
 Rules
-- A GPU that is not in MIG mode is one device. A GPU in MIG mode is no device itself.
-- Its MIG instances are devices as they are. With `partitionable` every place that a profile can have is one, and an
-  instance is made there when a claim gets it; what overlaps an instance that somebody else made is not offered.
+- A GPU that is not in MIG mode is one device. A GPU in MIG mode is not a device.
+- Existing MIG instances are devices. With `partitionable` every possible place of a profile is a device, too, and an
+  instance is created there for a claim. Places that overlap an instance from outside of the agent are not offered.
 - Names are those of NVIDIA's driver: gpu-MINOR, gpu-MINOR-mig-PROFILE-ID-START. An instance and the place where one
   could be made have the same name.
 Source: kubernetes-sigs/dra-driver-nvidia-gpu v0.5 (names).
@@ -40,8 +40,8 @@ class Partition(Struct, frozen=True):
 
 
 class Offered(Struct, frozen=True):
-    """`partition` is None for a whole GPU. `instance` is None where it is not made yet, or was made for a claim. `uuid`
-    is that of the GPU or instance, "" where nothing is there."""
+    """`partition` is None for a whole GPU. `instance` is None if it does not exist, or was created for a claim. `uuid`
+    is that of the GPU or instance, "" if it does not exist."""
 
     name: str
     gpu: Gpu
@@ -51,7 +51,7 @@ class Offered(Struct, frozen=True):
 
 
 def offered(host: Host, partitionable: bool = False, own: Mapping[Place, str] = _NONE) -> tuple[Offered, ...]:
-    """`own` are the uuids of the instances that were made for claims."""
+    """The devices of the host. `own` are the uuids of the instances that were created for claims."""
     return tuple(device for gpu in host.gpus for device in _of(gpu, partitionable, own))
 
 
@@ -69,17 +69,17 @@ def _of(gpu: Gpu, partitionable: bool, own: Mapping[Place, str]) -> Iterator[Off
 
 
 def places(gpu: Gpu) -> Iterator[Partition]:
-    """Every place that a profile of the GPU can have; small profiles first, as the first that fits is taken."""
+    """Every possible place of the GPU's profiles; small profiles first, as allocators take the first that fits."""
     for profile in sorted(gpu.profiles, key=lambda p: (p.size, p.compute, p.id)):
         for start in sorted(profile.starts):
             yield Partition(profile.name, profile.id, start, profile.size, profile.memory_mib, profile.engines)
 
 
 def _partition(gpu: Gpu, instance: GpuInstance) -> Partition:
-    """Of an instance. The number of a profile that the driver does not tell is taken from the instance."""
+    """The partition of an instance. If the driver does not list its profile, the id is that of the instance."""
     number = next((profile.id for profile in gpu.profiles if profile.name == instance.profile), instance.gi)
-    told = Partition(instance.profile, number, instance.start, instance.size)
-    return replace(told, memory_mib=instance.memory_mib, engines=instance.engines)
+    partition = Partition(instance.profile, number, instance.start, instance.size)
+    return replace(partition, memory_mib=instance.memory_mib, engines=instance.engines)
 
 
 def _name(gpu: Gpu, partition: Partition) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MIG instance of one partition: looked for, made, destroyed.
+"""The MIG instance of one partition: finds, creates and destroys it.
 
-Rules: a partition has one GPU instance with one compute instance that fills it. What stands there otherwise is no
-instance of the partition, and is destroyed like one. To destroy what is not there does nothing. Where this process may
-not read MIG, an observer that may is asked what is there.
+Rules: a partition has one GPU instance with one compute instance that fills it. Any other GPU instance at its place
+does not count as its instance, but is destroyed like it. Destroying without an instance does nothing. If this process
+may not read MIG, the MIG observer is queried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Partitions(Protocol):
     """Calls block, up to seconds. All of them raise NvmlError."""
 
     def find(self, gpu: Gpu, partition: Partition) -> GpuInstance | None:
-        """The instance that is there now."""
+        """The existing instance, or None."""
 
     def make(self, gpu: Gpu, partition: Partition) -> GpuInstance: ...
 
@@ -32,7 +32,7 @@ class Partitions(Protocol):
 
 
 class NvmlPartitions:
-    """The library is open while it is used, and no longer: an open one would not see that a GPU is back."""
+    """Opens the library only for each call: an open one would not see a GPU that is back."""
 
     def __init__(self, nvml: Nvml, observed: Observed | None = None) -> None:
         self._nvml, self._observed = nvml, observed

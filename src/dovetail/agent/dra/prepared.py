@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims that are prepared on this node: their devices, MIG instances and CDI files, whatever ends the process.
+"""The prepared claims of this node: devices, MIG instances and CDI files, with records that survive the process.
 
 Rules
-- What will be done is written down before anything is done; that it is done, after. So a record says `complete` where
-  its containers can start, else that something of it may be there and has to be undone.
-- To undo is the same at all times: after a failure, when the claim ends, and at the next start; and does nothing where
-  nothing is there. A record goes last.
-- A device is prepared for one claim at a time: no part of its GPU is in another record, admin access aside.
-- Instances that somebody else made are used and left as they are.
-- A time slice (`timeslices`) is no device: that it cannot be set fails the claim, that it cannot be put back nothing.
-- The pod of a dead GPU must be able to end. What cannot be undone because its GPU does not answer stays on record,
-  keeps its devices from others, and is undone when the GPU is back. A GPU that is gone took all with it.
-- After a reboot instances are gone and CDI files may be: files are written again, claims without their instances are
-  forgotten, and the kubelet asks for them anew.
+- A record is written before a claim is prepared, and set `complete` after. Containers of a complete record can start;
+  of any other record a part may exist and has to be undone.
+- Undoing is the same after a failure, at the end of the claim, and at the next start. It does nothing if nothing
+  exists, and removes the record last.
+- A device is prepared for one claim at a time, except with admin access: no other record has a part of it.
+- Instances that were created outside of the agent are used and left as they are.
+- A time slice (`timeslices`) that cannot be set fails the claim. One that cannot be put back fails nothing.
+- The pod of a dead GPU must be able to end. If undoing fails because the GPU does not answer, the record stays, its
+  devices are kept from other claims, and it is undone when the GPU is back. For a GPU that is gone nothing has to be
+  undone.
+- After a reboot the instances are gone, and CDI files may be. Files are written again, records without their instances
+  are removed, and the kubelet prepares their claims again.
 Calls block. Not for several threads at once.
 """
 
@@ -39,24 +40,24 @@ from dovetail.agent.machine.nvml import IN_USE, NvmlError
 log = logging.getLogger(__name__)
 
 FAILURES = (ClaimError, NvmlError, CdiError, DriverFilesError, CheckpointError)
-"""What can go wrong with one claim."""
+"""The errors that fail one claim."""
 
 _FILE = "dovetail.dev-claim_"
 
 
 class TakenDevice(ClaimError):
-    """A device is prepared for another claim, that with uid `by`."""
+    """A device is prepared for another claim; `by` is the uid of that claim."""
 
     def __init__(self, device: str, by: PreparedRecord) -> None:
         self.by = by.uid
         super().__init__(
-            f"{device} is still prepared for the claim {by.namespace}/{by.name} ({by.uid}); it can be had when the "
+            f"{device} is still prepared for the claim {by.namespace}/{by.name} ({by.uid}); it is available when the "
             "pods of that claim have ended on this node"
         )
 
 
 class WantedClaim(Struct, frozen=True):
-    """A device that a claim was given. `interval` is that of time slicing, as nvidia-smi counts it."""
+    """A device that is allocated to a claim. `interval` is that of time slicing, with nvidia-smi's numbers."""
 
     device: Offered
     request: str
@@ -66,8 +67,8 @@ class WantedClaim(Struct, frozen=True):
 
 
 class PreparedDevice(Struct, frozen=True, omit_defaults=True):
-    """A device of a record. `uuid` is that of the GPU or instance, "" until it is known; `made`: the instance was made
-    for the claim, and ends with it."""
+    """A device of a record. `uuid` is that of the GPU or instance, "" until it is known. `made`: the instance is
+    created for the claim, and destroyed with it."""
 
     name: str
     request: str
@@ -102,7 +103,7 @@ class PreparedRecord(Struct, frozen=True):
 
 
 def cdi_id(uid: str, device: str) -> str:
-    """The name by which a runtime finds a device of a claim."""
+    """The CDI name of a device of a claim."""
     return f"{CLAIM_KIND}={uid}-{device}"
 
 
@@ -127,20 +128,20 @@ class Prepared:
 
     @property
     def records(self) -> dict[str, PreparedRecord]:
-        """By the uid of the claim; read only for others."""
+        """The records by the uid of the claim; callers only read."""
         return self._records
 
     @property
     def made(self) -> dict[Place, str]:
-        """The instances that are, or may be, there for claims, with their uuids."""
+        """The instances that exist, or may exist, for claims, with their uuids."""
         devices = [device for record in self._records.values() for device in record.devices]
         return {(each.gpu, each.profile, each.start): each.uuid for each in devices if each.made}
 
     def recover(self) -> None:
-        """At the start, with the host known: finishes or undoes what the process before left. Raises CdiError."""
+        """At the start, when the host is known: finish or undo the records of the process before. Raises CdiError."""
         self._cdi.clean()
         for record in list(self._records.values()):
-            with _said(f"claim {record.namespace}/{record.name} cannot be put in order"):
+            with _logged(f"claim {record.namespace}/{record.name} cannot be put in order"):
                 if not record.complete or not self._intact(record):
                     self._undo(record)
                 elif self.host.gpus:
@@ -151,10 +152,10 @@ class Prepared:
         self._finish_slices()
 
     def finish(self) -> None:
-        """Undoes what could not be undone before."""
+        """Undo the records that could not be undone before."""
         for record in list(self._records.values()):
             if not record.complete:
-                with _said(f"claim {record.namespace}/{record.name} cannot be unprepared yet"):
+                with _logged(f"claim {record.namespace}/{record.name} cannot be unprepared yet"):
                     self._undo(record)
         self._finish_slices()
 
@@ -163,7 +164,7 @@ class Prepared:
         self._slices.finish({gpu.uuid for gpu in self.host.gpus}, in_use)
 
     def prepare(self, uid: str, namespace: str, name: str, wanted: Sequence[WantedClaim]) -> PreparedRecord:
-        """Raises what is in FAILURES; then nothing is prepared, or what could not be undone is on record."""
+        """Prepare a claim. Raises FAILURES; then nothing is prepared, or the record has what could not be undone."""
         record = self._records.get(uid)
         if record is not None:
             if record.complete and _asks(record) == _asked(wanted) and self._intact(record):
@@ -184,16 +185,16 @@ class Prepared:
             record = replace(record, complete=True)
             self._put(record)
         except FAILURES as error:
-            # Those that were not reached have the time slice that they had.
+            # The time slices of the other devices are unchanged.
             reached = len(made) + (not isinstance(error, NotSet))
             left = (each if i < reached else replace(each, interval=0) for i, each in enumerate(devices))
-            with _said(f"claim {namespace}/{name} cannot be unprepared yet"):
+            with _logged(f"claim {namespace}/{name} cannot be unprepared yet"):
                 self._undo(replace(self._records[uid], devices=tuple(left)))
             raise
         return record
 
     def unprepare(self, uid: str) -> None:
-        """Does nothing for a claim that is not prepared. Raises what is in FAILURES."""
+        """Undo a claim, if it is prepared. Raises FAILURES."""
         record = self._records.get(uid)
         if record is None:
             self._cdi.remove(_FILE + uid)
@@ -222,7 +223,7 @@ class Prepared:
         self._put(record, gone=True)
 
     def _clear(self, device: PreparedDevice) -> None:
-        """Raises Taken where another claim has it; what is left of one that ended is undone first."""
+        """Undo incomplete records that have the device. Raises TakenDevice if a complete record has it."""
         for other in list(self._records.values()):
             if any(device.overlaps(its) for its in other.devices):
                 if other.complete:
@@ -246,9 +247,7 @@ class Prepared:
             return replace(device, made=True)
         found = self._partitions.find(offered.gpu, partition)
         if found is None:
-            raise ClaimError(
-                f"{offered.name} does not exist: it is made for a claim that uses it, not for a look at it"
-            )
+            raise ClaimError(f"{offered.name} does not exist: it is not created for a claim with admin access")
         return replace(device, uuid=found.uuid)
 
     def _make(self, device: PreparedDevice) -> PreparedDevice:
@@ -277,7 +276,7 @@ class Prepared:
         return self._files.instance(gpu, instance)
 
     def _intact(self, record: PreparedRecord) -> bool:
-        """Whether no MIG instance of it is known to be gone. Of a GPU that cannot be read nothing is."""
+        """Whether none of its MIG instances is known to be gone. On a GPU that cannot be read none is."""
         for device in record.devices:
             gpu, partition = self.host.gpu(device.gpu), device.partition
             if gpu is None or partition is None or self._unread(gpu):
@@ -287,7 +286,7 @@ class Prepared:
         return True
 
     def _unread(self, gpu: Gpu) -> bool:
-        """Whether it cannot be told how the GPU is divided."""
+        """Whether the division of the GPU cannot be read."""
         return any(each.what.startswith(f"gpus[{gpu.index}].mig") for each in self.host.unread)
 
     def _alive(self, gpu: Gpu, partition: Partition, uuid: str) -> bool:
@@ -301,7 +300,7 @@ class Prepared:
         return gpu
 
     def _put(self, record: PreparedRecord, *, gone: bool = False) -> None:
-        """On disk first: a record that could not be written is not there."""
+        """Write or remove a record, on disk first: if that fails, nothing changes."""
         records = {uid: each for uid, each in self._records.items() if uid != record.uid}
         if not gone:
             records[record.uid] = record
@@ -318,7 +317,7 @@ def _asks(record: PreparedRecord) -> set[tuple[str, str, str, bool, int]]:
 
 
 @contextlib.contextmanager
-def _said(what: str) -> Iterator[None]:
+def _logged(what: str) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceSlices of this node, kept on the API server as they should be.
+"""Publishes the ResourceSlices of this node and restores them.
 
 Rules
-- All devices are one pool with the name of the node. Slices have fixed names, belong to the Node, and go with it.
-- A change of one slice is one write. When more change, come or go, all are written with the next generation, so that
-  nobody allocates from a mixture. What says the same already is not written.
-- Slices are put back when somebody (the kubelet, while it does not see the driver) deletes them. Those that an earlier
-  driver of the same name left are deleted.
-- An API server may drop what it does not know (feature gates). Devices that cannot be told rightly without that, ill
-  ones and partitions, are not published then; the log says so.
+- All devices are one pool with the name of the node. Slices have fixed names, are owned by the Node, and deleted with
+  it.
+- A change of one slice is one write. If several change, are added or removed, all are written with the next generation,
+  so that no allocator mixes generations. Unchanged slices are not written.
+- Slices that are deleted (by the kubelet, while it does not see the driver) are written again. Slices of an earlier
+  driver of the same name are deleted.
+- An API server drops fields whose feature gates are off. Devices that would be wrong without them, unhealthy ones and
+  partitions, are not published then; that is logged.
 Source: dynamic-resource-allocation/resourceslice (1.37).
 """
 
@@ -44,7 +45,7 @@ Document = dict[str, Any]
 
 
 class SlicePublisher:
-    """The slices of `driver` on `node`. `settled` is set while they say what was wanted last."""
+    """The slices of `driver` on `node`. `settled` is set while they have the wanted contents."""
 
     def __init__(self, client: Client, driver: str, node: str) -> None:
         self.settled = asyncio.Event()
@@ -54,12 +55,12 @@ class SlicePublisher:
         self._contents: Sequence[Document] = ()
         self._dirty = asyncio.Event()
         self._written: dict[str, str] = {}
-        """Versions of the slices as they were written."""
+        """The resourceVersions of the written slices."""
         self._dropped: set[str] = set()
-        """What of a device the server does not keep."""
+        """The fields of devices that the server drops."""
 
     def want(self, contents: Sequence[Document]) -> None:
-        """What the slices should say, see `slices.contents`."""
+        """Set the wanted contents, see `slices.contents`."""
         if contents != self._contents:
             self._contents = contents
             self._wake()
@@ -72,7 +73,7 @@ class SlicePublisher:
             tasks.create_task(self._keep())
 
     async def withdraw(self) -> None:
-        """Deletes all that was published, also by an earlier process. Raises ApiError."""
+        """Delete all published slices, also of an earlier process. Raises ApiError."""
         for obj in await self._there():
             if obj.metadata.labels.items() >= LABELS.items():
                 await self._delete(obj)
@@ -100,7 +101,7 @@ class SlicePublisher:
         self._dirty.set()
 
     def _seen(self, changes: list[Change[ResourceSlice]]) -> None:
-        """Somebody else's changes are undone."""
+        """Schedule a write if another client has changed a slice."""
         for change in changes:
             meta = change.object.metadata
             if change.kind == "deleted" or self._written.get(meta.name) != meta.resource_version:
@@ -132,7 +133,7 @@ class SlicePublisher:
             await self._write(name, document, there.get(name))
 
     def _kept(self) -> Iterator[Document]:
-        """The contents without the devices that the server cannot be told of rightly."""
+        """The contents without devices that would be wrong without the dropped fields."""
         for content in self._contents:
             if "sharedCounters" in content:
                 if "consumesCounters" not in self._dropped:
@@ -154,7 +155,7 @@ class SlicePublisher:
             self._miss(document, stored)
 
     def _miss(self, document: Document, stored: ResourceSlice) -> None:
-        """Finds out what the server has dropped. Then everything is written anew, without what needs it."""
+        """Find the fields that the server has dropped, and schedule a write without the devices that need them."""
         kept = {device.name: device for device in stored.spec.devices}
         for device in document["spec"].get("devices", ()):
             found = kept.get(device["name"])
@@ -181,7 +182,7 @@ class SlicePublisher:
             return
 
     def _name(self, number: int) -> str:
-        """In the order of the contents, as allocators take devices in the order of the slices' names."""
+        """The name of a slice. Names sort like the contents: allocators take devices in the order of slice names."""
         start = f"{number:05}-{self._driver}-"
         return start + self._node[-(_LONGEST_NAME - len(start)) :].lstrip("-.")
 
@@ -201,7 +202,7 @@ def _record(document: Document) -> Slice:
 
 
 def _same(document: Document, there: ResourceSlice | None) -> bool:
-    """Whether the slice says this already, in this generation, and belongs to this Node."""
+    """Whether the slice has these contents, this generation and this owner."""
     if there is None or there.spec.pool.generation != document["spec"]["pool"]["generation"]:
         return False
     owners = [owner.uid for owner in there.metadata.owner_references]

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceSlices of this node: what they say, as documents.
+"""The contents of this node's ResourceSlices, as documents.
 
 Rules
-- Attributes and capacities have the names and meanings of NVIDIA's driver and of Kubernetes; those of ours are below
+- Attributes and capacities have the names and meanings of NVIDIA's driver and of Kubernetes. Two are ours, below
   dovetail.dev: `nvlinkDomain`, the fabric as in the label nvidia.com/gpu.clique, and `nvlinkGroup`, the same number on
-  GPUs of this node that NVLinks join, directly or not. What is not known has no attribute.
-- With partitionable GPUs each GPU in MIG mode has a set of counters, one for each memory slice and kind of engine, of
-  which its devices take. A profile that is there fewer times than it has places has a counter of its own.
-- An illness is a taint on the device, or on all devices of the GPU. NoSchedule keeps new claims away; NoExecute ends
-  pods too, and is for what only a reboot heals: nothing runs on such a GPU any more.
-- 64 devices and 8 sets of counters go into a slice, sets and devices apart: what the API allows slices with taints.
-Sources: k8s.io/api resource/v1 (1.37), dynamic-resource-allocation/deviceattribute, dra-driver-nvidia-gpu v0.5.
+  all GPUs of this node that NVLinks connect, directly or not. Unknown values have no attribute.
+- With partitionable GPUs each GPU in MIG mode has a counter set, with one counter for each memory slice and kind of
+  engine; its devices consume them. A profile that allows fewer instances than it has places has a counter of its own.
+- An unhealthy device has a taint, as have all devices of an unhealthy GPU. NoSchedule keeps new claims away; NoExecute
+  also ends pods, and is used if only a reboot helps: nothing can run on such a GPU.
+- A slice has at most 64 devices or 8 counter sets, the API's limits for slices with taints. Counter sets and devices
+  are in separate slices. Sources: k8s.io/api resource/v1 (1.37), dynamic-resource-allocation/deviceattribute,
+  dra-driver-nvidia-gpu v0.5.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _STANDARD = "resource.kubernetes.io"
 _OURS = "dovetail.dev"
 _ENGINES = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
 _ENGINE_COUNTERS = ("multiprocessors", "copy-engines", "decoders", "encoders", "jpeg-engines", "ofa-engines")
-"""As NVIDIA's driver calls the fields of Engines, in their order."""
+"""NVIDIA's names of the fields of GpuEngines, in their order."""
 
 Document = dict[str, Any]
 
 
 def contents(host: Host, devices: Sequence[Offered], driver: str, ill: Sequence[Unhealthy]) -> list[Document]:
-    """What goes into the slices, in their order: `sharedCounters` or `devices` of each spec."""
+    """The contents of the slices in their order: `sharedCounters` or `devices` of each spec."""
     groups = _nvlink_groups(host)
     wired = [_device(host, one, groups.get(one.gpu.index), driver, ill) for one in devices]
     divided = {device.gpu.uuid: device.gpu for device in devices if _is_place(device)}
@@ -53,12 +54,12 @@ def contents(host: Host, devices: Sequence[Offered], driver: str, ill: Sequence[
 
 
 def illnesses_of(device: Offered, ill: Iterable[Unhealthy]) -> list[Unhealthy]:
-    """Those that hit the device."""
+    """The health problems of the device."""
     return [each for each in ill if each.uuid in (device.gpu.uuid, device.uuid)]
 
 
 def taint(illness: Unhealthy, driver: str) -> Document:
-    """Keys are NVIDIA's where it has one."""
+    """The taint of a health problem; the key is NVIDIA's if it has one."""
     key, value, remedy = f"{_OURS}/{illness.code}", "", Remedy.RESET
     if illness.code == LOST:
         key, remedy = f"{driver}/gpu-lost", Remedy.REBOOT
@@ -71,7 +72,7 @@ def taint(illness: Unhealthy, driver: str) -> Document:
 
 
 def _is_place(device: Offered) -> bool:
-    """Whether an instance is made there for a claim."""
+    """Whether an instance is created there for a claim."""
     return device.partition is not None and device.instance is None
 
 
@@ -120,7 +121,7 @@ def _attributes(host: Host, device: Offered, group: int | None) -> Document:
 
 
 def _version(parts: Iterable[object] | None) -> str:
-    """A semantic version of three numbers without leading zeros; "" for what is none."""
+    """A semantic version of three numbers without leading zeros; "" if it cannot be one."""
     numbers = [str(part) for part in parts or ()]
     if not numbers or len(numbers) > 3 or not all(number.isdecimal() for number in numbers):
         return ""
@@ -128,7 +129,7 @@ def _version(parts: Iterable[object] | None) -> str:
 
 
 def _capacity(device: Offered) -> dict[str, str]:
-    """Memory of instances, as of GPUs, is what the driver tells."""
+    """The capacities; memory is that of the driver."""
     partition = device.partition
     if partition is None:
         return {"memory": f"{device.gpu.memory_mib}Mi"}
@@ -145,8 +146,8 @@ def _set_name(gpu: Gpu) -> str:
 
 
 def _counter_set(gpu: Gpu, devices: Iterable[Offered]) -> Document:
-    """As much of each as the most instances of any one profile take, or as the GPU tells if that is more; less what the
-    instances take that somebody else made."""
+    """The counter set of a GPU. Each counter is the most that instances of any one profile take, or the GPU's own
+    number if that is more, less what instances from outside of the agent take."""
     counters: Counter[str] = Counter({"memory": gpu.memory_mib})
     counters.update(_engines(gpu.engines))
     for profile in gpu.profiles:
@@ -163,7 +164,7 @@ def _counter_set(gpu: Gpu, devices: Iterable[Offered]) -> Document:
 
 
 def _counters(gpu: Gpu, partition: Partition) -> dict[str, int]:
-    """What the partition takes."""
+    """The counters that the partition consumes."""
     return {
         "memory": partition.memory_mib,
         **_engines(partition.engines),
@@ -181,7 +182,7 @@ def _slices(partition: Partition) -> list[str]:
 
 
 def _scarce(gpu: Gpu, profile: int) -> dict[str, tuple[int, int]]:
-    """The counter of a profile that has more places than there can be instances: one of them, and the most."""
+    """The counter of a profile with more places than instances: (1, the most instances); else empty."""
     found = next((each for each in gpu.profiles if each.id == profile), None)
     if found is None or found.most >= len(found.starts):
         return {}

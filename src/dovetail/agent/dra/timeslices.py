@@ -2,10 +2,10 @@
 """Time slices of GPUs: set for a claim, and put back when it ends.
 
 Rules
-- A slice that cannot be set is a failure of the claim that asks for it, and of nobody else.
-- A slice that cannot be put back keeps nobody from the GPU: it costs the next one a little latency or throughput, and
-  isolates nothing. It is remembered, also over restarts, and put back as soon as that works.
-NVML has no call for it, so NVIDIA's program does it. Calls block.
+- A slice that cannot be set fails the claim that requests it.
+- A slice that cannot be put back does not block the GPU: it costs the next user some latency or throughput, and
+  isolates nothing. It is recorded, also over restarts, and put back as soon as that works. NVML has no call for it, so
+  nvidia-smi is run. Calls block.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Set = Callable[[str, int], None]
 
 
 class NotSet(ClaimError):
-    """The time slice is what it was."""
+    """The time slice is unchanged."""
 
 
 class TimeSlices:
-    """`set_slice` sets the slice of a GPU (uuid, as nvidia-smi counts it), and raises ClaimError. Those that are to be
-    put back are kept at `checkpoint`. Raises CheckpointError."""
+    """`set_slice` sets the slice of a GPU (uuid, nvidia-smi's number), and raises ClaimError. The GPUs whose slice has
+    to be put back are kept at `checkpoint`. Raises CheckpointError."""
 
     def __init__(self, checkpoint: Path, set_slice: Set) -> None:
         self._checkpoint = CheckpointFile(checkpoint, tuple[str, ...])
@@ -40,16 +40,16 @@ class TimeSlices:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """The GPUs whose slice is to be put back yet."""
+        """The GPUs whose slice has to be put back."""
         return self._left
 
     def set(self, uuid: str, interval: int) -> None:
-        """Raises ClaimError; NotSet where it is for sure what it was."""
+        """Set the slice of a GPU. Raises ClaimError; NotSet if the slice is certainly unchanged."""
         self._set(uuid, interval)
         self._note([one for one in self._left if one != uuid])
 
     def put_back(self, uuid: str) -> None:
-        """Never raises; what fails is done by `finish`."""
+        """Put the default slice back. Never raises; after a failure `finish` repeats it."""
         try:
             self._set(uuid, DEFAULT)
         except ClaimError as error:
@@ -60,8 +60,8 @@ class TimeSlices:
             self._note([one for one in self._left if one != uuid])
 
     def finish(self, present: Collection[str], in_use: Collection[str]) -> None:
-        """Puts back what could not be put back before, of GPUs that are there and have no claim with a slice of its
-        own. Whatever hinders one hinders the others, so it ends with the first."""
+        """Put back the remaining slices of GPUs that are present and have no claim with a slice of its own. Ends at the
+        first failure: its cause affects the others, too."""
         for uuid in self._left:
             if uuid in present and uuid not in in_use:
                 self.put_back(uuid)
@@ -69,18 +69,18 @@ class TimeSlices:
                     return
 
     def _note(self, left: Sequence[str]) -> None:
-        told = tuple(dict.fromkeys(left))
-        if told == self._left:
+        unique = tuple(dict.fromkeys(left))
+        if unique == self._left:
             return
-        self._left = told
+        self._left = unique
         try:
-            self._checkpoint.write(told)
+            self._checkpoint.write(unique)
         except CheckpointError as error:
             log.warning("a restart will forget which time slices to put back: %s", error)
 
 
 def set_slice(nvidia_smi: Sequence[str], uuid: str, interval: int) -> None:
-    """Raises ClaimError; NotSet where it is for sure what it was."""
+    """Set the slice of a GPU by nvidia-smi. Raises ClaimError; NotSet if the slice is certainly unchanged."""
     command = [*nvidia_smi, "compute-policy", "-i", uuid, f"--set-timeslice={interval}"]
     words = " ".join(command)
     try:
@@ -92,5 +92,5 @@ def set_slice(nvidia_smi: Sequence[str], uuid: str, interval: int) -> None:
     except subprocess.TimeoutExpired:
         raise ClaimError(f"timeSlicingConfig.interval: {words} did not end in {_PATIENCE_S:g} s") from None
     except subprocess.CalledProcessError as error:
-        said = (error.stdout + error.stderr).strip() or f"it ended with status {error.returncode} and said nothing"
-        raise NotSet(f"timeSlicingConfig.interval: {words}: {said}") from None
+        output = (error.stdout + error.stderr).strip() or f"it ended with status {error.returncode} without output"
+        raise NotSet(f"timeSlicingConfig.interval: {words}: {output}") from None
