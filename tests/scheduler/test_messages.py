@@ -46,7 +46,7 @@ def test_where_no_start_can_be_given_it_says_why() -> None:
 
 def test_what_became_of_the_search_for_others_comes_last() -> None:
     text = told(refusal(Expected(Sure.LEARNED, NOW_MS + HOUR_MS, "p90 of 7 runs"), "nobody is above its due"), NOW_MS)
-    assert text.endswith("(Learned: p90 of 7 runs). Who could give way: nobody is above its due.")
+    assert text.endswith("(Learned: p90 of 7 runs). Preemption: nobody is above its due.")
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
     for held in answer.reserved:
         console.print(_held(answer, held))
     if answer.reclaim:
-        console.print(f"Whether others could give way to it: {escape(answer.reclaim)}.")
+        console.print(f"Preemption: {escape(answer.reclaim)}.")
     if _tells(answer.terms):
         _terms(answer, console)
     if answer.rules:

@@ -21,7 +21,7 @@ def told(refusal: Refusal, now_ms: int) -> str:
     if refusal.expected is not None:
         sentences.append(expected_start(refusal.expected, now_ms))
     if refusal.reclaim:
-        sentences.append(f"Who could give way: {refusal.reclaim}")
+        sentences.append(f"Preemption: {refusal.reclaim}")
     if len(sentences) == 1:
         return sentences[0]
     return " ".join(sentence if sentence.endswith(".") else f"{sentence}." for sentence in sentences)
