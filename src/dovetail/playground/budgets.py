@@ -133,7 +133,7 @@ def covers(budget: Object, pod: Object) -> bool:
 
 def status_of(budget: Object, pods: Iterable[Object], expected: int | str, now_s: float) -> Object:
     """The status that the disruption controller gives the budget; `expected` is how many pods there should be, or why
-    that cannot be said. Percentages round up."""
+    it is not known. Percentages round up."""
     if isinstance(expected, str):
         failed = with_condition(
             with_status(budget, disruptionsAllowed=0), _ALLOWED, "False", now_s, "SyncFailed", expected
@@ -153,8 +153,8 @@ def status_of(budget: Object, pods: Iterable[Object], expected: int | str, now_s
         budget, observedGeneration=value_at(budget, "metadata.generation"), expectedPods=expected,
         currentHealthy=healthy, desiredHealthy=desired, disruptionsAllowed=allowed, disruptedPods=disrupted,
     )  # fmt: skip
-    said = ("True", now_s, "SufficientPods") if allowed else ("False", now_s, "InsufficientPods")
-    return object_at(with_condition(counted, _ALLOWED, *said), "status")
+    condition = ("True", now_s, "SufficientPods") if allowed else ("False", now_s, "InsufficientPods")
+    return object_at(with_condition(counted, _ALLOWED, *condition), "status")
 
 
 def _share(wanted: object, of: int) -> int:

@@ -57,8 +57,8 @@ def _problems(spec: Object, path: str) -> list[Cause]:
         if exact == bool(several):
             found.append(wrong(f"{path}[{i}]", 0, "exactly one of `exactly` or `firstAvailable` is required"))
             continue
-        asked = [(f"{path}[{i}].firstAvailable[{j}]", one) for j, one in enumerate(several)]
-        for at, one in asked or [(f"{path}[{i}].exactly", object_at(request, "exactly"))]:
+        alternatives = [(f"{path}[{i}].firstAvailable[{j}]", one) for j, one in enumerate(several)]
+        for at, one in alternatives or [(f"{path}[{i}].exactly", object_at(request, "exactly"))]:
             mode, count = one.get("allocationMode"), one.get("count")
             if not text_at(one, "deviceClassName"):
                 found.append(missing(f"{at}.deviceClassName"))

@@ -113,10 +113,10 @@ def expired(message: str) -> Failure:
     return Failure(410, "Expired", message)
 
 
-def too_large_version(asked: int, current: int) -> Failure:
+def too_large_version(requested: int, current: int) -> Failure:
     """Upstream waits three seconds for the version before it says this."""
     causes = [Cause("ResourceVersionTooLarge", "", "Too large resource version")]
-    message = f"Timeout: Too large resource version: {asked}, current: {current}"
+    message = f"Timeout: Too large resource version: {requested}, current: {current}"
     return Failure(504, "Timeout", message, causes=causes, retry_after_s=1)
 
 

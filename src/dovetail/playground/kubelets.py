@@ -252,8 +252,8 @@ class PlaygroundKubelets:
         code = 0 if phase == "Succeeded" else _exit_code(pod) or 1
         terminated = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": timestamp(now_s)}
         statuses = None if reason else _container_statuses(pod, {"terminated": terminated}, ready=False)
-        said = {"reason": reason or None, "message": message or None}
-        ended = with_status(pod, phase=phase, containerStatuses=statuses, **said)
+        outcome = {"reason": reason or None, "message": message or None}
+        ended = with_status(pod, phase=phase, containerStatuses=statuses, **outcome)
         for condition in ("ContainersReady", "Ready"):
             ended = with_condition(ended, condition, "False", now_s, "PodFailed" if code else "PodCompleted")
         self._store.put_raw("pods", ended)

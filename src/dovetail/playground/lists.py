@@ -55,13 +55,13 @@ def list_page(store: Store, view: ObjectView, namespace: str, query: Mapping[str
 
 def _version(store: Store, query: Mapping[str, str]) -> int:
     """The version to list at: any version is the newest one, and so is one that may not be older than something."""
-    asked, match = number(query, "resourceVersion"), query.get("resourceVersionMatch", "")
-    if match not in _MATCHES or (match and not query.get("resourceVersion")) or (match == "Exact" and not asked):
+    requested, match = number(query, "resourceVersion"), query.get("resourceVersionMatch", "")
+    if match not in _MATCHES or (match and not query.get("resourceVersion")) or (match == "Exact" and not requested):
         causes = [failures.wrong("resourceVersionMatch", match, "needs a resourceVersion; Exact or NotOlderThan")]
         raise failures.invalid("meta.k8s.io", "ListOptions", "", causes)
-    store.check_version(asked)
-    exact = match == "Exact" or (not match and asked and number(query, "limit"))
-    return asked if exact else store.version
+    store.check_version(requested)
+    exact = match == "Exact" or (not match and requested and number(query, "limit"))
+    return requested if exact else store.version
 
 
 def number(query: Mapping[str, str], name: str) -> int:

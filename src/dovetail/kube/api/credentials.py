@@ -113,8 +113,8 @@ class ExecPlugin:
         except FileNotFoundError as error:
             raise ConfigError(f"{self.where}: {self.command!r} is not installed. {self.install_hint}") from error
         except subprocess.CalledProcessError as error:
-            said = error.stderr.decode(errors="replace").strip()[:300]
-            raise ConfigError(f"{self.where}: {self.command!r} exited with {error.returncode}: {said}") from error
+            stderr = error.stderr.decode(errors="replace").strip()[:300]
+            raise ConfigError(f"{self.where}: {self.command!r} exited with {error.returncode}: {stderr}") from error
         except (OSError, subprocess.TimeoutExpired, DecodeError, UnicodeDecodeError) as error:
             # A decode error quotes positions and types, never the token itself.
             raise ConfigError(f"{self.where}: {self.command!r} gave no credential: {error}") from error

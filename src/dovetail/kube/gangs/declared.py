@@ -216,9 +216,9 @@ def _check(gang: Gang, min_field: str, pods: int | None, problems: list[Problem]
         problems.append(Problem(_path("gang-max"), str(high), rule))
 
 
-def _agreed(key: str, own: T, said: Iterable[T], problems: list[Problem]) -> T:
+def _agreed(key: str, own: T, declared_values: Iterable[T], problems: list[Problem]) -> T:
     """The object's own value, else the one that its pods declare."""
-    values = sorted({value for value in said if value}, key=str)
+    values = sorted({value for value in declared_values if value}, key=str)
     if own or not values:
         return own
     if len(values) > 1:
@@ -229,9 +229,9 @@ def _agreed(key: str, own: T, said: Iterable[T], problems: list[Problem]) -> T:
 
 def _of_pods(own: Wishes) -> Iterable[Problem]:
     """Problems for declarations on an object that only its pods can make."""
-    for key, said in ((MEMORY, own.gpu_memory_mib), (FRACTION, own.gpu_milli), (ISOLATION, own.isolation)):
-        if said:
-            yield Problem(_path(key), str(said), "is of a pod: write it in the metadata of the pod template")
+    for key, value in ((MEMORY, own.gpu_memory_mib), (FRACTION, own.gpu_milli), (ISOLATION, own.isolation)):
+        if value:
+            yield Problem(_path(key), str(value), "is of a pod: write it in the metadata of the pod template")
 
 
 def _path(key: str) -> str:

@@ -23,13 +23,13 @@ from dovetail.kube.translate.known import KnownPod
 
 T = TypeVar("T")
 MOST_SAID = 2**4
-_Said = tuple[tuple[str, ...], tuple[str, ...], int | None, int | None]
+_Declaration = tuple[tuple[str, ...], tuple[str, ...], int | None, int | None]
 
 
 class _Counted(Struct, frozen=True):
     """The counts of one pod; `begun` is None where it is not bound, or is being deleted."""
 
-    said: _Said
+    declaration: _Declaration
     gang: str
     begun: Begun | None
     waits: bool
@@ -41,7 +41,7 @@ class MemberCounts:
     def __init__(self) -> None:
         self.waiting = 0
         self._pods: dict[str, _Counted] = {}
-        self._said: dict[_Said, int] = {}
+        self._declarations: dict[_Declaration, int] = {}
         self._begun: dict[str, dict[Begun, int]] = {}
 
     def __bool__(self) -> bool:
@@ -75,7 +75,7 @@ class MemberCounts:
 
     def _count(self, one: _Counted, times: int) -> None:
         self.waiting += times * one.waits
-        _add(self._said, one.said, times)
+        _add(self._declarations, one.declaration, times)
         if one.begun is not None:
             begun = self._begun.setdefault(one.gang, {})
             _add(begun, one.begun, times)
@@ -88,7 +88,7 @@ class MemberCounts:
             Wishes(required=required, preferred=preferred, gang_min=least, gang_max=most)
             if any((required, preferred, least, most))
             else NOTHING
-            for required, preferred, least, most in islice(self._said, MOST_SAID + 1)
+            for required, preferred, least, most in islice(self._declarations, MOST_SAID + 1)
         ]
 
     def begun(self) -> dict[str, Begun]:

@@ -181,11 +181,11 @@ class _Reading:
         known = self._kinds.get((group, kind))
         if known is None:
             self._problem(
-                document, _said(value), "apiVersion", f"'{api_version}' has no {kind} that is known here: not used"
+                document, _named(value), "apiVersion", f"'{api_version}' has no {kind} that is known here: not used"
             )
         elif known.versions and version not in known.versions:
             rule = f"of {kind} only {' and '.join(known.versions)} can be read: not used"
-            self._problem(document, _said(value), "apiVersion", f"'{api_version}': {rule}")
+            self._problem(document, _named(value), "apiVersion", f"'{api_version}': {rule}")
         else:
             obj = self._decode(document, known)
             if obj is not None:
@@ -199,7 +199,7 @@ class _Reading:
         except msgspec.ValidationError as error:
             match = _AT.fullmatch(str(error))
             message, field = match.groups() if match else (str(error), "")
-            self._problem(document, _said(value), field, f"{message}: not used")
+            self._problem(document, _named(value), field, f"{message}: not used")
             return None
         meta: ObjectMeta = wire.metadata
         name, prefix = meta.name, value.get("metadata", {}).get("generateName")
@@ -354,7 +354,7 @@ def _shown(key: Key) -> str:
     return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
 
 
-def _said(value: dict[str, Any]) -> str:
+def _named(value: dict[str, Any]) -> str:
     """Kind and name of an object, as far as they can be read."""
     meta = value.get("metadata")
     named = {"namespace": "", "name": "", **meta} if isinstance(meta, dict) else {"namespace": "", "name": ""}

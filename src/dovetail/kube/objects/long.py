@@ -234,18 +234,18 @@ def _container(raw: Raw, left: int, unread: list[str]) -> tuple[Container, int]:
     if len(raw) <= _SHORT:
         return decode(raw, type=Container), len(raw)
     long = decode(raw, type=_Container)
-    asked, ports = long.resources, tuple[ContainerPort, ...]()
+    requested, ports = long.resources, tuple[ContainerPort, ...]()
     if len(long.ports) > LONGEST_PART:
         unread.append(_PORTS)
     elif not _absent(long.ports):
         ports = decode(long.ports, type=tuple[ContainerPort, ...])
-    size = len(asked.requests) + len(asked.limits)
+    size = len(requested.requests) + len(requested.limits)
     if size > max(left, _SHORT):
         unread.append(_AMOUNTS)
-        read = ResourceRequirements(_counted(asked.requests), _counted(asked.limits))
+        read = ResourceRequirements(_counted(requested.requests), _counted(requested.limits))
     else:
         read = ResourceRequirements(
-            *[{} if _absent(one) else decode(one, type=Quantities) for one in (asked.requests, asked.limits)]
+            *[{} if _absent(one) else decode(one, type=Quantities) for one in (requested.requests, requested.limits)]
         )
     return Container(long.name, long.image, read, ports, long.restart_policy), size
 
@@ -253,11 +253,11 @@ def _container(raw: Raw, left: int, unread: list[str]) -> tuple[Container, int]:
 def _counted(raw: Raw) -> Quantities:
     if _absent(raw):
         return {}
-    said = decode(raw, type=_Counted)
+    counted = decode(raw, type=_Counted)
     found: Quantities = {
         field.encode_name: value
         for field in fields(_Counted)
-        if (value := getattr(said, field.name)) is not None and len(str(value)) <= _LONGEST_QUANTITY
+        if (value := getattr(counted, field.name)) is not None and len(str(value)) <= _LONGEST_QUANTITY
     }
     if _MIG in bytes(raw):
         for name, text, number in islice((one.groups() for one in _SLICES.finditer(raw)), MOST_RESOURCES):
