@@ -15,9 +15,9 @@ from dovetail.core.events import BindFailed
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
-from dovetail.kube.translate.translator import Translator
+from dovetail.kube.translate.translator import PodRef, Translator
 from dovetail.playground import Playground
-from dovetail.scheduler.binder import Binder, BindTarget
+from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.informers import Informers
 from tests.scheduler.scripted import until
@@ -84,11 +84,11 @@ class Cluster:
             GROUP, "ResourceClaim", name, {"devices": {"requests": requests} | devices}, namespace="default"
         )
 
-    def pod(self, name: str = "p", *claims: str, **spec: Any) -> BindTarget:
+    def pod(self, name: str = "p", *claims: str, **spec: Any) -> PodRef:
         claimed = [{"name": claim, "resourceClaimName": claim} for claim in claims or ("c",)]
         container = {"name": "main", "image": "i"}
         made = self.put("v1", "Pod", name, {"containers": [container], "resourceClaims": claimed} | spec)
-        return BindTarget("default", name, made["metadata"]["uid"])
+        return PodRef("default", name, made["metadata"]["uid"])
 
     def stored(self, name: str = "c") -> Json:
         found = self.playground.store.get(CLAIMS, "default", name)
@@ -123,7 +123,7 @@ class Cluster:
                 )
             )
 
-    def put_bind(self, target: BindTarget, *grants: ClaimGrant, reserve: tuple[str, ...] = (), node: str = "n") -> None:
+    def put_bind(self, target: PodRef, *grants: ClaimGrant, reserve: tuple[str, ...] = (), node: str = "n") -> None:
         reserve = reserve or tuple(grant.claim for grant in grants)
         self.binder.put(Bind(target.uid, node, 1, claims=grants, reserve=reserve), target, "{}")
 

@@ -29,14 +29,14 @@ from dovetail.kube.objects.storage import (
 from dovetail.kube.translate.translator import PodRef
 from dovetail.playground import Playground
 from dovetail.scheduler import binder as module
-from dovetail.scheduler.binder import Binder, BindTarget, NotLeader
+from dovetail.scheduler.binder import Binder, NotLeader
 from dovetail.scheduler.clock import Clock
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import AWAY, BROKEN, BUSY, FORBIDDEN, GONE, TAKEN, Scripted, until
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 NOW_MS = 1_000_000
-POD = BindTarget("d", "p", "u")
+POD = PodRef("d", "p", "u")
 PICK = Bind("u", "n", 1, volumes=(VolumePick("d/data", "disk"),))
 PROVISION = Bind("u", "n", 1, volumes=(VolumePick("d/data", ""),))
 CHOSEN = {"volume.kubernetes.io/selected-node": "n"}
@@ -76,7 +76,7 @@ class Bench:
         self.leads = True
         self.bound: list[str] = []
         self.failed: list[BindFailed] = []
-        self.told_why: list[BindTarget | None] = []
+        self.told_why: list[PodRef | None] = []
         self.binder = Binder(
             client,
             Clock(lambda: NOW_MS / 1000, lambda: 0.0),
@@ -87,7 +87,7 @@ class Bench:
             run_id="run",
         )
 
-    def _note_failure(self, event: BindFailed, target: BindTarget | None) -> None:
+    def _note_failure(self, event: BindFailed, target: PodRef | None) -> None:
         self.failed.append(event)
         self.told_why.append(target)
 
@@ -241,7 +241,7 @@ async def test_nothing_is_written_after_the_lease_is_lost(bench: Bench, server: 
     server.will("POST", "binding", answer)
     async with bench.running() as task:
         for number in range(10_000):
-            bench.binder.put(Bind(f"u{number}", "n", 1), BindTarget("d", f"p{number}", f"u{number}"), "{}")
+            bench.binder.put(Bind(f"u{number}", "n", 1), PodRef("d", f"p{number}", f"u{number}"), "{}")
         await asyncio.wait([task], timeout=PATIENCE_S)
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)
@@ -367,7 +367,7 @@ async def test_pods_that_wait_for_volumes_hold_up_nobody(bench: Bench) -> None:
     async with bench.running():
         for number in range(2 * module.WORKERS):
             waits = Bind(f"w{number}", "n", 1, volumes=PROVISION.volumes)
-            bench.binder.put(waits, BindTarget("d", f"w{number}", f"w{number}"), "{}")
+            bench.binder.put(waits, PodRef("d", f"w{number}", f"w{number}"), "{}")
         bench.binder.put(Bind("u", "n", 1), POD, "{}")
         await asyncio.wait_for(bench.binder.idle.wait(), PATIENCE_S)
         assert bench.bound == ["u to n"]
@@ -380,7 +380,7 @@ async def test_it_ends_at_once_with_binds_under_way(bench: Bench, server: Script
     server.will("POST", "binding", never.wait)
     async with bench.running() as task:
         for number in range(1_000):
-            bench.binder.put(Bind(f"u{number}", "n", 1), BindTarget("d", f"p{number}", f"u{number}"), "{}")
+            bench.binder.put(Bind(f"u{number}", "n", 1), PodRef("d", f"p{number}", f"u{number}"), "{}")
         await asyncio.sleep(0.02)
         began_s = time.monotonic()
         task.cancel()

@@ -10,8 +10,8 @@ import pytest
 from dovetail.core.decisions import Bind, ClaimGrant, ClaimToMake
 from dovetail.core.dra.extended import ExtendedUse, claim_for, claim_key
 from dovetail.core.model import Container, Pod, Request
+from dovetail.kube.translate.translator import PodRef
 from dovetail.playground.faults import Fault
-from dovetail.scheduler.binder import BindTarget
 from tests.scheduler.claimed import CLAIMS, DRIVER, FINALIZER, NOW_MS, Cluster, granted
 from tests.scheduler.scripted import until
 
@@ -19,28 +19,28 @@ RESOURCE, REQUEST = "example.com/gpu", "container-0-request-0"
 SPEC, USES = claim_for((Container("main", ((RESOURCE, 1),)),), {RESOURCE: DRIVER})
 
 
-def pod(cluster: Cluster, name: str = "p") -> BindTarget:
+def pod(cluster: Cluster, name: str = "p") -> PodRef:
     amounts = {"resources": {"limits": {RESOURCE: "1"}}}
     made = cluster.put(
         "v1", "Pod", name, {"containers": [{"name": "main", "image": "i"} | amounts], "schedulingGates": []}
     )
-    return BindTarget("default", name, made["metadata"]["uid"])
+    return PodRef("default", name, made["metadata"]["uid"])
 
 
-def made(target: BindTarget) -> ClaimToMake:
+def made(target: PodRef) -> ClaimToMake:
     return ClaimToMake(claim_key(Pod(target.uid, "default", target.name, Request())), SPEC, USES)
 
 
-def name_of(target: BindTarget) -> str:
+def name_of(target: PodRef) -> str:
     return made(target).claim.removeprefix("default/")
 
 
-def put_bind(cluster: Cluster, target: BindTarget, device: str | None = "gpu-1", **more: Any) -> None:
+def put_bind(cluster: Cluster, target: PodRef, device: str | None = "gpu-1", **more: Any) -> None:
     grants = (ClaimGrant(made(target).claim, granted(device, request=REQUEST, **more)),) if device else ()
     cluster.binder.put(Bind(target.uid, "n", 1, claims=grants, made=made(target)), target, "{}")
 
 
-def left(cluster: Cluster, target: BindTarget, *, count: int = 1, uid: str = "", **status: Any) -> None:
+def left(cluster: Cluster, target: PodRef, *, count: int = 1, uid: str = "", **status: Any) -> None:
     """What an earlier try has left."""
     request = {"name": REQUEST, "exactly": {"deviceClassName": DRIVER, "count": count}}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": target.name, "uid": uid or target.uid, "controller": True}
@@ -56,7 +56,7 @@ def claims(cluster: Cluster) -> list[str]:
     return [claim["metadata"]["name"] for claim in cluster.playground.store.list(CLAIMS)]
 
 
-def told(cluster: Cluster, target: BindTarget) -> Any:
+def told(cluster: Cluster, target: PodRef) -> Any:
     stored = cluster.playground.store.get("pods", "default", target.name)
     assert stored is not None
     return stored["status"].get("extendedResourceClaimStatus")

@@ -15,9 +15,8 @@ from dovetail.kube.api.errors import ApiError, StatusCause, StatusDetails, TooMa
 from dovetail.kube.api.reflector import Change
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.pods import Pod, PodSpec
-from dovetail.kube.translate.translator import Translator
+from dovetail.kube.translate.translator import PodRef, Translator
 from dovetail.scheduler import evictor
-from dovetail.scheduler.binder import BindTarget
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.evictor import Evictor, Victim
 from dovetail.scheduler.informers import Informers
@@ -52,7 +51,7 @@ class Bench:
     def victims(self, *names: str, cause: Cause = "reclaim") -> list[Victim]:
         for name in names:
             self.pod(name)
-        return [Victim(BindTarget("d", name, f"uid-{name}"), cause, "gang/d/g", "g takes its due", 7) for name in names]
+        return [Victim(PodRef("d", name, f"uid-{name}"), cause, "gang/d/g", "g takes its due", 7) for name in names]
 
     def asked(self) -> list[str]:
         """The pods whose eviction was asked for, in order, each time."""

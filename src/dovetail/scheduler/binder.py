@@ -27,6 +27,7 @@ from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.errors import Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode
+from dovetail.kube.translate.translator import PodRef
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.bind_serializer import BindSerializer
 from dovetail.scheduler.clock import Clock
@@ -47,25 +48,15 @@ _BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 """The volume controller's mark; a volume name alone may still be taken back."""
 
 
-class BindTarget(Struct, frozen=True):
-    """A pod to bind, as the API server knows it."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
 class _Item(Struct, frozen=True):
-    """A bind that was decided at `decided_s`, with the record to be written; `slow` where it waits for volumes or
-    drivers first, `stale` where it is to be decided anew."""
+    """A bind that was decided at `decided_s`, with the record to be written. `claims`: the pod has ResourceClaims to be
+    reserved. `slow`: it waits for volumes or drivers first. `stale`: it is to be decided again."""
 
     bind: Bind
-    target: BindTarget
+    target: PodRef
     record: str
     decided_s: float
+    claims: bool
     slow: bool
     stale: bool = False
 
@@ -85,8 +76,8 @@ class Binder:
         mirror: Informers,
         *,
         may_write: Callable[[], bool],
-        failed: Callable[[BindFailed, BindTarget | None], None],
-        bound: Callable[[Bind, BindTarget], None],
+        failed: Callable[[BindFailed, PodRef | None], None],
+        bound: Callable[[Bind, PodRef], None],
         run_id: str,
     ) -> None:
         self._client = client
@@ -109,10 +100,13 @@ class Binder:
         self.idle.set()
         self._lull: asyncio.TimerHandle | None = None
 
-    def put(self, bind: Bind, target: BindTarget, record: str) -> None:
-        self._reservations.expect(bind)
-        item = _Item(bind, target, record, time.monotonic(), bool(bind.volumes) or self._reservations.waits(bind))
-        if item.slow:
+    def put(self, bind: Bind, target: PodRef, record: str) -> None:
+        claims, slow = bool(bind.reserve) or bind.made is not None, bool(bind.volumes)
+        if claims:
+            self._reservations.expect(bind)
+            slow = slow or self._reservations.waits(bind)
+        item = _Item(bind, target, record, time.monotonic(), claims, slow)
+        if slow or self._mirror.feed.gpu_node(bind.node) is None:
             self._enqueue(item)
         else:
             self._turns.take(bind.node, bind.uid, item)
@@ -166,35 +160,40 @@ class Binder:
             elif item.stale:
                 self._end(item, await self._withdraw(item.bind))
             else:
-                self._end(item, await self._carry_out(item.bind, item.target, item.record))
+                self._end(item, await self._carry_out(item))
             self._in_flight -= 1
             if not self._in_flight:
                 self._lull = asyncio.get_running_loop().call_later(_LULL_S, self.idle.set)
         self._workers -= 1
 
     def _end(self, item: _Item, result: str) -> None:
-        self._reservations.forget(item.bind)
+        if item.claims:
+            self._reservations.forget(item.bind)
         if result != "bound":
             self._turns.failed(item.bind.uid)
         metrics.count(metrics.BINDS, result)
         metrics.BIND_SECONDS.observe(time.monotonic() - item.decided_s)
 
-    async def _carry_out(self, bind: Bind, target: BindTarget, record: str) -> str:
-        """Bind one pod; the name of how it ended, for the metric."""
+    async def _carry_out(self, item: _Item) -> str:
+        """Bind one pod. Returns the result, as the metric names it."""
+        bind, target = item.bind, item.target
         if ("", bind.node) not in self._mirror.nodes.known:
             # The API server would bind the pod all the same, to be deleted by the pod collector a minute later.
             return await self._fail(bind, target, bind.node, _NODE_RETRY_MS, "the node was deleted", "node gone")
         self._check_leader()
-        try:
-            await self._reservations.reserve(bind, target.name, target.uid)
-        except (KubeError, NotReady) as error:
-            return await self._not_reserved(bind, target, error)
-        if await self._fences.put_up(bind):
-            self._turns.fence_stands(bind.uid)
+        if item.claims:
+            try:
+                await self._reservations.reserve(bind, target.name, target.uid)
+            except (KubeError, NotReady) as error:
+                return await self._not_reserved(bind, target, error)
+        if self._mirror.feed.gpu_node(bind.node) is not None:
+            if await self._fences.put_up(bind):
+                self._turns.fence_stands(bind.uid)
+            self._check_leader()
+            if self._turns.barred(bind.node, bind.uid):
+                return await self._withdraw(bind)
         self._check_leader()
-        if self._turns.barred(bind.node, bind.uid):
-            return await self._withdraw(bind)
-        body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id, record)
+        body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id, item.record)
         path = kinds.PODS.path(target.namespace, target.name, "binding")
         try:
             await self._client.request("POST", path, body, idempotent=True)
@@ -204,11 +203,11 @@ class Binder:
         self._bound(bind, target)
         return "bound"
 
-    async def _not_reserved(self, bind: Bind, target: BindTarget, error: KubeError | NotReady) -> str:
+    async def _not_reserved(self, bind: Bind, target: PodRef, error: KubeError | NotReady) -> str:
         soon = isinstance(error, NotReady | Unreachable | OutcomeUnknown)
         return await self._fail(bind, target, "", _SOON_MS if soon else _REFUSED_RETRY_MS, str(error), "claims")
 
-    async def _resolve(self, bind: Bind, target: BindTarget, error: KubeError) -> str:
+    async def _resolve(self, bind: Bind, target: PodRef, error: KubeError) -> str:
         """Find out what became of the pod, however long the server is away."""
         while True:
             try:
@@ -238,7 +237,7 @@ class Binder:
         self._failed(BindFailed(bind.uid, "", "the pod is gone", self._clock.now_ms() + _REFUSED_RETRY_MS), None)
         return "gone"
 
-    async def _fail(self, bind: Bind, target: BindTarget, node: str, retry_ms: int, why: str, result: str) -> str:
+    async def _fail(self, bind: Bind, target: PodRef, node: str, retry_ms: int, why: str, result: str) -> str:
         """`node` is what to keep the pod away from for so long; "" for every node."""
         await self._reservations.give_back(bind, target.uid)
         metrics.log.warning("pod %s was not bound to %s (%s): %s", target, bind.node, result, why)

@@ -23,15 +23,17 @@ from dovetail.core import cycle
 from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
 from dovetail.core.devices.layout import Layout
 from dovetail.core.dra.extended import claim_key
-from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged, PodRejected
+from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged, PodRejected, PodRemoved
+from dovetail.core.model import Pod
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import Client
 from dovetail.kube.gangs.dialects import COMPOSITE, NATIVE
+from dovetail.kube.translate.translator import PodRef
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics, nominations, wire
-from dovetail.scheduler.binder import Binder, BindTarget
+from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import EventKind, Events
 from dovetail.scheduler.informers import Informers
@@ -83,6 +85,7 @@ class Driver:
         self._tasks: asyncio.TaskGroup
         self._starting: dict[str, str] = {}
         """Gangs that were decided and are not seen to have started yet, with the fabric level that holds each."""
+        self._has_led = False
 
     @property
     def differences(self) -> int:
@@ -112,13 +115,11 @@ class Driver:
             with metrics.STEP_SECONDS.time():
                 decisions = self._step(events)
             self.last_step_s = time.monotonic()
-            self._count_rejections(events)
-            self._note_starts(events)
             for kind, times in Counter(map(type, decisions)).items():
                 metrics.count(metrics.DECISIONS, kind.__name__.lower(), times=times)
             for decision in decisions:
                 self._carry_out(decision)
-            self._preemptions.note(events, self.state.workloads)
+            self._note(events)
             if self.state.busy:
                 await asyncio.sleep(0)
                 continue
@@ -147,11 +148,7 @@ class Driver:
     def _carry_out(self, decision: Decision) -> None:
         match decision:
             case Bind():
-                ref = self._mirror.feed.pod_ref(decision.uid)
-                if self._divider is not None:
-                    self._divider.wish(decision.uid, None)
-                if ref is not None:
-                    self._bind(self._named(decision), BindTarget(ref.namespace, ref.name, ref.uid))
+                self._bind(decision)
                 if decision.gang and not self.state.workloads.has_started(decision.gang):
                     self._starting[decision.gang] = decision.level
             case Hold():
@@ -163,12 +160,23 @@ class Driver:
             case Unnominate():
                 self._preemptions.give_up(decision)
 
-    def _bind(self, bind: Bind, target: BindTarget) -> None:
-        """An older "unschedulable" must not be written after the bind, nor that it is to go there. What decides about
-        the pod is what was in force when it was decided, however long the bind takes."""
+    def _bind(self, bind: Bind) -> None:
+        """Hand a bind to the binder, once older reports of the pod are withdrawn: an "unschedulable" condition or a
+        nomination must not be written after the bind. The record holds what is in force now, however long the bind
+        takes."""
+        feed, cluster = self._mirror.feed, self.state.cluster
+        if self._divider is not None:
+            self._divider.wish(bind.uid, None)
+        target = feed.pod_ref(bind.uid)
+        if target is None:
+            return
+        placement = cluster.placements.get(bind.uid)
+        if self._layout(bind.node) is None and not (placement is not None and placement.share_bits):
+            # The devices were only counted off.
+            bind = replace(bind, devices=())
         queue = self.state.shares.queue_of(self.state.workloads.pods[bind.uid])
-        record = self._mirror.feed.decided(bind.uid, queue, bind.node, wire.devices(bind))
-        late = [key for key in (f"condition/{bind.uid}", nominations.key(bind.uid)) if self.reporter.writes(key)]
+        record = feed.decided(bind.uid, queue, bind.node, wire.devices(bind))
+        late = [key for key in (f"condition/{bind.uid}", nominations.KEY.format(bind.uid)) if self.reporter.writes(key)]
         if not late:
             self.binder.put(bind, target, record)
             return
@@ -180,18 +188,12 @@ class Driver:
 
         self._tasks.create_task(when_withdrawn())
 
-    def _named(self, bind: Bind) -> Bind:
-        """Without the devices where these were only counted off."""
-        placement = self.state.cluster.placements.get(bind.uid)
-        shares = placement is not None and placement.share_bits
-        return bind if shares or self._layout(bind.node) is not None else replace(bind, devices=())
-
     def _layout(self, node: str) -> Layout | None:
         nodes = self.state.cluster.nodes
         slot = nodes.slots.get(node)
         return nodes.layout(slot) if slot is not None else None
 
-    def _bound(self, bind: Bind, target: BindTarget) -> None:
+    def _bound(self, bind: Bind, target: PodRef) -> None:
         pod = str(target)
         if metrics.log.isEnabledFor(logging.INFO):
             fields = {"pod": pod, "node": bind.node, "devices": bind.devices, "step": bind.step}
@@ -207,7 +209,7 @@ class Driver:
             placed += f"; it cannot be said whether its kubelet lets it in: {bind.unsure}"
         self._events.put(target, EventKind.BOUND, placed, step=bind.step)
 
-    def _failed(self, failed: BindFailed, target: BindTarget | None) -> None:
+    def _failed(self, failed: BindFailed, target: PodRef | None) -> None:
         self._mirror.tell([failed, *self._mirror.feed.not_bound(failed.uid)])
         self._preemptions.bind_failed(failed.uid)
         if target is not None:
@@ -220,27 +222,40 @@ class Driver:
         if pod is not None and stuck:
             self._tasks.create_task(self.binder.let_go(stuck, uid, claim_key(pod)))
 
-    def _count_rejections(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, PodRejected):
-                metrics.count(metrics.REJECTIONS, event.reason)
-                metrics.log.warning("the kubelet of %s rejected a pod: %s", event.node, event.reason)
-
-    def _note_starts(self, events: list[Event]) -> None:
-        """Tell of gangs that have started: when their pods are seen bound, however many attempts that took."""
-        workload_index = self.state.workloads
+    def _note(self, events: list[Event]) -> None:
+        """What happened, after the core has decided about it: rejections are counted, starts of gangs reported, and
+        nominations ended. When this process begins to lead all pods are looked at: the one before may have nominated
+        some."""
+        if not self._has_led:
+            for pod in self.state.workloads.pods.values():
+                self._preemptions.seen(pod)
         for event in events:
             match event:
-                case PodChanged(pod) if pod.gang and pod.node:
-                    workload = workload_index.workload_of(pod)
-                    if workload in self._starting and workload_index.has_started(workload):
-                        level = self._starting.pop(workload)
-                        where = f" inside one {level}" if level else ""
-                        count = sum(1 for member in workload_index.members(workload) if member.node)
-                        for gang_id in workload_index.tree(workload):
-                            self._group(gang_id, True, "Scheduled", f"{count} pods were bound{where}")
+                case PodChanged(pod):
+                    if self._has_led and (pod.node or pod.nominated_node):
+                        self._preemptions.seen(pod)
+                    if pod.gang and pod.node and self._starting:
+                        self._note_start(pod)
+                case PodRemoved(uid):
+                    self._preemptions.gone(uid)
+                case PodRejected():
+                    metrics.count(metrics.REJECTIONS, event.reason)
+                    metrics.log.warning("the kubelet of %s rejected a pod: %s", event.node, event.reason)
                 case GangRemoved(gang_id):
                     self._starting.pop(gang_id, None)
+        self._has_led = True
+
+    def _note_start(self, pod: Pod) -> None:
+        """Report a gang that has started: when its pods are seen bound, however many attempts that took."""
+        workload_index = self.state.workloads
+        workload = workload_index.workload_of(pod)
+        if workload not in self._starting or not workload_index.has_started(workload):
+            return
+        level = self._starting.pop(workload)
+        where = f" inside one {level}" if level else ""
+        count = sum(1 for member in workload_index.members(workload) if member.node)
+        for gang_id in workload_index.tree(workload):
+            self._group(gang_id, True, "Scheduled", f"{count} pods were bound{where}")
 
     def _report_hold(self, hold: Hold) -> None:
         refusal = hold.refusal
@@ -252,14 +267,13 @@ class Driver:
         if self._divider is not None and hold.uids:
             self._divider.wish(hold.uids[0], refusal.repartition)
         for uid in hold.uids:
-            ref = self._mirror.feed.pod_ref(uid)
-            if ref is None:
+            target = self._mirror.feed.pod_ref(uid)
+            if target is None:
                 continue
             self._let_go(uid)
-            target = BindTarget(ref.namespace, ref.name, ref.uid)
             metrics.log.debug("%s waits: %s", target, message)
             body = wire.unschedulable(uid, "Unschedulable", message, self._clock.now_ms())
-            path = kinds.PODS.path(ref.namespace, ref.name, "status")
+            path = kinds.PODS.path(target.namespace, target.name, "status")
             self.reporter.put(f"condition/{uid}", StepReport("condition", "PATCH", path, body))
             self._events.put(target, EventKind.HELD, message, step=hold.step)
         if not self.state.workloads.has_started(hold.gang):

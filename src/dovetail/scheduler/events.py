@@ -10,8 +10,8 @@ from __future__ import annotations
 from enum import Enum
 
 from dovetail.kube.api import resources as kinds
+from dovetail.kube.translate.translator import PodRef
 from dovetail.scheduler import wire
-from dovetail.scheduler.binder import BindTarget
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.reporter import Reporter, StepReport
 
@@ -47,23 +47,19 @@ class Events:
 
     def put(
         self,
-        target: BindTarget,
+        target: PodRef,
         kind: EventKind,
         note: str,
         *,
         step: int | None = None,
-        related: BindTarget | None = None,
+        related: PodRef | None = None,
     ) -> None:
         """About a pod. `step` is when it was decided, None where it was not; `related` is another pod that it is
         about."""
         body = wire.event(
-            regarding=_reference(target), related=_reference(related) if related is not None else None,
+            regarding=target, related=related,
             severity=kind.severity, reason=kind.reason, action=kind.action, note=note, instance=self._instance,
             decision="" if step is None else wire.decision_id(self._run_id, step), now_ms=self._clock.now_ms(),
         )  # fmt: skip
         report = StepReport("event", "POST", kinds.EVENTS.path(target.namespace), body)
         self._reporter.put(f"event/{kind.name}/{target.uid}", report)
-
-
-def _reference(target: BindTarget) -> dict[str, str]:
-    return wire.pod(target.namespace, target.name, target.uid)

@@ -28,9 +28,8 @@ from dovetail.core.decisions import Cause
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import STRATEGIC_PATCH, Client
 from dovetail.kube.api.errors import ApiError, Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
-from dovetail.kube.translate.translator import Translator
+from dovetail.kube.translate.translator import PodRef, Translator
 from dovetail.scheduler import metrics, wire
-from dovetail.scheduler.binder import BindTarget
 from dovetail.scheduler.clock import Clock
 
 _IN_FLIGHT = 16
@@ -57,12 +56,12 @@ class Victim(Struct, frozen=True):
     that is released, or broken, that gang itself). `note` says for whom and why, `step` is when it was decided, and
     `preemptor` one of the pods that get the room."""
 
-    target: BindTarget
+    target: PodRef
     cause: Cause | Literal["release", "broken"]
     workload: str
     note: str
     step: int
-    preemptor: BindTarget | None = None
+    preemptor: PodRef | None = None
 
 
 class Evictor:

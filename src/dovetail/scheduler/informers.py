@@ -66,7 +66,8 @@ class Informers:
     def _follow(self, source: Source) -> Reflector[Any]:
         def sink(changes: list[Change[Any]]) -> None:
             self.tell(source.translate(changes))
-            self._fetch_owners()
+            if self.feed.stale:
+                self._fetch_owners()
 
         def drifted(drift: Drift) -> None:
             metrics.count(metrics.DRIFT, str(source.resource))

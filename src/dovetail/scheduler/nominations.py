@@ -16,6 +16,9 @@ from dovetail.scheduler import wire
 from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.reporter import Reporter, StepReport
 
+KEY = "nomination/{}"
+"""The reporter's key of what is written of the pod with this uid."""
+
 
 class Nominations:
     def __init__(self, mirror: Informers, reporter: Reporter, run_id: str) -> None:
@@ -57,9 +60,4 @@ class Nominations:
         ref = self._mirror.feed.pod_ref(uid)
         if ref is not None:
             path = kinds.PODS.path(ref.namespace, ref.name, "status")
-            self._reporter.put(key(uid), StepReport("nomination", "PATCH", path, body))
-
-
-def key(uid: str) -> str:
-    """Of the reporter."""
-    return f"nomination/{uid}"
+            self._reporter.put(KEY.format(uid), StepReport("nomination", "PATCH", path, body))

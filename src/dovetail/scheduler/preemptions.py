@@ -13,11 +13,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Literal
 
 from dovetail.core.decisions import Evict, Release, Unnominate
-from dovetail.core.events import Event, EvictionFailed, PodChanged, PodRemoved
-from dovetail.core.workloads.index import WorkloadIndex
+from dovetail.core.events import EvictionFailed
+from dovetail.core.model import Pod
 from dovetail.kube.api.client import Client
+from dovetail.kube.translate.translator import PodRef
 from dovetail.scheduler import metrics
-from dovetail.scheduler.binder import BindTarget
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import EventKind, Events
 from dovetail.scheduler.evictor import Evictor, Victim
@@ -56,7 +56,6 @@ class Preemptions:
         self._evictor = Evictor(
             client, clock, mirror.feed, may_write=may_write, evicted=self._evicted, failed=self._stays
         )
-        self._has_led = False
 
     def evict(self, evict: Evict) -> None:
         """Who gets the room is told first: it is to wait for the nodes that are held for it."""
@@ -64,12 +63,12 @@ class Preemptions:
         note = given_way(evict)
         for uid, node in evict.nominations:
             self._nominations.put(uid, node, evict.step)
-            target = self._target(uid)
+            target = self._mirror.feed.pod_ref(uid)
             if target is not None:
                 waits = f"waiting for room on {node}: {note}"
                 self._events.put(target, EventKind.PREEMPTING, waits, step=evict.step)
         metrics.log.info("evicting %d pods: %s", len(evict.uids), note)
-        preemptor = self._target(evict.nominations[0][0]) if evict.nominations else None
+        preemptor = self._mirror.feed.pod_ref(evict.nominations[0][0]) if evict.nominations else None
         targets = self._targets(evict.uids)
         if targets:
             victims = [Victim(target, evict.cause, workload, note, evict.step, preemptor) for target in targets]
@@ -94,16 +93,13 @@ class Preemptions:
     def bind_failed(self, uid: str) -> None:
         self._nominations.bind_failed(uid)
 
-    def note(self, events: Iterable[Event], workload_index: WorkloadIndex) -> None:
-        """What happened, of which the core has decided already. When this process begins to lead all pods are looked
-        at: the one before may have nominated some."""
-        changed = [event.pod for event in events if isinstance(event, PodChanged)]
-        for pod in changed if self._has_led else workload_index.pods.values():
-            self._nominations.seen(pod)
-        self._has_led = True
-        for event in events:
-            if isinstance(event, PodRemoved):
-                self._nominations.gone(event.uid)
+    def seen(self, pod: Pod) -> None:
+        """A pod that is on a node or nominated to one, as the API server has it now."""
+        self._nominations.seen(pod)
+
+    def gone(self, uid: str) -> None:
+        """The pod is deleted or finished."""
+        self._nominations.gone(uid)
 
     def _evicted(self, victim: Victim) -> None:
         kind = _KINDS.get(victim.cause, EventKind.MOVED if victim.cause == "move" else EventKind.PREEMPTED)
@@ -113,9 +109,5 @@ class Preemptions:
         if victim.cause not in _KINDS:
             self._mirror.tell([EvictionFailed(victim.target.uid, f"pod {victim.target} stays: {why}")])
 
-    def _targets(self, uids: Iterable[str]) -> list[BindTarget]:
-        return [target for target in map(self._target, uids) if target is not None]
-
-    def _target(self, uid: str) -> BindTarget | None:
-        ref = self._mirror.feed.pod_ref(uid)
-        return BindTarget(ref.namespace, ref.name, ref.uid) if ref is not None else None
+    def _targets(self, uids: Iterable[str]) -> list[PodRef]:
+        return [target for target in map(self._mirror.feed.pod_ref, uids) if target is not None]

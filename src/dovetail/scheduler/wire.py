@@ -5,7 +5,7 @@ the names of events."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -16,6 +16,7 @@ from dovetail.core.dra.extended import ExtendedUse
 from dovetail.kube.api.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
 from dovetail.kube.nodes.instances import shown
 from dovetail.kube.translate.annotations import BOUND, DECISION, DEVICES, RANK
+from dovetail.kube.translate.translator import PodRef
 
 REPORTER = "dovetail"
 SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
@@ -122,34 +123,33 @@ def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: 
 
 
 def event(
-    *, regarding: Mapping[str, str], severity: str, reason: str, action: str, note: str, decision: str, instance: str,
-    now_ms: int, related: Mapping[str, str] | None = None,
+    *, regarding: PodRef, severity: str, reason: str, action: str, note: str, decision: str, instance: str,
+    now_ms: int, related: PodRef | None = None,
 ) -> bytes:  # fmt: skip
-    """An events.k8s.io/v1 Event about an object (see `pod`). `decision` is the id of the decision that it tells of, ""
-    for none. It is named after the object and the moment, in nanoseconds, as client-go names events."""
+    """An events.k8s.io/v1 Event about a pod. `decision` is the id of the decision that it reports, "" for none. It is
+    named after the pod and the moment, in nanoseconds, as client-go names events."""
     annotations = {"annotations": {DECISION: decision}} if decision else {}
-    name = f"{regarding['name'][:230]}.{time.time_ns():x}"
+    name = f"{regarding.name[:230]}.{time.time_ns():x}"
     return _encode(
         {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"namespace": regarding["namespace"], "name": name} | annotations,
+            "metadata": {"namespace": regarding.namespace, "name": name} | annotations,
             "eventTime": timestamp(now_ms, micro=True),
             "reportingController": REPORTER,
             "reportingInstance": clipped(instance, _INSTANCE_BYTES),
             "action": action,
             "reason": reason,
-            "regarding": regarding,
+            "regarding": _reference(regarding),
             "note": clipped(note, NOTE_BYTES),
             "type": severity,
         }
-        | ({"related": related} if related is not None else {})
+        | ({"related": _reference(related)} if related is not None else {})
     )
 
 
-def pod(namespace: str, name: str, uid: str) -> dict[str, str]:
-    """A reference to a pod."""
-    return {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
+def _reference(pod: PodRef) -> dict[str, str]:
+    return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
 
 
 def claim_of_volume(namespace: str, name: str, uid: str, version: str) -> bytes:

@@ -14,6 +14,7 @@ from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.api.errors import reply_error
 from dovetail.kube.api.resources import EVENTS, PODS
 from dovetail.kube.api.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
+from dovetail.kube.translate.translator import PodRef
 from dovetail.scheduler import wire
 from tools.controlplane.plane import Plane
 
@@ -23,7 +24,7 @@ LONG = ["x" * 1_025, "ü" * 513, "…" * 342, "é" + "x" * 1_023, "😀" * 100_0
 
 def event(note: str, instance: str = "me") -> bytes:
     return wire.event(
-        regarding=wire.pod("texts", "p", "u"), severity="Warning", reason="FailedScheduling", action="Scheduling",
+        regarding=PodRef("texts", "p", "u"), severity="Warning", reason="FailedScheduling", action="Scheduling",
         note=note, decision="", instance=instance, now_ms=NOW_MS,
     )  # fmt: skip
 

@@ -54,9 +54,14 @@ OnFindings = Callable[[str, tuple[LayoutFinding, ...]], None]
 
 
 class PodRef(Struct, frozen=True):
+    """A pod, as requests to the API server name it."""
+
     namespace: str
     name: str
     uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 class GangRef(Struct, frozen=True):
@@ -88,6 +93,8 @@ class Translator:
         self._nodes: dict[str, tuple[base.Node, Node]] = {}
         self._csi_nodes: dict[str, storage.CSINode] = {}
         self._wirings = Wirings()
+        self.gpu_node = self._wirings.gpu_node
+        """The GPUNode of a node, as it was read."""
         self.pools = Pools(self._find)
         self.admissions = Admissions()
         self.given = Given()
@@ -105,11 +112,11 @@ class Translator:
         self._objects: dict[str, GangRef] = {}
         self._told: dict[str, dict[str, Gang]] = {}
         # Owners: that of each gang (pods may name it in several API versions: the first counts), the gangs that hang on
-        # each, what was fetched, and who is to be fetched.
+        # each, what was fetched, and those that are to be fetched, unless none of their pods waits (see wanted_owners).
         self._owner_of: dict[str, OwnerRef] = {}
         self._owned: dict[OwnerRef, dict[str, Membership]] = {}
         self._read: dict[OwnerRef, owners.OwnerRead] = {}
-        self._stale: dict[OwnerRef, None] = {}
+        self.stale: dict[OwnerRef, None] = {}
 
     def pods(self, changes: Iterable[AnyChange[PodObject]]) -> list[ev.Event]:
         changes = list(changes)
@@ -211,7 +218,7 @@ class Translator:
             owner = self._owner_of.setdefault(member.id, member.owner)
             self._owned.setdefault(owner, {})[member.id] = member
             if not member.alone or owner not in self._read:
-                self._stale[owner] = None
+                self.stale[owner] = None
             if owner in self._read and member.id not in self._declared:
                 self._declare(member, owner)
         elif member.id.startswith(gangs.NAMED):
@@ -223,7 +230,7 @@ class Translator:
         members.drop(uid)
         owner = self._owner_of.get(member.id)
         if owner is not None and not member.alone:
-            self._stale[owner] = None
+            self.stale[owner] = None
         if members:
             return
         del self._members[member.id]
@@ -233,7 +240,7 @@ class Translator:
         if owner is not None:
             del self._owner_of[member.id], self._owned[owner][member.id]
             if not self._owned[owner]:
-                for books in (self._owned, self._read, self._stale):
+                for books in (self._owned, self._read, self.stale):
                     books.pop(owner, None)
 
     def _add_gang(self, pod: KnownPod) -> bool:
@@ -286,9 +293,9 @@ class Translator:
 
     def wanted_owners(self) -> list[OwnerRef]:
         """Objects to be fetched and told to `owner`; they stay wanted until then."""
-        for ref in [ref for ref in self._stale if ref in self._read and not self._has_pending(ref)]:
-            del self._stale[ref]
-        return list(self._stale)
+        for ref in [ref for ref in self.stale if ref in self._read and not self._has_pending(ref)]:
+            del self.stale[ref]
+        return list(self.stale)
 
     def _has_pending(self, ref: OwnerRef) -> bool:
         return any(self._members[gang].waiting for gang in self._owned[ref])
@@ -297,7 +304,7 @@ class Translator:
         """What a wanted owner is; None where it does not exist. Owners that nobody needs any more are ignored."""
         if ref not in self._owned:
             return []
-        self._stale.pop(ref, None)
+        self.stale.pop(ref, None)
         self._read[ref] = owners.read(ref, document)
         events: list[ev.Event] = []
         for member in self._owned[ref].values():
@@ -366,10 +373,6 @@ class Translator:
     def wiring(self, node: str) -> Wiring:
         """What is known of the inside of a node, and from where."""
         return self._wirings.of(self._nodes[node][0]) if node in self._nodes else Wiring()
-
-    def gpu_node(self, node: str) -> topology.GPUNode | None:
-        """The object that tells most of a node, as it was read."""
-        return self._wirings.gpu_node(node)
 
     def _node_again(self, name: str) -> list[ev.Event]:
         return self._node(self._nodes[name][0]) if name in self._nodes else []
