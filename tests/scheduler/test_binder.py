@@ -26,6 +26,7 @@ from dovetail.kube.objects.storage import (
     PersistentVolumeClaimSpec,
     PersistentVolumeSpec,
 )
+from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.translate.translator import PodRef
 from dovetail.playground import Playground
 from dovetail.scheduler import binder as module
@@ -139,6 +140,7 @@ async def test_whose_turn_is_next_depends_on_whether_the_fence_stood(bench: Benc
     async def put_up(bind: Bind) -> bool:
         return stands
 
+    bench.mirror.feed.gpu_node = lambda node: GPUNode()
     bench.binder._fences.put_up = put_up  # type: ignore[method-assign]
     bench.binder._turns.fence_stands = behind.append  # type: ignore[method-assign]
     await bench.carry_out()
