@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent is told about offering GPUs: a YAML file in the format of NVIDIA's device plugin, version v1.
+"""The configuration of the device plugin: a YAML file in the format of NVIDIA's device plugin, version v1.
 
 Rules
-- A field that is unknown, of the wrong kind, or wants what this release does not do is a problem with file, line, path
-  and, where something like it is known, the nearest name; all problems are told at once. A field that is known but
-  decides nothing here is a note. Nothing is skipped in silence.
-- Without a file, and for fields that are not there, the defaults are NVIDIA's, but for one: devices are handed over by
-  CDI alone (`cdi-cri`), so that nothing which an image says about itself gives it a GPU.
-- A file without a version is of this one. One replica of a device is the device itself.
-- Replicas are offered as `<resource>.shared` where `renameByDefault` is true, else under the name of what is shared.
-  With MPS more than one replica is refused unless the file says otherwise. Where both ways are given, MPS counts.
+- A field that is unknown, of the wrong type, or not supported is a problem with file, line, path and the nearest valid
+  name; all problems are reported at once. A known field without effect here is a note. No field is ignored silently.
+- Without a file, and for absent fields, the defaults are NVIDIA's, with one exception: devices are passed by CDI alone
+  (`cdi-cri`), so that an image cannot request a GPU by itself.
+- A file without a version has version v1. One replica of a device is the device itself.
+- Replicas are offered as `<resource>.shared` if `renameByDefault` is true, else under the resource's own name. With MPS
+  requests for more than one replica are refused by default. If both ways of sharing are configured, MPS counts.
 Source: NVIDIA k8s-device-plugin, api/config/v1.
 """
 
@@ -37,12 +36,12 @@ Strategy = Literal["time-slicing", "mps"]
 
 
 class AgentConfigError(Exception):
-    """The file cannot be used; the text has a line for each problem."""
+    """The file cannot be used; the message has a line for each problem."""
 
 
 class Shared(Struct, frozen=True):
-    """Each device of a resource is offered `replicas` times, under the name `renamed`. A container that asks for more
-    than one replica is refused where `fail_requests_greater_than_one` is set."""
+    """Each device of a resource is offered `replicas` times, under the name `renamed`. With
+    `fail_requests_greater_than_one` a container that requests more than one replica is refused."""
 
     strategy: Strategy
     replicas: int
@@ -51,9 +50,9 @@ class Shared(Struct, frozen=True):
 
 
 class Config(Struct, frozen=True):
-    """`sharing` is by the name that the resource has unshared. Roots and paths are None where the file does not tell
-    them. `imex_channels` are what every container with a GPU gets, where the node has them; without one that is
-    `imex_required` nothing is offered. `notes` say which fields of the file decide nothing here, and why."""
+    """`sharing` is by the resource's name without sharing. Roots and paths are None if the file does not set them.
+    Every container with a GPU gets the `imex_channels` that the node has; with `imex_required` nothing is offered if
+    one is missing. `notes` are messages for fields without effect here."""
 
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     device_list_strategies: tuple[str, ...] = (CDI_CRI,)
@@ -74,7 +73,7 @@ class Config(Struct, frozen=True):
 
 
 class _Bad(ValueError):
-    """The value breaks a rule, which is the argument; `at` is where below the field, `[0].name`."""
+    """The value breaks `rule`; `at` is the place below the field, such as `[0].name`."""
 
     def __init__(self, rule: str, at: str = "") -> None:
         super().__init__(rule)
@@ -82,8 +81,8 @@ class _Bad(ValueError):
 
 
 class _Field(NamedTuple):
-    """`attribute` of Config gets what `parse` makes of the value; a field without one is only noted, by `why`, if its
-    value is not one of `quiet`."""
+    """`parse` checks the value, which is stored in `attribute` of Config. A field without an attribute has no effect;
+    it adds a note with the reason `why`, unless its value is in `quiet`."""
 
     parse: Callable[[Any], Any]
     attribute: str = ""
@@ -224,7 +223,7 @@ _FIELDS: dict[str, _Field] = {
 
 
 def read(path: Path) -> Config:
-    """The configuration in the file. Raises ConfigError."""
+    """The configuration in the file. Raises AgentConfigError."""
     try:
         documents = list(read_documents([str(path)]))
     except ManifestError as error:
@@ -237,7 +236,7 @@ def read(path: Path) -> Config:
 
 
 class _Reading:
-    """One document: what its fields are, and what is wrong with them."""
+    """The reading of one document: its fields, notes and problems."""
 
     def __init__(self, document: Document) -> None:
         self._document = document

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which configuration counts on this node, and when it is another one.
+"""Selects this node's configuration file, and follows its changes.
 
 Rules
-- What is given is a file, or a folder of files. Of a folder that file counts which the node's label
-  nvidia.com/device-plugin.config names; without the label the one called `default`, else the only one.
-- A change of the label or of the file counts at once. One that cannot be used changes nothing, and is said.
-- Where things are (mpsRoot, nvidiaDriverRoot, nvidiaDevRoot) is settled when the agent starts.
+- The configuration is a file, or a folder of files. In a folder the node's label nvidia.com/device-plugin.config names
+  the file; without the label it is the file `default`, else the only file.
+- A change of the label or of the file applies at once. A file that cannot be used changes nothing, and is reported.
+- Paths (mpsRoot, nvidiaDriverRoot, nvidiaDevRoot) are fixed when the agent starts.
 Source: NVIDIA k8s-device-plugin, cmd/config-manager (label, fallback strategies `named` and `single`).
 """
 
@@ -38,7 +38,7 @@ _SETTLED = {"mps_root": "flags.mpsRoot", "driver_root": "flags.nvidiaDriverRoot"
 
 
 def chosen(path: Path, label: str) -> Path:
-    """The file that counts where the node's label has this value, "" for none. Raises ConfigError."""
+    """The file for this value of the node's label, "" without the label. Raises AgentConfigError."""
     if not path.is_dir():
         return path
     # A ConfigMap that is mounted has entries of its own that begin with two dots.
@@ -55,8 +55,8 @@ def chosen(path: Path, label: str) -> Path:
 
 
 class Configuring:
-    """Follows what `path` says of the node `node_name`. `fault` says why what is there now does not count, "" where it
-    does."""
+    """Follows the configuration of the node `node_name` in `path`. `fault` is why the newest file is not in effect, ""
+    if it is."""
 
     def __init__(self, client: Client, node_name: str, path: Path) -> None:
         self.fault = ""
@@ -72,7 +72,7 @@ class Configuring:
         self._folder.wake()
 
     async def first(self) -> Config:
-        """What counts when the agent starts. Raises ConfigError."""
+        """The configuration at the start of the agent. Raises AgentConfigError."""
         while self._path.is_dir():
             try:
                 node = await self._client.request("GET", NODES.path(name=self._node_name), decode=Node)
@@ -84,9 +84,9 @@ class Configuring:
         self._now = read(chosen(self._path, self._label))
         return self._now
 
-    async def run(self, changed: Callable[[Config], None], said: Callable[[], None]) -> None:
-        """Until cancelled: `changed` is called with every configuration that counts from then on, `said` when `fault`
-        is another one."""
+    async def run(self, changed: Callable[[Config], None], fault_changed: Callable[[], None]) -> None:
+        """Run until cancelled. `changed` is called with every new configuration, `fault_changed` when `fault` has
+        changed."""
         self._folder.open()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -96,7 +96,7 @@ class Configuring:
                     turn, fault = self._folder.turn, self.fault
                     self._look(changed)
                     if self.fault != fault:
-                        said()
+                        fault_changed()
                     await self._folder.changed(turn, _LOOK_EVERY_S)
         finally:
             self._folder.close()

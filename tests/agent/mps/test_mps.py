@@ -275,7 +275,7 @@ async def test_a_daemon_that_does_not_take_its_limits_is_not_used(world: World) 
     (world.pipe / "deaf").touch()
     daemons = await world.daemons()
     await daemons.update(host(), mps())
-    await world.until(lambda: "did not take the limit of 25 %" in daemons.problem(GPU, "GPU-0"))
+    await world.until(lambda: "did not accept the limit of 25 %" in daemons.problem(GPU, "GPU-0"))
 
 
 async def test_without_the_program_it_says_where_it_comes_from(world: World) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA MPS: what is shared, the keeper with its control daemons, and what containers get that share."""
+"""CUDA MPS: the shares, the keeper with its control daemons, and the edits for containers that share."""

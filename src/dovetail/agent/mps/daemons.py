@@ -2,13 +2,13 @@
 """The MPS control daemons of a machine, through which several containers compute on one GPU at the same time.
 
 Rules
-- One daemon for each resource that is shared by MPS (by the name that it is offered under), with `pipe` and `log` below
-  `folder/<resource>`. It is a child of this process: when it ends, it is started anew, later after each failure; one
-  that does not answer is killed. One that answers at the start, of a process that was killed, is kept. It goes on
-  where GPUs are lost; where other GPUs or other limits are wanted it ends, and with it its clients.
-- Its GPUs are in the compute mode EXCLUSIVE_PROCESS while it is responsible for them, so that nobody goes past it. What
-  mode they had is written down first, and put back when MPS ends for them, also by the next process.
-Source: NVIDIA, Multi-Process Service, and k8s-device-plugin cmd/mps-control-daemon, which does the same.
+- One daemon for each resource that is shared by MPS (by its offered name), with `pipe` and `log` below
+  `folder/<resource>`. It is a child of this process: when it ends, it is started again, with growing pauses after
+  failures; a daemon that does not answer is killed. A daemon of a killed process that still answers is kept. A daemon
+  goes on if GPUs are lost; it ends, with its clients, if other GPUs or other limits are wanted.
+- Its GPUs are in the compute mode EXCLUSIVE_PROCESS, so that no process uses them without the daemon. Their earlier
+  mode is recorded first, and put back when MPS ends for them, also by the next process. Source: NVIDIA, Multi-Process
+  Service, and k8s-device-plugin cmd/mps-control-daemon, which does the same.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _PERCENTAGE = "get_default_active_thread_percentage"
 
 
 class DaemonError(Exception):
-    """A daemon does not work; the text says why and what to do."""
+    """A daemon does not work; the message has the reason and the remedy."""
 
 
 class MpsDaemons:
-    """`folder`: where the daemons' folders are, at the same path here, on the host and in containers. `shm`: what on
-    the host is the daemons' /dev/shm, through which they talk to clients. `changed` is called when a daemon came up or
-    went down, never by `update`. `check_s`: how often a daemon has to answer; `answer_s`: how long it may take;
-    `first_pause_s`: before the first new start, twice as long after each failure, at most a minute."""
+    """`folder` has the daemons' folders, at the same path here, on the host and in containers. `shm` is the host's
+    folder that is the daemons' /dev/shm, through which they communicate with clients. `changed` is called when a daemon
+    came up or went down, never by `update`. `check_s`: the period of checks; `answer_s`: the timeout of an answer;
+    `first_pause_s`: the pause before the first restart, doubled after each failure, at most a minute."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class MpsDaemons:
         answer_s: float = 10.0,
         first_pause_s: float = 1.0,
     ) -> None:
-        self.changed: Callable[[], None] = _nobody
+        self.changed: Callable[[], None] = _ignore
         self._folder = folder
         self._shm = shm
         self._control = control
@@ -71,8 +71,8 @@ class MpsDaemons:
         self._refused: dict[tuple[str, str], str] = {}
 
     async def update(self, wanted: Sequence[MpsShare]) -> None:
-        """Have these daemons, and no others. Never raises for a daemon that does not come up: see `problem`. Raises
-        CheckpointError where it cannot be remembered which compute modes to put back."""
+        """Run these daemons, and no others. A daemon that does not come up raises nothing: see `problem`. Raises
+        CheckpointError if the compute modes to put back cannot be recorded."""
         shares = by_resource(wanted)
         for resource, daemon in list(self._daemons.items()):
             if resource not in shares or not daemon.share.covers(shares[resource]):
@@ -105,14 +105,14 @@ class MpsDaemons:
         self._set_modes(set())
 
     def problem(self, resource: str, uuid: str) -> str:
-        """Why replicas of the GPU cannot be given out as this resource now; "" where they can."""
+        """Why replicas of the GPU cannot be allocated as this resource now, "" if they can."""
         if reason := self._refused.get((resource, uuid)):
             return reason
         daemon = self._daemons.get(resource)
         return daemon.problem if daemon is not None else f"no MPS daemon runs for {resource}"
 
     def _open_shm(self) -> None:
-        """Clients of any user write there."""
+        """Create the folder so that clients of any user can write to it."""
         try:
             self._shm.mkdir(parents=True, exist_ok=True)
             if stat.S_IMODE(self._shm.stat().st_mode) != 0o1777:
@@ -121,7 +121,8 @@ class MpsDaemons:
             logger.error("MPS clients that are not root will not reach their daemon: %s", error)
 
     def _set_modes(self, wanted: set[str]) -> dict[str, str]:
-        """Have these GPUs, and no others, in the exclusive mode; why not, by uuid. Raises CheckpointError."""
+        """Set the exclusive mode on these GPUs, and the earlier mode on all others. Returns failures by uuid. Raises
+        CheckpointError."""
         before = self._modes.read() or {}
         if not wanted and not before:
             return {}
@@ -155,7 +156,7 @@ class MpsDaemons:
         return failed
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     return
 
 
@@ -214,7 +215,7 @@ class _Daemon:
             self._changed()
 
     async def _begin(self) -> None:
-        """Raises DaemonError. Afterwards it runs, with its limits."""
+        """Start the daemon, or keep one that answers, and set its limits. Raises DaemonError."""
         try:
             for name in ("pipe", "log"):
                 (self._folder / name).mkdir(parents=True, exist_ok=True)
@@ -229,10 +230,10 @@ class _Daemon:
             await self._ask(f"set_default_device_pinned_mem_limit {uuid} {limit}M")
         await self._ask(f"set_default_active_thread_percentage {self.share.percentage}")
         if await self._percentage() != self.share.percentage:
-            raise DaemonError(f"it did not take the limit of {self.share.percentage} % of the threads")
+            raise DaemonError(f"it did not accept the limit of {self.share.percentage} % of the threads")
 
     async def _start(self) -> None:
-        # Said by the program itself where it cannot start, and what it logs in the foreground.
+        # The program's own messages, also if it cannot start.
         with (self._folder / "log/output").open("wb") as output:
             self._process = await self._execute(("-f",), asyncio.subprocess.DEVNULL, output)
         for _ in range(max(1, int(self._times.answer_s / _POLL_S))):
@@ -245,7 +246,7 @@ class _Daemon:
         raise DaemonError(f"it does not answer; its log is in {self._folder / 'log'}")
 
     async def _wait(self) -> None:
-        """Until it is to be asked again. Raises DaemonError where it has ended."""
+        """Wait until the next check. Raises DaemonError if the daemon has ended."""
         if self._process is None:
             await asyncio.sleep(self._times.check_s)
             return
@@ -259,7 +260,7 @@ class _Daemon:
             lines = (self._folder / "log/output").read_text(errors="replace").split("\n")
         except OSError:
             lines = []
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
         return f"it ended with status {status}: {last}; its log is in {self._folder / 'log'}"
 
     async def _end(self, within_s: float) -> None:
@@ -274,7 +275,7 @@ class _Daemon:
         await process.wait()
 
     async def _percentage(self) -> float:
-        """Whether it answers at all. Raises DaemonError."""
+        """The daemon's thread percentage; also the check that it answers. Raises DaemonError."""
         answer = await self._ask(_PERCENTAGE)
         try:
             return float(answer)
@@ -282,7 +283,7 @@ class _Daemon:
             raise DaemonError(f"to {_PERCENTAGE} it answers {answer!r}") from None
 
     async def _ask(self, command: str) -> str:
-        """What the daemon answers. Raises DaemonError where it does not."""
+        """Send a command and return the answer. Raises DaemonError."""
         process = await self._execute((), asyncio.subprocess.PIPE, asyncio.subprocess.PIPE)
         try:
             answer, _ = await asyncio.wait_for(process.communicate(f"{command}\n".encode()), self._times.answer_s)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keeper: a process of its own that has the MPS control daemons, so that they outlive the agent.
+"""The keeper: a separate process that runs the MPS control daemons, so that they outlive the agent.
 
-Rules: who connects to its socket writes what is to be shared, a line of JSON each time, and is written the state, a
-line at once and one for each change. The word that came last counts, whoever gave it; that nobody is connected changes
-nothing: an agent that begins anew finds its daemons, and clients go on. They end with the keeper, or when nothing is to
-be shared any more. What a keeper before this one left running is kept, see `daemons`.
+Rules: a client of its socket writes requests, each a line of JSON, and receives the state as a line at once and at
+every change. The last request of any client counts. Daemons go on without a client: a restarted agent finds its
+daemons, and containers are not disturbed. Daemons end with the keeper, or when a request has no shares. Daemons of an
+earlier keeper are kept, see `daemons`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST_LINE = 1 << 20
 
 
 class Keeper:
-    """Answers at `folder`/keeper.sock. Makes no difference between those who connect: the socket is root's alone."""
+    """Answers at `folder`/keeper.sock. All clients are equal: only root can connect."""
 
     def __init__(self, folder: Path, daemons: MpsDaemons) -> None:
         self._path = folder / SOCKET
@@ -38,12 +38,12 @@ class Keeper:
         self._listeners: set[asyncio.StreamWriter] = set()
 
     async def run(self) -> None:
-        """Until cancelled; then it ends the daemons. Raises OSError where it cannot listen."""
+        """Run until cancelled; then end the daemons. Raises OSError if it cannot listen."""
         self._daemons.changed = self._tell
         with socket.socket(socket.AF_UNIX) as listener:
             _bind(listener, self._path)
             server = await asyncio.start_unix_server(self._serve, sock=listener, limit=_LONGEST_LINE)
-            log.info("MPS daemons are kept, as asked for at %s", self._path)
+            log.info("MPS daemons are kept, as requested at %s", self._path)
             try:
                 await server.serve_forever()
             finally:
@@ -59,7 +59,7 @@ class Keeper:
                 await self._take(msgspec.json.decode(line, type=MpsRequest))
                 self._tell()
         except (ConnectionError, ValueError, msgspec.MsgspecError) as error:
-            log.warning("nothing more is taken from this connection: %s", error)
+            log.warning("the connection of a client has ended: %s", error)
         finally:
             self._listeners.discard(writer)
             writer.close()
@@ -93,7 +93,7 @@ class Keeper:
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
-    """Whatever an earlier process left there; for root alone."""
+    """Bind the socket in place of one of an earlier process, with access for root only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _unlink(path)
     listener.bind(str(path))

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shared by MPS, as the agent asks its keeper for it, and what the keeper answers.
+"""The shares of GPUs by MPS: the agent's request to the keeper, and the keeper's state.
 
 Rules
 - With n replicas a client has 100 / n per cent of the threads and 1 / n of the memory of a GPU.
-- A GPU is refused, with the reason: one in MIG mode (a daemon of its own for each instance would be needed), and one
-  that cannot have so many clients.
-Source: NVIDIA, Multi-Process Service.
+- A GPU is refused, with the reason, if it is in MIG mode (each instance would need its own daemon) or cannot have so
+  many clients. Source: NVIDIA, Multi-Process Service.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from dovetail.agent.machine.host import Gpu, Host
 
 VOLTA = (7, 0)
 MOST_CLIENTS, MOST_CLIENTS_BEFORE_VOLTA = 48, 16
-"""Of one GPU. Volta is where clients began to submit work themselves (compute capability 7.0)."""
+"""Per GPU. Since Volta (compute capability 7.0) clients submit work themselves."""
 SOCKET = "keeper.sock"
-"""In the folder of MPS: where the keeper listens."""
+"""The keeper's socket in the folder of MPS."""
 
 
 class MpsShare(Struct, frozen=True):
-    """What one resource's daemon looks after: by uuid of a GPU, in the order of their indices, the memory in MiB that a
-    client has of it; and the percentage of its threads."""
+    """The GPUs of one resource's daemon. `limits` has by uuid, in the order of indices, the memory of a client in MiB;
+    `percentage` is a client's part of the threads."""
 
     resource: str
     limits: dict[str, int]
     percentage: int
 
     def covers(self, other: MpsShare) -> bool:
-        """Whether its daemon can serve the clients of the other, too."""
+        """Whether its daemon can also serve the clients of the other share."""
         same = (self.resource, self.percentage) == (other.resource, other.percentage)
         return same and other.limits.items() <= self.limits.items()
 
 
 class MpsRequest(Struct, frozen=True):
-    """What is to be shared. `id` is another one for other shares, `turn` for each time that it is asked for."""
+    """The wanted shares. `id` changes with the shares, `turn` with every request."""
 
     id: str = ""
     turn: int = 0
@@ -47,7 +46,7 @@ class MpsRequest(Struct, frozen=True):
 
 
 class MpsState(Struct, frozen=True):
-    """What became of the ask `id` at its `turn`: why GPUs (by uuid) of a resource cannot be given out now."""
+    """The state for the request `id` at its `turn`: by resource and uuid why a GPU cannot be allocated now."""
 
     id: str = ""
     turn: int = 0
@@ -58,7 +57,7 @@ Refused = dict[tuple[str, str], str]
 
 
 def shares_of(host: Host, config: Config) -> tuple[tuple[MpsShare, ...], Refused]:
-    """What the configuration wants of these GPUs; and by resource and uuid what it cannot have, with the reason."""
+    """The shares of these GPUs by the configuration, and the refused ones by resource and uuid, with the reason."""
     found, refused = [], {}
     for shared in config.sharing.values():
         if shared.strategy != "mps":
@@ -78,12 +77,12 @@ def shares_of(host: Host, config: Config) -> tuple[tuple[MpsShare, ...], Refused
 
 
 def most_clients(gpu: Gpu) -> int:
-    """How many clients an MPS server can have on this GPU; the smaller number where its capability is not known."""
+    """The most clients of an MPS server on this GPU; the smaller number if its compute capability is unknown."""
     return MOST_CLIENTS if gpu.compute is not None and gpu.compute >= VOLTA else MOST_CLIENTS_BEFORE_VOLTA
 
 
 def refusal(gpu: Gpu, replicas: int) -> str:
-    """Why a GPU cannot be shared by MPS so often; "" where it can."""
+    """Why a GPU cannot be shared by this many MPS clients, "" if it can."""
     if gpu.mig is not None:
         return f"GPU {gpu.index} is in MIG mode, where MPS is not supported: share its instances by timeSlicing"
     if replicas > (most := most_clients(gpu)):
