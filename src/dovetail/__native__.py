@@ -24,7 +24,7 @@ KERNEL_SOURCES = "kernel.c", "worth.h", "arrange.h", "layout.py"
 PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
 COMPILED = (
-    "core.bounded_cache", "core.cluster.cluster", "core.cluster.columns", "core.cluster.fabric",
+    "core.bounded_cache", "core.cluster.changes", "core.cluster.cluster", "core.cluster.columns", "core.cluster.fabric",
     "core.cluster.gpu_choice", "core.cluster.gpus", "core.cluster.journal", "core.cluster.kubelets", "core.cluster.mix",
     "core.cluster.nodes", "core.cluster.placement", "core.cluster.shapes", "core.cluster.shares", "core.complexity",
     "core.devices.kubelet.admission", "core.devices.kubelet.cpu_assignment", "core.devices.kubelet.cpu_distributed",

@@ -103,7 +103,7 @@ def test_ends_are_those_that_the_core_holds_room_by() -> None:
     events = (node("a"), node("b"), pod("x", 8, "a", HOUR), pod("y", 8, "b", 3 * HOUR, since_ms=HOUR), pod("p", 4))
     state = State(Policy())
     tell(state, events, NOW)
-    ends = {one.pod.name: state.reservations.end_ms(one) for one in state.cluster.placements.values()}
+    ends = {one.pod.name: state.expected_ends.end_ms(one) for one in state.cluster.placements.values()}
     (start,) = ahead(*events).starts.values()
     assert start.expected.start_ms == ends["x"] == NOW + HOUR
     assert ends["y"] == NOW + 2 * HOUR

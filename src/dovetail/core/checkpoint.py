@@ -24,9 +24,10 @@ from dovetail.core.preemption.moves import MoveRoom
 from dovetail.core.queues.eviction_counts import EvictionCounts, Evictions
 from dovetail.core.queues.types import History
 from dovetail.core.reasons import Expected, Refusal
-from dovetail.core.reservations.backfill import Reservation
+from dovetail.core.reservations.reservation import Reservation, ReservationState
 from dovetail.core.state import State
 from dovetail.core.workloads.index import Precedence
+from dovetail.core.workloads.lifecycle import GangLives, GangState
 
 
 class Held(Struct, frozen=True):
@@ -61,7 +62,7 @@ class ToldRefusal(Struct, frozen=True):
 
 
 class HeldRoom(Struct, frozen=True):
-    """A reservation, with names of nodes instead of slots; see `backfill.Reservation`."""
+    """A reservation, with names of nodes instead of slots; see `reservation.Reservation`."""
 
     root: str
     queue: str
@@ -120,6 +121,7 @@ def take(state: State) -> Checkpoint:
     """Write the state down. The state itself stays as it is."""
     cluster = state.cluster
     names = cluster.nodes.names
+    lives, broken_ms = state.workloads.lives, state.policy.broken_deadline_ms
     return Checkpoint(
         steps=state.steps,
         now_ms=state.now_ms,
@@ -132,8 +134,8 @@ def take(state: State) -> Checkpoint:
         avoided=tuple(
             Avoided(uid, node, until_ms) for uid, nodes in cluster.avoided.items() for node, until_ms in nodes.items()
         ),
-        starting=tuple(state.workloads.starting.items()),
-        started=tuple(sorted(state.workloads.started)),
+        starting=tuple([(gang_id, lives.due_ms[gang_id]) for gang_id in lives.gangs(GangState.STARTING)]),
+        started=tuple(sorted(lives.gangs(GangState.STARTED, GangState.BROKEN))),
         told=tuple(ToldRefusal(*telling) for telling in state.queue.tellings()),
         rejections=tuple(cluster.rejections),
         histories=state.shares.histories(),
@@ -163,7 +165,7 @@ def take(state: State) -> Checkpoint:
         unknown=tuple((root, until_ms, why) for root, (until_ms, why) in state.reservations.unknown.items()),
         failed=tuple(state.broken.failed.items()),
         succeeded=tuple(state.broken.succeeded.items()),
-        broken=tuple(state.broken.since_ms.items()),
+        broken=tuple([(gang_id, lives.due_ms[gang_id] - broken_ms) for gang_id in lives.gangs(GangState.BROKEN)]),
         kept=tuple(state.moves.rooms.values()),
         moved=tuple(state.moves.moved_ms.items()),
         moves=tuple(state.moves.times_ms),
@@ -196,10 +198,8 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     cluster.unsettled.clear()
     for avoided in checkpoint.avoided:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
-    state.workloads.starting = dict(checkpoint.starting)
-    state.workloads.started = set(checkpoint.started)
+    _restore_lives(state, checkpoint)
     state.broken.failed, state.broken.succeeded = dict(checkpoint.failed), dict(checkpoint.succeeded)
-    state.broken.since_ms = dict(checkpoint.broken)
     state.moves.moved_ms, state.moves.times_ms = dict(checkpoint.moved), list(checkpoint.moves)
     for kept in checkpoint.kept:
         state.moves.put(kept)
@@ -219,10 +219,11 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.reservations.unknown = {root: (until_ms, why) for root, until_ms, why in checkpoint.unknown}
     for room in checkpoint.rooms:
         slots = np.array(sorted(cluster.nodes.slot_of(node) for node in room.nodes), dtype=np.int64)
-        state.reservations.put(
+        state.reservations.restore(
             Reservation(
                 room.root,
                 room.queue,
+                _state_of(room),
                 slots,
                 room.expected,
                 room.made_ms,
@@ -240,6 +241,23 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         for uid, _ in room.nominated:
             cluster.nominated.pop(uid, None)
     return state
+
+
+def _restore_lives(state: State, checkpoint: Checkpoint) -> None:
+    """Forget what the events of the checkpoint led to: gangs are in the states that they had."""
+    state.workloads.lives = lives = GangLives()
+    for gang_id in checkpoint.started:
+        lives.restore(gang_id, GangState.STARTED)
+    for gang_id, due_ms in checkpoint.starting:
+        lives.restore(gang_id, GangState.STARTING, due_ms)
+    for gang_id, since_ms in checkpoint.broken:
+        lives.restore(gang_id, GangState.BROKEN, since_ms + state.policy.broken_deadline_ms)
+
+
+def _state_of(room: HeldRoom) -> ReservationState:
+    if not room.nominated:
+        return ReservationState.WAITING
+    return ReservationState.FAILED if room.failure else ReservationState.EVICTING
 
 
 def _known(state: State) -> Iterator[ev.Event]:

@@ -10,6 +10,7 @@ come.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.model import Pod
 from dovetail.core.pipeline.equivalence import EquivalenceCache
@@ -24,153 +26,156 @@ from dovetail.core.pipeline.queue import SchedulingQueue
 from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.policy import Policy
 from dovetail.core.preemption.moves import MovesUnderWay
-from dovetail.core.queues.accounts import Line
 from dovetail.core.queues.eviction_counts import EvictionCounts
-from dovetail.core.queues.queue_order import NOWHERE, QueueOrder
+from dovetail.core.queues.queue_order import QueueOrder
 from dovetail.core.queues.run_times import RunTimes
 from dovetail.core.queues.shares import Shares
+from dovetail.core.queues.status import QueueStanding
 from dovetail.core.queues.types import QUEUE_LABEL, Budget
-from dovetail.core.reservations.backfill import Reservations
-from dovetail.core.workloads.broken import Broken
+from dovetail.core.reservations.expected_ends import ExpectedEnds
+from dovetail.core.reservations.planner import ReservationPlanner
+from dovetail.core.reservations.pledges import Pledges
+from dovetail.core.reservations.precedence import ReservationPrecedence
+from dovetail.core.reservations.table import Reservations
+from dovetail.core.workloads.broken import BrokenGangs
 from dovetail.core.workloads.index import LONE, Precedence, Rank, WorkloadIndex, startable
+from dovetail.core.workloads.lifecycle import GangState
 
 _RENEWED_MS = 1000
-"""How often queues are compared anew although nothing happened: what they used changes with time."""
-_DUES_MS = 60_000
-"""How often it is looked whether what is due to them has changed with it."""
+"""How often queues are compared again although nothing happened: what they used changes with time."""
+_FAIR_SHARE_MS = 60_000
+"""How often what is due to the queues is worked out again, while workloads wait."""
 
 
 class State:
     def __init__(self, policy: Policy | None = None) -> None:
-        self.policy = policy or Policy()
-        self.cluster = Cluster(self.policy.scoring, self.policy.fabric)
-        self.score_cache = ScoreCache(self.cluster, self.policy.scoring)
-        self.cluster.shapes.forgotten = self._forget_shape
-        self.workloads = WorkloadIndex(self.cluster)
-        self.shares = Shares(self.cluster, self.workloads, self.policy)
-        self.queue_order = QueueOrder(self.shares, self.wanted)
+        self.policy = policy = policy or Policy()
+        self.cluster = cluster = Cluster(policy.scoring, policy.fabric)
+        self.score_cache = ScoreCache(cluster, policy.scoring)
+        self.workloads = WorkloadIndex(cluster)
+        self.shares = Shares(cluster, self.workloads, policy)
+        self.queue_order = QueueOrder(self.shares, self.workloads)
         self.queue = SchedulingQueue(self.queue_order)
-        self.shares.waiting = self._waiting
-        self.run_times = RunTimes()
-        self.budgets: dict[str, Budget] = {}
         self.equivalence = EquivalenceCache()
-        self.reservations = Reservations(
-            self.cluster, self.policy, self.workloads, self.score_cache,
-            self.shares, self.run_times, self.equivalence, self.line,
-        )  # fmt: skip
+        self.run_times = RunTimes()
+        self.reservations = Reservations(cluster, self.workloads, self.equivalence, policy.eviction_deadline_ms)
+        self.pledges = Pledges(self.reservations, cluster, self.workloads, self.shares)
+        self.expected_ends = ExpectedEnds(cluster, self.shares, self.run_times)
+        self.planner = ReservationPlanner(
+            self.reservations, cluster, self.score_cache, self.expected_ends, policy.search_limit
+        )
+        self.precedences = ReservationPrecedence(
+            self.reservations, cluster, self.score_cache, self.shares, self.queue_order, policy.reserve
+        )
+        self.budgets: dict[str, Budget] = {}
         self.eviction_counts = EvictionCounts()
-        self.shares.pledged = self.reservations.pledged
-        self.moves = MovesUnderWay(self.cluster, self.workloads)
-        self.broken = Broken(self.workloads, self.cluster, self.policy.broken_deadline_ms)
+        self.moves = MovesUnderWay(cluster, self.workloads)
+        self.broken = BrokenGangs(self.workloads, cluster, policy.broken_deadline_ms)
         self.searches = 0
-        """How many such searches there were in this step."""
+        """How many searches for victims there were in this step."""
+        self.wakes: Counter[ClusterChange] = Counter()
+        """How often the parked workloads were tried again after changes of each kind."""
         self._postponed: list[str] = []
         self.steps = 0
         self.now_ms = 0
-        self._freed = 0
         self._renewed_ms = 0
-        self._dues_ms = 0
+        self._fair_share_ms = 0
 
     @property
     def busy(self) -> bool:
         """Whether a further step without events would try something."""
-        return bool(self.queue) or self._freed != self.cluster.freed
+        return bool(self.queue) or bool(self.cluster.changes)
 
     def next_wake_ms(self) -> int | None:
         """When a step is due even if nothing happens: a back-off or a deadline ends."""
         times = [until for nodes in self.cluster.avoided.values() for until in nodes.values()]
-        times += self.workloads.starting.values()
+        times += self.workloads.lives.due_ms.values()
         times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
-        reserved_ms = self.reservations.next_ms()
-        times += [reserved_ms] if reserved_ms is not None else []
-        moved_ms = self.moves.next_ms()
-        times += [moved_ms] if moved_ms is not None else []
-        broken_ms = self.broken.next_ms()
-        times += [broken_ms] if broken_ms is not None else []
-        if self._shared():
-            times.append(self._dues_ms + _DUES_MS)
-        times += self._turns_ms()
+        times += [at_ms for at_ms in (self.reservations.next_ms(), self.moves.next_ms()) if at_ms is not None]
+        if self._divided():
+            times.append(self._fair_share_ms + _FAIR_SHARE_MS)
+        times += self._levels_ms()
         if any(self.equivalence.sought.values()):
             times.append(self.equivalence.again_ms)
         return min(times, default=None)
 
-    def _turns_ms(self) -> Iterator[int]:
-        """When jobs have had so much that others that wait may come before them."""
+    def _levels_ms(self) -> Iterator[int]:
+        """When running jobs reach a level of service at which waiting ones may come before them."""
         for queue in self.shares.attained.queues():
             due_ms = self.shares.attained.next_ms(queue, self.now_ms)
             if due_ms is not None and any(self.shares.pending(queue).values()):
                 yield due_ms
 
-    def _shared(self) -> bool:
-        """Whether somebody waits where queues share what there is."""
+    def _divided(self) -> bool:
+        """Whether workloads wait where several queues divide the cluster."""
         return len(self.shares.tree.written) > 1 and any(self.queue.lengths())
 
     def apply(self, event: ev.Event) -> None:
         _HANDLERS[type(event)](self, event)
 
     def advance(self, now_ms: int) -> None:
-        """Let time pass; a clock that goes back stands still. Back-offs end, and parked workloads come back if room was
-        freed."""
+        """Let time pass; it stands still while the clock goes back. Back-offs and deadlines end. Parked workloads are
+        tried again if something has changed that may let them fit."""
         before_ms, self.now_ms = self.now_ms, max(self.now_ms, now_ms)
         cluster = self.cluster
         cluster.now_ms = cluster.claims.now_ms = self.now_ms
+        for number in cluster.shapes.drain_forgotten():
+            self.score_cache.forget(number)
+            cluster.kubelets.forget(number)
         self.shares.advance(self.now_ms)
         if self.now_ms - self._renewed_ms >= _RENEWED_MS:
             self._renewed_ms = self.now_ms
             self.queue_order.renew()
+        self._end_back_offs(before_ms)
+        if self.moves.rooms:
+            self.moves.advance(self.now_ms)
+        for workload in self.workloads.lives.overdue(GangState.STARTING, self.now_ms):
+            # What failed before its first pods were bound counts no more.
+            self.equivalence.forget(workload)
+            self._push(workload)
+        for one in self.reservations:
+            if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
+                self._push(one.workload)
+        if any(self.equivalence.sought.values()) and self.now_ms >= self.equivalence.again_ms:
+            cluster.changes.announce(ClusterChange.VICTIMS)
+        if passed := self.shares.attained.turned(before_ms, self.now_ms):
+            self._reorder(passed)
+        if self._divided() and self.now_ms - self._fair_share_ms >= _FAIR_SHARE_MS:
+            self._fair_share_ms = self.now_ms
+            if self.shares.fair_share.drifted():
+                cluster.changes.announce(ClusterChange.FAIR_SHARE)
+        if cluster.changes:
+            self.wakes.update(cluster.changes.take())
+            self.equivalence.clear()
+            self.precedences.clear()
+            self.queue.wake()
+
+    def _end_back_offs(self, before_ms: int) -> None:
+        cluster = self.cluster
         if any(before_ms < rejection.until_ms <= self.now_ms for rejection in cluster.rejections):
-            cluster.freed += 1
+            cluster.changes.announce(ClusterChange.BACK_OFF)
         for uid in [uid for uid, nodes in cluster.avoided.items() if min(nodes.values()) <= self.now_ms]:
             left = {node: until for node, until in cluster.avoided[uid].items() if until > self.now_ms}
             cluster.avoided[uid] = left
             if not left:
                 del cluster.avoided[uid]
-            cluster.freed += 1
-        if self.moves.rooms:
-            self.moves.advance(self.now_ms)
-        for workload, due_ms in self.workloads.starting.items():
-            if due_ms <= self.now_ms:
-                # What was found out before it started by half counts no more.
-                self.equivalence.forget(workload)
-                self._push(workload)
-        for one in self.reservations:
-            if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
-                self._push(one.workload)
-        if any(self.equivalence.sought.values()) and self.now_ms >= self.equivalence.again_ms:
-            # Pods that ran too short to be victims may have run long enough by now.
-            cluster.freed += 1
-        if turned := self.shares.attained.turned(before_ms, self.now_ms):
-            self._reorder(turned)
-        if self._shared() and self.now_ms - self._dues_ms >= _DUES_MS:
-            self._dues_ms = self.now_ms
-            if self.shares.fair_share.drifted():
-                # Another queue may reclaim now.
-                cluster.freed += 1
-        if self._freed != cluster.freed:
-            self._freed = cluster.freed
-            self.equivalence.clear()
-            self.reservations.forget_denied()
-            self.queue.wake()
+            cluster.changes.announce(ClusterChange.BACK_OFF)
 
     def _reorder(self, queues: Collection[str]) -> None:
-        """Jobs of these queues have had more: others may come before them now, and take their place."""
+        """Running jobs of these queues have reached another level of service: waiting ones may come before them."""
         for workload in self.queue.workloads():
-            if self.line(workload)[0] in queues:
+            if self.queue_order.line(workload)[0] in queues:
                 self.touch(workload)
-                self.cluster.freed += 1
-
-    def _forget_shape(self, number: int) -> None:
-        self.score_cache.forget(number)
-        self.cluster.kubelets.forget(number)
+                self.cluster.changes.announce(ClusterChange.QUEUE)
 
     def begin_step(self) -> None:
-        """What counts for one step begins anew: the searches, and the pods that ran when it began."""
+        """Reset what counts for one step: the searches, and the pods that run when it begins."""
         self.steps += 1
         self.searches = 0
-        self.reservations.begin_step()
+        self.planner.begin_step()
 
     def postpone(self, workload: str) -> None:
-        """There was no time for the workload in this step: the next one tries it."""
+        """Try the workload in the next step, since this one has no time for it."""
         self._postponed.append(workload)
 
     def resume(self) -> None:
@@ -182,42 +187,33 @@ class State:
         """Something about the workload changed: try it in its turn, or forget it where it is no workload any more or
         nothing of it is pending."""
         self.equivalence.forget(workload)
-        stands = workload.startswith(LONE) or self.workloads.top(workload) == workload
-        if stands and self.workloads.waits(workload):
+        is_workload = workload.startswith(LONE) or self.workloads.top(workload) == workload
+        if is_workload and self.workloads.waits(workload):
             self._push(workload)
         else:
             self.queue.forget(workload)
-            self.reservations.drop(workload)
+            self.reservations.release(workload)
 
     def _push(self, workload: str) -> None:
-        self.queue.push(workload, self.rank(workload), self.line(workload))
-
-    def line(self, workload: str) -> Line:
-        """Where a workload waits: with its first pod."""
-        first = self.workloads.first(workload)
-        return self.queue_order.line(*self.shares.line_of(first)) if first is not None else NOWHERE
-
-    def wanted(self, workload: str) -> dict[str, int]:
-        """What the fewest pods of a workload that can start next will be counted with."""
-        return self.shares.wanted(self.workloads.next_pods(workload))
+        self.queue.push(workload, self.rank(workload), self.queue_order.line(workload))
 
     def sync(self, pod: Pod) -> None:
         """Count the pod for its queue as it is now."""
         self.shares.sync(pod)
         self.queue_order.counted((pod,))
 
-    def _waiting(self) -> dict[str, tuple[str, int]]:
-        """The first waiting workload of each queue and of those below it, and how many wait."""
+    def standings(self, now_ms: int) -> list[QueueStanding]:
+        """The status of all queues, each before those below it."""
         heads, counts = self.queue.heads()
-        found = {}
-        with self.queue_order.looked_at() as turns:
-            for queue, jobs in turns.below(counts).items():
-                line = turns.first_in(queue, heads)
-                found[queue] = (heads[line[0]][line] if line is not None else "", jobs)
-        return found
+        waiting = {}
+        with self.queue_order.looked_at() as order:
+            for queue, jobs in order.below(counts).items():
+                line = order.first_in(queue, heads)
+                waiting[queue] = (heads[line[0]][line] if line is not None else "", jobs)
+        return self.shares.standings(now_ms, waiting)
 
     def rank(self, workload: str) -> Rank:
-        """Priority and age are the gang's own where it has them, else its highest pod's and its oldest pod's."""
+        """Priority and age of a workload: the gang's where it has them, else its highest pod's and its oldest pod's."""
         gang = self.workloads.gangs.get(workload)
         created_ms = gang.created_ms if gang is not None else 0
         if not created_ms:
@@ -226,7 +222,7 @@ class State:
         return Rank(priority, -lowness, created_ms)
 
     def precedence(self, workload: str) -> Precedence:
-        """Priority, the gang's own where it has one, else its highest pod's, and how little its job had."""
+        """Priority, the gang's where it has one, else its highest pod's, and the level of its job, negative."""
         gang, first = self.workloads.gangs.get(workload), self.workloads.first(workload)
         priority = gang.priority if gang is not None else None
         if priority is None:
@@ -258,7 +254,7 @@ class State:
         if nominated and not (pod.managed and self.workloads.workload_of(pod) in self.reservations.by_workload):
             cluster.nominated[pod.uid] = pod
         elif cluster.nominated.pop(pod.uid, None) is not None:
-            cluster.freed += 1
+            cluster.changes.announce(ClusterChange.NOMINATION)
         self.sync(pod)
         if pod.managed:
             workload = self.workloads.workload_of(pod)
@@ -322,7 +318,7 @@ class State:
         cluster.claims.forget(pod)
         cluster.avoided.pop(event.uid, None)
         if cluster.nominated.pop(event.uid, None) is not None:
-            cluster.freed += 1
+            cluster.changes.announce(ClusterChange.NOMINATION)
         self.sync(pod)
         workload = self.workloads.workload_of(pod)
         if pod.gang:
@@ -370,23 +366,23 @@ class State:
             self._queues_changed()
 
     def _queues_changed(self) -> None:
-        """Everybody may wait in another line now, and what was refused may fit."""
+        """All workloads may wait elsewhere in the order now, and may fit."""
         self.queue_order.renew()
         for workload in self.queue.workloads():
             self.touch(workload)
-        self.cluster.freed += 1
+        self.cluster.changes.announce(ClusterChange.QUEUE)
 
     def _remove_node(self, event: ev.NodeRemoved) -> None:
         slot = self.cluster.nodes.slots.get(event.name)
         self.cluster.remove_node(event.name)
         if any(slot in one.slots for one in self.reservations):
-            self.cluster.freed += 1
+            self.cluster.changes.announce(ClusterChange.RESERVATION)
 
     def _put_budget(self, event: ev.BudgetChanged) -> None:
         old = self.budgets.get(event.budget.key)
         self.budgets[event.budget.key] = event.budget
         if old is None or event.budget.allowed > old.allowed:
-            self.cluster.freed += 1
+            self.cluster.changes.announce(ClusterChange.BUDGET)
 
     def _put_namespace(self, event: ev.NamespaceChanged) -> None:
         cluster, name = self.cluster, event.namespace.name
@@ -399,24 +395,21 @@ class State:
         self.shares.count_again()
         if now.get(QUEUE_LABEL) != before.get(QUEUE_LABEL):
             self._queues_changed()
-        cluster.freed += 1
+        cluster.changes.announce(ClusterChange.NAMESPACE)
 
     def _put_claim(self, event: ev.ClaimChanged) -> None:
         if self.cluster.claims.put_claim(event.claim):
-            self.cluster.freed += 1
+            self.cluster.changes.announce(ClusterChange.CLAIM)
             self.shares.claim_changed(event.claim.key, event.claim.owner_pod)
 
     def _remove_claim(self, event: ev.ClaimRemoved) -> None:
-        self.cluster.freed += self.cluster.claims.remove_claim(event.key)
+        if self.cluster.claims.remove_claim(event.key):
+            self.cluster.changes.announce(ClusterChange.CLAIM)
         self.shares.claim_changed(event.key)
 
-    def _offer(self, more: bool) -> None:
-        """Something about devices was told; `more` where pods that did not fit may fit now."""
-        self.cluster.freed += more
-
-    def _set(self, change: Callable[..., object], *told: object) -> None:
-        change(*told)
-        self.cluster.freed += 1
+    def _remove_namespace(self, event: ev.NamespaceRemoved) -> None:
+        if self.cluster.peers.forget_namespace(event.name, self.cluster.placed()):
+            self.cluster.changes.announce(ClusterChange.NAMESPACE)
 
 
 def _seen_alike(old: Pod, new: Pod) -> bool:
@@ -424,12 +417,21 @@ def _seen_alike(old: Pod, new: Pod) -> bool:
     return old.deleting == new.deleting and old.labels == new.labels and old.claims == new.claims
 
 
-def _namespace_gone(state: State, event: ev.NamespaceRemoved) -> None:
-    if state.cluster.peers.forget_namespace(event.name, state.cluster.placed()):
-        state.cluster.freed += 1
+Handler = Callable[[State, Any], object]
 
 
-_HANDLERS: dict[type, Callable[[State, Any], None]] = {
+def _announcing(change: ClusterChange, handler: Handler) -> Handler:
+    """A handler whose event always changes something, or that returns whether it did."""
+
+    def handle(state: State, event: ev.Event) -> None:
+        if handler(state, event) is not False:
+            state.cluster.changes.announce(change)
+
+    return handle
+
+
+_VOLUME, _DEVICES = ClusterChange.VOLUME, ClusterChange.DEVICES
+_HANDLERS: dict[type, Handler] = {
     ev.NodeChanged: lambda state, event: state.cluster.put_node(event.node),
     ev.NodeRemoved: State._remove_node,
     ev.PodChanged: State._put_pod,
@@ -437,23 +439,29 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.GangChanged: State._put_gang,
     ev.GangRemoved: State._remove_gang,
     ev.NamespaceChanged: State._put_namespace,
-    ev.NamespaceRemoved: _namespace_gone,
-    ev.VolumeClaimChanged: lambda state, event: state._set(state.cluster.volumes.put_claim, event.claim),
-    ev.VolumeClaimRemoved: lambda state, event: state._set(state.cluster.volumes.claims.pop, event.key, None),
-    ev.VolumeChanged: lambda state, event: state._set(state.cluster.volumes.put_volume, event.volume),
-    ev.VolumeRemoved: lambda state, event: state._set(state.cluster.volumes.volumes.pop, event.name, None),
-    ev.StorageClassChanged: lambda state, event: state._set(state.cluster.volumes.put_class, event.storage_class),
-    ev.StorageClassRemoved: lambda state, event: state._set(state.cluster.volumes.classes.pop, event.name, None),
-    ev.SliceChanged: lambda state, event: state._offer(state.cluster.claims.put_slice(event.slice)),
-    ev.SliceRemoved: lambda state, event: state._offer(state.cluster.claims.remove_slice(event.name)),
-    ev.DeviceClassChanged: lambda state, event: state._offer(state.cluster.claims.put_class(event.device_class)),
-    ev.DeviceClassRemoved: lambda state, event: state._offer(state.cluster.claims.remove_class(event.name)),
+    ev.NamespaceRemoved: State._remove_namespace,
+    ev.VolumeClaimChanged: _announcing(_VOLUME, lambda state, event: state.cluster.volumes.put_claim(event.claim)),
+    ev.VolumeClaimRemoved: _announcing(_VOLUME, lambda state, event: state.cluster.volumes.claims.pop(event.key, None)),
+    ev.VolumeChanged: _announcing(_VOLUME, lambda state, event: state.cluster.volumes.put_volume(event.volume)),
+    ev.VolumeRemoved: _announcing(_VOLUME, lambda state, event: state.cluster.volumes.volumes.pop(event.name, None)),
+    ev.StorageClassChanged: _announcing(
+        _VOLUME, lambda state, event: state.cluster.volumes.put_class(event.storage_class)
+    ),
+    ev.StorageClassRemoved: _announcing(
+        _VOLUME, lambda state, event: state.cluster.volumes.classes.pop(event.name, None)
+    ),
+    ev.SliceChanged: _announcing(_DEVICES, lambda state, event: state.cluster.claims.put_slice(event.slice)),
+    ev.SliceRemoved: _announcing(_DEVICES, lambda state, event: state.cluster.claims.remove_slice(event.name)),
+    ev.DeviceClassChanged: _announcing(
+        _DEVICES, lambda state, event: state.cluster.claims.put_class(event.device_class)
+    ),
+    ev.DeviceClassRemoved: _announcing(_DEVICES, lambda state, event: state.cluster.claims.remove_class(event.name)),
     ev.ClaimChanged: State._put_claim,
     ev.ClaimRemoved: State._remove_claim,
     ev.QueueChanged: State._put_queue,
     ev.QueueRemoved: State._remove_queue,
     ev.BudgetChanged: State._put_budget,
-    ev.BudgetRemoved: lambda state, event: state._set(state.budgets.pop, event.key, None),
+    ev.BudgetRemoved: _announcing(ClusterChange.BUDGET, lambda state, event: state.budgets.pop(event.key, None)),
     ev.EvictionFailed: lambda state, event: state.reservations.eviction_failed(event.uid, event.message),
     ev.BindFailed: State._bind_failed,
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(

@@ -21,7 +21,7 @@ from dovetail.core.decisions import Bind, Decision, Evict
 from dovetail.core.events import Event
 from dovetail.core.queues.status import QueueStanding
 from dovetail.core.reasons import Sure
-from dovetail.core.reservations.backfill import Reservation
+from dovetail.core.reservations.reservation import Reservation
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 from dovetail.recording.format import LINE, RecordedLine
@@ -125,7 +125,7 @@ def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> 
     if not line.raised:
         tell(state, line.events, line.now_ms)
         call = replace(line, events=())
-        workloads, standings = state.queue.ordered(), tuple(state.shares.standings(state.now_ms))
+        workloads, standings = state.queue.ordered(), tuple(state.standings(state.now_ms))
     waiting = [_waiting(state, workload) for workload in workloads]
     workload_of = {pod.uid: workload for workload in workloads for pod in state.workloads.members(workload)}
     decisions = player.call(segment, number, call)

@@ -25,7 +25,7 @@ _GAUGES = (
 def measure(state: State) -> None:
     for gauge in _GAUGES:
         gauge.clear()
-    for standing in state.shares.standings(state.now_ms):
+    for standing in state.standings(state.now_ms):
         for gauge, amounts in (
             (metrics.QUEUE_ALLOCATED, standing.allocated),
             (metrics.QUEUE_DUE, standing.due),

@@ -96,7 +96,7 @@ class QueueStatusWriter:
     def _due(self, at_least_every_ms: int) -> list[_Due]:
         """What is to be written now, the oldest first."""
         now_ms, state, due = self._clock.now_ms(), self._state(), []
-        standings = {standing.name: standing for standing in state.shares.standings(now_ms)}
+        standings = {standing.name: standing for standing in state.standings(now_ms)}
         self._written = {name: written for name, written in self._written.items() if name in standings}
         for name, standing in standings.items():
             obj = self._mirror.queues.known.get(("", name))

@@ -87,7 +87,7 @@ def _beside_room(state: State, job: JobView) -> Iterator[str]:
     fixed = not all(map(state.shares.preemptible, job.waiting))
     refusal = None
     if job.queue in state.shares.tree.queues:
-        refusal = beyond(state, job.workload, job.queue, state.wanted(job.workload), fixed)
+        refusal = beyond(state, job.workload, job.queue, state.shares.wanted_next(job.workload), fixed)
     if refusal is not None:
         yield f"room is not all that it waits for: {refusal}"
     if ahead := state.queue.before(job.workload):

@@ -2,10 +2,10 @@
 """When everybody who waits will start: the scheduler's own steps on a copy of the cluster, while time runs ahead.
 
 Rules
-- When a pod ends is what the core holds room by (`reservations.backfill`): by the limit of its run time, or else by
-  what was learned from others like it. Up to a minute past its limit it ends any moment. Later its end is unknown, as
-  is that of who has neither: such pods stay for ever here. So an expected start is one at the latest, as far as
-  estimates hold.
+- The end of a running pod is worked out as for reservations (`reservations.expected_ends`): by the limit of its run
+  time, or else by what was learned from equal pods. Up to a minute past its limit it ends any moment. Later its end is
+  unknown, as is that of a pod without a limit or a history: such pods stay for ever here. So an expected start is one
+  at the latest, as far as estimates hold.
 - Who is being deleted ends after its grace.
 - Who gives way to others in the next steps ends after its grace, and waits again if something makes it anew. Who would
   have to give way later is not foreseen.
@@ -244,7 +244,7 @@ class _Ahead:
     def _expect_end(self, pod: Pod, sure: Sure) -> None:
         """`sure` is how sure the start of the pod was."""
         state = self._state
-        end = state.reservations.expected_end(state.cluster.placements[pod.uid])
+        end = state.expected_ends.expected(state.cluster.placements[pod.uid])
         if pod.deleting:
             end = Expected(Sure.KNOWN, self._at_ms + max(1, pod.work.grace_ms), _IS_ENDING)
         if end.sure is Sure.UNKNOWN:

@@ -136,7 +136,7 @@ class _Comparing:
         return self._shares.quota.key(queue, self._wanted(workload))
 
     def _wanted(self, workload: str) -> Mapping[str, int]:
-        return self._state.wanted(workload)
+        return self._state.shares.wanted_next(workload)
 
     def _by(self, queue: str, workload: str, other: str, other_root: str) -> By:
         """The first term in which two siblings differ."""

@@ -62,7 +62,7 @@ def share(state: State, now_ms: int, queue: str = "") -> tuple[QueueShare, ...]:
     """The queue and those below it, or all of them; each before those below it. Raises NotFound."""
     if queue:
         queue_named(state, queue)
-    standings = [one for one in state.shares.standings(now_ms) if inside(state, one.name, queue)]
+    standings = [one for one in state.standings(now_ms) if inside(state, one.name, queue)]
     top = len(state.shares.tree.path(queue)) - 1 if queue else 0
     first, waiting = heads(state), [job.queue for job in waiting_jobs(state)]
     counts = {one.name: sum(inside(state, queue, one.name) for queue in waiting) for one in standings}

@@ -146,7 +146,7 @@ def why(
     if not pod.managed:
         hints = of_scheduler(state, pod, schedulers, ours)
         return replace(answer, state=When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS, hints=hints)
-    before, wanted, ahead = take(state), state.wanted(workload), state.queue.before(workload)
+    before, wanted, ahead = take(state), state.shares.wanted_next(workload), state.queue.before(workload)
     answer = replace(answer, ahead=ahead, wanted=_amounts(wanted), terms=tuple(_terms(state, queue, wanted)))
     state = restore(unhurried(state.policy), before)
     binds = {d.uid: d.node for d in step(state, (), now_ms) if isinstance(d, Bind)}

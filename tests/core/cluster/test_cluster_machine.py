@@ -334,7 +334,7 @@ class Machine(RuleBasedStateMachine):
     def evict_and_undo(self, data: st.DataObject, wanted: list[Request]) -> None:
         """Who is evicted in a trial has afterwards what it had before, whoever had it meanwhile."""
         cluster = self.state.cluster
-        before, freed = self.held(), cluster.freed
+        before, announced = self.held(), cluster.changes.count
         uids = data.draw(st.lists(st.sampled_from(sorted(cluster.placements)), unique=True, min_size=1, max_size=4))
         slots = [cluster.placements[uid].slot for uid in uids]
         with cluster.trial():
@@ -344,7 +344,7 @@ class Machine(RuleBasedStateMachine):
                     cluster.place(Pod(f"try{i}", "ns", f"try{i}", wanted[i]), slots[i])
             self.books_are_right()
         assert self.held() == before
-        assert cluster.freed == freed
+        assert cluster.changes.count == announced
 
     def held(self) -> dict[str, object]:
         nodes = self.state.cluster.nodes
@@ -363,7 +363,7 @@ class Machine(RuleBasedStateMachine):
     def try_and_undo(self, wanted: list[tuple[Request, int]], back_to: int) -> None:
         cluster = self.state.cluster
         slots = list(cluster.nodes.slots.values())
-        freed = cluster.freed
+        announced = cluster.changes.count
         with cluster.trial():
             mark = cluster.mark()
             for i, (request, slot) in enumerate(wanted):
@@ -373,7 +373,7 @@ class Machine(RuleBasedStateMachine):
             self.books_are_right()
             cluster.rewind(mark)
             self.books_are_right()
-        assert cluster.freed == freed
+        assert cluster.changes.count == announced
 
     @precondition(lambda self: self.nodes)
     @rule(request=requests, data=st.data())

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from dovetail.core.reservations.backfill import Reservation
+from dovetail.core.reservations.reservation import Reservation
 from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, World, gang, node, pod, queue
 
 
@@ -99,7 +99,7 @@ def test_what_is_pledged_is_what_is_nominated() -> None:
     [one] = world.state.reservations
     assert isinstance(one, Reservation)
     assert len(one.nominated) == 2
-    assert world.state.reservations.pledged()["x"]["gpu"] == 2000
+    assert world.state.pledges.total()["x"]["gpu"] == 2000
 
 
 @pytest.mark.slow

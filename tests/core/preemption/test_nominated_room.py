@@ -81,7 +81,7 @@ def test_who_counts_on_an_eviction_that_is_taken_back_looks_for_others() -> None
     world = a_large_job_and_a_gang()
     world.submit(*(pod(f"high{i}", priority=1) for i in range(2)))
     world.live(0)
-    [first, second] = world.state.reservations.evictors()
+    [first, second] = world.state.reservations.evicting()
     assert (len(first.evicting), second.evicting, second.waits_for) == (8, frozenset(), first.evicting)
     world.tell(ev.EvictionFailed(min(first.evicting), "a budget is in the way"))
     world.live(5 * MINUTE_MS)
@@ -145,7 +145,7 @@ class Watched(World):
         state, names = self.state, self.state.cluster.nodes.names
         [(uid, home)] = evict.nominations
         job, own = state.workloads.pods[uid], state.reservations.by_workload[f"pod/{uid}"]
-        others = [one for one in state.reservations.evictors() if one is not own]
+        others = [one for one in state.reservations.evicting() if one is not own]
         gone = own.waits_for.union(*(one.leaving for one in others))
         coming: dict[str, list[Pod]] = {one.name: [] for one in self.nodes}
         for other, slot in (pair for one in others for pair in one.nominated):
@@ -239,5 +239,5 @@ def test_evictions_are_needed_and_every_job_that_evicts_starts_when_its_victims_
     for uid, at_ms in world.decided_ms.items():
         if uid in pods and at_ms + 31 * SECOND_MS <= world.now_ms:
             assert 0 <= pods[uid].bound_ms - at_ms <= 31 * SECOND_MS, f"{pods[uid].name} starts late"
-    assert all(one.made_ms + 31 * SECOND_MS > world.now_ms for one in world.state.reservations.evictors())
+    assert all(one.made_ms + 31 * SECOND_MS > world.now_ms for one in world.state.reservations.evicting())
     assert len(world.evictions) <= 60

@@ -52,7 +52,7 @@ def may_take(state: State, group: Group, units: Sequence[Unit]) -> bool:
     shares = state.shares
     wanted = shares.wanted(easiest_part(state.cluster, group).all_pods())
     for order in permutations(units):
-        claim = shares.quota.claim_back("big", wanted)
+        claim = shares.quota.claim_back("big", wanted, {})
         if claim is None:
             return False
         if all(reclaims(claim, unit, held_by(state, unit)) for unit in order):
@@ -76,7 +76,7 @@ def spared(victims: Victims, units: Sequence[Unit]) -> bool:
 def least_weight(state: State, group: Group, contest: Contest) -> int | None:
     shares = state.shares
     wanted = shares.wanted(easiest_part(state.cluster, group).all_pods())
-    victims = Victims(state, "big", "big", of=[*shares.quota.debtors("big", wanted), "big"])
+    victims = Victims(state, "big", "big", of=[*shares.quota.debtors("big", wanted, {}), "big"])
     best: int | None = None
     for count in range(1, min(MOST_UNITS, len(victims.units)) + 1):
         for units in combinations(victims.units, count):

@@ -23,7 +23,7 @@ GPU_MILLI = 1000
 
 
 def standing(driven: Driven, name: str) -> QueueStanding:
-    return next(one for one in driven.state.shares.standings(driven.now_ms) if one.name == name)
+    return next(one for one in driven.state.standings(driven.now_ms) if one.name == name)
 
 
 def random_tree(dice: random.Random) -> list[Queue]:
@@ -143,8 +143,7 @@ def test_a_status_that_is_older_than_the_last_binds_is_enough(seed: int) -> None
         if number == 4:
             driven.at(now_ms)
             usages = {
-                o.name: Usage(o.as_of_ms, o.used, o.rate_milli, o.days, o.users)
-                for o in driven.state.shares.standings(now_ms)
+                o.name: Usage(o.as_of_ms, o.used, o.rate_milli, o.days, o.users) for o in driven.state.standings(now_ms)
             }
         about = {"queue": dice.choice("xyz"), "user": dice.choice(["ann", "bob"])}
         assert driven.at(now_ms, lone(f"p{number}", dice.choice([1, 2]), **about))

@@ -600,7 +600,7 @@ class Machine(RuleBasedStateMachine):
         before, checkpoint = self.state, take(self.state)
         self.state, twin = restore(before.policy, checkpoint), restore(before.policy, checkpoint)
         assert canonical(take(self.state)) == canonical(checkpoint)
-        for now, old in zip(self.standings(), before.shares.standings(self.now_ms), strict=True):
+        for now, old in zip(self.standings(), before.standings(self.now_ms), strict=True):
             assert alike(now.users, old.users)
             # It is divided anew, and among equals those come first now that were created first.
             assert replace(now, users=(), head="", due=()) == replace(old, users=(), head="", due=())
@@ -624,8 +624,8 @@ class Machine(RuleBasedStateMachine):
         after = State(POLICY)
         known = [*map(ev.NodeChanged, model.nodes.values()), ev.NamespaceChanged(model.namespace), *queues]
         step(after, [*known, *pods], now_ms)
-        now = {one.name: one for one in after.shares.standings(now_ms)}
-        for one in self.state.shares.standings(now_ms):
+        now = {one.name: one for one in after.standings(now_ms)}
+        for one in self.state.standings(now_ms):
             if one.name in model.queues:
                 assert near(now[one.name].used, one.used), one.name
                 assert alike(now[one.name].users, one.users), one.name
@@ -634,7 +634,7 @@ class Machine(RuleBasedStateMachine):
     # What must hold.
 
     def standings(self) -> list[QueueStanding]:
-        return self.state.shares.standings(self.now_ms)
+        return self.state.standings(self.now_ms)
 
     def check(self) -> None:
         assert self.state.cluster.check() == []

@@ -91,7 +91,7 @@ class Live(Struct):
 
 
 def standings(driven: Driven) -> list[QueueStanding]:
-    return driven.state.shares.standings(driven.now_ms)
+    return driven.state.standings(driven.now_ms)
 
 
 def used(driven: Driven) -> dict[str, tuple[int, int]]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dovetail.core import checkpoint
 from dovetail.core import events as ev
 from dovetail.core.policy import Policy
+from dovetail.core.workloads.lifecycle import GangState
 from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, SECOND_MS, World, gang, node, pod
 
 DEADLINE_MS = 15 * MINUTE_MS
@@ -161,7 +162,8 @@ def test_what_is_known_of_gangs_goes_with_them() -> None:
     world = world_of()
     world.fails("g0", "g1")
     world.ends("g2", "g3")
-    assert (world.state.broken.failed, world.state.broken.succeeded, world.state.broken.since_ms) == ({}, {}, {})
+    assert (world.state.broken.failed, world.state.broken.succeeded) == ({}, {})
+    assert not world.state.workloads.lives.gangs(*GangState)
 
 
 @pytest.mark.slow

@@ -246,7 +246,7 @@ def test_nothing_overflows_whatever_objects_say(tmp_path: Path) -> None:
                         state.apply(ev.PodRemoved(uid))
             assert state.cluster.check() == []
             assert exact(state) == []
-        state.shares.standings(NOW_MS)
+        state.standings(NOW_MS)
     assert bound > 100
 
 

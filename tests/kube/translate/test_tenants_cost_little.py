@@ -117,7 +117,7 @@ def test_users_that_are_made_up_are_forgotten_and_those_who_used_most_are_not() 
     users = dict(accounts.users("q", 6_001_000))
     assert len(users) <= 2 * USERS_KEPT + 1
     assert max(users, key=users.get) == "ada"
-    (standing,) = [one for one in shares.standings(6_001_000) if one.name == "q"]
+    (standing,) = [one for one in shares.standings(6_001_000, {}) if one.name == "q"]
     assert len(standing.users) == USERS_KEPT and "ada" in dict(standing.users)
     assert accounts.user_ratio("q", "never-seen") == 0 < accounts.user_ratio("q", "ada")
 
@@ -142,7 +142,7 @@ def test_jobs_that_are_over_are_forgotten_where_others_had_more() -> None:
 
 def test_the_user_whose_turn_it_is_is_the_one_who_used_least() -> None:
     shares, random = shares_of("q"), Random(7)
-    order, now_ms = QueueOrder(shares, lambda root: {}), 0
+    order, now_ms = QueueOrder(shares, State().workloads), 0
     own: dict[tuple[str, str], str] = {}
     for _ in range(3_000):
         line = ("q", f"u{random.randrange(40)}")

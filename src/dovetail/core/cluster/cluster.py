@@ -2,7 +2,7 @@
 """The cluster: nodes, who holds what on them, and everything a decision reads, behind apply, place, trial and check.
 
 Rules: every change goes through `apply` (what the world told) or `place`/`unplace` (what was decided). Changes under
-`trial()` are undone unless kept. `freed` grows when something that was refused may fit now. A pod holds its room
+`trial()` are undone unless kept. `changes` has what may let something fit that was refused. A pod holds its room
 from the moment it is placed, whoever placed it, until it is told to be gone.
 """
 
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 import kubecel
 from dovetail.core.cluster import shares
 from dovetail.core.cluster.audit import differences
+from dovetail.core.cluster.changes import Changes, ClusterChange
 from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.gpus import Gpus
@@ -55,7 +56,7 @@ class _Evicted(Struct):
 class Trial:
     """What happens in the `with` block; undone at its end unless `keep()` was called."""
 
-    __slots__ = ("_cluster", "_freed", "_log", "_outer", "kept")
+    __slots__ = ("_announced", "_cluster", "_log", "_outer", "kept")
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -71,7 +72,7 @@ class Trial:
 
     def __enter__(self) -> Trial:
         cluster = self._cluster
-        self._outer, self._freed = cluster.undo, cluster.freed
+        self._outer, self._announced = cluster.undo, cluster.changes.count
         cluster.undo = self._log
         return self
 
@@ -81,7 +82,7 @@ class Trial:
         if not self.kept:
             for done in reversed(self._log):
                 cluster.reverse(done)
-            cluster.freed = self._freed
+            cluster.changes.rewind(self._announced)
         elif self._outer is not None:
             self._outer.extend(self._log)
 
@@ -118,7 +119,7 @@ class Cluster:
         self.avoided: dict[str, dict[str, int]] = {}
         self.learned: dict[object, Any] = {}
         """What a scoring remembers of the cluster, by the scoring."""
-        self.freed = 0
+        self.changes = Changes()
         self.unsettled: dict[int, None] = {}
         """Slots whose devices `settle` hands out again."""
         self.undo: list[Placement | _Evicted] | None = None
@@ -128,7 +129,7 @@ class Cluster:
         slot = self.nodes.slot_of(node.name)
         before, offered = self._devices(slot), len(self.nodes.resources)
         if self.nodes.put(node):
-            self.freed += 1
+            self.changes.announce(ClusterChange.NODE)
             if len(self.nodes.resources) > offered:
                 self._measure()
             self.rejections.forget_node(node.name)
@@ -199,7 +200,8 @@ class Cluster:
         for slot in self.unsettled:
             before = self._handed_out(slot)
             self._hand_out_again(slot)
-            self.freed += self._handed_out(slot) != before
+            if self._handed_out(slot) != before:
+                self.changes.announce(ClusterChange.DEVICES)
         self.unsettled.clear()
 
     def _handed_out(self, slot: int) -> tuple[object, ...]:
@@ -380,7 +382,7 @@ class Cluster:
         self._uncount(pod, slot)
         self.volumes.forget(placement.picks)
         nodes.amounts_journal.add(slot)
-        self.freed += 1
+        self.changes.announce(ClusterChange.POD)
         del self.on_slot[slot][uid]
         if not self.on_slot[slot]:
             del self.on_slot[slot]
@@ -405,7 +407,7 @@ class Cluster:
         self._uncount(placement.pod, placement.slot)
         placement.pod = pod
         self._count(pod, placement.slot)
-        self.freed += 1
+        self.changes.announce(ClusterChange.POD)
 
     def unplace_if_bound(self, pod: Pod) -> None:
         """Take a bound pod off its node before its request is replaced; an assumed one keeps its place."""
@@ -435,16 +437,16 @@ class Cluster:
     def rewind(self, mark: int) -> None:
         """Undo what the running trial did since `mark`."""
         assert self.undo is not None, "rewind() outside of a trial"
-        freed = self.freed
+        announced = self.changes.count
         while len(self.undo) > mark:
             self.reverse(self.undo.pop())
-        self.freed = freed
+        self.changes.rewind(announced)
 
     def _count(self, pod: Pod, slot: int) -> None:
         for port in pod.request.ports:
             self.ports.setdefault((port.protocol, port.port), {}).setdefault(slot, Counter())[port.ip] += 1
         if (self.peers.counts or pod.request.anti_affinity) and self.peers.add(pod, slot):
-            self.freed += 1
+            self.changes.announce(ClusterChange.POD)
         if pod.claims:
             self.volumes.add(pod, slot)
 

@@ -9,7 +9,7 @@ plain shapes, shared with pods that ask for just that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -125,8 +125,7 @@ class Shapes:
         """Requests without users, who lost theirs first at first."""
         self._by_stand_ins: dict[int, dict[tuple[Classes, tuple[Container, ...], bool], Shape]] = {}
         """By the number of the plain shape."""
-        self.forgotten: Callable[[int], None] = _nobody
-        """Hears the number of each shape that is forgotten."""
+        self._forgotten: list[int] = []
 
     def retain(self, request: Request) -> None:
         """A pod with this request became known."""
@@ -159,12 +158,17 @@ class Shapes:
         del self._unused[request]
         asked = self._asked.pop(request)
         for shape in asked.shapes.values():
-            self.forgotten(shape.id)
+            self._forgotten.append(shape.id)
             for other in self._by_stand_ins.pop(shape.id, {}).values():
-                self.forgotten(other.id)
+                self._forgotten.append(other.id)
         for less in asked.less.values():
             if less in self._unused:
                 self._forget(less)
+
+    def drain_forgotten(self) -> list[int]:
+        """The numbers of the shapes that were forgotten since the last call."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
 
     def of(self, request: Request, wants: tuple[ClaimSpec, ...] = ()) -> Shape:
         """The shape of a request and of what its claims ask for: the same object for equal ones."""
@@ -243,7 +247,3 @@ class Shapes:
     def _next_id(self) -> int:
         self._made += 1
         return self._made
-
-
-def _nobody(number: int) -> None:
-    """Nobody listens."""

@@ -51,7 +51,7 @@ def _reserved(state: State, workload: str, known: Known) -> Refusal | None:
     refusal = state.equivalence.reserved.get(known.signature.alike)
     if refusal is None or known.final is False:
         return None
-    if state.reservations.ends_before(state.workloads.members(workload), state.reservations.soonest_ms(workload)):
+    if state.expected_ends.all_before(state.workloads.members(workload), state.reservations.soonest_ms(workload)):
         return None
     if known.final is None:
         known.final = _final(state, known)
@@ -65,13 +65,13 @@ def _final(state: State, known: Known) -> bool:
         return False
     if signature.fixed and quota.limited(signature.queue):
         return False
-    promised = state.reservations.promised_beside("")
+    promised = state.pledges.promised("")
     if quota.beyond_limit(signature.queue, known.wanted, promised) is not None:
         return False
     if _asks(state, known):
         return False
-    reservations = state.reservations
-    return not reservations.may_hold(signature.precedence) or reservations.bar(
+    precedences = state.precedences
+    return not precedences.may_hold(signature.precedence) or precedences.never(
         known.shapes, signature.queue, signature.precedence, known.wanted
     )
 
@@ -116,4 +116,6 @@ def may_preempt(state: State, queue: str, precedence: Precedence, wanted: dict[s
     to them where this one is due more than it has; or pods that may be moved."""
     if state.policy.moves_per_hour:
         return True
-    return state.shares.holds_below(queue, precedence) or any(state.shares.quota.debtors(queue, wanted))
+    return state.shares.holds_below(queue, precedence) or any(
+        state.shares.quota.debtors(queue, wanted, state.pledges.total())
+    )

@@ -20,11 +20,11 @@ from dovetail.core.pipeline import pre_enqueue
 from dovetail.core.pipeline.binding import binds_of
 from dovetail.core.pipeline.signature import fixed, wanted_by
 from dovetail.core.placing import refusals, repartition
-from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, fewest, shapes_of
+from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, fewest, least, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.preemption import nominated_room
 from dovetail.core.reasons import Reason, Refusal, When
-from dovetail.core.reservations.backfill import Reservation, least
+from dovetail.core.reservations.reservation import Reservation
 from dovetail.core.state import State
 from dovetail.core.workloads.index import complete, startable
 
@@ -100,43 +100,43 @@ class PlacementPhase:
             wanted = None
         if not others:
             return self._within_limits(group, None)
-        makers, waiting = [one for one in others if one.nominated], [one for one in others if not one.nominated]
+        evicting, waiting = [one for one in others if one.evicts], [one for one in others if not one.evicts]
         beside = self._cache.beside.get(wanted) if wanted is not None else None
         if beside is None:
             scope = state.reservations.beside(waiting) if waiting else None
-            binds, beside = self._leaving_room(group, scope, makers)
+            binds, beside = self._leaving_room(group, scope, evicting)
             if binds or beside is None:
                 return binds, beside
             if wanted is not None:
                 self._cache.beside[wanted] = beside
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
-        if not state.reservations.conflicts(shapes, waiting):
+        if not state.precedences.conflicts(shapes, waiting):
             return [], beside
-        if state.reservations.ends_before(group.all_pods(), state.reservations.soonest_ms(self._workload)):
-            return self._leaving_room(group, None, makers)
+        if state.expected_ends.all_before(group.all_pods(), state.reservations.soonest_ms(self._workload)):
+            return self._leaving_room(group, None, evicting)
         known = self._cache.reserved.get(wanted) if wanted is not None else None
         if known is not None:
             return [], known
-        binds, refusal = self._leaving_room(group, None, makers, waiting)
+        binds, refusal = self._leaving_room(group, None, evicting, waiting)
         if wanted is not None and refusal is not None and refusal.reason is Reason.RESERVED:
             self._cache.reserved[wanted] = refusal
         return binds, refusal
 
     def _leaving_room(
-        self, group: Group, scope: Scope | None, makers: Sequence[Reservation], waiting: Sequence[Reservation] = ()
+        self, group: Group, scope: Scope | None, evicting: Sequence[Reservation], waiting: Sequence[Reservation] = ()
     ) -> Outcome:
-        """Place the group inside the scope so that no reservation of the `makers`, for which pods are evicted, and of
-        those that are `waiting` for pods to end is delayed: where it would take what others make, without these nodes,
-        as often as there are `probes`."""
+        """Place the group inside the scope so that no reservation is delayed, neither of those for which pods are
+        evicted nor of those that wait for pods to end. Where it would take what victims leave, it is placed again
+        without these nodes, as often as the policy has `probes`."""
         state = self._state
-        binds, refusal = self._within_limits(group, scope, makers, waiting)
+        binds, refusal = self._within_limits(group, scope, evicting, waiting)
         for _ in range(state.policy.probes):
             if not self._crowded:
                 break
             crowded = np.fromiter(self._crowded, np.int64, len(self._crowded))
             scope = np.setdiff1d(np.arange(state.cluster.nodes.used) if scope is None else scope, crowded)
             self._crowded = set()
-            binds, elsewhere = self._within_limits(group, scope, makers, waiting)
+            binds, elsewhere = self._within_limits(group, scope, evicting, waiting)
             refusal = elsewhere if binds else refusal
         self._crowded = set()
         return binds, refusal
@@ -145,16 +145,16 @@ class PlacementPhase:
         self,
         group: Group,
         scope: Scope | None,
-        makers: Sequence[Reservation] = (),
+        evicting: Sequence[Reservation] = (),
         waiting: Sequence[Reservation] = (),
     ) -> Outcome:
         """Place the group inside the scope, away from GPU models of which its queue may have no more."""
         if self._limited:
             scope = pre_enqueue.within_models(self._state, self._queue, self._state.shares.wanted(fewest(group)), scope)
-        return self._search(group, scope, makers, waiting)
+        return self._search(group, scope, evicting, waiting)
 
     def _search(
-        self, group: Group, scope: Scope | None, makers: Sequence[Reservation], waiting: Sequence[Reservation]
+        self, group: Group, scope: Scope | None, evicting: Sequence[Reservation], waiting: Sequence[Reservation]
     ) -> Outcome:
         """Binds, and why there are none or not for all."""
         state, pods = self._state, group.all_pods()
@@ -169,11 +169,11 @@ class PlacementPhase:
                 over = self._over(placed)
                 if over is not None:
                     return [], over
-                slots = {one.slot for one in placed} if makers else set[int]()
-                if makers and not nominated_room.left(state, slots, makers):
-                    self._crowded = {slot for one in makers for slot in one.slots.tolist()} & slots
-                    return [], _reserved(state, makers[0])
-                kept = state.reservations.kept(waiting, state.workloads.groups)
+                slots = {one.slot for one in placed} if evicting else set[int]()
+                if evicting and not nominated_room.left(state, slots, evicting):
+                    self._crowded = {slot for one in evicting for slot in one.slots.tolist()} & slots
+                    return [], _reserved(state, evicting[0])
+                kept = state.planner.kept(waiting, state.workloads.groups)
                 if kept is None:
                     return [], _reserved(state, waiting[0])
                 binds = binds_of(state, self._workload, self._members, placed)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.decisions import Decision, Evict, Unnominate
 from dovetail.core.model import Pod
 from dovetail.core.pipeline.known_refusals import may_preempt
@@ -24,7 +25,7 @@ from dovetail.core.placing.pods import Scope
 from dovetail.core.preemption import consolidation, nominated_room, search, within_limit
 from dovetail.core.preemption.defragmentation import MovePlan
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
-from dovetail.core.reservations.backfill import Reservation
+from dovetail.core.reservations.reservation import Reservation, ReservationEvent, ReservationState
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE, startable
 
@@ -57,7 +58,7 @@ class PostFilter:
         """Hold nothing for the workload any more."""
         own = self._state.reservations.by_workload.get(self._workload)
         left = tuple(pod.uid for pod in self._nominated(own)) if own is not None else ()
-        self._state.reservations.drop(self._workload)
+        self._state.reservations.release(self._workload)
         if own is not None and left:
             self._state.reservations.withdrawn(own)
         if own is not None and own.moving:
@@ -75,7 +76,7 @@ class PostFilter:
         search for victims ends alike."""
         decisions: list[Decision] = []
         own = self._state.reservations.by_workload.get(self._workload)
-        if own is not None and own.nominated:
+        if own is not None and own.evicts:
             waiting = {pod.uid for pod in self._nominated(own) if startable(pod)}
             if not waiting:
                 decisions = self.give_up(_NOBODY_WAITS)
@@ -88,7 +89,7 @@ class PostFilter:
             # Others of the gang may lack room all the same: `close` knows.
             self._why = str(refusal)
             return decisions, refusal
-        if own is not None and own.nominated:
+        if own is not None and own.evicts:
             why = self._failed(own)
             if not why:
                 self._lacking = True
@@ -133,7 +134,7 @@ class PostFilter:
             return [], refusal
         state.searches += 1
         others = state.reservations.others(self._workload)
-        ending = state.reservations.left_alone(others)
+        ending = state.reservations.excluded(others)
         moves: MovePlan | str = ""
         if state.policy.moves_per_hour and refusal.reason in _IN_PIECES:
             own = state.reservations.by_workload.get(self._workload)
@@ -142,7 +143,7 @@ class PostFilter:
                 return self._moved(moves, refusal)
         find = within_limit.find if limited else search.find
         with nominated_room.ahead(state, others):
-            scope = self._away_from([one for one in others if not one.nominated], wanted)
+            scope = self._away_from([one for one in others if not one.evicts], wanted)
             found = find(state, self._workload, group, scope, ending)
         if isinstance(found, search.PreemptionPlan):
             evict = self._evicted(found)
@@ -192,6 +193,7 @@ class PostFilter:
         return Reservation(
             self._workload,
             self._queue,
+            ReservationState.EVICTING,
             np.array(sorted({slot for _, slot in nominated}), dtype=np.int64),
             Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(evict.uids) + len(waits_for))} to give way ended"),
             state.now_ms,
@@ -230,41 +232,43 @@ class PostFilter:
     def _hold(self, group: Group, refusal: Refusal) -> Refusal:
         """Hold room for the workload if it is its turn; the refusal with when it starts then."""
         state = self._state
-        reservations = state.reservations
+        reservations, precedences = state.reservations, state.precedences
         own = reservations.by_workload.get(self._workload)
         precedence = state.precedence(self._workload)
-        if not reservations.may_hold(precedence):
-            reservations.drop(self._workload)
+        if not precedences.may_hold(precedence):
+            reservations.release(self._workload)
             return refusal
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
         until_ms, unknown = reservations.unknown.get(self._workload, (0, None))
         if state.now_ms < until_ms:
-            reservations.deny(shapes)
+            precedences.bar(shapes)
             return replace(refusal, expected=unknown)
         if own is None or reservations.stale(own):
-            wanted, line = state.wanted(self._workload), state.line(self._workload)
+            wanted = state.shares.wanted_next(self._workload)
             guaranteed = state.shares.quota.within_guarantee(self._queue, wanted)
             others = reservations.others(self._workload)
-            displaced = [one for one in others if reservations.displaced(one, line, precedence, wanted, guaranteed)]
+            displaced = [
+                one for one in others if precedences.displaces(self._workload, precedence, wanted, one, guaranteed)
+            ]
             staying = [one for one in others if not any(one is other for other in displaced)]
-            if own is None and reservations.denies(shapes, staying):
+            if own is None and precedences.denies(shapes, staying):
                 if displaced and state.queue.refusal(self._workload) is None:
                     # It is new, and may be before workloads that were refused: all are tried in their order.
-                    state.cluster.freed += 1
+                    state.cluster.changes.announce(ClusterChange.RESERVATION)
                 return refusal
-            plan = reservations.plan(group, staying)
+            plan = state.planner.plan(group, staying)
             if plan is None or plan.expected.sure is Sure.UNKNOWN:
                 # It is still before the others, whose plans would be worked out for nothing.
-                reservations.deny(shapes)
-                reservations.drop(self._workload)
+                precedences.bar(shapes)
+                reservations.release(self._workload)
                 expected = plan.expected if plan is not None else None
                 reservations.unknown[self._workload] = state.now_ms + state.policy.tell_again_ms, expected
                 return replace(refusal, expected=expected)
             for one in displaced:
                 if np.intersect1d(one.slots, plan.slots).size:
-                    reservations.drop(one.workload)
+                    reservations.release(one.workload, ReservationEvent.DISPLACED)
             own = Reservation(
-                self._workload, self._queue, plan.slots, plan.expected,
+                self._workload, self._queue, ReservationState.WAITING, plan.slots, plan.expected,
                 own.made_ms if own is not None else state.now_ms, state.now_ms, precedence, guaranteed,
                 waits_for=plan.waits_for,
             )  # fmt: skip

@@ -91,10 +91,10 @@ def _in_queue(state: State, first: str, kinds: Iterable[Pod]) -> Refusal | None:
 def beyond(state: State, workload: str, queue: str, more: Mapping[str, int], fixed: bool) -> Refusal | None:
     """Why so much more must not be placed for the workload in the queue: a limit, or, with `fixed` (it must not be
     preempted), a guarantee."""
-    entitlements, promised = state.shares.quota, state.reservations.promised_beside(workload)
-    found, reason, what = entitlements.beyond_limit(queue, more, promised), Reason.QUEUE_LIMIT, "limit"
+    quota, promised = state.shares.quota, state.pledges.promised(workload)
+    found, reason, what = quota.beyond_limit(queue, more, promised), Reason.QUEUE_LIMIT, "limit"
     if found is None and fixed:
-        found, reason, what = entitlements.beyond_guarantee(queue, more), Reason.BEYOND_GUARANTEE, "guarantee"
+        found, reason, what = quota.beyond_guarantee(queue, more), Reason.BEYOND_GUARANTEE, "guarantee"
     if found is None:
         return None
     name, resource, wanted, most = found

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
@@ -294,3 +295,11 @@ def shapes_of(cluster: Cluster, group: Group) -> list[tuple[Shape, int]]:
     counts = Counter([shape.id for shape in shapes])
     distinct = {shape.id: shape for shape in shapes}
     return [(distinct[key], count) for key, count in counts.items()]
+
+
+def least(group: Group) -> Group:
+    """A copy of the group that is given no more pods than it needs."""
+    return replace(
+        group, groups=[least(sub) for sub in group.groups], room=group.missing, scope=None, chosen=False,
+        pods=list(group.pods), held=list(group.held),
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from dovetail.core.placing.pods import Scope
 from dovetail.core.preemption.defragmentation import MovePlan, NoPlan, plan
 from dovetail.core.preemption.units import Unit
 from dovetail.core.reasons import Sure
-from dovetail.core.reservations.backfill import Reservation
+from dovetail.core.reservations.reservation import Reservation
 from dovetail.core.state import State
 
 _UNKNOWN_MS = 3_600_000
@@ -78,7 +78,7 @@ def _gained(state: State, workload: str, group: Group, own: Reservation | None) 
     pods = fewest(group)
     run = state.run_times.estimate(pods[0].work, state.shares.queue_of(pods[0]))
     for_ms = [run.ran_ms] if run.sure is not Sure.UNKNOWN else []
-    held = own or state.reservations.plan(group, ())
+    held = own or state.planner.plan(group, ())
     if held is not None and held.expected.sure is not Sure.UNKNOWN:
         for_ms.append(max(0, held.expected.start_ms - state.now_ms))
     rate = state.shares.rates.of(tuple(state.shares.wanted(pods).items()))

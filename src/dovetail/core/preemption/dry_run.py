@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dovetail.core.cluster import Cluster
-from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached
+from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, least
 from dovetail.core.placing.pods import Placed, Scope
 from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.preemption.units import Unit, uncovered
-from dovetail.core.reservations.backfill import least
 
 
 class OutOfProbes(Exception):

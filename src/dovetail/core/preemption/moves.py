@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.model import Pod
 from dovetail.core.workloads.index import WorkloadIndex
 
@@ -77,7 +78,7 @@ class MovesUnderWay:
         for uid in uids:
             del self.rooms[uid]
             if self._cluster.nominated.pop(uid, None) is not None:
-                self._cluster.freed += 1
+                self._cluster.changes.announce(ClusterChange.NOMINATION)
 
     def give_up(self, olds: Collection[str]) -> None:
         """Release the room of those of these pods that still run: they stay where they are."""

@@ -21,7 +21,7 @@ from dovetail.core.placing.pods import fill
 from dovetail.core.workloads.index import startable
 
 if TYPE_CHECKING:
-    from dovetail.core.reservations.backfill import Reservation
+    from dovetail.core.reservations.reservation import Reservation
     from dovetail.core.state import State
 
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def ahead(state: State, others: Iterable[Reservation]) -> Iterator[None]:
     """A trial in which the victims of these reservations are gone and their preemptors are placed. What queues hold and
     are promised stays what it is now."""
-    with state.reservations.pledges_kept(), state.cluster.trial():
+    with state.pledges.frozen(), state.cluster.trial():
         for pod, slot in _evict_leaving(state, others):
             state.cluster.place(pod, slot, shape=state.cluster.shape_of(pod))
         yield
@@ -38,21 +38,21 @@ def ahead(state: State, others: Iterable[Reservation]) -> Iterator[None]:
 def awaited(state: State, own: Reservation, others: Sequence[Reservation]) -> list[Reservation] | None:
     """The other reservations whose victims, too, must be gone before `own` has the room that was found `ahead`; empty
     where its own victims suffice. None where `own` would delay another reservation."""
-    makers = [one for one in others if one.nominated]
-    if left(state, own.slots.tolist(), [*makers, own]):
+    evicting = [one for one in others if one.evicts]
+    if left(state, own.slots.tolist(), [*evicting, own]):
         return []
     held = set(own.slots.tolist())
-    sharing = [one for one in makers if not held.isdisjoint(one.slots.tolist())]
+    sharing = [one for one in evicting if not held.isdisjoint(one.slots.tolist())]
     start_ms = max([own.start_ms, *[one.start_ms for one in sharing]])
     later = replace(own, expected=replace(own.expected, start_ms=start_ms))
-    return sharing if left(state, held, [*makers, later]) else None
+    return sharing if left(state, held, [*evicting, later]) else None
 
 
-def left(state: State, slots: Collection[int], makers: Sequence[Reservation]) -> bool:
+def left(state: State, slots: Collection[int], evicting: Sequence[Reservation]) -> bool:
     """Whether each preemptor has its room by its start, with all that is placed in the running trial. It is checked for
     those with room on these slots, and for those that share nodes with them, directly or not."""
     near: dict[str, Reservation] = {}
-    reached, there = set(slots), [(one, one.slots.tolist()) for one in makers]
+    reached, there = set(slots), [(one, one.slots.tolist()) for one in evicting]
     while found := {
         one.workload: one for one, held in there if one.workload not in near and not reached.isdisjoint(held)
     }:
@@ -62,7 +62,7 @@ def left(state: State, slots: Collection[int], makers: Sequence[Reservation]) ->
         return True
     with state.cluster.trial():
         # At the same time, the preemptor whose room was made first is first here, too.
-        for one in sorted([one for one in makers if one.workload in near], key=lambda one: one.start_ms):
+        for one in sorted([one for one in evicting if one.workload in near], key=lambda one: one.start_ms):
             if not all(_fill(state, pod, slot) for pod, slot in _evict_leaving(state, [one])):
                 return False
     return True
@@ -71,11 +71,11 @@ def left(state: State, slots: Collection[int], makers: Sequence[Reservation]) ->
 def _evict_leaving(state: State, others: Iterable[Reservation]) -> list[tuple[Pod, int]]:
     """Evict the victims of these reservations in the running trial. Returns the preemptor pods and their slots."""
     pods, placements = state.workloads.pods, state.cluster.placements
-    makers = [one for one in others if one.nominated]
-    for uid in {uid: None for one in makers for uid in sorted(one.leaving)}:
+    evicting = [one for one in others if one.evicts]
+    for uid in {uid: None for one in evicting for uid in sorted(one.leaving)}:
         if uid in placements:
             state.cluster.evict(uid)
-    coming = [(pods[uid], slot) for one in makers for uid, slot in one.nominated if uid in pods]
+    coming = [(pods[uid], slot) for one in evicting for uid, slot in one.nominated if uid in pods]
     return [(pod, slot) for pod, slot in coming if pod.uid not in placements and startable(pod)]
 
 

@@ -109,7 +109,7 @@ def victim_queues(state: State, workload: str, queue: str, wanted: Mapping[str, 
     shares = state.shares
     # Pods of a lower precedence in its own queue may be victims, too: then the queue holds less.
     own = shares.allocated(queue) if shares.holds_below(queue, state.precedence(workload)) else None
-    return [*shares.quota.debtors(queue, wanted, own), queue]
+    return [*shares.quota.debtors(queue, wanted, state.pledges.total(), own), queue]
 
 
 class _Finding:
@@ -130,6 +130,7 @@ class _Finding:
         self._pods = list(group.all_pods())
         self._queue = shares.queue_of(self._pods[0])
         self._wanted = shares.wanted(self._pods)
+        self._pledged = state.pledges.total()
         self._shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
         queues = victim_queues(state, workload, self._queue, self._wanted)
         queues = queues if only is None else [name for name in queues if name in only]
@@ -144,7 +145,7 @@ class _Finding:
             return NoPreemption("its pods preempt no others (preemptionPolicy Never)")
         units = self._eligible()
         if not units:
-            claim = self._shares.quota.claim_back(self._queue, self._wanted)
+            claim = self._shares.quota.claim_back(self._queue, self._wanted, self._pledged)
             lower = f"no pods {lower_precedence(self._state, self._queue)}"
             if claim is None:
                 return NoPreemption(f"its queue is due no more, and runs {lower} on nodes that suit it")
@@ -241,7 +242,7 @@ class _Finding:
                 allowed.add(unit.number)
                 own.update(unit.uids)
         less = amounts_of(self._shares, own)
-        claim = self._shares.quota.claim_back(self._queue, self._wanted, less)
+        claim = self._shares.quota.claim_back(self._queue, self._wanted, self._pledged, less)
         if claim is not None:
             for level in sorted(levels):
                 allowed |= self._reclaimable(levels[level], claim)
@@ -270,7 +271,9 @@ class _Finding:
     def _level(self, unit: Unit) -> int:
         """The distance of its queue from the job's (see `Reclaim.level`)."""
         if unit.queue not in self._levels:
-            self._levels[unit.queue] = self._shares.quota.claim(self._queue, self._wanted).level(unit.queue)
+            self._levels[unit.queue] = self._shares.quota.claim(self._queue, self._wanted, self._pledged).level(
+                unit.queue
+            )
         return self._levels[unit.queue]
 
     def _in_turn(self, units: Iterable[Unit]) -> list[Unit]:
@@ -281,7 +284,7 @@ class _Finding:
     def _permitted(self, units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
         """The units, in order, that may be taken together, and the others."""
         together = Together(self._state, self._victims.spare)
-        claim = self._shares.quota.claim(self._queue, self._wanted)
+        claim = self._shares.quota.claim(self._queue, self._wanted, self._pledged)
         permitted, refused = [], []
         for unit in units:
             may = together.admits(unit)

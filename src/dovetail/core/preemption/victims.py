@@ -132,10 +132,10 @@ class Victims:
                 self._add(other, [placement])
         follow(self.units)
         if queues is not None:
-            shares, entitlements = state.shares, state.shares.quota
+            shares, quota, pledged = state.shares, state.shares.quota, state.pledges.total()
             follow_beyond(
-                self.units, queue, entitlements.exceeds_due, lambda unit: amounts_of(shares, unit.uids),
-                lambda name, lost: entitlements.claim_back(name, lost, less=lost),
+                self.units, queue, quota.exceeds_due, lambda unit: amounts_of(shares, unit.uids),
+                lambda name, lost: quota.claim_back(name, lost, pledged, less=lost),
             )  # fmt: skip
         self.units.sort(key=lambda unit: unit.order)
 

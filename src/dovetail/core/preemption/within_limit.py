@@ -47,8 +47,8 @@ class _Finding:
         pods = list(group.all_pods())
         self._queue = shares.queue_of(pods[0])
         self._wanted = shares.wanted(pods)
-        pledged = state.reservations.pledged_beside(workload)
-        self._excess = shares.quota.excess(self._queue, self._wanted, pledged)
+        self._pledged = state.pledges.beside(workload)
+        self._excess = shares.quota.excess(self._queue, self._wanted, self._pledged)
         self._queues = search.victim_queues(state, workload, self._queue, self._wanted)
         self._victims = Victims(state, self._queue, workload, ending, self._queues)
         self._proof = DryRun(
@@ -63,7 +63,7 @@ class _Finding:
         if not self._excess:
             return NoPreemption(
                 "the evictions for other workloads free enough below the limit"
-                if self._state.reservations.pledged_beside(self._workload)
+                if self._pledged
                 else "its node decides how much it counts towards the limit: by its GPU model or GPU memory"
             )
         try:
@@ -103,7 +103,7 @@ class _Finding:
         """These victims, and as many more as are needed so that no limit is in the way; None if there are too few."""
         state, precedence = self._state, self._state.precedence(self._workload)
         together = Together(state, self._victims.spare)
-        claim = self._shares.quota.claim_back(self._queue, self._wanted)
+        claim = self._shares.quota.claim_back(self._queue, self._wanted, state.pledges.total())
         taken: list[Unit] = []
         for unit in [*room, *self._victims.units]:
             if not self._beyond(taken):

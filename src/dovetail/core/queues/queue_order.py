@@ -9,13 +9,14 @@ kept until something about the queue changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 
 from dovetail.core.model import Pod
 from dovetail.core.queues.accounts import Line
 from dovetail.core.queues.shares import Shares
+from dovetail.core.workloads.index import WorkloadIndex
 
 NOWHERE: Line = ("", "")
 """The line of workloads that no queue takes."""
@@ -24,10 +25,9 @@ _STALE = 64
 
 
 class QueueOrder:
-    def __init__(self, shares: Shares, wanted: Callable[[str], Mapping[str, int]]) -> None:
-        """wanted: the amounts that a workload will count."""
+    def __init__(self, shares: Shares, workloads: WorkloadIndex) -> None:
         self._shares = shares
-        self._wanted = wanted
+        self._workloads = workloads
         self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
         self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
         self._dues_version = -1
@@ -40,11 +40,14 @@ class QueueOrder:
     def looked_at(self) -> Iterator[QueueOrder]:
         """A queue order that keeps nothing: a query must not change decisions."""
         with self._shares.fair_share.looked_at():
-            yield QueueOrder(self._shares, self._wanted)
+            yield QueueOrder(self._shares, self._workloads)
 
-    def line(self, queue: str, user: str) -> Line:
-        """The line in which workloads of this queue and user wait."""
-        tree = self._shares.tree
+    def line(self, workload: str) -> Line:
+        """The line in which a workload waits: that of its first pod."""
+        first, tree = self._workloads.first(workload), self._shares.tree
+        if first is None:
+            return NOWHERE
+        queue, user = self._shares.line_of(first)
         usable = queue in tree.written and tree.leaf(queue) and tree.problem(queue) is None
         return (queue, user) if usable else NOWHERE
 
@@ -115,7 +118,7 @@ class QueueOrder:
         best: tuple[Line, Mapping[str, int]] | None
         if own:
             line = self._first_user(queue, own)
-            best = line, self._wanted(own[line])
+            best = line, self._shares.wanted_next(own[line])
         else:
             below = [
                 (child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, lines))

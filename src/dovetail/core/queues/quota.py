@@ -6,7 +6,7 @@ Rules: guarantees and limits always win over history. Each question is about `mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from dovetail.core.queues.accounts import Accounts
 from dovetail.core.queues.fair_share import FairShare
@@ -20,16 +20,13 @@ from dovetail.core.queues.types import DIVIDED, GPU
 
 class Quota:
     def __init__(
-        self, tree: Tree, accounts: Accounts, rates: ChargeRates, totals: QueueTotals, fair_share: FairShare,
-        pledged: Callable[[], Mapping[str, Mapping[str, int]]],
-    ) -> None:  # fmt: skip
-        """pledged: the change of what queues hold once all decided evictions are done."""
+        self, tree: Tree, accounts: Accounts, rates: ChargeRates, totals: QueueTotals, fair_share: FairShare
+    ) -> None:
         self._tree = tree
         self._accounts = accounts
         self._rates = rates
         self._totals = totals
         self._fair_share = fair_share
-        self._pledged = pledged
         self._limited: dict[str, bool] = {}
 
     def changed(self) -> None:
@@ -133,17 +130,19 @@ class Quota:
         return self.standing_class(queue, more), -record.priority, used, record.created_ms
 
     def claim_back(
-        self, queue: str, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
+        self, queue: str, amounts: Mapping[str, int], pledged: Mapping[str, Mapping[str, int]],
+        less: Mapping[str, int] | None = None,
     ) -> Reclaim | None:  # fmt: skip
-        """What a queue may reclaim from others for these amounts, once it has released `less`; None for nothing."""
-        claim = self.claim(queue, amounts)
+        """What a queue may reclaim from others for these amounts, once it has released `less`; None for nothing.
+        pledged: the change of what queues hold once all decided evictions are done."""
+        claim = self.claim(queue, amounts, pledged)
         if less:
             claim.count(queue, less)
         return None if claim.hopeless else claim
 
-    def claim(self, queue: str, amounts: Mapping[str, int]) -> Reclaim:
+    def claim(self, queue: str, amounts: Mapping[str, int], pledged: Mapping[str, Mapping[str, int]]) -> Reclaim:
         """As `claim_back`, but never None."""
-        return Reclaim(self._tree, self._totals, self._fair_share, self._pledged(), queue, amounts)
+        return Reclaim(self._tree, self._totals, self._fair_share, pledged, queue, amounts)
 
     def exceeds_due(self, queue: str) -> bool:
         """Whether a queue holds more than its fair share: of GPUs if it holds some, else of any class."""
@@ -151,11 +150,12 @@ class Quota:
         return any(held.get(r, 0) > due.get(r, 0) for r in ((GPU,) if held.get(GPU, 0) else DIVIDED))
 
     def debtors(
-        self, queue: str, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
+        self, queue: str, amounts: Mapping[str, int], pledged: Mapping[str, Mapping[str, int]],
+        less: Mapping[str, int] | None = None,
     ) -> Iterator[str]:  # fmt: skip
         """The queues from which this one may reclaim for these amounts, once it has released `less`. The nearest come
         first, since what they give counts for the queues above them too."""
-        if not self._totals.others_hold(queue) or (claim := self.claim_back(queue, amounts, less)) is None:
+        if not self._totals.others_hold(queue) or (claim := self.claim_back(queue, amounts, pledged, less)) is None:
             return
         levels: dict[int, list[str]] = {}
         for name, pods in self._totals.priorities.items():

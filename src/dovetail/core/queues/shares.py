@@ -54,11 +54,7 @@ class Shares:
         self.fair_share = FairShare(
             self.tree, self.accounts, self.accounting, self.rates, self.totals, self.pending_pods, policy.history_milli
         )
-        self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
-        """By queue: the first workload that waits in it or below it, and the number of those that wait."""
-        self.pledged: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-        """The change of what queues hold once all decided evictions are done."""
-        self.quota = Quota(self.tree, self.accounts, self.rates, self.totals, self.fair_share, lambda: self.pledged())
+        self.quota = Quota(self.tree, self.accounts, self.rates, self.totals, self.fair_share)
         self._standings = Standings(
             self.tree, self.accounts, self.attained, self.accounting, self.rates, self.totals, self.pending_pods,
             self.fair_share,
@@ -351,6 +347,10 @@ class Shares:
         """The amounts that waiting pods will count at least, by the nodes at the last change of the time."""
         return self.pending_pods.wanted(pods)
 
+    def wanted_next(self, workload: str) -> dict[str, int]:
+        """As `wanted`, for the fewest pods of a workload that can start next."""
+        return self.wanted(self._workload_index.next_pods(workload))
+
     def amounts(self, uid: str) -> Amounts:
         """The amounts that a placed pod counts; empty for any other pod."""
         held = self._held.get(uid)
@@ -391,9 +391,10 @@ class Shares:
         """The fair share of a queue now, by class."""
         return self.fair_share.of(queue)
 
-    def standings(self, now_ms: int) -> list[QueueStanding]:
-        """The status of all queues, each before those below it."""
-        return self._standings.at(max(now_ms, self.now_ms), self.waiting())
+    def standings(self, now_ms: int, waiting: Mapping[str, tuple[str, int]]) -> list[QueueStanding]:
+        """The status of all queues, each before those below it. waiting: by queue, the first workload that waits in it
+        or below it, and the number of those that wait."""
+        return self._standings.at(max(now_ms, self.now_ms), waiting)
 
     def told(self) -> Iterator[Queue]:
         """The queues that objects write, in the order in which they were first read."""

@@ -20,6 +20,7 @@ from dovetail.core.bounded_cache import Remembered
 from dovetail.core.cluster import Cluster
 from dovetail.core.model import Gang, Pod
 from dovetail.core.placing.gangs import Group, fewest
+from dovetail.core.workloads.lifecycle import GangEvent, GangLives, GangState
 from dovetail.core.workloads.members import Members
 
 LONE = "pod/"
@@ -52,10 +53,7 @@ class WorkloadIndex:
         self.gangs: dict[str, Gang] = {}
         self._members: dict[str, Members] = {}
         self._children: dict[str, dict[str, None]] = {}
-        self.starting: dict[str, int] = {}
-        """Workloads that are being bound and do not have their minimum yet, with the time when that is overdue."""
-        self.started: set[str] = set()
-        """Gangs that had their minimum on nodes at the same time."""
+        self.lives = GangLives()
         self.kinds: dict[str, int] = {}
         """By uid of a pod its kind: pods of one kind differ in nothing but who they are and since when they wait."""
         self._kinds = Remembered[int](_KINDS_KIB, self._new_kind)
@@ -113,6 +111,7 @@ class WorkloadIndex:
         self.gangs[gang.id] = gang
         if gang.parent:
             self._children.setdefault(gang.parent, {})[gang.id] = None
+            self.lives.handle(gang.id, GangEvent.NESTED)
         return True
 
     def remove_gang(self, gang_id: str) -> None:
@@ -305,8 +304,9 @@ class WorkloadIndex:
     def has_started(self, gang_id: str) -> bool:
         """Whether the gang had its minimum on nodes before. After a restart of the scheduler it shows in the times:
         whoever is pending was created after the first member was bound, so it is no member of the first start."""
-        if gang_id in self.started or gang_id in self.starting:
-            return gang_id in self.started
+        state = self.lives.state(gang_id)
+        if state is not GangState.PENDING:
+            return state is not GangState.STARTING
         bound = [pod for pod in self.bound(gang_id) if not pod.deleting]
         if not bound:
             return False
@@ -325,19 +325,19 @@ class WorkloadIndex:
         return there + succeeded.get(gang_id, 0) >= least and whole >= (gang.min_groups or len(children))
 
     def note_start(self, workload: str) -> None:
-        """Remember the gangs of the tree that have their minimum bound, and forget those of which nothing is left."""
+        """Note which gangs of the tree have their minimum bound, and which have nothing bound any more."""
         for gang_id in reversed(self.tree(workload)):
             members = self._members.get(gang_id)
             bound = members.bound - members.leaving if members is not None else 0
             children = self._subgangs(gang_id)
-            running = sum(1 for child in children if child in self.started)
+            running = sum(1 for child in children if self.lives.has_started(child))
             gang = self.gangs.get(gang_id)
             if not bound and not running:
-                self.started.discard(gang_id)
+                self.lives.handle(gang_id, GangEvent.NONE_BOUND)
             elif gang is not None and bound >= self._least(gang) and running >= (gang.min_groups or len(children)):
-                self.started.add(gang_id)
-        if workload in self.started or not self._below(workload):
-            self.starting.pop(workload, None)
+                self.lives.handle(gang_id, GangEvent.MINIMUM_BOUND)
+        if not self._below(workload):
+            self.lives.handle(workload, GangEvent.NO_PODS)
 
 
 def startable(pod: Pod) -> bool:
