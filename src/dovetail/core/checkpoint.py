@@ -136,7 +136,7 @@ def take(state: State) -> Checkpoint:
         ),
         starting=tuple([(gang_id, lives.due_ms[gang_id]) for gang_id in lives.gangs(GangState.STARTING)]),
         started=tuple(sorted(lives.gangs(GangState.STARTED, GangState.BROKEN))),
-        told=tuple(ToldRefusal(*telling) for telling in state.queue.tellings()),
+        told=tuple(ToldRefusal(*telling) for telling in state.queue.reports()),
         rejections=tuple(cluster.rejections),
         histories=state.shares.histories(),
         run_times=state.run_times.records(),
@@ -206,7 +206,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     for rejection in checkpoint.rejections:
         cluster.rejections.put(rejection)
     for told in checkpoint.told:
-        state.queue.retell(told.root, told.refusal, told.at_ms, told.uids)
+        state.queue.restore_report(told.root, told.refusal, told.at_ms, told.uids)
     state.steps, state.now_ms, cluster.now_ms = checkpoint.steps, checkpoint.now_ms, checkpoint.now_ms
     state.shares.advance(checkpoint.now_ms)
     for held in checkpoint.held:

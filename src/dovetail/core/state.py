@@ -73,8 +73,7 @@ class State:
         self.broken = BrokenGangs(self.workloads, cluster, policy.broken_deadline_ms)
         self.searches = 0
         """How many searches for victims there were in this step."""
-        self.wakes: Counter[ClusterChange] = Counter()
-        """How often the parked workloads were tried again after changes of each kind."""
+        self._wakes: Counter[ClusterChange] = Counter()
         self._postponed: list[str] = []
         self.steps = 0
         self.now_ms = 0
@@ -145,7 +144,7 @@ class State:
             if self.shares.fair_share.drifted():
                 cluster.changes.announce(ClusterChange.FAIR_SHARE)
         if cluster.changes:
-            self.wakes.update(cluster.changes.take())
+            self._wakes.update(cluster.changes.take())
             self.equivalence.clear()
             self.precedences.clear()
             self.queue.wake()
@@ -167,6 +166,11 @@ class State:
             if self.queue_order.line(workload)[0] in queues:
                 self.touch(workload)
                 self.cluster.changes.announce(ClusterChange.QUEUE)
+
+    def drain_wakes(self) -> Counter[ClusterChange]:
+        """How many changes of each kind, since the last call, led to a new try of the parked workloads."""
+        wakes, self._wakes = self._wakes, Counter()
+        return wakes
 
     def begin_step(self) -> None:
         """Reset what counts for one step: the searches, and the pods that run when it begins."""

@@ -117,6 +117,8 @@ class Driver:
             self.last_step_s = time.monotonic()
             for kind, times in Counter(map(type, decisions)).items():
                 metrics.count(metrics.DECISIONS, kind.__name__.lower(), times=times)
+            for change, times in self.state.drain_wakes().items():
+                metrics.count(metrics.WAKEUPS, change.value, times=times)
             for decision in decisions:
                 self._carry_out(decision)
             self._note(events)

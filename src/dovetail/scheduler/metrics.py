@@ -14,6 +14,7 @@ STEP_SECONDS = Histogram(
     "dovetail_step_seconds", "Time of one step of the core", buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)
 )
 DECISIONS = Counter("dovetail_decisions_total", "Decisions of the core", ["kind"])
+WAKEUPS = Counter("dovetail_wakeups_total", "Changes after which the parked workloads were tried again", ["change"])
 BINDS = Counter("dovetail_binds_total", "Binds by how they ended", ["result"])
 BIND_SECONDS = Histogram(
     "dovetail_bind_seconds", "Time from decision to bind", buckets=(0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 60)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from dovetail.core.decisions import Decision, Hold, Release
+from dovetail.core.decisions import Decision, Release
 from dovetail.core.model import Pod
 from dovetail.core.pipeline import known_refusals, pre_enqueue
 from dovetail.core.pipeline.equivalence import Signature
 from dovetail.core.pipeline.half_starts import overdue
+from dovetail.core.pipeline.holds import hold
 from dovetail.core.pipeline.placement import LIMITS, NO_ROOM, Outcome, PlacementPhase
 from dovetail.core.pipeline.post_filter import PostFilter
 from dovetail.core.pipeline.signature import signature_of, wanted_by
@@ -105,6 +106,4 @@ class Attempt:
         state = self._state
         if released:
             return [Release(self._workload, tuple(pod.uid for pod in released), refusal, state.steps)]
-        uids = tuple(pod.uid for pod in waiting)
-        news = state.queue.tell(self._workload, refusal, uids, state.now_ms, state.policy.tell_again_ms)
-        return [Hold(self._workload, news, refusal, state.steps)] if news else []
+        return hold(state, self._workload, refusal, tuple(pod.uid for pod in waiting))

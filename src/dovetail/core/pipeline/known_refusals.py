@@ -8,8 +8,9 @@ workload waits for the next step where the post-filter would search for victims 
 
 from __future__ import annotations
 
-from dovetail.core.decisions import Decision, Hold
+from dovetail.core.decisions import Decision
 from dovetail.core.pipeline.equivalence import Known, Signature
+from dovetail.core.pipeline.holds import hold
 from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
@@ -92,12 +93,10 @@ def passed_over(state: State, workload: str, decisions: list[Decision]) -> bool:
             return False
         state.postpone(workload)
     # The waiting pods of the workload got their reason when its signature was last noted.
-    if not state.queue.old_news(workload, refusal, state.now_ms, state.policy.tell_again_ms):
+    if not state.queue.is_reported(workload, refusal, state.now_ms, state.policy.tell_again_ms):
         pods, placements = state.workloads.members(workload), state.cluster.placements
         uids = tuple([pod.uid for pod in pods if not pod.node and pod.uid not in placements])
-        news = state.queue.tell(workload, refusal, uids, state.now_ms, state.policy.tell_again_ms)
-        if news:
-            decisions.append(Hold(workload, news, refusal, state.steps))
+        decisions += hold(state, workload, refusal, uids)
     return True
 
 

@@ -201,7 +201,7 @@ class PlacementPhase:
 
     def _no_room(self, group: Group, scope: Scope | None) -> Refusal:
         state = self._state
-        if (lately := self._told_lately()) is not None:
+        if (lately := self._reported_lately()) is not None:
             return lately
         refusal = refusals.for_gang(state.cluster, state.score_cache, group)
         if scope is not None and refusal.when is When.NEVER and refusal.reason not in NO_ROOM:
@@ -222,10 +222,10 @@ class PlacementPhase:
                 return refusals.for_pod(cluster, waiting[0], part.scope)
         raise AssertionError("every pod was placed")
 
-    def _told_lately(self) -> Refusal | None:
+    def _reported_lately(self) -> Refusal | None:
         """The numbers of a search that failed need not be worked out anew every time; that it can never succeed must
         be taken back at once."""
-        lately = self._state.queue.told_lately(self._workload, self._state.now_ms, self._state.policy.tell_again_ms)
+        lately = self._state.queue.reported_lately(self._workload, self._state.now_ms, self._state.policy.tell_again_ms)
         return lately if lately is not None and lately.reason in NO_ROOM and lately.when is When.NOT_YET else None
 
 

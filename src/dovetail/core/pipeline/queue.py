@@ -23,8 +23,8 @@ _COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reas
 there is no room has several, of which now one is true and now another."""
 
 
-class _Told(Struct):
-    """What was said about a workload, when, and of which pods."""
+class _Report(Struct):
+    """The refusal that was reported of a workload, when, and for which pods."""
 
     refusal: Refusal
     at_ms: int
@@ -43,7 +43,7 @@ class SchedulingQueue:
         self._ranks: dict[str, Place] = {}
         self._parked: dict[str, Place] = {}
         self._lines: dict[str, Line] = {}
-        self._told: dict[str, _Told] = {}
+        self._reported: dict[str, _Report] = {}
         self._arrivals: dict[str, int] = {}
         self._arrived: dict[int, str] = {}
         """The workloads by the numbers of their arrivals."""
@@ -137,7 +137,7 @@ class SchedulingQueue:
         self._leave(workload)
         self._parked.pop(workload, None)
         self._lines.pop(workload, None)
-        self._told.pop(workload, None)
+        self._reported.pop(workload, None)
         arrival = self._arrivals.pop(workload, None)
         if arrival is not None:
             del self._arrived[arrival]
@@ -154,22 +154,22 @@ class SchedulingQueue:
             heapq.heapify(heap)
             self._next(line)
 
-    def tell(
+    def report(
         self, workload: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int
     ) -> tuple[str, ...]:
         """The pods for which this refusal is new: all of them where the reason is another one than the last, or where
         its numbers are and some time has passed; else the pods that have no reason yet."""
-        if self.old_news(workload, refusal, now_ms, again_ms):
-            last = self._told[workload]
-            untold = tuple([uid for uid in uids if uid not in last.uids])
-            last.uids.update(untold)
-            return untold
-        self._told[workload] = _Told(refusal, now_ms, set(uids))
+        if self.is_reported(workload, refusal, now_ms, again_ms):
+            last = self._reported[workload]
+            new = tuple([uid for uid in uids if uid not in last.uids])
+            last.uids.update(new)
+            return new
+        self._reported[workload] = _Report(refusal, now_ms, set(uids))
         return uids
 
-    def old_news(self, workload: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
+    def is_reported(self, workload: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
         """Whether this refusal is not new for pods of the workload that have a reason."""
-        last = self._told.get(workload)
+        last = self._reported.get(workload)
         if last is None:
             return False
         if last.refusal is refusal:
@@ -177,23 +177,26 @@ class SchedulingQueue:
         lately = now_ms - last.at_ms < again_ms
         return (lately and _numbers_only(last.refusal, refusal)) or last.refusal == refusal
 
-    def tellings(self) -> Iterator[tuple[str, Refusal, int, tuple[str, ...]]]:
-        """All reported refusals: workload, refusal, when, and of which pods; `retell` takes them."""
-        return ((workload, told.refusal, told.at_ms, tuple(sorted(told.uids))) for workload, told in self._told.items())
+    def reports(self) -> Iterator[tuple[str, Refusal, int, tuple[str, ...]]]:
+        """All reported refusals: workload, refusal, when, and of which pods; `restore_report` takes them."""
+        return (
+            (workload, report.refusal, report.at_ms, tuple(sorted(report.uids)))
+            for workload, report in self._reported.items()
+        )
 
-    def retell(self, workload: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
+    def restore_report(self, workload: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
         """Remember a refusal that was reported before."""
-        self._told[workload] = _Told(refusal, at_ms, set(uids))
+        self._reported[workload] = _Report(refusal, at_ms, set(uids))
 
     def refusal(self, workload: str) -> Refusal | None:
         """The refusal that was last reported of a workload."""
-        told = self._told.get(workload)
-        return told.refusal if told is not None else None
+        report = self._reported.get(workload)
+        return report.refusal if report is not None else None
 
-    def told_lately(self, workload: str, now_ms: int, again_ms: int) -> Refusal | None:
+    def reported_lately(self, workload: str, now_ms: int, again_ms: int) -> Refusal | None:
         """The refusal that was reported less than `again_ms` ago."""
-        told = self._told.get(workload)
-        return told.refusal if told is not None and now_ms - told.at_ms < again_ms else None
+        report = self._reported.get(workload)
+        return report.refusal if report is not None and now_ms - report.at_ms < again_ms else None
 
     def workloads(self) -> list[str]:
         """All waiting workloads, the parked ones included."""
@@ -252,10 +255,10 @@ class SchedulingQueue:
         return len(self._ranks), len(self._parked)
 
 
-def _numbers_only(told: Refusal, refusal: Refusal) -> bool:
+def _numbers_only(last: Refusal, refusal: Refusal) -> bool:
     """Whether one refusal differs from another in numbers at most."""
-    if told.when is not refusal.when or (told.expected is None) != (refusal.expected is None):
+    if last.when is not refusal.when or (last.expected is None) != (refusal.expected is None):
         return False
-    if told.reason is refusal.reason and told.reason in _COUNTED:
+    if last.reason is refusal.reason and last.reason in _COUNTED:
         return True
-    return told.reason in _ROOM_LACKS and refusal.reason in _ROOM_LACKS
+    return last.reason in _ROOM_LACKS and refusal.reason in _ROOM_LACKS
