@@ -198,7 +198,7 @@ def test_less_free_in_all_than_is_asked_for_is_proof_that_no_moves_help() -> Non
     found = room_for(told(*nodes(2, 2), runs("a", "n0", gpus=2), runs("b", "n1")), 2)
     assert isinstance(found, NoPlan)
     assert found.proven
-    assert "2 of nvidia.com/gpu, 1 are free" in str(found)
+    assert "2 of nvidia.com/gpu, and the cluster has 1 free" in str(found)
 
 
 def test_more_than_a_node_has_is_proof_too() -> None:
