@@ -780,7 +780,8 @@ class Machine(RuleBasedStateMachine):
             if any(wanted[r] and held[r] + wanted[r] > most for r, most in self.queue(name).limit):
                 return False
             if fixed and name in self.model.queues:
-                own = dict(self.queue(name).guarantee) or (dict.fromkeys(DIVIDED, 0) if name == path[0] else {})
+                effective = self.state.shares.tree.queues[name].guarantee
+                own = dict(effective) or (dict.fromkeys(DIVIDED, 0) if name == path[0] else {})
                 held = self.model.held(name, fixed=True)
                 if any(wanted[r] and held[r] + wanted[r] > most for r, most in own.items()):
                     return False
@@ -805,3 +806,14 @@ def alike(some: Iterable[tuple[Key, int]], others: Iterable[tuple[Key, int]]) ->
 
 Machine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None, derandomize=True)
 TestQueueMachine = pytest.mark.slow(Machine.TestCase)
+
+
+def test_a_job_beyond_the_effective_guarantee_of_its_queue_does_not_surely_fit() -> None:
+    """b and c are guaranteed a GPU each, of the one that t provides: c gets none of it."""
+    one = (("gpu", 1000),)
+    forest = (Queue("t", "", one), Queue("b", "t", one), Queue("c", "t", one, preemptible=False))
+    machine = Machine()
+    machine.start([Node("n1", ((CPU, 4000), (GPU, 2), (PODS, 9)))], forest, [])
+    machine.create_gang(["gpu"], False, 1, None, {"queue": "c"})
+    machine.come_to_rest()
+    assert machine.model.decided == {}
