@@ -69,7 +69,7 @@ def test_a_terminal_shows_the_first_rows_and_a_pipe_all_of_them() -> None:
     assert "pod-29" in piped(lambda out: out.print_rows(Table("pod"), rows, 20))
     shown = on_terminal(lambda out: out.print_rows(Table("pod"), rows, 20), 80)
     assert "pod-19" in shown and "pod-20" not in shown
-    assert "and 10 more: a pipe and -o json have them all" in shown
+    assert "and 10 more; a pipe or -o json shows all" in shown
 
 
 def test_all_commands_print_so() -> None:

@@ -64,7 +64,7 @@ async def test_cpu_and_memory_go_with_each_gpu(world: World) -> None:
     world.node("a", {"nvidia.com/gpu": "4"}, product="NVIDIA-L4")
     assert (await world.answer("--cpu", "6"))["gpus"][0]["largest"] == 2
     assert (await world.answer("--memory", "40Gi"))["gpus"][0]["largest"] == 1
-    assert "not asked for" in (await world.run()).stdout
+    assert "request no CPU and no memory" in (await world.run()).stdout
     assert "not asked for" not in (await world.run("--cpu", "6")).stdout
 
 
@@ -82,7 +82,7 @@ async def test_it_fits_a_terminal(world: World) -> None:
             where = f"a-node-with-quite-a-long-name-{i}"
             world.pod(f"a-pod-with-quite-a-long-name-{i}-{j}", {"nvidia.com/gpu": "2"}, where)
     shown = (await world.run(columns=80)).stdout
-    assert "next, 1 GPU:" in shown
+    assert "next size, 1 GPU:" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -61,11 +61,11 @@ def test_each_option_leaves_fewer(option: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("GPUs: 2", "is not what `dovetail memory -o json` prints"),
+        ("GPUs: 2", "not an answer of `dovetail memory -o json`"),
         ("{}", "missing required field `need`"),
         ('{"need": null}', "`$.need`"),
         (json.dumps({"need": NEED["need"] | {"gpus": "2"}}), "`$.need.gpus`"),
-        (json.dumps({"need": NEED["need"] | {"gpus": 0}}), "need.gpus is 0, and must be at least 1"),
+        (json.dumps({"need": NEED["need"] | {"gpus": 0}}), "need.gpus is 0; it must be at least 1"),
         (json.dumps({"need": NEED["need"] | {"rack": 1}}), "unknown field `rack`"),
     ],
 )
@@ -77,14 +77,14 @@ def test_a_need_that_is_none(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--need", "-", "--gpus", "2"], "--need says what --gpus says"),
+        (["--need", "-", "--gpus", "2"], "--need and --gpus set the same value"),
         (["--need", "-", "--prices", "-"], "cannot both be standard input"),
         (["--gpus", "0"], "0 is not in the range"),
-        (["--nodes", "2"], "1 GPU cannot be on 2 instances"),
-        (["--save", "2m"], "--save is about spot: say --interruptible too"),
+        (["--nodes", "2"], "1 GPU cannot be divided among 2 instances"),
+        (["--save", "2m"], "--save is for spot instances: add --interruptible"),
         (["--interruptible", "--save", "2m", "--mtbi", "8h"], "--interruptible needs --restart"),
-        (["--region", "moon"], "no price is of 'moon'; there are eastus, "),
-        (["--interruptible", "--save", "0s", "--restart", "1m", "--mtbi", "8h"], "'0s' must be more than no time"),
+        (["--region", "moon"], "there is no price of 'moon'; known are eastus, "),
+        (["--interruptible", "--save", "0s", "--restart", "1m", "--mtbi", "8h"], "'0s' must be at least 1 s"),
         (["--memory", "8 apples"], "8 apples"),
     ],
 )
@@ -108,11 +108,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rate", "1"], "by --mtbi or by --rate, not both"),
-        (["--mtbi", "0s"], "'0s' must be more than no time"),
-        (["--mtbi", "8"], "'8' is not a time with its units"),
-        (["--mtbi", "-8h"], "'-8h' is not a time with its units"),
-        (["--discount", "60"], "'60' is not a part in percent"),
+        (["--rate", "1"], "use either --mtbi or --rate"),
+        (["--mtbi", "0s"], "'0s' must be at least 1 s"),
+        (["--mtbi", "8"], "'8' is not a duration with units"),
+        (["--mtbi", "-8h"], "'-8h' is not a duration with units"),
+        (["--discount", "60"], "'60' is not a percentage"),
         (["--discount", "100%"], "must be less than 100%"),
         (["--nodes", "0"], "0 is not in the range"),
     ],
@@ -197,7 +197,7 @@ def test_what_a_manifest_lacks_is_added(tmp_path: Path) -> None:
 def test_the_manifest_of_standard_input_is_printed_mended() -> None:
     result = run(*SPOT, "-f", "-", "--fix", given=NIGHT)
     assert "terminationGracePeriodSeconds: 150" in result.stdout and "podFailurePolicy:" in result.stdout
-    assert "Spot pays" in result.stderr and "To survive an interruption the manifests lack:" in result.stderr
+    assert "Spot pays" in result.stderr and "The manifests lack, to survive an interruption:" in result.stderr
 
 
 @pytest.mark.parametrize("more", [["--fix"], ["--checkpoint-claim", "a"], ["-f", "-", "--fix", "-o", "json"]])

@@ -91,8 +91,8 @@ def test_the_line(cluster: str) -> None:
         "default/train": "NotYet", "default/small": "NotYet",
     }  # fmt: skip
     shown = _shown(cluster, "queue", "research", "--basis")
-    assert "default/train" in shown and "rests on" in shown
-    assert "Nobody waits in queue product." in _shown(cluster, "queue", "product")
+    assert "default/train" in shown and "based on" in shown
+    assert "No job waits in queue product." in _shown(cluster, "queue", "product")
 
 
 def test_the_shares(cluster: str) -> None:
@@ -113,11 +113,11 @@ def test_why_of_a_pod_of_a_queue_and_of_what_is_neither(cluster: str) -> None:
     assert _ask(cluster, "why", "train")["queue"] == "research"
     for name in ("research", "queue/research"):
         assert _ask(cluster, "why", name)["queue"]["queue"] == "research"
-    assert "Queue research has" in _shown(cluster, "why", "research")
-    assert "From the top down" in _shown(cluster, "why", "train")
+    assert "Queue research: allocated" in _shown(cluster, "why", "research")
+    assert "from the top down" in _shown(cluster, "why", "train")
     result = _run("why", "trian", "-f", cluster)
     assert result.exit_code == 1
-    assert "did you mean default/train" in result.output and "nor is there a queue" in result.output
+    assert "did you mean default/train" in result.output and "there is no queue of that name either" in result.output
 
 
 def test_each_of_several_that_take_back_is_told_so(cluster: str) -> None:
@@ -150,7 +150,7 @@ def test_why_no_moves_make_room(cluster: str) -> None:
     assert _ask(cluster, "defrag", "train")["proven"]
     shown = _shown(cluster, "defrag", "train")
     assert shown.startswith("No moves can make room for default/train: it needs 8 of")
-    assert "Without moves a pod with 4 GPUs fits on gpu-2." in _shown(cluster, "defrag", "--shape", "4")
+    assert "a pod with 4 GPUs fits without moves on gpu-2." in _shown(cluster, "defrag", "--shape", "4")
 
 
 def test_whatif_submit(cluster: str, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_nodes_are_chosen_by_the_policy_that_is_named(tmp_path: Path, policy: tu
 
 def test_whatif_drain(cluster: str) -> None:
     found = _ask(cluster, "whatif", "drain", "gpu-1")
-    assert found["notes"] == ["default/busy has no controller: it is gone for good"]
+    assert found["notes"] == ["default/busy has no controller: nothing replaces it"]
     assert "attention:" in _shown(cluster, "whatif", "drain", "gpu-1")
 
 
@@ -222,32 +222,32 @@ def test_whatif_quota(cluster: str) -> None:
         (("share", "nothing"), 1, "there are default, product, research"),
         (("priority", "busy"), 1, "does not wait"),
         (("priority", "/b"), 2, "is not [NAMESPACE/]NAME"),
-        (("priority", "a/b", "-n", "c"), 2, "names the namespace"),
+        (("priority", "a/b", "-n", "c"), 2, "has the namespace"),
         (("whatif", "drain", "gpu-7"), 1, "did you mean gpu-2, gpu-1"),
-        (("whatif", "add-nodes"), 2, "give files with nodes"),
+        (("whatif", "add-nodes"), 2, "name files with nodes"),
         (("whatif", "add-nodes", "--like", "gpu-9"), 1, "node gpu-9 does not exist"),
         (("whatif", "add-nodes", "2x4xA100"), 1, "there are 8xNVIDIA-H100-80GB-HBM3"),
-        (("whatif", "add-nodes", "2x8xH100", "--count", "3"), 2, "--count belongs to --like"),
-        (("whatif", "add-nodes", "--like", "gpu-1", "--label", "rack"), 2, "needs KEY=VALUE"),
-        (("whatif", "quota", "research"), 2, "say what changes"),
+        (("whatif", "add-nodes", "2x8xH100", "--count", "3"), 2, "--count goes with --like"),
+        (("whatif", "add-nodes", "--like", "gpu-1", "--label", "rack"), 2, "must be KEY=VALUE"),
+        (("whatif", "quota", "research"), 2, "nothing changes: use"),
         (("whatif", "quota", "reserch", "--weight", "2"), 1, "did you mean research"),
-        (("whatif", "quota", "research", "--limit", "gpus=4"), 1, "'gpus' is no class of resources; did you mean gpu"),
+        (("whatif", "quota", "research", "--limit", "gpus=4"), 1, "'gpus' is not a resource class; did you mean gpu"),
         (("whatif", "quota", "research", "--limit", "gpu=many"), 1, "gpu: 'many' is not a quantity"),
-        (("whatif", "quota", "research", "--limit", "gpu"), 1, "needs CLASS=AMOUNT"),
+        (("whatif", "quota", "research", "--limit", "gpu"), 1, "must be CLASS=AMOUNT"),
         (("whatif", "submit", "/nowhere.yaml"), 1, "/nowhere.yaml: cannot be read"),
-        (("whatif", "submit", "/dev/null"), 1, "/dev/null: there is nothing in it"),
+        (("whatif", "submit", "/dev/null"), 1, "/dev/null: no object in it matters"),
         (("free", "--shape", "big"), 2, "4x8xH100"),
-        (("defrag",), 2, "give a JOB, or --shape"),
-        (("defrag", "train", "--shape", "8"), 2, "give a JOB, or --shape"),
-        (("defrag", "train", "--cpu", "4"), 2, "a JOB says itself what it asks for"),
+        (("defrag",), 2, "name a JOB, or use --shape"),
+        (("defrag", "train", "--shape", "8"), 2, "name a JOB, or use --shape"),
+        (("defrag", "train", "--cpu", "4"), 2, "the requests of a JOB are in its pods"),
         (("defrag", "--shape", "big"), 2, "4x8xH100"),
-        (("defrag", "--shape", "8", "--cpu", "-1"), 2, "is less than nothing"),
+        (("defrag", "--shape", "8", "--cpu", "-1"), 2, "is negative"),
         (("defrag", "--shape", "8xA100"), 1, "no node has GPUs of the model 'A100'"),
-        (("defrag", "busy"), 1, "default/busy does not wait: it has its place"),
+        (("defrag", "busy"), 1, "default/busy does not wait: it has a node"),
         (("defrag", "trian"), 1, "did you mean default/train"),
-        (("queue", "--kubeconfig", __file__), 2, "--file stands for a cluster"),
-        (("queue", "--at", "noon"), 2, "is no time such as"),
-        (("queue", "--at", "2026-11-22T00:00:00"), 2, "does not say its time zone"),
+        (("queue", "--kubeconfig", __file__), 2, "--file and --kubeconfig both choose the cluster"),
+        (("queue", "--at", "noon"), 2, "is not a time such as"),
+        (("queue", "--at", "2026-11-22T00:00:00"), 2, "has no time zone"),
     ],
 )
 def test_errors_are_one_clear_line(cluster: str, arguments: tuple[str, ...], code: int, message: str) -> None:
@@ -258,7 +258,7 @@ def test_errors_are_one_clear_line(cluster: str, arguments: tuple[str, ...], cod
 
 def test_a_time_belongs_to_files() -> None:
     result = _run("queue", "--at", AT)
-    assert result.exit_code == 2 and "--at is the time of what --file names" in result.output
+    assert result.exit_code == 2 and "--at needs --file" in result.output
 
 
 def test_what_cannot_be_used_of_the_files_is_told(tmp_path: Path) -> None:

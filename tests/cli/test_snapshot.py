@@ -251,7 +251,7 @@ def test_what_is_missing_is_unknown_and_never_wrong(missing: list[str]) -> None:
     assert "InvalidInput" not in result.output and "delete" not in result.output
     if missing not in (["PersistentVolume"], ["DeviceClass"], ["Queue"]):
         assert "not in the input" in result.stderr
-        assert "`dovetail snapshot` reads" in result.stderr or missing == ["PriorityClass"]
+        assert "`dovetail snapshot` saves" in result.stderr or missing == ["PriorityClass"]
 
 
 def test_what_many_name_and_nobody_has_is_told_once() -> None:

@@ -82,7 +82,7 @@ def test_equal_sets_are_taken_together() -> None:
 def test_more_gpus_than_sets_are_worked_out_for_are_shown_without_them() -> None:
     found = topology(many(17))
     assert found.sets == ()
-    assert any("17 GPUs are more than the 16" in note for note in found.notes)
+    assert any("at most 16 GPUs, and there are 17" in note for note in found.notes)
 
 
 def test_gpus_by_numa_node_and_the_nearest_of_a_nic() -> None:
@@ -206,9 +206,9 @@ def test_input_that_cannot_be_used_is_one_line_and_exit_code_1(text: str, code: 
 def test_other_bad_input(tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"GPU0 \xff\xfe")
-    assert "is not UTF-8 text: invalid start byte at byte 5" in run(str(binary)).stderr
-    assert "is no file, and no name that a node can have" in run(str(tmp_path / "nothing")).stderr
-    assert "is no file, and no name that a node can have" in run(str(tmp_path)).stderr
+    assert "not UTF-8 text: invalid start byte at byte 5" in run(str(binary)).stderr
+    assert "not a file, and not a valid name of a node" in run(str(tmp_path / "nothing")).stderr
+    assert "not a file, and not a valid name of a node" in run(str(tmp_path)).stderr
     assert "'X9' is not known" in run(str(WIRINGS / DGX1), "--product", "X9").stderr
     assert "there is no folder" in run(str(WIRINGS / DGX1), "--plot", str(tmp_path / "no" / "a.png")).stderr
     (tmp_path / "folder.png").mkdir()

@@ -12,10 +12,10 @@ from dovetail.core.reasons import Expected
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
 from dovetail.views.forecast import ForecastPlace, ForecastVictim
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
+from dovetail.views.queue_shares import QueueShare, UserShare
 from dovetail.views.rank import Before, Overtaking, RankLevel, RankView, Term
 from dovetail.views.shape import Largest, ShapeAnswer, ShapeView
 from dovetail.views.shape import ShapeLevel as ShapeLevel
-from dovetail.views.standings import QueueShare, UserShare
 from dovetail.views.whatif import QueueGain, WhatIf, WhatifOutcome
 from dovetail.views.why import QueueTerm, Reserved
 from dovetail.views.why_queue import WhyQueue

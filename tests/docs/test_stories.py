@@ -142,7 +142,7 @@ def test_the_demo_prints_what_the_readme_and_the_tutorial_show() -> None:
 
 def without_examples(text: str) -> str:
     """The tables of rules name any of several equal nodes, and break their lines accordingly. Times differ too."""
-    text = re.sub(r"nodes +can it change.*?(?=What is missing|Cards and|\Z)", "", text, flags=re.DOTALL)
+    text = re.sub(r"nodes +can change.*?(?=Pods that hold|The GPUs and devices|\Z)", "", text, flags=re.DOTALL)
     return re.sub(r"─+ +After [0-9.]+ s +─+", "", text)
 
 

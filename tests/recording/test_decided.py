@@ -215,7 +215,9 @@ def test_the_command_shows_it_to_people(recording: Path) -> None:
     assert "1 ns/late biology 1 bind ns/late to a, GPU 3" in lines
     assert any(line.startswith("2 ns/swarm physics 2 hold ns/swarm-0") for line in lines)
     assert any(line.startswith("physics 2 ") for line in lines)
-    assert any(line.startswith("Room is held for ns/swarm of queue physics on a, from 1970-01-01") for line in lines)
+    assert any(
+        line.startswith("Room is reserved for ns/swarm of queue physics on a, to start at 1970-01-01") for line in lines
+    )
 
 
 def test_the_command_gives_all_of_it_to_programs(recording: Path) -> None:

@@ -66,20 +66,20 @@ def test_who_has_no_controller_has_to_be_made_anew_by_hand() -> None:
     found = for_shape(state, parse("6"), Beside())
     assert _moves(found) == []
     found = for_shape(state_of(node("a"), node("b"), pod("x", 4, "a"), pod("y", 4, "b")), parse("8"), Beside())
-    assert found.notes == ("ns/x has no controller: whoever made it has to make it anew",)
+    assert found.notes == ("ns/x has no controller: create it again by hand after its eviction",)
 
 
 def test_others_that_may_take_the_room_are_told() -> None:
     first = pod("first", 8, waits_ms=2 * HOUR)
     found = for_job(_split(first, pod("p", 8)), "ns/p")
-    assert found.notes == ("a job before it in the line may take the room: dovetail priority ns/p",)
+    assert found.notes == ("a job before it in queue order may take the room: dovetail priority ns/p",)
     assert for_job(_split(first, pod("p", 8)), "ns/first").notes == ()
-    assert "those who wait" in for_shape(_split(first), parse("8"), Beside()).notes[-1]
+    assert "waiting jobs" in for_shape(_split(first), parse("8"), Beside()).notes[-1]
 
 
 def test_a_limit_that_keeps_it_waiting_all_the_same_is_told() -> None:
     (note,) = for_job(_split(queue("q", limit=4), pod("p", 8, queue="q")), "ns/p").notes
-    assert note.startswith("room is not all that it waits for: the queue would go beyond its limit: 'q' would hold 8")
+    assert note.startswith("the job also waits for its queue: the queue would go beyond its limit: 'q' would hold 8")
 
 
 def test_too_little_is_free_in_all_and_that_is_proven() -> None:
@@ -140,7 +140,7 @@ def test_what_goes_with_each_gpu_of_a_shape_counts() -> None:
 
 
 def test_who_does_not_wait_is_told_so() -> None:
-    with pytest.raises(JobNotFound, match="ns/x does not wait: it has its place"):
+    with pytest.raises(JobNotFound, match="ns/x does not wait: it has a node"):
         for_job(_split(), "ns/x")
     with pytest.raises(JobNotFound, match="did you mean ns/x"):
         for_job(_split(), "ns/xx")

@@ -84,7 +84,7 @@ def test_no_start_without_knowing_when_others_end_and_who_they_are_is_said() -> 
     found = ahead(node("a"), node("b"), pod("x", 8, "a"), pod("y", 5, "b"), pod("p", 4))
     assert starts(found) == {"ns/p": (Sure.UNKNOWN, -1)}
     (start,) = found.starts.values()
-    assert start.expected.basis == "ns/x, ns/y say nothing of when they end: give them dovetail.dev/max-runtime"
+    assert start.expected.basis == "ns/x, ns/y have no known end: set their dovetail.dev/max-runtime"
 
 
 def test_a_limit_that_is_over_says_nothing_any_more() -> None:
@@ -117,13 +117,13 @@ def test_which_gpus_a_pod_gets_is_told_only_where_anybody_can_know() -> None:
 def test_who_never_fits_is_told_so() -> None:
     found = ahead(node("a"), pod("p", 9))
     (start,) = found.starts.values()
-    assert (start.expected.sure, start.expected.basis) == (Sure.UNKNOWN, "it never starts as things are (NoNodeFits)")
+    assert (start.expected.sure, start.expected.basis) == (Sure.UNKNOWN, "it cannot start (NoNodeFits)")
 
 
 def test_what_no_end_brings_is_said() -> None:
     found = ahead(node("a"), GangChanged(Gang("g", "ns", "train", min_count=2)), pod("g0", 1, gang="g"))
     (start,) = found.starts.values()
-    assert start.expected.basis == "it waits for what no end of a pod brings (GangIncomplete)"
+    assert start.expected.basis == "it waits for more than ends of pods (GangIncomplete)"
 
 
 def test_ends_that_are_close_together_are_one_moment() -> None:
@@ -179,7 +179,7 @@ def test_the_look_ahead_is_bounded_and_says_so() -> None:
     found = ahead(node("a"), *pods, pod("p", 8), most=2)
     assert not found.whole
     (start,) = found.starts.values()
-    assert start.expected.basis == "it waits longer than was looked ahead: 2 moments"
+    assert start.expected.basis == "it is after the end of the look-ahead (2 moments)"
 
 
 def test_the_state_is_not_changed() -> None:

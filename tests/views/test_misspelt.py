@@ -41,14 +41,14 @@ spec: {schedulerName: %s, containers: [{name: main, image: x, resources: {limits
 @pytest.mark.parametrize(
     ("metadata", "scheduler", "said"),
     [
-        ("labels: {}", "dovetial", "it names 'dovetial', which has bound no pod here: nearest is 'dovetail'"),
-        ("labels: {}", "defualt-scheduler", "which has bound no pod here: nearest is 'default-scheduler'"),
-        ("labels: {}", "default-scheduler", "which has bound other pods here; ours is 'dovetail'"),
-        ("labels: {dovetail.dev/queue: reserch}", "dovetail", "no queue is called 'reserch': nearest is 'research'"),
+        ("labels: {}", "dovetial", "its scheduler is 'dovetial', which has bound no pod here: similar is 'dovetail'"),
+        ("labels: {}", "defualt-scheduler", "which has bound no pod here: similar is 'default-scheduler'"),
+        ("labels: {}", "default-scheduler", "which has bound other pods here; Dovetail's is 'dovetail'"),
+        ("labels: {dovetail.dev/queue: reserch}", "dovetail", "there is no queue 'reserch': similar is 'research'"),
         ("annotations: {dovetail.dev/max-runtme: 6h}", "dovetail", "nearest known key: dovetail.dev/max-runtime"),
         (
             "labels: {scheduling.x-k8s.io/pod-group: trian}", "dovetail",
-            "nearest is 'podgroup.scheduling.x-k8s.io/default/train'",
+            "similar is 'podgroup.scheduling.x-k8s.io/default/train'",
         ),
     ],
 )  # fmt: skip

@@ -124,7 +124,10 @@ async def test_what_a_gpunode_tells_and_who_has_what(world: World) -> None:
         {"pod": "default/unnamed", "count": 1, "gpus": None, "mbps": None, "ideal_mbps": None},
     ]
     printed = " ".join((await world.run("gpu-1")).stdout.split())
-    assert "Node gpu-1 offers 4 GPUs, 1 free. Policies of its kubelet: topology restricted per pod, CPU not" in printed
+    assert (
+        "Node gpu-1 offers 4 GPUs, 1 free. Policies of its kubelet's managers: topology restricted per pod, CPU not"
+        in printed
+    )
     assert "default/train 2 0,1 240.0 240.0" in printed
     assert "default/unnamed 1 not known" in printed
     assert "from GPUNode." in printed
@@ -134,7 +137,7 @@ async def test_labels_are_called_an_assumption(world: World) -> None:
     world.node("gpu-1", 8, product="NVIDIA-H100-80GB-HBM3", count="8")
     found = await world.answer("gpu-1")
     assert (found["topology"]["source"], found["topology"]["assumed"]) == ("labels of the node", True)
-    assert "as it is usually built" in found["topology"]["notes"][0]
+    assert "the wiring is the usual one" in found["topology"]["notes"][0]
     assert all(not policy for policy in found["policies"].values())
     assert "topology not known, CPU not known, memory not known" in " ".join((await world.run("gpu-1")).stdout.split())
 
@@ -143,8 +146,8 @@ async def test_nothing_is_told_and_findings_are(world: World, tmp_path: Path) ->
     world.pod("train", 2, devices="0,1")
     found = await world.answer("gpu-1")
     assert (found["topology"], found["pods"][0]["gpus"], found["pods"][0]["mbps"]) == (None, [0, 1], None)
-    assert "they are only counted" in (await world.run("gpu-1")).stdout
-    assert "nothing is drawn" in (await world.run("gpu-1", "--plot", str(tmp_path / "a.png"))).stderr
+    assert "only their number counts" in (await world.run("gpu-1")).stdout
+    assert "nothing to draw" in (await world.run("gpu-1", "--plot", str(tmp_path / "a.png"))).stderr
     status = deepcopy(STATUS)
     status["nvlinks"][0][1] = 11
     world.told("gpu-1", status)
@@ -164,14 +167,14 @@ async def test_a_file_wins_and_neither_is_one_clear_line(
         inside.chdir(tmp_path)
         own = await asyncio.to_thread(CliRunner().invoke, cli, ["topology", "gpu-1", "-o", "json"])
         assert json.loads(own.stdout)["source"] == "nvidia-smi topo -m"
-        assert "--kubeconfig has a meaning" in (await world.run("gpu-1")).stderr
+        assert "--kubeconfig needs a NODE" in (await world.run("gpu-1")).stderr
     result = await world.run("gpu")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: gpu: is no file, and http://127.0.0.1:")
+    assert result.stderr.startswith("Error: gpu: not a file, and http://127.0.0.1:")
     assert result.stderr.endswith("has no node of this name; did you mean gpu-1?\n")
-    assert "no name that a node can have" in (await world.run("Gpu_1.txt")).stderr
+    assert "not a valid name of a node" in (await world.run("Gpu_1.txt")).stderr
     world.kubeconfig.write_text("{}")
-    assert "gpu-1: is no file, and whether it is a node cannot be asked: " in (await world.run("gpu-1")).stderr
+    assert "gpu-1: not a file, and the cluster cannot be read: " in (await world.run("gpu-1")).stderr
 
 
 async def test_a_picture_of_a_node(world: World, tmp_path: Path) -> None:
@@ -213,11 +216,11 @@ async def test_why_no_xml_is_written(world: World, tmp_path: Path) -> None:
     path = tmp_path / "topo.xml"
     world.pod("unnamed", 1)
     world.pod("waits", 1, node="")
-    assert "no GPUNode tells" in (await world.run("gpu-1", "--nccl", str(path))).stderr
+    assert "no GPUNode reports" in (await world.run("gpu-1", "--nccl", str(path))).stderr
     world.told("gpu-1", STATUS)
     for pod, why in (
-        ("unnamed", "nobody wrote down"),
-        ("waits", "is not on gpu-1, but waits"),
+        ("unnamed", "it is not known which GPUs"),
+        ("waits", "is not on gpu-1: it waits"),
         ("x/y", "does not exist"),
     ):
         assert why in (await world.run("gpu-1", "--nccl", str(path), "--pod", pod)).stderr
@@ -230,8 +233,8 @@ async def test_why_no_xml_is_written(world: World, tmp_path: Path) -> None:
     del (status := deepcopy(STATUS))["nvlinks"]
     world.told("gpu-1", status)
     assert "was assumed, and NCCL would take it for true" in (await world.run("gpu-1", "--nccl", str(path))).stderr
-    assert "give both" in (await world.run("gpu-1", "--pod", "train")).stderr
-    assert "--product has a meaning" in (await world.run("gpu-1", "--product", "A100")).stderr
+    assert "--pod needs --nccl" in (await world.run("gpu-1", "--pod", "train")).stderr
+    assert "--product needs a FILE" in (await world.run("gpu-1", "--product", "A100")).stderr
     assert not path.exists()
 
 
@@ -241,7 +244,7 @@ async def test_why_names_the_gpus_of_a_bound_pod_and_of_one_that_goes_there(worl
     world.pod("next", 2, node="")
     for pod, gpus, mbps, words in (
         ("train", [0, 1], 240_000, "is on node gpu-1 with GPUs 0,1: 240.0 of 240.0 GB/s between them."),
-        ("next", [2, 3], 20_000, "puts it on node gpu-1 with GPUs 2,3: 20.0 of 240.0 GB/s between them."),
+        ("next", [2, 3], 20_000, "binds it to node gpu-1 with GPUs 2,3: 20.0 of 240.0 GB/s between them."),
     ):
         found = await world.answer(pod, command="why")
         assert (found["gpus"], found["mbps"], found["ideal_mbps"]) == (gpus, mbps, 240_000)

@@ -30,10 +30,10 @@ from dovetail.sim.workload import snapshot
 from dovetail.views.forecast import PLACED
 from dovetail.views.jobs import waiting_jobs
 from dovetail.views.probe import Beside
-from dovetail.views.queue_positions import QueuePosition, WaitingWorkload, line
+from dovetail.views.queue_positions import QueuePosition, WaitingWorkload, queue_positions
+from dovetail.views.queue_shares import share
 from dovetail.views.rank import rank
 from dovetail.views.shape import ShapeView, largest
-from dovetail.views.standings import share
 from dovetail.views.whatif import Hypothesis, submit, whatif
 from dovetail.views.why import Why, refused_pods, why
 from dovetail.views.why_queue import why_queue
@@ -110,7 +110,7 @@ def of_job(state: State, one: WaitingWorkload) -> Why:
 
 def check(told: list[Told]) -> None:
     state = state_of(*told)
-    found = line(copy(state), NOW)
+    found = queue_positions(copy(state), NOW)
     by_job = {one.job: one for one in found.jobs}
     assert len(by_job) == len(found.jobs)
     for one in found.jobs:
@@ -203,7 +203,7 @@ def check_submitted(told: list[Told], seed: int) -> None:
     foretold = whatif(copy(state), change, NOW)
     (mine,) = [one for one in foretold.jobs if one.job.startswith("ns/new")]
     after = state_of(*told, *(replace(one, created_ms=NOW) for one in new if isinstance(one, Pod | Gang)))
-    (said,) = [one for one in line(after, NOW).jobs if one.job == mine.job]
+    (said,) = [one for one in queue_positions(after, NOW).jobs if one.job == mine.job]
     assert (mine.state, mine.after, mine.code or PLACED) == (said.state, said.expected, said.code)
     assert mine.places == said.places
 
@@ -240,7 +240,7 @@ def test_what_never_starts_is_printed_as_never_everywhere(tmp_path: Path) -> Non
     said = {command[0]: CliRunner().invoke(cli, [*command, "-f", str(file)]).stdout for command in
             (["why", "big"], ["queue"], quota)}  # fmt: skip
     simulated = CliRunner().invoke(cli, ["simulate", str(file)]).stdout
-    assert "will never start" in said["why"] and "GangTooLarge" in said["why"]
+    assert "cannot start unless" in said["why"] and "GangTooLarge" in said["why"]
     assert "NotYet" not in said["why"] + simulated and "held by" not in said["why"]
     assert said["queue"].splitlines()[1].endswith("never")
     assert "no difference" in said["whatif"]

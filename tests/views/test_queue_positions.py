@@ -8,7 +8,7 @@ import pytest
 from dovetail.core.model import Gang
 from dovetail.core.reasons import Sure
 from dovetail.views.jobs import JobNotFound
-from dovetail.views.queue_positions import QueuePosition, line
+from dovetail.views.queue_positions import QueuePosition, queue_positions
 from tests.views.queued import HOUR, NOW, node, pod, queue, state_of
 
 
@@ -21,7 +21,7 @@ def test_the_line_is_in_the_order_of_the_next_step() -> None:
         node("a"), pod("x", 8, "a", runs_ms=HOUR),
         pod("young", 8, waits_ms=1), pod("old", 8), pod("high", 8, priority=5),
     )  # fmt: skip
-    found = line(state, NOW)
+    found = queue_positions(state, NOW)
     assert [job for _, job, _ in _jobs(found)] == ["ns/high", "ns/old", "ns/young"]
     assert [one.priority for one in found.jobs] == [5, 0, 0]
 
@@ -32,7 +32,7 @@ def test_each_has_its_reason_and_its_start() -> None:
         node("a"), pod("x", 6, "a", runs_ms=HOUR), gang, pod("g0", 4, gang="g"), pod("g1", 4, gang="g"),
         pod("small", 1, runs_ms=HOUR // 2, waits_ms=1),
     )  # fmt: skip
-    train, small = line(state, NOW).jobs
+    train, small = queue_positions(state, NOW).jobs
     assert (train.job, train.pods, train.gpus_milli, train.code) == ("ns/train", 2, 8000, "GangDoesNotFit")
     assert (train.expected.sure, train.expected.start_ms) == (Sure.KNOWN, NOW + HOUR)
     assert (small.code, small.expected.start_ms, small.places[0].node) == ("Placed", NOW, "a")
@@ -43,21 +43,21 @@ def test_a_queue_shows_those_below_it_with_their_places_in_the_whole_line() -> N
         node("a"), pod("x", 8, "a"), queue("org"), queue("team", parent="org"), pod("p", 1, queue="default"),
         pod("q", 1, queue="team"),
     )  # fmt: skip
-    (own,) = line(state, NOW, "org").jobs
-    (every,) = [one for one in line(state, NOW).jobs if one.job == "ns/q"]
+    (own,) = queue_positions(state, NOW, "org").jobs
+    (every,) = [one for one in queue_positions(state, NOW).jobs if one.job == "ns/q"]
     assert own == every
     assert (own.queue, own.job) == ("team", "ns/q")
 
 
 def test_a_queue_that_does_not_exist_names_those_that_come_near() -> None:
     with pytest.raises(JobNotFound, match="did you mean research"):
-        line(state_of(queue("research")), NOW, "reserch")
+        queue_positions(state_of(queue("research")), NOW, "reserch")
 
 
 def test_jobs_of_no_queue_are_in_the_line_too() -> None:
-    (job,) = line(state_of(node("a"), pod("p", 1, queue="gone")), NOW).jobs
+    (job,) = queue_positions(state_of(node("a"), pod("p", 1, queue="gone")), NOW).jobs
     assert (job.queue, job.code) == ("gone", "QueueMissing")
 
 
 def test_pods_of_other_schedulers_do_not_wait_for_us() -> None:
-    assert line(state_of(node("a"), pod("p", 1, managed=False)), NOW).jobs == ()
+    assert queue_positions(state_of(node("a"), pod("p", 1, managed=False)), NOW).jobs == ()

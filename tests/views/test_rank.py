@@ -56,7 +56,7 @@ def _by_usage() -> State:
 def test_then_what_was_used_by_weight_decides() -> None:
     found = _before(_by_usage())
     assert found.by == "usage"
-    assert found.text.startswith("theirs used less by its weight")
+    assert found.text.startswith("the usage / weight of theirs, ")
 
 
 def test_a_queue_that_used_more_comes_before_when_that_counts_less() -> None:
@@ -110,14 +110,14 @@ def test_a_job_larger_than_all_that_is_due_has_its_turn_when_its_queue_used_litt
         queue("mine", usage=used(5000)), queue("theirs", guarantee=8),
         pod("p", 16, queue="mine"), pod("q", 8, queue="theirs"),
     )  # fmt: skip
-    (turn,) = [one for one in rank(state, "ns/p", NOW).overtaking if "has used less" in one.condition]
-    assert turn.condition.startswith("mine holds nothing and has used less than its part")
+    (turn,) = [one for one in rank(state, "ns/p", NOW).overtaking if "usage is below" in one.condition]
+    assert turn.condition.startswith("mine holds nothing and its usage is below its part")
 
 
 def test_who_would_be_first_of_its_line_and_who_would_come_before_it() -> None:
     found = rank(state_of(*FULL, pod("p", 1), pod("q", 1, priority=3)), "ns/p", NOW)
     assert found.overtaking == (
-        Overtaking("ns/p", "all others of queue default", "its priority is above 3"),
+        Overtaking("ns/p", "all other jobs of queue default", "its priority is above 3"),
         Overtaking("a new job of queue default", "ns/p", "its priority is above 0"),
     )
 
@@ -135,7 +135,7 @@ def test_a_job_without_a_queue_has_a_place_all_the_same() -> None:
 
 
 def test_who_does_not_wait_has_no_place() -> None:
-    with pytest.raises(JobNotFound, match="other/full does not wait: it has its place"):
+    with pytest.raises(JobNotFound, match="other/full does not wait: it has a node"):
         rank(state_of(*FULL), "other/full", NOW)
     with pytest.raises(JobNotFound, match="another scheduler"):
         rank(state_of(*FULL, pod("p", 1, managed=False)), "ns/p", NOW)

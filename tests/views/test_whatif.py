@@ -68,7 +68,7 @@ def test_submitted_objects_are_the_youngest() -> None:
 
 def test_a_submitted_pod_that_is_there_already_is_refused() -> None:
     state = state_of(node("a"), pod("p", 1))
-    with pytest.raises(ChangeError, match="pod ns/p is there already"):
+    with pytest.raises(ChangeError, match="pod ns/p exists already"):
         submit(state, [PodChanged(pod("p", 2))], NOW)
 
 
@@ -98,7 +98,7 @@ def test_who_gives_way_to_a_submitted_job_is_told() -> None:
     assert victim.at_ms == NOW and victim.lost_milli_ms > 0
     new = _of(answer, "ns/new")
     assert new.after is not None and new.after.start_ms == NOW + 30_000
-    assert new.after.basis == "when those that give way to it have ended"
+    assert new.after.basis == "when the pods that are evicted for it have ended"
 
 
 def test_a_drained_node_is_empty_and_its_pods_go_elsewhere() -> None:
@@ -118,7 +118,8 @@ def test_pods_without_a_controller_and_of_daemon_sets_and_of_others_are_told() -
     answer = _ask(state, drain(state, ["a"], NOW))
     assert answer.jobs == ()
     assert [note.split(":")[0].split(",")[0] for note in answer.notes] == [
-        "ns/daemon stays on a", "ns/lone has no controller", "ns/foreign leaves",
+        "ns/daemon stays on a", "ns/lone has no controller",
+        "ns/foreign is deleted; another scheduler binds its replacement",
     ]  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def test_budgets_that_hold_up_a_drain_are_told() -> None:
         Budget("ns", "other", selector, 2),
     )  # fmt: skip
     (note,) = _ask(state, drain(state, ["a"], NOW)).notes
-    assert note.startswith("the budget ns/web allows 1 of its 2 pods there to be evicted at once")
+    assert note.startswith("the PodDisruptionBudget ns/web allows to evict 1 of its 2 pods there at once")
 
 
 def test_a_node_that_does_not_exist_cannot_be_drained() -> None:
@@ -164,7 +165,7 @@ def test_a_node_of_a_shape_is_found_by_its_model() -> None:
 
 
 def test_a_node_that_is_there_already_is_refused() -> None:
-    with pytest.raises(ChangeError, match="node a is there already"):
+    with pytest.raises(ChangeError, match="node a exists already"):
         add_nodes(state_of(node("a")), [node("a")])
 
 

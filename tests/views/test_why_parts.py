@@ -94,14 +94,14 @@ def test_instances_that_are_all_in_use_name_who_has_them() -> None:
 def test_cards_that_could_be_divided_anew_are_a_line_of_their_own() -> None:
     answer = ask(cluster(mig("a", card(0, *SMALL_ONES)), pod("asks", (BIG, 1))))
     assert answer.repartition is not None and answer.repartition.node == "a"
-    assert f"It would fit with idle cards divided anew: {answer.repartition}" in printed(answer)
+    assert f"It would fit after a repartition of idle GPUs: {answer.repartition}" in printed(answer)
     assert rules(answer)["GPU 0"].startswith("no 3g.20gb among its instances 1g.5gb@0, 1g.5gb@1")
 
 
 def test_an_assumed_layout_is_not_divided_and_says_so() -> None:
     answer = ask(cluster(mig("a", card(0, *SMALL_ONES, assumed=True)), pod("asks", (BIG, 1))))
     assert answer.repartition is None
-    assert rules(answer)["GPU 0"].endswith("where these are is assumed, so it is not divided anew")
+    assert rules(answer)["GPU 0"].endswith("their placements are assumed, so it is not repartitioned")
 
 
 def test_a_card_with_fewer_free_than_the_pod_needs_says_how_many() -> None:
@@ -214,7 +214,7 @@ def test_free_devices_that_a_constraint_keeps_apart_say_what_it_compares() -> No
     constraint = Constraint(match=f"{DRIVER}/root")
     found = refused(gpu_slice("a", *FOUR), claim("mine", request(3), constraint=constraint))
     by_rule = {one.rule: one.devices for one in found}
-    text = f"is free, but by the claim's constraint matchAttribute {DRIVER}/root is "
+    text = f"is free, but for the constraint of the claim: matchAttribute {DRIVER}/root is "
     assert by_rule == {f"{text}left": names(0, 1), f"{text}right": names(2, 3)}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `dovetail` command. Each subcommand lives in its own module and is imported when it is asked for."""
+"""The `dovetail` command. Each subcommand has a module of its own, which is imported when the subcommand is used."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ from dovetail import __runs__, __version__
 
 _COMMANDS = {
     "agent": "Find the GPUs of this machine and offer them to its kubelet.",
-    "defrag": "Plan moves of running pods that make room for a job or a shape; move nothing.",
+    "defrag": "Plan which running pods to move so that a job or a shape fits; move nothing.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
-    "doctor": "Look for what is wrong with the GPUs of a cluster, and say how to mend it.",
-    "free": "Say what still fits, by GPU model and size, and what blocks the next size.",
-    "instances": "Rank cloud instances by dollars per useful GPU-hour, and say why others are passed over.",
-    "lint": "Say what is wrong with manifests of GPU jobs before they are submitted, and mend it.",
-    "memory": "Say what a model takes of GPU memory, and which GPUs and MIG profiles hold it.",
-    "migrate": "Make of manifests for other schedulers, or an older Kubernetes, what is read today.",
-    "priority": "Say why a job has its place in the line, and what would change that.",
-    "queue": "Show the line of those who wait: in which order, why, and when they start.",
-    "replay": "Decide a recorded day again, and say whether every decision is the same.",
+    "doctor": "Find faults in the GPU setup of a cluster, and show how to fix each.",
+    "free": "Show what still fits, by GPU model and size, and what blocks the next size.",
+    "instances": "Rank cloud instances by dollars per useful GPU-hour, and show why others are passed over.",
+    "lint": "Find faults in manifests of GPU jobs before they are submitted, and fix them.",
+    "memory": "Compute the GPU memory that a model needs, and which GPUs and MIG profiles hold it.",
+    "migrate": "Convert manifests for other schedulers, or for an older Kubernetes.",
+    "priority": "Explain the position of a job in queue order, and what would change it.",
+    "queue": "List the waiting jobs in queue order: why each waits, and when it starts.",
+    "replay": "Repeat the decisions of a recording, and check that every one is the same.",
     "scheduler": "Schedule the pods of a cluster that name this scheduler.",
-    "share": "Show what each queue has, is due and has used.",
+    "share": "Show the guarantee, fair share, allocation and usage of each queue.",
     "simulate": "Run a trace or manifests through the scheduler's core under a virtual clock.",
-    "snapshot": "Write down all of a cluster that is decided by, for `simulate` and for commands with --file.",
-    "spot": "Say how often to save checkpoints, what interruptions cost, and whether spot pays.",
+    "snapshot": "Save what the scheduler reads of a cluster, for `simulate` and for commands with --file.",
+    "spot": "Compute how often to save checkpoints, what interruptions cost, and whether spot pays.",
     "topology": "Show how the GPUs of a node are wired, and the bandwidth of every set of them.",
-    "whatif": "Say what a change would do, without making it.",
-    "why": "Say why a pod is where it is, or why it is still pending.",
+    "whatif": "Predict what a change would do, without making it.",
+    "why": "Explain why a pod runs where it does, or why it is still pending.",
 }
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and help, so that `dovetail why --help` does not pay for numpy. Each is `command` of
-    the module whose name begins with `prefix`."""
+    """A group that imports a subcommand only when it is used, so that `dovetail --help` does not import numpy.
+
+    `lazy` has the name and help of each subcommand; the subcommand is `command` of the module `prefix` + name.
+    """
 
     def __init__(self, prefix: str, lazy: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
@@ -52,7 +54,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
             return None
-        # Nothing that a module makes at its import is garbage; to look for some is an eighth of the time to start.
+        # An import leaves no garbage, and the collector would take an eighth of the start-up time to find none.
         gc.disable()
         command: click.Command = importlib.import_module(f"{self._prefix}{cmd_name}").command
         gc.freeze()
@@ -73,8 +75,8 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point. Errors that a user can mend are one line on stderr and exit code 1; usage errors exit with 2."""
-    # Nothing here multiplies matrices, and each thread that numpy's library keeps for it spins a while at the start.
+    """Entry point. Expected errors print one line on stderr and exit with 1; usage errors exit with 2."""
+    # No command multiplies matrices, and each thread that OpenBLAS starts for that spins for a while at the start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         cli.main(standalone_mode=False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands reach a cluster: the shared options, and a read of everything the core is told.
+"""How commands reach a cluster: the shared options, and one read of all that the core needs.
 
-A command that looks takes `cluster_options` and is given a Source: a live cluster, or files that stand for one.
+A command that reads a cluster uses `cluster_options` and gets a ClusterSource: a live cluster, or files in its place.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ClusterSource(Struct, frozen=True):
-    """Where a command finds the cluster that it looks at, and what the time is there. `namespace` is that of names that
-    have none. `schedulers` are those that pods name which are not ours, by pod, once the state was read."""
+    """The cluster that a command reads, and the time of that cluster.
+
+    `files` are manifests in place of a live cluster. `at_ms` is the epoch time that they describe, 0 for now.
+    `schedulers` is filled when the state is read: by pod, the schedulerName of the pods of other schedulers.
+    """
 
     policy: Policy
     scheduler_name: str
@@ -56,6 +59,7 @@ class ClusterSource(Struct, frozen=True):
 
     @property
     def namespace(self) -> str:
+        """The namespace of names without one."""
         return self.config.namespace if self.config is not None else "default"
 
     @property
@@ -63,11 +67,11 @@ class ClusterSource(Struct, frozen=True):
         return self.at_ms or now_ms()
 
     def state(self) -> State:
-        """The cluster in a state of the core that no one else uses. Raises ClickException with one clear line."""
+        """The cluster as a new state of the core. Raises ClickException with a one-line message."""
         if self.config is not None:
             feed = Translator(self.scheduler_name)
             feed.schedulers = self.schedulers
-            return run(told_by(self.config, self.policy, feed), self.config.server)
+            return run(read_state(self.config, self.policy, feed), self.config.server)
         state = State(self.policy)
         tell(state, events_of(self.files, self.scheduler_name, self.schedulers), self.now_ms)
         state.advance(self.now_ms)
@@ -77,42 +81,42 @@ class ClusterSource(Struct, frozen=True):
 def events_of(
     files: tuple[str, ...], scheduler_name: str | None, schedulers: dict[str, str] | None = None
 ) -> tuple[Event, ...]:
-    """What manifests say. What of them cannot be used is told on standard error."""
+    """The events of manifests. Parts that cannot be used are listed on standard error."""
     try:
         found = cluster.read(files, scheduler_name, schedulers)
     except ManifestError as error:
         raise click.ClickException(str(error)) from error
-    tell_problems(found)
+    print_problems(found)
     return found.events
 
 
 def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:
-    """What manifests say, with the pods that their workloads make; all pods are ours."""
+    """The events of manifests, with the pods that controllers would make of their workloads; all pods are ours."""
     try:
         documents = with_pods(read_documents(files))
     except (ManifestError, WorkloadError) as error:
         raise click.ClickException(str(error)) from error
     found = cluster.of_documents(documents, whole=False)
     if not found.events and not found.problems:
-        raise click.ClickException(f"{', '.join(files)}: there is nothing in it that a scheduler could be told")
-    tell_problems(found)
+        raise click.ClickException(f"{', '.join(files)}: no object in it matters to a scheduler")
+    print_problems(found)
     return found.events
 
 
-def tell_problems(found: cluster.Manifests) -> None:
-    """On standard error, what of manifests cannot be used, and what they name and lack."""
+def print_problems(found: cluster.Manifests) -> None:
+    """Print to standard error the parts of manifests that cannot be used, and the number of missing objects."""
     console = Console(stderr=True)
     for problem in found.problems:
         console.print(f"[yellow]attention:[/yellow] {escape(str(problem))}")
     if found.missing:
         console.print(
-            f"{count(found.missing, 'object is', 'objects are')} named and not in the input: `dovetail snapshot` reads "
-            "from a cluster all that is needed"
+            f"{count(found.missing, 'object')} that the input names {'is' if found.missing == 1 else 'are'} not in it: "
+            "`dovetail snapshot` saves all that is needed of a cluster"
         )
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which cluster; the command is given a `source` for them."""
+    """The options that choose the cluster; the command gets a `source` in their place."""
 
     @wraps(command)
     def sourced(
@@ -129,24 +133,24 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         if files:
             for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
                 if value is not None:
-                    raise click.UsageError(f"--file stands for a cluster, and {option} names one: give one of them")
+                    raise click.UsageError(f"--file and {option} both choose the cluster: use one of them")
             source = ClusterSource(policy, scheduler_name, files, None, at_ms, {})
         elif at_ms:
-            raise click.UsageError("--at is the time of what --file names")
+            raise click.UsageError("--at needs --file: a live cluster has its own time")
         else:
             source = ClusterSource(policy, scheduler_name, (), config_of(kubeconfig, context), 0, {})
         command(source=source, **rest)
 
-    at = at_option("With --file: what the time is there, as in 2026-01-31T12:00:00Z. Default: now.")
+    at = at_option("With --file: the time that the files describe, such as 2026-01-31T12:00:00Z. Default: now.")
     files = click.option(
         "-f", "--file", "files", metavar="PATH", multiple=True,
-        help="Files, folders or - (stdin) with manifests that stand for the cluster: what `dovetail snapshot` writes.",
+        help="Read the cluster from files, folders or - (stdin), as `dovetail snapshot` writes them.",
     )  # fmt: skip
     return kubeconfig_options(scheduler_name_option(fabric_option(policy_option(files(at(sourced))))))
 
 
 def at_option(text: str) -> Callable[[F], F]:
-    """`--at`, given as epoch milliseconds, 0 where it is not given."""
+    """The option `--at`; its value is in epoch milliseconds, 0 without the option."""
     return click.option(
         "--at", "at_ms", metavar="TIME", default=None, callback=lambda _ctx, _param, value: _time_ms(value), help=text
     )
@@ -158,14 +162,14 @@ def _time_ms(value: str | None) -> int:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError as error:
-        raise click.BadParameter(f"{value!r} is no time such as 2026-01-31T12:00:00Z") from error
+        raise click.BadParameter(f"{value!r} is not a time such as 2026-01-31T12:00:00Z") from error
     if moment.tzinfo is None:
-        raise click.BadParameter(f"{value!r} does not say its time zone: end it with Z for UTC")
+        raise click.BadParameter(f"{value!r} has no time zone: end it with Z for UTC")
     return epoch_ms(moment)
 
 
 def run(work: Coroutine[Any, Any, R], server: str) -> R:
-    """Run to the end; errors of the cluster at `server` become one clear line."""
+    """Run `work` to its end. An error of the API server at `server` becomes a ClickException of one line."""
     try:
         return uvloop.run(work)
     except* KubeError as errors:
@@ -173,12 +177,12 @@ def run(work: Coroutine[Any, Any, R], server: str) -> R:
 
 
 async def snapshot(config: ClusterConfig, policy: Policy, scheduler_name: str) -> State:
-    """The cluster as it is now, in a state of the core that no one else uses."""
-    return await told_by(config, policy, Translator(scheduler_name))
+    """The live cluster as a new state of the core."""
+    return await read_state(config, policy, Translator(scheduler_name))
 
 
-async def told_by(config: ClusterConfig, policy: Policy, feed: Translator) -> State:
-    """The same, told by this feed."""
+async def read_state(config: ClusterConfig, policy: Policy, feed: Translator) -> State:
+    """The live cluster as a new state of the core; `feed` translates its objects."""
     state = State(policy)
     async with Client(config, user_agent="dovetail") as client:
         tell(state, await read_once(client, await discover(client), feed), now_ms())

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print for people: lines and tables in which no name is ever cut.
+"""Sentences and tables on the console. A name is never cut.
 
 Rules
-- Where the output is no terminal nothing is wrapped: a sentence is a line and a row is a row, however long they are, so
-  that `grep` finds a name and `awk` a column.
-- On a terminal sentences, and columns of them, break between words. Names stay whole: a row that is too long for the
-  terminal goes on in its next line, as rows of kubectl do.
+- If the output is not a terminal, nothing is wrapped: each sentence and each row is one line, so that `grep` finds a
+  name and `awk` a column.
+- On a terminal, sentences and columns of sentences break between words. Names stay whole: a row that is wider than the
+  terminal continues in its next line, as rows of kubectl do.
 - No line ends in blanks.
 """
 
@@ -22,33 +22,33 @@ from rich.table import Column
 
 _ENDLESS = 1 << 20
 _GAP = 2
-"""The most that stands between two columns."""
+"""The most blanks between two columns."""
 
 
 class Console(rich.console.Console):
-    """Standard output, standard error or a file. Numbers and paths are not coloured, and `:name:` is no emoji."""
+    """Standard output, standard error or a file. It does not colour numbers and paths, and `:name:` is not an emoji."""
 
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None, markup: bool = True) -> None:
         super().__init__(stderr=stderr, file=file, markup=markup, highlight=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As in rich, but that nothing is cut or folded."""
-        whole = self.is_terminal
-        shown = (_Sentence(one) if whole and isinstance(one, str) else one for one in objects)
-        super().print(*shown, **({"crop": False, "soft_wrap": not whole} | options))
+        """As in rich, but names are neither cut nor folded."""
+        wrap = self.is_terminal
+        shown = (_Sentence(one) if wrap and isinstance(one, str) else one for one in objects)
+        super().print(*shown, **({"crop": False, "soft_wrap": not wrap} | options))
 
     def print_rows(self, table: Table, rows: Sequence[Sequence[str]], most: int) -> None:
-        """The table with these rows: on a terminal the first ones, and how many more there are."""
+        """Print the table with these rows; on a terminal the first `most`, and the number of the others."""
         shown = rows[:most] if self.is_terminal else rows
         for row in shown:
             table.add_row(*row)
         self.print(table)
         if len(shown) < len(rows):
-            self.print(f"and {len(rows) - len(shown):,} more: a pipe and -o json have them all")
+            self.print(f"and {len(rows) - len(shown):,} more; a pipe or -o json shows all")
 
 
 class _Sentence:
-    """Text that breaks between words and nowhere else."""
+    """Text that breaks only between words."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -65,13 +65,13 @@ def prose(heading: str) -> Column:
 
 
 def right(heading: str) -> Column:
-    """A column of numbers that end below each other."""
+    """A column of numbers, aligned to the right."""
     return Column(heading, justify="right", no_wrap=True, overflow="crop")
 
 
 class Table(rich.table.Table):
-    """Rows without lines between them. Columns given by their headings hold names and numbers, which never break;
-    `prose` and `right` make others."""
+    """A table without lines. A column that is a string is the heading of names or numbers, which never break; `prose`
+    and `right` make other columns."""
 
     def __init__(self, *columns: str | Column, **options: Any) -> None:
         each = (Column(one, no_wrap=True, overflow="crop") if isinstance(one, str) else one for one in columns)
@@ -91,7 +91,7 @@ class Table(rich.table.Table):
 
 
 def _without_blanks(rendered: Iterable[Segment]) -> Iterator[Segment]:
-    """The same lines, without what is blank at their ends."""
+    """The lines without the blanks at their ends."""
     for line in Segment.split_lines(rendered):
         while line and not line[-1].text.strip():
             line.pop()

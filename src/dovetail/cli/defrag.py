@@ -16,14 +16,14 @@ from dovetail.views.probe import Beside
 from dovetail.views.shape import ShapeError, ShapeView
 
 _HOW = (
-    "Nothing was moved. To carry a step out, cordon the nodes that its pods leave, evict them, and wait until what "
-    "their owners make anew is on a node; then take the next one."
+    "Nothing was moved. To carry out a step, cordon the source nodes, evict the pods, and wait until the pods that "
+    "replace them are bound; then go on with the next step."
 )
 
 
 @click.command(name="defrag")
 @click.argument("job", required=False)
-@shape_option("Instead of a JOB: room for such pods, all at once: 8, 8xH100, or 4x8xH100 for four of them.")
+@shape_option("Instead of a JOB: room for such pods at the same time: 8, 8xH100, or 4x8xH100 for four pods.")
 @beside_options
 @namespace_option
 @cluster_options
@@ -37,17 +37,17 @@ def command(
     namespace: str | None,
     output: str,
 ) -> None:
-    """Plan moves of running pods that make room for JOB ([NAMESPACE/]NAME) or for a shape: those that lose least work.
+    """Plan which running pods to move so that JOB ([NAMESPACE/]NAME) or a shape fits, with the least lost work.
 
-    Only prints, moves nothing. A step can be taken once those before it have been: its pods are evicted, their owners
-    make them anew, and by then there is room for them where the plan says. Nobody is moved who must not be preempted,
-    or whose PodDisruptionBudget allows no more.
+    Prints the plan and moves nothing. Carry out the steps in their order: evict the pods of a step; their controllers
+    create them again, and by then there is room for them on the target nodes. Pods that must not be preempted, and pods
+    whose PodDisruptionBudget is used up, are not moved.
     """
     if (job is None) == (shape is None):
-        raise click.UsageError("give a JOB, or --shape")
+        raise click.UsageError("name a JOB, or use --shape")
     beside = Beside(cpu_milli, memory_bytes)
     if job is not None and beside != Beside():
-        raise click.UsageError("--cpu and --memory go with --shape: a JOB says itself what it asks for")
+        raise click.UsageError("--cpu and --memory go with --shape: the requests of a JOB are in its pods")
     key = key_of("JOB", job, namespace, source.namespace) if job is not None else ""
     state = source.state()
     try:
@@ -61,20 +61,20 @@ def command(
 
 
 def show(answer: Defrag, console: Console) -> None:
-    """For people."""
+    """Print the plan."""
     what = answer.job or (_shape(answer.shape) if answer.shape is not None else "")
     if not answer.room:
-        sure = "No moves can" if answer.proven else "No moves were found, though there may be some, that"
+        sure = "No moves can" if answer.proven else "No moves were found (there may be some) that"
         console.print(f"{sure} make room for [bold]{escape(what)}[/bold]: {escape(answer.why)}.")
         return
     if not answer.steps:
-        console.print(f"Without moves [bold]{escape(what)}[/bold] fits {_places(answer)}.")
+        console.print(f"[bold]{escape(what)}[/bold] fits without moves {_places(answer)}.")
         _notes(answer, console)
         return
     moves = sum(len(step.moves) for step in answer.steps)
     console.print(
         f"{count(moves, 'pod moves', 'pods move')} in {count(len(answer.steps), 'step')}, {answer.lost_gpu_minutes:g} "
-        f"GPU-minutes of work are lost, and [bold]{escape(what)}[/bold] fits {_places(answer)}.",
+        f"GPU-minutes of work are lost; then [bold]{escape(what)}[/bold] fits {_places(answer)}.",
         highlight=False,
     )
     table = Table("step", "job", "queue", "pod", "from", "to", "GPU-minutes lost")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail demo`: a cluster in memory, the real scheduler on it, and what became of some jobs."""
+"""`dovetail demo`: a cluster in memory, the real scheduler on it, and the states of some jobs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from dovetail.views.why import Why, why
 _PATIENCE_S = 20.0
 _TRAIN_SECONDS = 2
 _SOON = ("notebook", "infer", "chat", "claim")
-"""The jobs that find room while train runs."""
+"""The jobs that fit while train runs."""
 _IN_PARTS = ("infer", "chat", "claim")
-"""Those of them that get parts of GPUs, or devices by name. Lists are read one after another: a pod may be seen bound
-before its devices are."""
+"""The jobs among them that get parts of GPUs, or devices by claim. Lists are read one after another, so a pod can be
+read as bound before its devices are read."""
 _JOBS = """\
 train     a gang: 3 pods x 4 GPUs that start at once, close together; runs 2 s
 notebook  one pod, 1 GPU
 eval      a gang: 2 pods x 4 GPUs; only 3 GPUs are left while train runs
-huge      one pod that wants 16 GPUs of one node; no node has more than 8
-infer     one pod that wants a MIG slice, 3g.20gb
-tune      another one; that one is taken, and what idles is divided otherwise
-chat      two pods that want 0.5 and 0.25 of a GPU, which time-slicing shares
+huge      one pod, 16 GPUs of one node; no node has more than 8
+infer     one pod, one MIG instance 3g.20gb
+tune      one pod, one more 3g.20gb; the only one is in use, and no idle GPU can be repartitioned for another
+chat      two pods, 0.5 and 0.25 of a GPU that is shared by time-slicing
 claim     one pod with a ResourceClaim for a GPU with at least 90 GiB
 """
 _DRIVER = "gpu.nvidia.com"
@@ -50,9 +50,9 @@ Document = dict[str, object]
 def command(keep: bool, output: str) -> None:
     """Run a small cluster on this machine and show what Dovetail does with it.
 
-    Two nodes of 8 GPUs in one rack, a MIG card, a shared card, and two GPUs that are claimed (DRA), in memory, served
-    as a Kubernetes API; the same scheduler that runs on a real cluster; eight jobs. Needs no cluster, no container and
-    no GPU.
+    The cluster is in memory and served as a Kubernetes API: two nodes of 8 GPUs in one rack, a GPU in MIG mode, a
+    shared GPU, and two GPUs for claims (DRA). The scheduler is the one that runs on a real cluster. Eight jobs are
+    submitted. Needs no cluster, no container and no GPU.
     """
     logging.basicConfig(level="ERROR")
     console = Console(stderr=output == "json")
@@ -69,8 +69,8 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
     for document in _cluster():
         playground.put(document)
     console.print(
-        "A cluster with 2 nodes of 8 GPUs in one rack, a node with a card in MIG mode, one with a card that pods "
-        "share, and one whose GPUs are claimed. Eight jobs are submitted:"
+        "A cluster with 2 nodes of 8 GPUs in one rack, a node with a GPU in MIG mode, a node with a GPU that pods "
+        "share, and a node whose GPUs are allocated by claim. Eight jobs are submitted:"
     )
     console.print(_JOBS)
     scheduler = asyncio.ensure_future(run_scheduler(config, SchedulerOptions(leader_elect=False, listen="")))
@@ -100,7 +100,7 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "kubeconfig"
                 playground.kubeconfig(path)
-                console.print(f"The cluster goes on until Ctrl-C:\n  export KUBECONFIG={path}\n  kubectl get pods")
+                console.print(f"The cluster runs until Ctrl-C:\n  export KUBECONFIG={path}\n  kubectl get pods")
                 await scheduler
         return {"settled": settled, "later": later}
     finally:
@@ -112,7 +112,8 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
 async def _until(
     config: ClusterConfig, scheduler: asyncio.Future[None], done: Callable[[list[Why]], bool]
 ) -> list[Why]:
-    """Ask `why` for every pod, again and again, until it is as wanted."""
+    """The answers of `why` for all pods, asked repeatedly until `done` accepts them. Raises ClickException when that
+    takes too long."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         answers = await _ask(config)
@@ -121,7 +122,7 @@ async def _until(
         if scheduler.done():
             scheduler.result()
         if time.monotonic() > deadline_s:
-            raise click.ClickException(f"the demo did not get there within {_PATIENCE_S:g} s; last seen: {answers}")
+            raise click.ClickException(f"the demo did not settle within {_PATIENCE_S:g} s; last answers: {answers}")
         await asyncio.sleep(0.2)
 
 
@@ -144,7 +145,7 @@ def _settled(answers: list[Why]) -> bool:
 
 
 def _print(console: Console, title: str, answers: list[Why], explained: set[str]) -> None:
-    """Where everybody is, and why, unless that was explained before."""
+    """The state of each pod, and the reasons that were not printed before."""
     console.rule(title)
     table = Table("pod", "state", "node")
     for answer in answers:
@@ -180,7 +181,7 @@ def _cluster() -> list[Document]:
 
 
 def _node(name: str, product: str, cards: int, gpus: dict[str, str], **more: str) -> Document:
-    """`more` are labels of NVIDIA, with `__` for a dot."""
+    """A Node. `more` are labels of nvidia.com/, with `__` for a dot."""
     amounts = {"cpu": "96", "memory": "1Ti", "pods": "110"} | gpus
     labels = {
         "kubernetes.io/hostname": name,
@@ -265,7 +266,7 @@ def _group(name: str, count: int) -> Document:
 
 
 def _claim(name: str, memory: str) -> Document:
-    """For one GPU with so much memory."""
+    """A ResourceClaim for one GPU with at least this much memory."""
     expression = f'device.capacity["{_DRIVER}"].memory.compareTo(quantity("{memory}")) >= 0'
     exactly = {"deviceClassName": _DRIVER, "selectors": [{"cel": {"expression": expression}}]}
     return {

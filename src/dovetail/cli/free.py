@@ -21,15 +21,15 @@ _LEVELS_SHOWN = 3
 _NAMES_SHOWN = 4
 _UNLABELLED = "GPUs without the label nvidia.com/gpu.product"
 _ISOLATION = {
-    "none": "time-slicing: nothing keeps pods apart",
-    "memory": "MPS: each pod has its part of the memory",
+    "none": "time-slicing: pods are not isolated",
+    "memory": "MPS: the memory of each pod is limited",
     "strong": "strongly isolated",
 }
 
 
 @click.command(name="free")
 @cluster_options
-@shape_option("The largest gang of such pods that can start now: 8, 8xH100, or 4x8xH100 for whether four of them can.")
+@shape_option("Show the largest gang of such pods that can start now: 8, 8xH100; 4x8xH100 also asks for four pods.")
 @beside_options
 @output_option
 def command(
@@ -39,10 +39,10 @@ def command(
     memory_bytes: int,
     output: str,
 ) -> None:
-    """Say what still fits: whole GPUs, MIG instances, shares and devices by claim, and what blocks the next size.
+    """Show what still fits: whole GPUs, MIG instances, shares and devices by claim, and what blocks the next size.
 
-    Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler. CPU and memory
-    are asked for only where --cpu and --memory say so.
+    Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler. The pods request
+    no CPU and no memory unless --cpu and --memory add some.
     """
     state, beside = source.state(), Beside(cpu_milli, memory_bytes)
     try:
@@ -58,11 +58,11 @@ def command(
         else:
             show(answer, console)
         if not cpu_milli and not memory_bytes:
-            console.print("\nCPU and memory are not asked for; --cpu and --memory say how much goes with each.")
+            console.print("\nThe pods request no CPU and no memory; --cpu and --memory add an amount for each GPU.")
 
 
 def show_shape(answer: ShapeAnswer, console: Console) -> None:
-    """For people."""
+    """Print the largest gangs of a shape."""
     shape = answer.shape
     each = f"{count(shape.gpus, 'GPU')} each"
     if shape.pods > 1:
@@ -81,17 +81,17 @@ def show_shape(answer: ShapeAnswer, console: Console) -> None:
 
 
 def _next_sizes(found: Largest) -> Iterator[str]:
-    """What blocks one pod more at each level, where that differs."""
-    told = set()
+    """What blocks one more pod at each level; the same cause only once."""
+    printed = set()
     for level in found.levels:
-        if level.blocked is not None and level.blocked not in told:
-            told.add(level.blocked)
+        if level.blocked is not None and level.blocked not in printed:
+            printed.add(level.blocked)
             where = "" if level.level == ANYWHERE else f" in {level.name}"
             yield from _blocked(f"{count(level.pods + 1, 'pod')}{where}", level.blocked)
 
 
 def show(answer: Free, console: Console) -> None:
-    """For people."""
+    """Print what still fits."""
     blocks = [_gpus(one) for one in answer.gpus]
     blocks += [_mig(one) for one in answer.mig]
     blocks += [_shared(one) for one in answer.shared]
@@ -112,7 +112,7 @@ _Block = Iterator[str | Table]
 def _gpus(found: FreeGpus) -> _Block:
     yield (
         f"{found.model or _UNLABELLED}: {found.free} of {found.gpus} GPUs on {count(found.nodes, 'node')} are free"
-        f"{_closed(found.closed)}; largest pod: {found.largest}, {found.largest_when_empty} when empty"
+        f"{_closed(found.closed)}; largest pod: {found.largest}, or {found.largest_when_empty} on an empty cluster"
     )
     levels = [domain.level for domain in found.sizes[0].domains][-_LEVELS_SHOWN:] if found.sizes else []
     table = Table("GPUs per pod", "pods now", *(f"in one {level.rpartition('/')[2]}" for level in levels))
@@ -131,12 +131,12 @@ def _gpus(found: FreeGpus) -> _Block:
 def _mig(found: MigCards) -> _Block:
     if found.cards:
         yield (
-            f"MIG {found.model}: {count(found.cards, 'card')} on {count(found.nodes, 'node')}{_closed(found.closed)}"
+            f"MIG {found.model}: {count(found.cards, 'GPU')} on {count(found.nodes, 'node')}{_closed(found.closed)}"
             f"; pods hold {found.compute_held} of {found.compute} compute slices and {found.memory_held} of "
             f"{found.memory} memory slices"
         )
     else:
-        yield f"MIG {found.model or _UNLABELLED}: {count(found.nodes, 'node')}, instances are only counted"
+        yield f"MIG {found.model or _UNLABELLED}: {count(found.nodes, 'node')}, only the number of instances is known"
     table = Table("profile", "compute, memory slices", "instances", "free", "most on one node")
     for row in found.profiles:
         slices = f"{row.compute}, {row.memory}" if row.compute is not None else "not known"
@@ -148,13 +148,13 @@ def _mig(found: MigCards) -> _Block:
 
 
 def _shared(found: SharedCards) -> _Block:
-    what = f"{count(found.cards, 'card')} on" if found.cards else "replicas of cards that nobody tells, on"
+    what = f"{count(found.cards, 'GPU')} on" if found.cards else "replicas of an unknown number of GPUs on"
     yield (
         f"Shared {found.model or _UNLABELLED} as {found.resource}: {what} {count(found.nodes, 'node')}"
         f"{_closed(found.closed)}; {_ISOLATION[found.isolation]}"
     )
     memory = f" ({found.largest_mib} MiB)" if found.largest_mib else ""
-    largest = f"; the largest share that is free: {found.largest_milli}/1000{memory}" if found.cards else ""
+    largest = f"; largest free share: {found.largest_milli}/1000{memory}" if found.cards else ""
     yield f"{found.replicas_free} of {found.replicas} replicas are free{largest}"
     if found.shares:
         table = Table("share of a GPU", "pods now")
@@ -180,16 +180,16 @@ def _classes(found: tuple[ClassDevices, ...]) -> _Block:
 
 
 def _blocked(size: str, blocked: Blocked) -> Iterator[str]:
-    """What stands in the way of a size, in one or a few lines."""
+    """What blocks a size, in one or a few lines."""
     if blocked.node and blocked.missing:
-        # Who has devices by claim stands beside each of them.
+        # The holders of devices by claim are printed with each device.
         shown = blocked.holders[:_NAMES_SHOWN] if blocked.lacking != DEVICES else ()
-        held = "; ".join(f"{one.pod} has {_amount(one.amount, one.devices)}" for one in shown)
-        yield f"next, {size}: {blocked.node} lacks {_lacking(blocked)}{f': {held}' if held else ''}"
+        held = "; ".join(f"{one.pod} holds {_amount(one.amount, one.devices)}" for one in shown)
+        yield f"next size, {size}: {blocked.node} lacks {_lacking(blocked)}{f': {held}' if held else ''}"
     else:
-        yield f"next, {size}: {blocked.rule}"
+        yield f"next size, {size}: {blocked.rule}"
     if blocked.repartition is not None:
-        yield f"  it can be made of idle cards: {blocked.repartition}"
+        yield f"  a repartition of idle GPUs would make room: {blocked.repartition}"
     elif blocked.lacking != SHARE:
         for one in blocked.devices[:_NAMES_SHOWN]:
             held = f" (held by {', '.join(one.holders[:_NAMES_SHOWN])})" if one.holders else ""
@@ -208,4 +208,4 @@ def _amount(amount: str, devices: tuple[str, ...]) -> str:
 
 
 def _closed(number: int) -> str:
-    return f", {number} on closed nodes" if number else ""
+    return f", {number} of them on closed nodes" if number else ""

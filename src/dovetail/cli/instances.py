@@ -38,39 +38,40 @@ class _Answer(msgspec.Struct):
 
 @click.command(name="instances")
 @click.option("--need", metavar="FILE", help="What `dovetail memory -o json` printed; - for standard input.")
-@click.option("--gpus", type=_NUMBER, default=1, show_default=True, help="How many GPUs in all.")
+@click.option("--gpus", type=_NUMBER, default=1, show_default=True, help="Number of GPUs in all.")
 @click.option(
     "--gpu-memory-mib",
     "gpu_memory",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Usable memory that each GPU must have.",
+    help="Usable memory that each GPU must have, in MiB.",
 )
-@click.option("--nvlink", is_flag=True, help="NVLinks must join the GPUs of an instance.")
-@click.option("--nodes", type=_NUMBER, help="On how many instances at most. Default: 1 with --nvlink, else any number.")
-@click.option("--rdma", is_flag=True, help="Instances must have RDMA (EFA, InfiniBand, RoCE, GPUDirect-TCPX).")
+@click.option("--nvlink", is_flag=True, help="Require NVLink between the GPUs of an instance.")
+@click.option("--nodes", type=_NUMBER, help="The most instances. Default: 1 with --nvlink, else any number.")
+@click.option("--rdma", is_flag=True, help="Require RDMA (EFA, InfiniBand, RoCE, GPUDirect-TCPX).")
 @beside_options
-@click.option("--cloud", default="", help="Only of this cloud.")
-@click.option("--region", default="", help="Only with a price in this region.")
-@click.option("--interruptible", is_flag=True, help="Rank spot too. Needs --save, --restart and --mtbi.")
-@click.option("--save", type=DurationParam(), help="How long the job takes to save a checkpoint.")
-@click.option("--restart", type=DurationParam(0), help="How long it takes from an interruption until work goes on.")
+@click.option("--cloud", default="", help="Only instances of this cloud.")
+@click.option("--region", default="", help="Only instances with a price in this region.")
+@click.option("--interruptible", is_flag=True, help="Rank spot instances too. Needs --save, --restart and --mtbi.")
+@click.option("--save", type=DurationParam(), help="Time that the job takes to save a checkpoint.")
+@click.option("--restart", type=DurationParam(0), help="Time from an interruption until the job resumes.")
 @click.option("--mtbi", type=DurationParam(), help="Mean time between interruptions of one instance.")
-@click.option("--prices", metavar="FILE", help="Your own prices, a CSV file. Default: the table that is built in.")
+@click.option("--prices", metavar="FILE", help="A CSV file with your own prices. Default: the built-in table.")
 @output_option
 @click.pass_context
 def command(ctx: click.Context, /, output: str, **options: Any) -> None:
-    """Rank cloud instances by dollars per useful GPU-hour, and say why each other one is passed over.
+    """Rank cloud instances by dollars per useful GPU-hour, and show why each other one is passed over.
 
-    Prices are list prices of the date that stands beside each; they age. No cluster and no network is needed.
+    Prices are list prices of the date that is printed with each; they can be out of date. Needs no cluster and no
+    network.
     """  # fmt: skip
     wanted = _wanted(ctx, options)
     try:
         offered = read(text_of(options["prices"], _TEXT), options["prices"]) if options["prices"] else built_in()
     except PriceError as error:
         raise click.ClickException(str(error)) from error
-    _known(offered, wanted)
+    _check_names(offered, wanted)
     found = rank(offered, wanted)
     if output == "json":
         write_json(found)
@@ -79,24 +80,24 @@ def command(ctx: click.Context, /, output: str, **options: Any) -> None:
 
 
 def _wanted(ctx: click.Context, options: dict[str, Any]) -> InstanceRequest:
-    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    both = [option for name, option in _OF_NEED.items() if name in given]
+    used = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    both = [option for name, option in _OF_NEED.items() if name in used]
     if options["need"] and both:
-        raise click.UsageError(f"--need says what {both[0]} says: give one of them")
+        raise click.UsageError(f"--need and {both[0]} set the same value: use one of them")
     if options["need"] == options["prices"] == "-":
         raise click.UsageError("--need and --prices cannot both be standard input")
     spot = [option for name, option in _OF_SPOT.items() if options[name] is not None]
     if spot and not options["interruptible"]:
-        raise click.UsageError(f"{spot[0]} is about spot: say --interruptible too")
+        raise click.UsageError(f"{spot[0]} is for spot instances: add --interruptible")
     if options["interruptible"] and len(spot) < len(_OF_SPOT):
         lacks = next(option for option in _OF_SPOT.values() if option not in spot)
-        raise click.UsageError(f"--interruptible needs {lacks}: what an interruption costs depends on it")
+        raise click.UsageError(f"--interruptible needs {lacks}: the cost of an interruption depends on it")
     need = _need(options["need"]) if options["need"] else None
     if need is None:
         nodes = options["nodes"] or (1 if options["nvlink"] else options["gpus"])
         need = Need(options["gpus"], options["gpu_memory"], options["nvlink"], nodes)
     if need.nodes > need.gpus:
-        raise click.UsageError(f"{count(need.gpus, 'GPU')} cannot be on {need.nodes} instances")
+        raise click.UsageError(f"{count(need.gpus, 'GPU')} cannot be divided among {need.nodes} instances")
     interrupted = Interrupted(options["save"], options["restart"], options["mtbi"]) if spot else None
     return InstanceRequest(
         need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes, options["rdma"], options["cpu_milli"],
@@ -108,19 +109,19 @@ def _need(file: str) -> Need:
     try:
         need = msgspec.json.decode(text_of(file, _TEXT), type=_Answer).need
     except msgspec.DecodeError as error:
-        raise click.ClickException(f"{file}: is not what `dovetail memory -o json` prints: {error}") from error
+        raise click.ClickException(f"{file}: not an answer of `dovetail memory -o json`: {error}") from error
     for field, least in (("gpus", 1), ("memory_per_gpu_mib", 0), ("nodes", 1)):
         if getattr(need, field) < least:
-            raise click.ClickException(f"{file}: need.{field} is {getattr(need, field)}, and must be at least {least}")
+            raise click.ClickException(f"{file}: need.{field} is {getattr(need, field)}; it must be at least {least}")
     return Need(need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes)
 
 
-def _known(offered: tuple[CloudInstance, ...], wanted: InstanceRequest) -> None:
-    """Refuses a cloud or a region that no price is of."""
+def _check_names(offered: tuple[CloudInstance, ...], wanted: InstanceRequest) -> None:
+    """Raises UsageError for a cloud or a region without a price."""
     for option, name, of in (("cloud", wanted.cloud, "cloud"), ("region", wanted.region, "region")):
         known = sorted({getattr(one, of) for one in offered} - {""})
         if name and name not in known:
-            raise click.UsageError(f"--{option}: no price is of {name!r}; there are {', '.join(known)}")
+            raise click.UsageError(f"--{option}: there is no price of {name!r}; known are {', '.join(known)}")
 
 
 def _show(found: Ranking) -> None:
@@ -142,11 +143,11 @@ def _show(found: Ranking) -> None:
         console.print(table)
     if found.passed_over:
         console.print("\nPassed over:")
-        alike: dict[tuple[str, str], list[str]] = {}
+        by_reason: dict[tuple[str, str], list[str]] = {}
         for over in found.passed_over:
             name = f"{over.instance_type} (spot)" if over.spot else over.instance_type
-            alike.setdefault((over.cloud, over.reason), []).append(name)
-        for (cloud, reason), names in alike.items():
+            by_reason.setdefault((over.cloud, over.reason), []).append(name)
+        for (cloud, reason), names in by_reason.items():
             console.print(f"- {reason}: {cloud} {', '.join(names)}")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cluster a command speaks to."""
+"""The options that choose the API server of a command."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def kubeconfig_options(command: F) -> F:
 
 
 def config_of(kubeconfig: str | None, context: str | None) -> ClusterConfig:
+    """The configuration that these options choose. Raises ClickException."""
     try:
         return load_config(kubeconfig, context)
     except KubeError as error:

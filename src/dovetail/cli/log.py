@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of programs that run on: a line on standard error for each record, for people or for programs.
+"""The log of commands that run until they are stopped: one line on standard error for each record, as text or JSON.
 
 Rules
-- As text a line is time, level, logger, message, the time that of the machine. As JSON it is one object with `time`
-  (RFC 3339, UTC), `level`, `logger`, `message`, `error` where there is a traceback, and what the record says more
+- As text, a line has local time, level, logger and message. As JSON, it is one object with `time` (RFC 3339, UTC),
+  `level`, `logger`, `message`, `error` with the traceback if there is one, and further fields of the record
   (`extra={"fields": ...}`), such as `pod` and `node` of a bind.
-- A scheduler logs each bind, so a line costs microseconds: of the time only what is below a second is written anew, and
-  a record holds what a line shows, not which line of the source, thread or process it is of.
+- The scheduler logs each bind, so a line must cost only microseconds: the text of a second is formatted once and used
+  for all records of that second, and a record does not look up its source line, thread and process.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ TEXT, JSON = "text", "json"
 
 
 def log_options(command: F) -> F:
-    """`--log-level` and `--log-format`, for `start_log`."""
+    """The options `--log-level` and `--log-format`, whose values `start_log` takes."""
     level = click.option(
         "--log-level",
         type=click.Choice(LEVELS),
         default="info",
         show_default=True,
-        help="The least level that is told.",
+        help="The least level that is logged.",
     )
     form = click.option(
         "--log-format", type=click.Choice((TEXT, JSON)), default=TEXT, show_default=True,
-        help="Lines for people, or one JSON object in each.",
+        help="Text lines, or one JSON object per line.",
     )  # fmt: skip
     return level(form(command))
 
 
 def start_log(level: str, form: str = TEXT) -> None:
-    """To standard error, from this level on."""
-    # Of Python's own optimizations the one that spares looking for the line of the source.
+    """Log to standard error, from this level on."""
+    # The documented way to stop the logging module from looking up the source line of each record.
     logging._srcfile = None
     logging.setLogRecordFactory(_Record)
     handler = _Lines()
@@ -53,7 +53,8 @@ def start_log(level: str, form: str = TEXT) -> None:
 
 
 class _Record(logging.LogRecord):
-    """What the formatters below read of one; that it is of no file is for reports of errors in formatting it."""
+    """A record with only what the formatters below read. logging itself reads `filename` and `lineno` where it reports
+    that a record cannot be formatted."""
 
     filename, lineno = "", 0
 
@@ -61,13 +62,13 @@ class _Record(logging.LogRecord):
         self, name: str, level: int, path: str, line: int, msg: object, args: Any, exc_info: Any, *_: object
     ) -> None:
         self.name, self.levelno, self.levelname = name, level, logging.getLevelName(level)
-        # A mapping is for names in the message.
+        # logging's rule: a single mapping has the values of %(name)s in the message.
         self.msg, self.args, self.exc_info = msg, args[0] if args and isinstance(args[0], Mapping) else args, exc_info
         self.created = time.time()
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Standard error writes each line at once, so nothing is to be flushed."""
+    """A handler that does not flush, as standard error writes each line at once."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -96,7 +97,7 @@ class _Text(logging.Formatter):
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -104,5 +105,5 @@ class _Json(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            told["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(told).decode()
+            fields["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields).decode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of manifests that commands read whole, change in their text, and write or show as a diff."""
+"""Files of manifests: commands read them whole, change their text, and write them or show a diff."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GZIPPED = ".gz"
 
 
 class File(Struct, frozen=True):
-    """A file that was read. `data` is what it held; there are no `documents` where `error` says why."""
+    """A file of manifests. `data` are its bytes. If it could not be read, `error` is set and `documents` is empty."""
 
     name: str
     data: bytes
@@ -28,7 +28,7 @@ class File(Struct, frozen=True):
     error: Unreadable | None = None
 
     def rewritten(self, text: str) -> File:
-        """With another text; the file on disk stays as it is, and so does one that could not be read."""
+        """The file with another text; nothing is written. A file that could not be read is returned unchanged."""
         if self.error is not None:
             return self
         bom = _BOM if self.data.startswith(_BOM) else b""
@@ -36,7 +36,7 @@ class File(Struct, frozen=True):
 
 
 def names(paths: Iterable[str]) -> list[str]:
-    """Of the files, each once. Raises ClickException for a folder without manifests."""
+    """The names of the files, each once. Raises ClickException for a folder without manifests."""
     try:
         return list(dict.fromkeys(str(file) for path in paths for file in files_named(path)))
     except ManifestError as error:
@@ -44,7 +44,7 @@ def names(paths: Iterable[str]) -> list[str]:
 
 
 def read(name: str) -> File:
-    """The file, or why it cannot be read."""
+    """The file; its `error` is set if it cannot be read."""
     data = b""
     try:
         data = content(name)
@@ -56,19 +56,19 @@ def read(name: str) -> File:
 
 
 def written(old: File, new: File) -> File:
-    """The file, with what is new on disk, or on standard output where it came from standard input. Raises
+    """Write `new` to the file on disk, or to standard output if `old` came from standard input, and return it. Raises
     ClickException."""
     if old.name == STDIN:
         click.echo(new.data, nl=False)
     elif new.data != old.data and old.name.endswith(_GZIPPED):
-        raise click.ClickException(f"{old.name}: is packed; unpack it first, so that it can be mended")
+        raise click.ClickException(f"{old.name}: compressed files are not changed: decompress it first")
     elif new.data != old.data:
         _replace(Path(old.name), new.data)
     return new
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """All or nothing: a write that fails half-way leaves the file as it was."""
+    """Replace the file atomically: if the write fails, the file stays as it was. Raises ClickException."""
     try:
         real = path.resolve()
         with tempfile.NamedTemporaryFile(dir=real.parent, prefix=f".{real.name}.", delete=False) as stream:
@@ -81,11 +81,11 @@ def _replace(path: Path, data: bytes) -> None:
                 temporary.unlink()
                 raise
     except OSError as error:
-        raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
 
 
 def diff(old: File, new: File) -> Iterator[str]:
-    """The lines of a unified diff, with their ends; none where nothing changed."""
+    """The lines of a unified diff, with their line ends; none if nothing changed."""
     if old.data != new.data:
         before, after = (each.data.decode("utf-8-sig").splitlines(keepends=True) for each in (old, new))
         name = old.name.removeprefix("/")
@@ -94,7 +94,7 @@ def diff(old: File, new: File) -> Iterator[str]:
 
 
 def show_diffs(files: Iterable[File], changed: Iterable[File]) -> None:
-    """Prints what changed in each."""
+    """Print a unified diff of each file that changed."""
     for old, new in zip(files, changed, strict=True):
         for line in diff(old, new):
             click.echo(line, nl=False)

@@ -22,46 +22,48 @@ _COLOURS = {MigrationOutcome.CHANGED: "green", MigrationOutcome.UNDERSTOOD: "blu
 
 @click.command(name="migrate")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--write", is_flag=True, help="Change the files in place; text from - is printed changed.")
+@click.option("--write", is_flag=True, help="Change the files in place; for -, print the changed text.")
 @click.option(
     "--to", "targets", multiple=True, type=click.Choice([target.value for target in MigrationTarget]),
-    help="Go further: PodGroups of Kubernetes instead of those of others, claims instead of resources of GPUs.",
+    help="Convert further: to PodGroups of Kubernetes, or from GPU resources to claims.",
 )  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--plan", "planned", is_flag=True, help="Say in which order to move a cluster; change nothing.")
+@click.option("--plan", "planned", is_flag=True, help="Print the steps to migrate a cluster; change nothing.")
 def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], output: str, planned: bool) -> None:
-    """Make of manifests for other schedulers, or for an older Kubernetes, what Dovetail and Kubernetes read today.
+    """Convert manifests for other schedulers, or for an older Kubernetes, to those that Dovetail reads.
 
-    PATH is a file, a folder, or - for what a renderer of templates prints. Without --write nothing is changed: a diff
-    goes to standard output, and what is said of it to standard error.
+    PATH is a file, a folder, or - for standard input, such as rendered templates. Without --write nothing is changed:
+    the diff goes to standard output, the report to standard error.
 
-    Exit code 0: everything was carried over, or is understood as it is; also with --plan. 1: something has no equal,
-    and the report says what to do. 2: wrong usage.
+    Exit code 0: everything was converted, or is supported as it is; also with --plan. 1: something has no equivalent,
+    and the report shows what to do. 2: wrong usage.
     """
     if paths.count(STDIN) > 1:
-        raise click.UsageError("- stands for standard input, which is read once")
+        raise click.UsageError("- is standard input, which can be read once")
     if planned and write:
-        raise click.UsageError("--plan changes nothing: leave --write out")
+        raise click.UsageError("--plan changes nothing: omit --write")
     if write and output == "json" and STDIN in paths:
-        raise click.UsageError("-o json shows what changes: leave --write out, or give files")
+        raise click.UsageError(
+            "--write and -o json would both print to standard output: use one of them, or name files"
+        )
     files = [read(name) for name in names(paths)]
     objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
     world = World(objects, frozenset(map(MigrationTarget, targets)))
     found = [_migrated(file, world) for file in files]
     changed = [file.rewritten(one.text) for file, one in zip(files, found, strict=True)]
-    told = [each for one in found for each in one.told]
+    notes = [each for one in found for each in one.told]
     if planned:
         made = [whole for file in changed for each in file.documents for whole in each.objects()]
-        click.echo(_PLANS[output](plan(made, told, (*(f"--to {target}" for target in targets), *paths))), nl=False)
+        click.echo(_PLANS[output](plan(made, notes, (*(f"--to {target}" for target in targets), *paths))), nl=False)
         return
     if write:
         for old, new in zip(files, changed, strict=True):
             written(old, new)
     elif output == "text":
         show_diffs(files, changed)
-    report = _as_json(files, changed, told) if output == "json" else _as_text(told, len(files))
+    report = _as_json(files, changed, notes) if output == "json" else _as_text(notes, len(files))
     click.echo(report, nl=False, err=(output == "text" and not write) or (write and STDIN in paths))
-    if any(one.outcome is MigrationOutcome.LEFT for one in told):
+    if any(one.outcome is MigrationOutcome.LEFT for one in notes):
         sys.exit(1)
 
 
@@ -73,14 +75,14 @@ def _migrated(file: File, world: World) -> Migrated:
     return migrate(file.documents, world)
 
 
-def _as_text(told: Sequence[MigrationNote], files: int) -> str:
+def _as_text(notes: Sequence[MigrationNote], files: int) -> str:
     lines = []
-    for one in told:
+    for one in notes:
         outcome = click.style(one.outcome.value, _COLOURS[one.outcome], bold=True)
         where = f"{one.file}:{one.line}" if one.line else one.file
         what = ": ".join(part for part in (one.object, one.path, one.message) if part)
         lines.append(f"{where}: {outcome}: {what}" + (f" ({one.dialect})" if one.dialect else ""))
-    counts = Counter(one.outcome for one in told)
+    counts = Counter(one.outcome for one in notes)
     summary = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in MigrationOutcome if counts[outcome])
     return "\n".join([*lines, f"{summary or 'nothing to migrate'} in {files} file{'s' if files != 1 else ''}"]) + "\n"
 
@@ -102,12 +104,12 @@ def _plan_json(steps: Sequence[PlanStep]) -> str:
 _PLANS = {"text": _plan_text, "json": _plan_json}
 
 
-def _as_json(files: Sequence[File], changed: Sequence[File], told: Sequence[MigrationNote]) -> str:
+def _as_json(files: Sequence[File], changed: Sequence[File], notes: Sequence[MigrationNote]) -> str:
     found = {
         "files": [
             {"file": old.name, "changed": old.data != new.data, "diff": "".join(diff(old, new))}
             for old, new in zip(files, changed, strict=True)
         ],
-        "told": [asdict(one) | {"outcome": one.outcome.value} for one in told],
+        "told": [asdict(one) | {"outcome": one.outcome.value} for one in notes],
     }
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands answer: for people, or as JSON on stdout."""
+"""Parts of the answers of commands: JSON, numbers and times as text, progress, and names in arguments."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from dovetail.cli.console import Console
 from dovetail.core.reasons import Expected, Sure
 
-namespace_option = click.option("-n", "--namespace", help="Namespace of what is asked about. Default: the context's.")
+namespace_option = click.option("-n", "--namespace", help="Namespace of the pod or job. Default: the context's.")
 output_option = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 
+LOOK_AHEAD_ENDED = "The look-ahead ended at its bound: starts after that are not known."
 INCOMPLETE = 3
-"""The exit code where something could not be read that the answer needs."""
+"""The exit code if something that the answer needs could not be read."""
 
 
 def write_json(answer: object) -> None:
-    """All of the answer, indented."""
+    """Write the whole answer to standard output as indented JSON."""
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """`1 pod`, `2 pods`. `many` where an s does not do."""
+    """`1 pod`, `2 pods`. `many` is the plural if it is not `one` with an s."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def gpus(milli: int) -> str:
-    """GPUs as people write them: `8`, `0.5`."""
+    """A number of GPUs: `8`, `0.5`."""
     return f"{milli / 1000:g}"
 
 
@@ -49,7 +50,7 @@ def indices(numbers: Sequence[int]) -> str:
 
 
 def span(ms: int) -> str:
-    """A time in its two largest units: `3 h 5 min`."""
+    """A duration in its two largest units: `3 h 5 min`."""
     left_s = abs(ms) // 1000
     parts = []
     for unit, size_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
@@ -60,7 +61,7 @@ def span(ms: int) -> str:
 
 
 def start(expected: Expected | None, now_ms: int) -> str:
-    """When something starts, and how sure that is: `now`, `any moment`, `in 2 h`, `in about 2 h`, `not known`."""
+    """An expected start: `now`, `any moment`, `in 2 h`, `in about 2 h` (run times are learned), `not known`."""
     if expected is None:
         return "-"
     if expected.sure is Sure.UNKNOWN:
@@ -75,7 +76,8 @@ def start(expected: Expected | None, now_ms: int) -> str:
 
 @contextmanager
 def looking_ahead() -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, where that is a terminal, of how many jobs have started of those that wait."""
+    """A progress bar on standard error, if that is a terminal: how many of the waiting jobs have started in the
+    look-ahead."""
     console = Console(stderr=True)
     columns = (TextColumn("looking ahead"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -84,17 +86,17 @@ def looking_ahead() -> Iterator[Callable[[int, int], None]]:
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """How long something has been so: `3 h 5 min`; `?` where nobody knows since when."""
+    """The time since `at_ms`: `3 h 5 min`; `?` if `at_ms` is 0, not known."""
     return span(max(0, now_ms - at_ms)) if at_ms else "?"
 
 
 def key_of(argument: str, name: str, namespace: str | None, default: str) -> str:
-    """NAMESPACE/NAME of what an ARGUMENT says. Raises UsageError."""
+    """NAMESPACE/NAME of `name`, the value of the ARGUMENT. Raises UsageError."""
     named, slash, short = name.partition("/")
     if not slash:
         named, short = "", name
     if named and namespace and named != namespace:
-        raise click.UsageError(f"{argument} names the namespace {named!r}, --namespace names {namespace!r}")
+        raise click.UsageError(f"{argument} has the namespace {named!r}, --namespace is {namespace!r}")
     if not short or (slash and not named):
         raise click.UsageError(f"{name!r} is not [NAMESPACE/]NAME")
     return f"{named or namespace or default}/{short}"

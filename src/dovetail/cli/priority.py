@@ -14,11 +14,11 @@ from dovetail.views.rank import STANDINGS, RankLevel, RankView, rank
 
 _SHOWN = 20
 _DECIDED = {
-    "standing": "how they stand decides",
-    "queue priority": "the priority of the queues decides",
-    "usage": "what they used by their weight decides",
-    "queue age": "they are equal: the older one comes first",
-    "alone": "in no other queue here anybody waits",
+    "standing": "ordered by whether they stay within guarantee and fair share",
+    "queue priority": "ordered by the priority of the queues",
+    "usage": "ordered by usage divided by weight",
+    "queue age": "equal in all terms, so the older queue is first",
+    "alone": "no other queue has a waiting job",
 }
 
 
@@ -28,10 +28,10 @@ _DECIDED = {
 @cluster_options
 @output_option
 def command(source: ClusterSource, job: str, namespace: str | None, output: str) -> None:
-    """Say why JOB ([NAMESPACE/]NAME) has its place in the line, who is before it, and what would change that.
+    """Explain the position of JOB ([NAMESPACE/]NAME) in queue order: the jobs before it, and what would change it.
 
-    JOB is a gang, a pod, or what made the pods. The terms are those of the scheduler's own core, from the top of the
-    tree of queues to the job.
+    JOB is a gang, a pod, or the object that the pods were made for. The scheduler's own core compares the queues at
+    each level, from the top of the tree down to the job.
     """
     key = key_of("JOB", job, namespace, source.namespace)
     state = source.state()
@@ -46,30 +46,30 @@ def command(source: ClusterSource, job: str, namespace: str | None, output: str)
 
 
 def show(answer: RankView, now_ms: int, console: Console) -> None:
-    """For people."""
+    """Print the position, the terms of each level, and the jobs before and behind."""
     console.print(
-        f"[bold]{answer.job}[/bold] is number {answer.position} of {answer.waiting} that wait: queue {answer.queue}, "
-        f"priority {answer.priority}, waits {ago(answer.since_ms, now_ms)}.",
+        f"[bold]{answer.job}[/bold] is number {answer.position} of {answer.waiting} in queue order: queue "
+        f"{answer.queue}, priority {answer.priority}, waiting {ago(answer.since_ms, now_ms)}.",
         highlight=False,
     )
     for level in answer.levels:
         _level(level, console)
     if answer.user:
-        console.print(f"In queue {answer.queue} it counts for user {answer.user}.")
+        console.print(f"In queue {answer.queue} it is charged to user {answer.user}.")
     if answer.before:
-        console.print(f"Before it {'is' if len(answer.before) == 1 else 'are'}:")
+        console.print("Jobs before it:")
         table = Table("job", "queue", "by", prose("why"))
         console.print_rows(table, [(one.job, one.queue, one.by, escape(one.text)) for one in answer.before], _SHOWN)
     for other in answer.overtaking:
         when = f"In {span(other.in_ms)} " if other.in_ms is not None else ""
-        told = f"{when}{other.who} comes before {other.whom} if {other.condition}."
-        console.print(told[0].upper() + told[1:] if not when and other.who != answer.job else told)
+        text = f"{when}{other.who} comes before {other.whom} if {other.condition}."
+        console.print(text[0].upper() + text[1:] if not when and other.who != answer.job else text)
 
 
 def _level(level: RankLevel, console: Console) -> None:
     where = f"below {level.parent}" if level.parent else "at the top"
     console.print(f"Queues {where}: {_DECIDED.get(level.by, level.by)}.")
-    table = Table("", "queue", "with its first job", "priority", "used by weight", "weight", "first job")  # fmt: skip
+    table = Table("", "queue", "with its first job", "priority", "usage / weight", "weight", "first job")
     for one in level.terms:
         table.add_row(
             ">" if one.queue == level.own else "", one.queue, STANDINGS[one.standing], str(one.priority),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of options that have a unit, and are refused without one."""
+"""Values of options that must have a unit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 
 
 class DurationParam(click.ParamType[float]):
-    """A time such as 90s or 1h30m, in seconds; more than none, unless `least` is 0."""
+    """A duration such as 90s or 1h30m, in seconds; at least `least` seconds."""
 
     name = "DURATION"
 
@@ -28,14 +28,14 @@ class DurationParam(click.ParamType[float]):
         try:
             found = duration_ms(value) / 1000
         except ValueError:
-            self.fail(f"{value!r} is not a time with its units, such as 90s, 5m, 1h30m or 2d", param, ctx)
+            self.fail(f"{value!r} is not a duration with units, such as 90s, 5m, 1h30m or 2d", param, ctx)
         if found < self._least:
-            self.fail(f"{value!r} must be more than no time", param, ctx)
+            self.fail(f"{value!r} must be at least {self._least} s", param, ctx)
         return found
 
 
 class Percent(click.ParamType[float]):
-    """A part such as 60%, from 0 to less than 1."""
+    """A percentage such as 60%, as a number from 0 to less than 1."""
 
     name = "PERCENT%"
 
@@ -44,7 +44,7 @@ class Percent(click.ParamType[float]):
             return value
         match = _PERCENT.fullmatch(value)
         if match is None:
-            self.fail(f"{value!r} is not a part in percent, such as 60%", param, ctx)
+            self.fail(f"{value!r} is not a percentage such as 60%", param, ctx)
         found = float(Decimal(match[1]) / 100)
         if found >= 1:
             self.fail(f"{value!r} must be less than 100%", param, ctx)

@@ -8,27 +8,36 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.output import ago, count, gpus, looking_ahead, output_option, start, write_json
+from dovetail.cli.output import (
+    LOOK_AHEAD_ENDED,
+    ago,
+    count,
+    gpus,
+    looking_ahead,
+    output_option,
+    start,
+    write_json,
+)
 from dovetail.core.reasons import When
 from dovetail.views.jobs import JobNotFound
-from dovetail.views.queue_positions import QueuePosition, line
+from dovetail.views.queue_positions import QueuePosition, queue_positions
 
 
 @click.command(name="queue")
 @click.argument("queue", required=False, default="")
 @cluster_options
-@click.option("--basis", is_flag=True, help="Also say what each expected start rests on, or why none can be given.")
+@click.option("--basis", is_flag=True, help="Also show what each expected start is based on, or why it is not known.")
 @output_option
 def command(source: ClusterSource, queue: str, basis: bool, output: str) -> None:
-    """Show the line of those who wait, of all queues or of QUEUE and those below it.
+    """List the waiting jobs in queue order: of all queues, or of QUEUE and the queues below it.
 
-    In the order in which they are tried, with why each waits and when it starts at the latest: for that the scheduler's
-    own core looks ahead on a copy of the cluster. Writes nothing and needs no running scheduler.
+    Shows why each job waits, and its latest start: for that the scheduler's own core looks ahead on a copy of the
+    cluster. Writes nothing and needs no running scheduler.
     """
     state = source.state()
     try:
         with looking_ahead() as watch:
-            answer = line(state, source.now_ms, queue, watch)
+            answer = queue_positions(state, source.now_ms, queue, watch)
     except JobNotFound as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
@@ -38,21 +47,21 @@ def command(source: ClusterSource, queue: str, basis: bool, output: str) -> None
 
 
 def show(answer: QueuePosition, console: Console, *, basis: bool = False) -> None:
-    """For people."""
+    """Print the waiting jobs as a table."""
     if not answer.jobs:
-        console.print(f"Nobody waits{f' in queue {answer.queue}' if answer.queue else ''}.")
+        console.print(f"No job waits{f' in queue {answer.queue}' if answer.queue else ''}.")
         return
-    more = (prose("rests on"),) if basis else ()
-    table = Table("", "job", "queue", "GPUs", "waits since", "reason", "starts", *more)
+    more = (prose("based on"),) if basis else ()
+    table = Table("", "job", "queue", "GPUs", "waiting", "reason", "starts", *more)
     for one in answer.jobs:
-        rests = (escape(one.expected.basis),) if basis else ()
+        basis_text = (escape(one.expected.basis),) if basis else ()
         table.add_row(
             str(one.position), one.job, one.queue, gpus(one.gpus_milli), ago(one.since_ms, answer.now_ms), one.code,
-            "never" if one.state == When.NEVER else start(one.expected, answer.now_ms), *rests,
+            "never" if one.state == When.NEVER else start(one.expected, answer.now_ms), *basis_text,
         )  # fmt: skip
     console.print(table)
     unknown = sum(not one.expected.start_ms and one.state != When.NEVER for one in answer.jobs)
     if unknown and not basis:
-        console.print(f"Of {count(unknown, 'job')} no start is known: --basis says why.")
+        console.print(f"The start of {count(unknown, 'job')} is not known: --basis shows why.")
     if not answer.whole:
-        console.print("It was not looked ahead to the end: later starts are not known.")
+        console.print(LOOK_AHEAD_ENDED)

@@ -24,11 +24,11 @@ _log = logging.getLogger("dovetail.scheduler")
 
 
 def _default_recording() -> Path | None:
-    """In the user's directory for state, as the XDG Base Directory Specification has it; None where there is none."""
+    """A folder in the user's state directory (XDG Base Directory Specification); None if the user has no home."""
     try:
         home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
     except RuntimeError as error:
-        _log.warning("nothing is recorded: %s: give a directory with --recording, or --no-recording", error)
+        _log.warning("nothing is recorded: %s: set a directory by --recording, or use --no-recording", error)
         return None
     return home / "dovetail" / "recording"
 
@@ -51,7 +51,7 @@ def _default_recording() -> Path | None:
 @click.option(
     "--authorize-metrics",
     is_flag=True,
-    help="Show /metrics only to bearers of a token who may get it, as the API server says.",
+    help="Serve /metrics only for bearer tokens that the API server authorizes for it.",
 )
 @click.option(
     "--start-deadline",
@@ -59,7 +59,7 @@ def _default_recording() -> Path | None:
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Seconds after which a gang that started by half gives back what it holds.",
+    help="Seconds after which a gang that started only in part is released.",
 )
 @click.option(
     "--broken-deadline",
@@ -67,7 +67,7 @@ def _default_recording() -> Path | None:
     type=click.FloatRange(min=0),
     default=900.0,
     show_default=True,
-    help="Seconds after which a gang of which a pod failed for good gives back what it holds; 0 for never.",
+    help="Seconds after which a gang with a pod that failed for good is released; 0 for never.",
 )
 @click.option(
     "--consolidate",
@@ -75,13 +75,13 @@ def _default_recording() -> Path | None:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Move at most so many pods an hour so that jobs fit that wait; 0 for none.",
+    help="The most pods to move per hour so that waiting jobs fit; 0 for none.",
 )
 @click.option(
     "--recording",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Record every decision into this directory, for `dovetail replay`. Default: dovetail/recording in "
+    help="Directory in which decisions are recorded, for `dovetail replay`. Default: dovetail/recording in "
     "$XDG_STATE_HOME or ~/.local/state.",
 )
 @click.option("--no-recording", is_flag=True, help="Do not record.")
@@ -90,12 +90,12 @@ def _default_recording() -> Path | None:
     type=click.IntRange(min=16),
     default=512,
     show_default=True,
-    help="MiB that the recording may take; the oldest part makes room.",
+    help="The most MiB of the recording; the oldest segments are deleted.",
 )
 @click.option(
     "--divide-mig",
     is_flag=True,
-    help="Have the agents of nodes divide idle MIG cards anew for pods that wait for instances nobody has.",
+    help="Let the agents repartition idle MIG GPUs for pods that wait for an instance that no GPU has.",
 )
 @watchdog_option
 @log_options
@@ -123,7 +123,7 @@ def command(
 ) -> None:
     """Schedule the pods of a cluster that name this scheduler.
 
-    Runs until it gets SIGTERM or SIGINT (exit code 0) or loses its lease (exit code 1; whoever runs it starts it anew).
+    Runs until it gets SIGTERM or SIGINT (exit code 0) or loses its lease (exit code 1; its Deployment restarts it).
     """
     if recording is not None and no_recording:
         raise click.UsageError("--recording and --no-recording exclude each other")

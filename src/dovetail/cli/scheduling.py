@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of how is scheduled, which the scheduler and what looks at it or simulates it share.
+"""Scheduling options that the scheduler shares with the commands that explain or simulate it.
 
-It imports little, as the scheduler should start fast.
+The module imports little, so that the scheduler starts fast.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 SCORINGS: dict[str, Scoring] = {"expected-fill": ExpectedFill(), "tightest": Tightest(), "dovetail": ExpectedFill()}
-"""Policies of a live cluster: those that learn, if at all, from the pods that came. `dovetail` is the default."""
+"""The policies for a live cluster: they need no list of pods in advance. `dovetail` is the default."""
 
 
 def scheduler_name_option(command: F) -> F:
     return click.option(
-        "--scheduler-name", default="dovetail", show_default=True, help="The spec.schedulerName that is ours."
+        "--scheduler-name", default="dovetail", show_default=True, help="The spec.schedulerName of Dovetail's pods."
     )(command)
 
 
@@ -34,7 +34,7 @@ def fabric_option(command: F) -> F:
     return click.option(
         "--fabric",
         metavar="KEY,KEY...",
-        help="Node label keys of the fabric from the widest to the narrowest. Default: zone, block, rack, clique keys.",
+        help="Node label keys of the fabric, widest first. Default: the keys of zone, block, rack and clique.",
         callback=lambda _ctx, _param, value: _fabric(value),
     )(command)
 
@@ -46,7 +46,7 @@ def policy_option(command: F) -> F:
         type=click.Choice(list(SCORINGS)),
         default="expected-fill",
         show_default=True,
-        help="How a node is chosen among those that fit, as in `dovetail simulate`.",
+        help="Scoring policy: which of the nodes that fit is chosen, as in `dovetail simulate`.",
         callback=lambda _ctx, _param, value: SCORINGS[value],
     )(command)
 
@@ -56,5 +56,5 @@ def _fabric(value: str | None) -> tuple[str, ...]:
         return Policy().fabric
     keys = tuple(key.strip() for key in value.split(","))
     if not all(map(_LABEL_KEY.fullmatch, keys)) or len(set(keys)) != len(keys):
-        raise click.BadParameter("needs different label keys such as example.com/rack, separated by commas")
+        raise click.BadParameter("must be different label keys such as example.com/rack, separated by commas")
     return keys

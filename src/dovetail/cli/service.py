@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that run until they are told to stop."""
+"""Commands that run until a signal stops them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dovetail.cli.watchdog import watched
 
 
 def serve(work: Coroutine[Any, Any, None], log: logging.Logger, *, watchdog_s: float = 0.0) -> None:
-    """Do it until SIGTERM or SIGINT. What it raises is raised, as a group where it is one. `watchdog_s`: see
-    `watchdog`; 0 for none."""
+    """Run `work` until SIGTERM or SIGINT; its exceptions are raised. `watchdog_s` is the limit of `watchdog.watched`,
+    0 for none."""
 
-    async def until_told() -> None:
+    async def until_signal() -> None:
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -28,13 +28,13 @@ def serve(work: Coroutine[Any, Any, None], log: logging.Logger, *, watchdog_s: f
             with watched(watchdog_s):
                 await task
         except asyncio.CancelledError:
-            log.info("told to stop")
+            log.info("stopped by a signal")
 
-    uvloop.run(until_told())
+    uvloop.run(until_signal())
 
 
 def first_of(errors: BaseExceptionGroup[Any]) -> BaseException:
-    """The first error inside, however deep the groups are nested."""
+    """The first error of a group, at any depth."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -42,8 +42,8 @@ def first_of(errors: BaseExceptionGroup[Any]) -> BaseException:
 
 
 def address(value: str) -> str:
-    """HOST:PORT, or nothing. Raises BadParameter."""
+    """The value if it is HOST:PORT or empty. Raises BadParameter."""
     _, colon, port = value.rpartition(":")
     if value and not (colon and port.isdecimal() and 0 <= int(port) < 65536):
-        raise click.BadParameter("needs HOST:PORT with a port below 65536, such as 127.0.0.1:10351")
+        raise click.BadParameter("must be HOST:PORT with a port below 65536, such as 127.0.0.1:10351")
     return value

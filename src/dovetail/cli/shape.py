@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of commands that ask about pods that do not exist: their shape, and what goes with each GPU."""
+"""The options of commands that ask about hypothetical pods: their shape, and CPU and memory for each GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def shape_option(text: str) -> Callable[[F], F]:
-    """`--shape`, given as a Shape, or None."""
+    """The option `--shape`; its value is a ShapeView, or None."""
     return click.option(
         "--shape", metavar="[PODSx]GPUS[xMODEL]", default=None, callback=lambda _ctx, _param, value: _shape(value),
         help=text,
@@ -23,14 +23,14 @@ def shape_option(text: str) -> Callable[[F], F]:
 
 
 def beside_options(command: F) -> F:
-    """`--cpu` and `--memory`, given as `cpu_milli` and `memory_bytes`."""
+    """The options `--cpu` and `--memory`; their values are `cpu_milli` and `memory_bytes`."""
     cpu = click.option(
         "--cpu", "cpu_milli", default="0", show_default=True, metavar="CPU", callback=_quantity("cpu"),
-        help="CPU that each GPU, instance, share or device of a pod comes with.",
+        help="CPU that a pod requests for each of its GPUs, instances, shares or devices.",
     )  # fmt: skip
     memory = click.option(
         "--memory", "memory_bytes", default="0", show_default=True, metavar="MEMORY", callback=_quantity("memory"),
-        help="Memory that each of them comes with.",
+        help="Memory that a pod requests for each of them.",
     )  # fmt: skip
     return cpu(memory(command))
 
@@ -49,7 +49,7 @@ def _quantity(resource: str) -> Callable[[click.Context, click.Parameter, str], 
         except QuantityError as error:
             raise click.BadParameter(str(error)) from error
         if found < 0:
-            raise click.BadParameter(f"{value!r} is less than nothing")
+            raise click.BadParameter(f"{value!r} is negative")
         return found
 
     return read

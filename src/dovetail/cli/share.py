@@ -12,7 +12,7 @@ from dovetail.cli.output import gpus, output_option, write_json
 from dovetail.core.queues.types import GPU, Amounts
 from dovetail.views.amounts import listed
 from dovetail.views.jobs import JobNotFound
-from dovetail.views.standings import QueueShare, share
+from dovetail.views.queue_shares import QueueShare, share
 
 _NO_LIMIT = "-"
 
@@ -20,13 +20,13 @@ _NO_LIMIT = "-"
 @click.command(name="share")
 @click.argument("queue", required=False, default="")
 @cluster_options
-@click.option("--users", is_flag=True, help="Also show the users of queues that tell them apart.")
-@click.option("--all", "every", is_flag=True, help="Also show CPU, memory, slices and models, not GPUs alone.")
+@click.option("--users", is_flag=True, help="Also show the users of queues with fair share by user.")
+@click.option("--all", "every", is_flag=True, help="Also show CPU, memory, slices and models, not only GPUs.")
 @output_option
 def command(source: ClusterSource, queue: str, users: bool, every: bool, output: str) -> None:
-    """Show how the queues stand, as a tree: all of them, or QUEUE and those below it.
+    """Show the tree of queues: all of them, or QUEUE and the queues below it.
 
-    What is guaranteed to each, what it is due now, what it has and has borrowed, what it used, and its credit.
+    For each queue: guarantee, limit, fair share, what is allocated, borrowed and pending, its usage, and its credit.
     """
     state = source.state()
     try:
@@ -40,8 +40,8 @@ def command(source: ClusterSource, queue: str, users: bool, every: bool, output:
 
 
 def show(answer: tuple[QueueShare, ...], console: Console, *, users: bool = False, every: bool = False) -> None:
-    """For people. Amounts are GPUs."""
-    now = ("queue", "guarantee", "limit", "due", "has", "borrowed", "waits", "jobs", "head of line")
+    """Print the tables of allocation and usage. Amounts are GPUs."""
+    now = ("queue", "guarantee", "limit", "fair share", "allocated", "borrowed", "pending", "jobs", "first job")
     table = Table(*now)
     for one in answer:
         limit = gpus(dict(one.limit)[GPU]) if GPU in dict(one.limit) else _NO_LIMIT
@@ -64,8 +64,8 @@ def show(answer: tuple[QueueShare, ...], console: Console, *, users: bool = Fals
     console.print(table)
     for one in answer if every else ():
         limit = listed(one.limit) if one.limit else "none"
-        told = f"has {listed(one.allocated)}; due {listed(one.due)}; guaranteed {listed(one.guarantee)}; limit {limit}"
-        console.print(f"{one.queue}: {told}")
+        allocated, due, guarantee = listed(one.allocated), listed(one.due), listed(one.guarantee)
+        console.print(f"{one.queue}: allocated {allocated}; fair share {due}; guarantee {guarantee}; limit {limit}")
     for one in answer:
         if one.problem:
             message = f"[yellow]attention:[/yellow] queue {one.queue}: {escape(one.problem)}"

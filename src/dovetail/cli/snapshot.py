@@ -24,12 +24,12 @@ from dovetail.kube.manifests.snapshot import Snapshot, read
 @click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="json", show_default=True)
 @kubeconfig_options
 def command(file: str, output: str, kubeconfig: str | None, context: str | None) -> None:
-    """Write down all of a cluster that is decided by, into FILE or to standard output.
+    """Save what the scheduler reads of a cluster to FILE or standard output.
 
-    It is a List that `dovetail simulate`, and all commands with --file, read as if it were the cluster: nodes, pods and
-    who owns them, queues, PodGroups, volumes, claims. Only what the scheduler reads is in it: no environment variables,
-    no commands, no Secrets. Only lists and gets; writes nothing to the cluster. Exit code 3 if something may not be
-    read: what it is stands on standard error, and the rest is written.
+    The result is a List that `dovetail simulate`, and all commands with --file, read in place of a cluster: nodes, pods
+    and their owners, queues, PodGroups, volumes, claims. It has only what the scheduler reads: no environment
+    variables, no commands, no Secrets. Needs only the verbs list and get; writes nothing to the cluster. Exit code 3 if
+    something could not be read: it is named on standard error, and the rest is saved.
     """
     config = config_of(kubeconfig, context)
     found = run(_read(config), config.server)
@@ -58,7 +58,7 @@ async def _read(config: ClusterConfig) -> Snapshot:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """No anchors: each object can be read by itself."""
+    """Writes no anchors, so that each object can be read by itself."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

@@ -26,8 +26,8 @@ _POINTS, _SPREAD = 200, 30.0
 
 
 class At(Struct, frozen=True):
-    """What is expected at a checkpoint interval, by one on demand; None where nothing is ever finished. `expected_s` is
-    how long the job takes, None without --work."""
+    """Expected time and cost at a checkpoint interval, as multiples of those on demand without checkpoints; None if the
+    job never ends. `expected_s` is the expected run time of the job, None without --work."""
 
     name: str
     interval_s: float
@@ -37,7 +37,7 @@ class At(Struct, frozen=True):
 
 
 class Missing(Struct, frozen=True):
-    """Something that a manifest lacks. `fixable`: with what was told, --fix adds it."""
+    """Something that a manifest lacks. `fixable`: --fix can add it with the options at hand."""
 
     file: str
     line: int
@@ -48,8 +48,9 @@ class Missing(Struct, frozen=True):
 
 
 class Spot(Struct, frozen=True):
-    """The answer. `mtbi_s` is of the whole job. `break_even_discount` is a part of 1, None where nothing is ever
-    finished; `break_even_mtbi_s` is of the whole job too, None without a discount; `missing` None without manifests."""
+    """The answer. `mtbi_s` and `break_even_mtbi_s` are mean times between interruptions of the whole job, the latter
+    None without a discount. `break_even_discount` is a fraction of 1, None if the job never ends. `missing` is None
+    without manifests."""
 
     save_s: float
     restart_s: float
@@ -63,25 +64,25 @@ class Spot(Struct, frozen=True):
 
 
 @click.command(name="spot")
-@click.option("--save", type=DurationParam(), required=True, help="How long the job takes to save a checkpoint.")
-@click.option("--restart", type=DurationParam(0), required=True, help="From an interruption until work goes on.")
-@click.option("--mtbi", type=DurationParam(), help="Mean time between interruptions of one instance. Or --rate.")
-@click.option("--rate", type=float, metavar="PER-HOUR", help="Interruptions of one instance in an hour. Or --mtbi.")
-@click.option("--discount", type=Percent(), required=True, help="What spot saves of the price on demand.")
+@click.option("--save", type=DurationParam(), required=True, help="Time that the job takes to save a checkpoint.")
+@click.option("--restart", type=DurationParam(0), required=True, help="Time from an interruption until work resumes.")
+@click.option("--mtbi", type=DurationParam(), help="Mean time between interruptions of one instance. Or use --rate.")
+@click.option("--rate", type=float, metavar="PER-HOUR", help="Interruptions of one instance per hour. Or use --mtbi.")
+@click.option("--discount", type=Percent(), required=True, help="How much less spot costs than on demand.")
 @click.option(
     "--nodes",
     type=click.IntRange(1, 1 << 16),
     default=1,
     show_default=True,
-    help="Instances that the job runs on; when one is interrupted all start again.",
+    help="Instances of the job; when one is interrupted, all restart.",
 )
-@click.option("--work", type=DurationParam(), help="How long the job takes without interruptions: says how long with.")
-@click.option("--interval", type=DurationParam(), help="Also say what this interval costs.")
+@click.option("--work", type=DurationParam(), help="Run time without interruptions; adds the expected run time.")
+@click.option("--interval", type=DurationParam(), help="Also show time and cost at this checkpoint interval.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw cost by interval, as PNG.")
-@click.option("-f", "--file", "files", multiple=True, help="Manifests: say what they lack to survive. - for stdin.")
-@click.option("--fix", is_flag=True, help="Add to the manifests what they lack, as far as it is known what to write.")
-@click.option("--checkpoint-claim", metavar="NAME", help="With -f: the PersistentVolumeClaim that keeps checkpoints.")
-@click.option("--save-command", metavar="COMMAND", help="With -f: what saves a checkpoint, as a line for a shell.")
+@click.option("-f", "--file", "files", multiple=True, help="Manifests to check for fault tolerance; - for stdin.")
+@click.option("--fix", is_flag=True, help="Add what the manifests lack, where the text to add is known.")
+@click.option("--checkpoint-claim", metavar="NAME", help="With -f: the PersistentVolumeClaim for the checkpoints.")
+@click.option("--save-command", metavar="COMMAND", help="With -f: the shell command that saves a checkpoint.")
 @output_option
 def command(
     save: float,
@@ -99,19 +100,21 @@ def command(
     save_command: str | None,
     output: str,
 ) -> None:
-    """Say how often to save checkpoints, what interruptions cost in time and money, and whether spot pays.
+    """Compute how often to save checkpoints, what interruptions cost in time and money, and whether spot pays.
 
-    Interruptions are taken to come at random; no cluster and no network is needed.
+    The model is random, independent interruptions. Needs no cluster and no network.
     """  # fmt: skip
     if (mtbi is None) == (rate is None):
-        raise click.UsageError("Say how often an instance is interrupted: by --mtbi or by --rate, not both")
+        raise click.UsageError("use either --mtbi or --rate: how often an instance is interrupted")
     if rate is not None and not 0 < rate < inf:
-        raise click.UsageError(f"--rate {rate:g}: must be more than 0 interruptions in an hour")
+        raise click.UsageError(f"--rate {rate:g}: must be more than 0 interruptions per hour")
     each_s = mtbi if mtbi is not None else 3600 / (rate or 1)
     if (fix or checkpoint_claim or save_command) and not files:
-        raise click.UsageError("--fix, --checkpoint-claim and --save-command are about manifests: give them by -f")
+        raise click.UsageError("--fix, --checkpoint-claim and --save-command need manifests: name them by -f")
     if fix and STDIN in files and output == "json":
-        raise click.UsageError("--fix prints the manifest of standard input, -o json the answer: not both at once")
+        raise click.UsageError(
+            "--fix of standard input and -o json would both print to standard output: use one of them"
+        )
     job = Interrupted(save, restart, each_s / nodes)
     wanted = {"Young 1974": job.young_s(), "Daly 2006": job.daly_s()} | ({"yours": interval} if interval else {})
     intervals = tuple(_at(name, job, each, discount, work) for name, each in wanted.items())
@@ -138,33 +141,33 @@ def _at(name: str, job: Interrupted, interval_s: float, discount: float, work_s:
 
 
 def _missing(files: tuple[str, ...], means: Means, fix: bool) -> tuple[Missing, ...]:
-    """What is missing; with `fix`, what still is once the files are mended."""
+    """What the manifests lack; with `fix`, what they still lack after the files were changed."""
     found, jobs = [], 0
     for file in map(manifest_files.read, manifest_files.names(files)):
         for error in [file.error] if file.error else [each.error for each in file.documents if each.error]:
             place = f"{file.name}:{error.line}" if error.line else file.name
             raise click.ClickException(f"{place}: {error.message}")
         if fix:
-            text = "".join(_mended(each, means).text for each in file.documents)
+            text = "".join(_fixed(each, means).text for each in file.documents)
             file = manifest_files.written(file, file.rewritten(text))
         for each in file.documents:
             jobs += sum(group_kind(whole.value) in RULES for whole in each.objects())
-            found += [_told(each, name, lack) for name, lack in _lacks(each, means)]
+            found += [_missing_of(each, name, lack) for name, lack in _lacks(each, means)]
     if not jobs:
         kinds = ", ".join(dict.fromkeys(kind for _, kind in RULES))
-        raise click.ClickException(f"{', '.join(files)}: no job is in there; looked for {kinds}")
+        raise click.ClickException(f"{', '.join(files)}: no job found; the kinds of jobs are {kinds}")
     return tuple(found)
 
 
 def _lacks(of: SourceDocument, means: Means) -> Iterator[tuple[str, Lack]]:
-    """(object, what it lacks) of the jobs of a document."""
+    """Pairs of the name of a job of the document and something that the job lacks."""
     for whole in of.objects():
         if group_kind(whole.value) in RULES:
             yield from ((name_of(whole), lack) for lack in lacks(whole, means))
 
 
-def _mended(of: SourceDocument, means: Means) -> SourceDocument:
-    """With what can be added; what the text cannot be given without changing more stays missing."""
+def _fixed(of: SourceDocument, means: Means) -> SourceDocument:
+    """The document with what can be added. An addition that would change other parts of the text is left out."""
     refused: set[str] = set()
     while lack := next((one for _, one in _lacks(of, means) if one.edits and str(one.field) not in refused), None):
         try:
@@ -174,7 +177,7 @@ def _mended(of: SourceDocument, means: Means) -> SourceDocument:
     return of
 
 
-def _told(of: SourceDocument, name: str, lack: Lack) -> Missing:
+def _missing_of(of: SourceDocument, name: str, lack: Lack) -> Missing:
     return Missing(of.file, of.position(lack.field.path)[0], name, str(lack.field), lack.what, bool(lack.edits))
 
 
@@ -184,7 +187,7 @@ def _draw(found: Spot, job: Interrupted, path: Path) -> None:
 
     marked = {at.name: (at.interval_s, at.cost_factor) for at in found.intervals if at.cost_factor is not None}
     if not marked:
-        raise click.ClickException("nothing is drawn: at no interval is anything ever finished")
+        raise click.ClickException("nothing to draw: the job never ends at any interval")
     daly_s = job.daly_s()
     steps = (daly_s * _SPREAD ** (2 * at / _POINTS - 1) for at in range(_POINTS + 1))
     curve = [(each, job.slowdown(each) * (1 - found.discount)) for each in steps]
@@ -199,29 +202,29 @@ def _draw(found: Spot, job: Interrupted, path: Path) -> None:
 
 def _show(found: Spot, console: Console) -> None:
     console.print(f"The job is interrupted every {span(round(1000 * found.mtbi_s))} on average.")
-    table = Table("checkpoint interval", right("work between"), right("time"), right("cost"))
+    table = Table("checkpoint interval by", right("interval"), right("time"), right("cost"))
     for at in found.intervals:
         factors = ("never ends", "-") if at.time_factor is None else (f"{at.time_factor:.3f}", f"{at.cost_factor:.3f}")
         if at.expected_s is not None:
             factors = (f"{factors[0]} = {span(round(1000 * at.expected_s))}", factors[1])
         table.add_row(at.name, span(round(1000 * at.interval_s)), *factors)
     console.print(table)
-    console.print("Time and cost are expected ones, of which 1 is on demand without checkpoints.")
+    console.print("Time and cost are expected values; 1 is on demand without checkpoints.")
     console.print(_verdict(found))
     if found.missing is not None:
         console.print(
-            "\nTo survive an interruption the manifests lack:" if found.missing else "\nThe manifests lack nothing."
+            "\nThe manifests lack, to survive an interruption:" if found.missing else "\nThe manifests lack nothing."
         )
     for one in found.missing or ():
         console.print(f"{one.file}:{one.line}: {one.object}: {one.field}: {one.what}", soft_wrap=True)
     fixable = sum(one.fixable for one in found.missing or ())
     if fixable:
-        console.print(f"{fixable} of them {'is' if fixable == 1 else 'are'} added by --fix.")
+        console.print(f"--fix adds {fixable} of them.")
 
 
 def _verdict(found: Spot) -> str:
     least, often = found.break_even_discount, found.break_even_mtbi_s
     ends = [] if least is None else [f"{100 * least:.1f} % off"]
     ends += [] if often is None else [f"an interruption every {span(round(1000 * often))}"]
-    said = f"Spot {'pays' if found.pays else 'does not pay'}."
-    return f"{said} It breaks even at {', or at '.join(ends)}." if ends else said
+    verdict = f"Spot {'pays' if found.pays else 'does not pay'}."
+    return f"{verdict} It breaks even at {', or at '.join(ends)}." if ends else verdict

@@ -12,7 +12,7 @@ import click
 from rich.markup import escape
 from rich.text import Text
 
-from dovetail.cli.cluster import run, told_by
+from dovetail.cli.cluster import read_state, run
 from dovetail.cli.console import Console, Table
 from dovetail.cli.files import text_of
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
@@ -35,12 +35,10 @@ _OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command(name="topology")
 @click.argument("what", metavar="FILE|NODE")
-@click.option(
-    "--product", metavar="NAME", help="The GPUs' model, GFD label or nvidia-smi name: gives the links' rates."
-)
+@click.option("--product", metavar="NAME", help="GPU model, GFD label or nvidia-smi name; sets the rates of the links.")
 @click.option("--plot", type=_OUTPUT_FILE, metavar="FILE.png", help="Also draw a picture.")
-@click.option("--nccl", type=_OUTPUT_FILE, metavar="FILE.xml", help="Also write the node's wiring for NCCL_TOPO_FILE.")
-@click.option("--pod", metavar="[NAMESPACE/]NAME", help="Write for NCCL what this pod of the node has.")
+@click.option("--nccl", type=_OUTPUT_FILE, metavar="FILE.xml", help="Also write the topology for NCCL_TOPO_FILE.")
+@click.option("--pod", metavar="[NAMESPACE/]NAME", help="With --nccl: write only the devices of this pod of the node.")
 @kubeconfig_options
 @output_option
 def command(
@@ -55,23 +53,24 @@ def command(
 ) -> None:
     """Show how the GPUs of a node are wired, and the bandwidth of every set of them.
 
-    FILE is what `nvidia-smi topo -m` printed, or a topology XML of NCCL (NCCL_TOPO_DUMP_FILE); - is stdin. Where there
-    is no such file, it is the name of a NODE of the cluster: then also who has its GPUs, and what its kubelet manages.
+    FILE is the output of `nvidia-smi topo -m`, or a topology XML of NCCL (NCCL_TOPO_DUMP_FILE); - is stdin. If there is
+    no such file, the argument is a NODE of the cluster: then the answer also has the pods that hold its GPUs, and the
+    policies of its kubelet.
     """
     for option, path in (("--plot", plot), ("--nccl", nccl)):
         if path is not None and not path.parent.is_dir():
             raise click.BadParameter(f"there is no folder {str(path.parent)!r}", param_hint=option)
     if pod is not None and nccl is None:
-        raise click.UsageError("--pod says for whom --nccl writes: give both")
+        raise click.UsageError("--pod needs --nccl")
     found: Topology | NodeInside
     wiring: Topology | None
     if what == "-" or (Path(what).exists() and not Path(what).is_dir()):
-        _only(f"FILE is {what}; only with a NODE", nccl=nccl, kubeconfig=kubeconfig, context=context)
+        _refuse(f"{what} is a file: {{}} needs a NODE", nccl=nccl, kubeconfig=kubeconfig, context=context)
         found = wiring = _of_file(what, product)
     else:
         if not _NODE_NAME.fullmatch(what):
-            raise click.ClickException(f"{what}: is no file, and no name that a node can have")
-        _only(f"there is no file {what}; only with a FILE", product=product)
+            raise click.ClickException(f"{what}: not a file, and not a valid name of a node")
+        _refuse(f"there is no file {what}: {{}} needs a FILE", product=product)
         found, xml = _of_node(what, kubeconfig, context, pod, nccl is not None)
         wiring = found.topology
         if nccl is not None:
@@ -86,10 +85,11 @@ def command(
         _draw(wiring, plot, what)
 
 
-def _only(why: str, **options: object) -> None:
+def _refuse(message: str, **options: object) -> None:
+    """Raises UsageError with the message for the first option that is used; {} is its name."""
     for name, value in options.items():
         if value is not None:
-            raise click.UsageError(f"{why} --{name} has a meaning")
+            raise click.UsageError(message.format(f"--{name}"))
 
 
 def _of_file(file: str, product: str | None) -> Topology:
@@ -104,23 +104,21 @@ def _of_file(file: str, product: str | None) -> Topology:
 def _of_node(
     name: str, kubeconfig: str | None, context: str | None, pod: str | None, for_nccl: bool
 ) -> tuple[NodeInside, str]:
-    """The node and, where it is asked for, its XML for NCCL."""
+    """The node, and its XML for NCCL if `for_nccl`, else ""."""
     feed = Translator()
     try:
         config = config_of(kubeconfig, context)
-        state: State = run(told_by(config, Policy(), feed), config.server)
+        state: State = run(read_state(config, Policy(), feed), config.server)
     except click.ClickException as error:
-        raise click.ClickException(
-            f"{name}: is no file, and whether it is a node cannot be asked: {error.message}"
-        ) from error
+        raise click.ClickException(f"{name}: not a file, and the cluster cannot be read: {error.message}") from error
     try:
         found = inside(state, feed, name)
         key = "" if pod is None else pod if "/" in pod else f"{config.namespace}/{pod}"
         return found, nccl_xml(state, feed, name, key) if for_nccl else ""
     except NodeNotFound as error:
-        raise click.ClickException(f"{name}: is no file, and {config.server} has {error}") from error
+        raise click.ClickException(f"{name}: not a file, and {config.server} has {error}") from error
     except (NotForNccl, JobNotFound) as error:
-        raise click.ClickException(f"nothing is written for NCCL: {error}") from error
+        raise click.ClickException(f"--nccl: nothing was written: {error}") from error
 
 
 def _write(path: Path, text: str) -> None:
@@ -133,7 +131,7 @@ def _write(path: Path, text: str) -> None:
 
 def _draw(found: Topology | None, plot: Path, what: str) -> None:
     if found is None:
-        raise click.ClickException(f"nothing is drawn: nothing tells how the GPUs of {what} are wired")
+        raise click.ClickException(f"nothing to draw: the wiring of the GPUs of {what} is not known")
     # Imported here: matplotlib takes half a second to load.
     from dovetail.views.topology_plot import draw
 
@@ -145,7 +143,7 @@ def _draw(found: Topology | None, plot: Path, what: str) -> None:
 
 
 def show_node(found: NodeInside, console: Console) -> None:
-    """Print a node of the cluster for a person."""
+    """Print a node of the cluster."""
     gpus = f"offers {_count(found.gpus, 'GPU')}, {found.free or 'none'} free" if found.gpus else "offers no GPUs"
     console.print(f"[bold]Node {found.node}[/bold] {gpus}. {escape(_kubelet(found.policies))}")
     for finding in found.findings:
@@ -155,7 +153,7 @@ def show_node(found: NodeInside, console: Console) -> None:
         console.print(_holders(found.pods))
     console.print()
     if found.topology is None:
-        console.print("Nothing tells how its GPUs are wired: they are only counted.")
+        console.print("The wiring of its GPUs is not known: only their number counts.")
     else:
         show(found.topology, console)
 
@@ -163,17 +161,17 @@ def show_node(found: NodeInside, console: Console) -> None:
 def _kubelet(policies: Policies) -> str:
     scope = f" per {policies.topology_manager_scope}" if policies.topology_manager_scope else ""
     options = f" ({', '.join(policies.cpu_manager_options)})" if policies.cpu_manager_options else ""
-    told = (
+    managers = (
         ("topology", policies.topology_manager, scope),
         ("CPU", policies.cpu_manager, options),
         ("memory", policies.memory_manager, ""),
     )
-    managers = (f"{name} {policy}{more}" if policy else f"{name} {_NOT_KNOWN}" for name, policy, more in told)
-    return f"Policies of its kubelet: {', '.join(managers)}."
+    texts = (f"{name} {policy}{more}" if policy else f"{name} {_NOT_KNOWN}" for name, policy, more in managers)
+    return f"Policies of its kubelet's managers: {', '.join(texts)}."
 
 
 def _holders(pods: Iterable[PodGpus]) -> Table:
-    table = Table("pod", "GPUs", "which", "GB/s", "at best")
+    table = Table("pod", "GPUs", "which", "GB/s", "best GB/s")
     for held in pods:
         which = _NOT_KNOWN if held.gpus is None else _ranges(held.gpus)
         rates = ("" if mbps is None else f"{mbps / 1000:.1f}" for mbps in (held.mbps, held.ideal_mbps))
@@ -182,7 +180,7 @@ def _holders(pods: Iterable[PodGpus]) -> Table:
 
 
 def show(found: Topology, console: Console) -> None:
-    """Print the topology for a person."""
+    """Print the topology."""
     console.print(_head(found))
     for note in found.notes:
         console.print(f"[yellow]attention:[/yellow] {escape(note)}")
@@ -204,7 +202,7 @@ def _head(found: Topology) -> str:
 
 
 def _matrix(found: Topology, width: int) -> Iterator[Table]:
-    """What is between any two GPUs, in as many blocks of columns as the terminal needs."""
+    """The link between each two GPUs, in as many blocks of columns as the width of the terminal needs."""
     count = len(found.numa)
     cells = [[_cell(found, i, j) for j in range(count)] for i in range(count)]
     wide = max(len(cell) for row in cells for cell in row) if count > 1 else 1
@@ -237,13 +235,13 @@ def _nics(found: Topology) -> Iterator[Table]:
     table = Table("", "NUMA", "Gbit/s", "RDMA", "nearest GPUs")
     for i, nic in enumerate(found.nics):
         level, gpus = nearest(nic)
-        everybody = len(gpus) == len(found.numa) and len(gpus) > 1
+        all_gpus = len(gpus) == len(found.numa) and len(gpus) > 1
         table.add_row(
             f"NIC{i}",
             "?" if nic.numa is None else str(nic.numa),
             "?" if nic.speed_mbps is None else f"{nic.speed_mbps * 8 / 1000:g}",
             "yes" if nic.rdma else "no",
-            Text.assemble((f"{level or '?'} ", _style(level or "?")), "all" if everybody else _ranges(gpus)),
+            Text.assemble((f"{level or '?'} ", _style(level or "?")), "all" if all_gpus else _ranges(gpus)),
         )
     yield table
 
@@ -262,7 +260,7 @@ def _sets(found: Topology, width: int) -> Iterator[Table]:
 
 
 def _some(names: list[str], width: int) -> str:
-    """As many of the names as fit on a line, and how many more there are."""
+    """As many of the names as fit on a line, and the number of the others."""
     line = ""
     for shown, name in enumerate(names):
         longer = f"{line}  {name}" if line else name
@@ -274,7 +272,7 @@ def _some(names: list[str], width: int) -> str:
 
 
 def _ranges(gpus: Iterable[int]) -> str:
-    """0, 1, 2 and 5 are 0-2,5; 0 and 1 are 0,1."""
+    """`0-2,5` for 0, 1, 2 and 5; `0,1` for 0 and 1."""
     parts: list[list[int]] = []
     for gpu in gpus:
         if parts and parts[-1][-1] == gpu - 1:

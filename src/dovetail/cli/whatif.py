@@ -12,7 +12,17 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options, events_of, submitted
 from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.output import count, gpus, indices, looking_ahead, output_option, span, start, write_json
+from dovetail.cli.output import (
+    LOOK_AHEAD_ENDED,
+    count,
+    gpus,
+    indices,
+    looking_ahead,
+    output_option,
+    span,
+    start,
+    write_json,
+)
 from dovetail.core.events import NodeChanged
 from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
@@ -31,11 +41,10 @@ _MOST_ROWS = 40
 
 @click.group(name="whatif")
 def command() -> None:
-    """Say what a change would do, without making it.
+    """Predict what a change would do, without making it.
 
-    The scheduler's own core decides on a copy of the cluster, with the change and without it, and looks ahead until
-    everybody has started of whom that can be said. Shown is what differs. Nothing is written, and no scheduler need be
-    running.
+    The scheduler's own core decides on a copy of the cluster, with the change and without it, and looks ahead until all
+    jobs with a known start have started. The answer is what differs. Writes nothing and needs no running scheduler.
     """
 
 
@@ -44,10 +53,11 @@ def command() -> None:
 @cluster_options
 @output_option
 def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
-    """Submit the objects of FILE...: who of them starts now and where, who waits and how long, who gives way.
+    """Submit the objects of FILE...: which start now and where, which wait and how long, which pods are evicted.
 
-    Pods count as ours whichever scheduler they name. Jobs, JobSets, Deployments, ReplicaSets, StatefulSets,
-    LeaderWorkerSets, RayClusters and the training jobs of Kubeflow stand for the pods that their controllers make.
+    Pods count as Dovetail's, whatever their schedulerName. Jobs, JobSets, Deployments, ReplicaSets, StatefulSets,
+    LeaderWorkerSets, RayClusters and the training jobs of Kubeflow are replaced by the pods that their controllers
+    would create.
     """
     events = submitted(paths)
     _answer(source, output, lambda state: view.submit(state, events, source.now_ms))
@@ -58,17 +68,17 @@ def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
 @cluster_options
 @output_option
 def drain(source: ClusterSource, nodes: tuple[str, ...], output: str) -> None:
-    """Drain nodes: where their pods go, who waits then, and which budgets are in the way."""
+    """Drain nodes: where their pods go, which then wait, and which disruption budgets block the drain."""
     _answer(source, output, lambda state: view.drain(state, tuple(dict.fromkeys(nodes)), source.now_ms))
 
 
 @command.command(name="add-nodes")
 @click.argument("what", metavar="FILE...|COUNTxGPUSxMODEL", nargs=-1)
-@click.option("--like", metavar="NODE", help="Nodes like this one, empty.")
-@click.option("--count", "number", type=click.IntRange(1, 10_000), help="How many of --like. Default: 1.")
+@click.option("--like", metavar="NODE", help="Add empty nodes like this one.")
+@click.option("--count", "number", type=click.IntRange(1, 10_000), help="With --like: how many. Default: 1.")
 @click.option(
     "--label", "labels", metavar="KEY=VALUE", multiple=True, callback=lambda _c, _p, values: _labels(values),
-    help="A label that the new nodes have instead, such as dovetail.dev/rack=r9.",
+    help="A label to set on the new nodes, such as dovetail.dev/rack=r9.",
 )  # fmt: skip
 @cluster_options
 @output_option
@@ -80,25 +90,25 @@ def add_nodes(
     labels: tuple[tuple[str, str], ...],
     output: str,
 ) -> None:
-    """Add nodes: those of manifests, or more of a kind that is there.
+    """Add nodes: from manifests, or more nodes like one that exists.
 
-    4x8xH100 stands for four nodes like one with eight GPUs whose model has H100 in its name; --like NODE --count 4 for
-    four nodes like NODE.
+    4x8xH100 adds four nodes like an existing one with eight GPUs whose model has H100 in its name; --like NODE --count
+    4 adds four nodes like NODE.
     """
     shape = _SHAPE.fullmatch(what[0]) if len(what) == 1 else None
     if bool(what) == bool(like):
-        raise click.UsageError("give files with nodes, or a shape such as 4x8xH100, or --like NODE")
+        raise click.UsageError("name files with nodes, or a shape such as 4x8xH100, or use --like NODE")
     if (number or labels) and not (like or shape):
-        raise click.UsageError("--count and --label say what is other than at --like")
+        raise click.UsageError("--count and --label need --like")
     if number and shape:
-        raise click.UsageError(f"{what[0]} says how many nodes it means: --count belongs to --like")
+        raise click.UsageError(f"{what[0]} has the number of nodes: --count goes with --like")
     events = events_of(what, None) if what and not shape else ()
 
     def change(state: State) -> Hypothesis:
         if events:
             found = [event.node for event in events if isinstance(event, NodeChanged)]
             if not found:
-                raise ChangeError(f"{', '.join(what)}: there is no Node in it")
+                raise ChangeError(f"{', '.join(what)}: no Node found")
             return view.add_nodes(state, found)
         if shape:
             model = view.like_of_model(state, int(shape[2]), shape[3] or "")
@@ -112,11 +122,11 @@ def add_nodes(
 @click.argument("queue")
 @click.option(
     "--guarantee", "guarantee", metavar="CLASS=AMOUNT", multiple=True,
-    help="What it always gets back: cpu, memory, gpu, gpu-slices, gpu-memory or gpu/MODEL; none takes it away.",
+    help="Guarantee of cpu, memory, gpu, gpu-slices, gpu-memory or gpu/MODEL; the amount none removes it.",
 )  # fmt: skip
-@click.option("--limit", "limit", metavar="CLASS=AMOUNT", multiple=True, help="What it never goes beyond.")
-@click.option("--weight", type=click.IntRange(1, 1_000_000), help="Its part of what nobody has guaranteed.")
-@click.option("--priority", type=int, help="Among its siblings.")
+@click.option("--limit", "limit", metavar="CLASS=AMOUNT", multiple=True, help="Limit, in the same form.")
+@click.option("--weight", type=click.IntRange(1, 1_000_000), help="Weight in the division of what is not guaranteed.")
+@click.option("--priority", type=int, help="Priority among its siblings.")
 @cluster_options
 @output_option
 def quota(
@@ -128,9 +138,9 @@ def quota(
     priority: int | None,
     output: str,
 ) -> None:
-    """Change what QUEUE is due: gpu=40 for 40 GPUs, memory=2Ti, gpu/NVIDIA-H100-80GB-HBM3=16."""
+    """Change the quota of QUEUE. AMOUNTs are such as gpu=40, memory=2Ti, gpu/NVIDIA-H100-80GB-HBM3=16."""
     if not (guarantee or limit) and weight is None and priority is None:
-        raise click.UsageError("say what changes: --guarantee, --limit, --weight or --priority")
+        raise click.UsageError("nothing changes: use --guarantee, --limit, --weight or --priority")
 
     def change(state: State) -> Hypothesis:
         old = queue_named(state, queue)
@@ -149,18 +159,18 @@ def quota(
 def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     found = [_LABEL.fullmatch(value) for value in values]
     if not all(found):
-        raise click.BadParameter("needs KEY=VALUE")
+        raise click.BadParameter("must be KEY=VALUE")
     return tuple((match[1], match[2]) for match in found if match is not None)
 
 
 def _answer(source: ClusterSource, output: str, change: Callable[[State], Hypothesis]) -> None:
     state = source.state()
     try:
-        asked = change(state)
+        hypothesis = change(state)
     except (ChangeError, JobNotFound, AmountError) as error:
         raise click.ClickException(str(error)) from error
     with looking_ahead() as watch:
-        answer = view.whatif(state, asked, source.now_ms, watch)
+        answer = view.whatif(state, hypothesis, source.now_ms, watch)
     if output == "json":
         write_json(answer)
     else:
@@ -168,14 +178,14 @@ def _answer(source: ClusterSource, output: str, change: Callable[[State], Hypoth
 
 
 def show(answer: WhatIf, console: Console) -> None:
-    """For people."""
+    """Print the differences."""
     if answer.jobs:
         table = Table("job", "queue", "GPUs", "effect", "without", "with", prose("where, or why not"))
         console.print_rows(table, [_row(one, answer.now_ms) for one in answer.jobs], _MOST_ROWS)
     else:
-        console.print("It makes no difference to anybody who waits.")
-    _victims(answer.evicted, "Gives way only with the change:", answer.now_ms, console)
-    _victims(answer.spared, "Gives way only without the change:", answer.now_ms, console)
+        console.print("The change makes no difference to waiting jobs.")
+    _victims(answer.evicted, "Evicted only with the change:", answer.now_ms, console)
+    _victims(answer.spared, "Evicted only without the change:", answer.now_ms, console)
     if answer.queues:
         console.print("GPUs after the next step of the scheduler:")
         table = Table("queue", "without", "with")
@@ -183,13 +193,11 @@ def show(answer: WhatIf, console: Console) -> None:
             table.add_row(gain.queue, gpus(gain.before_milli), gpus(gain.after_milli))
         console.print(table)
     if answer.unchanged and answer.jobs:
-        console.print(
-            f"{count(answer.unchanged, 'other job waits and notices', 'other jobs wait and notice')} nothing."
-        )
+        console.print(f"The change makes no difference to {count(answer.unchanged, 'other waiting job')}.")
     for note in answer.notes:
         console.print(f"[yellow]attention:[/yellow] {escape(note)}")
     if not answer.whole:
-        console.print("It was not looked ahead to the end: later starts are not known.")
+        console.print(LOOK_AHEAD_ENDED)
 
 
 def _row(one: WhatifOutcome, now_ms: int) -> tuple[str, ...]:

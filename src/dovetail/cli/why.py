@@ -12,20 +12,20 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, key_of, looking_ahead, namespace_option, output_option, start, write_json
 from dovetail.core.queues.types import MODEL_PREFIX, Amounts
-from dovetail.core.reasons import When
+from dovetail.core.reasons import Sure, When
 from dovetail.views.amounts import listed, shown
 from dovetail.views.holders import DeviceHolder, HeldPart
 from dovetail.views.jobs import JobNotFound
-from dovetail.views.standings import QueueShare
+from dovetail.views.queue_shares import QueueShare
 from dovetail.views.why import QueueTerm, Reserved, Why, why
 from dovetail.views.why_queue import WhyQueue, why_queue
 
 _MEANING = {
-    "NotOurs": "is for another scheduler to place",
+    "NotOurs": "belongs to another scheduler",
     "Bound": "is on node {node}{gpus}",
-    "Placed": "fits: the next step of the scheduler puts it on node {node}{gpus}",
-    When.NOT_YET: "waits: it can start when others leave or what it waits for appears",
-    When.NEVER: "will never start as things are: change the pod or the cluster",
+    "Placed": "fits: the next step of the scheduler binds it to node {node}{gpus}",
+    When.NOT_YET: "waits: it can start when other pods end, or when a missing object exists",
+    When.NEVER: "cannot start unless the pod or the cluster is changed",
 }
 _QUEUE = "queue/"
 _NODES_SHOWN = 3
@@ -38,11 +38,11 @@ _DEVICES_SHOWN = 8
 @cluster_options
 @output_option
 def command(source: ClusterSource, name: str, namespace: str | None, output: str) -> None:
-    """Say why a pod or job is where it is, or why it is still pending, and how a queue stands.
+    """Explain why a pod or job runs where it does, or why it is still pending; or show the status of a queue.
 
-    POD or JOB is [NAMESPACE/]NAME: a pod, a gang, or the object that pods were made for. What is none of these can be a
-    QUEUE, also as queue/NAME. Reads the cluster and asks the scheduler's own core; writes nothing and needs no running
-    scheduler.
+    POD or JOB is [NAMESPACE/]NAME: a pod, a gang, or the object that pods were made for. Any other name is that of a
+    QUEUE; queue/NAME is one too. Reads the cluster and asks the scheduler's own core; writes nothing and needs no
+    running scheduler.
     """
     key = key_of("POD|JOB|QUEUE", name, namespace, source.namespace)
     state, now_ms = source.state(), source.now_ms
@@ -53,7 +53,7 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
         except JobNotFound as error:
             queue = name.removeprefix(_QUEUE)
             if queue not in state.shares.tree.queues:
-                raise click.ClickException(f"{error}; nor is there a queue of that name") from error
+                raise click.ClickException(f"{error}; there is no queue of that name either") from error
             answer = why_queue(state, queue, now_ms, watch)
     if output == "json":
         write_json(answer)
@@ -64,13 +64,14 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
 
 
 def show(answer: Why, console: Console, now_ms: int) -> None:
-    """Print the answer for a person."""
+    """Print the answer for a pod or job."""
     meaning = _MEANING[answer.code if answer.code in _MEANING else answer.state].format(
         node=answer.node, gpus=parts(answer) or _gpus(answer)
     )
     console.print(f"[bold]{answer.pod}[/bold] {meaning}.")
     if answer.others:
-        console.print(f"{count(answer.others, 'more job is', 'more jobs are')} called so; this is the first in line.")
+        have = "has" if answer.others == 1 else "have"
+        console.print(f"{count(answer.others, 'more job')} {have} this name; this one is the first in queue order.")
     if answer.gang is not None:
         gang = answer.gang
         needs = "an unknown number of pods" if gang.needs is None else count(gang.needs, "pod")
@@ -81,33 +82,35 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
         )
         console.print(f"Gang {gang.id}: needs {needs}, {gang.exist} exist, {gang.bound} are bound{levels}.")
     if answer.ahead:
-        console.print(f"{count(answer.ahead, 'gang or lone pod', 'gangs and lone pods')} ahead of it in the line.")
+        are = "is" if answer.ahead == 1 else "are"
+        console.print(f"{count(answer.ahead, 'workload')} {are} before it in queue order.")
     if answer.code:
         console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {escape(answer.head)}")
     for hint in answer.hints:
         console.print(f"[yellow]attention:[/yellow] {escape(hint)}")
     if answer.expected is not None:
-        console.print(f"Starts {start(answer.expected, now_ms)}: {escape(answer.expected.basis)}.")
+        starts = "Start" if answer.expected.sure is Sure.UNKNOWN else "Starts"
+        console.print(f"{starts} {start(answer.expected, now_ms)}: {escape(answer.expected.basis)}.")
     for held in answer.reserved:
         console.print(_held(answer, held))
     if answer.reclaim:
         console.print(f"Preemption: {escape(answer.reclaim)}.")
-    if _tells(answer.terms):
+    if _worth_showing(answer.terms):
         _terms(answer, console)
     if answer.rules:
-        table = Table("nodes", "can it change", prose("rule"), prose("nearest"), prose("for example"))
+        table = Table("nodes", "can change", prose("rule"), prose("closest"), prose("for example"))
         for rule in answer.rules:
             table.add_row(str(len(rule.nodes)), rule.when, escape(rule.text), escape(rule.nearest), _some(rule.nodes))
         console.print(table)
     if answer.devices:
-        console.print("Cards and devices that come nearest:")
+        console.print("The GPUs and devices that are closest to fitting:")
         table = Table("node", prose("device"), prose("rule"), prose("held by"))
         rows = [(one.node, escape(_some(one.devices)), escape(one.rule), _some(one.holders)) for one in answer.devices]
         console.print_rows(table, rows, _DEVICES_SHOWN)
     if answer.repartition is not None:
-        console.print(f"It would fit with idle cards divided anew: {answer.repartition}")
-    _holders("What is missing is held by:", [one for one in answer.holders if not one.next], console)
-    _holders("What is free of it goes in the next step to:", [one for one in answer.holders if one.next], console)
+        console.print(f"It would fit after a repartition of idle GPUs: {answer.repartition}")
+    _holders("Pods that hold what is missing:", [one for one in answer.holders if not one.next], console)
+    _holders("Pods that get what is free in the next step:", [one for one in answer.holders if one.next], console)
 
 
 def _holders(title: str, found: Sequence[DeviceHolder], console: Console) -> None:
@@ -122,60 +125,60 @@ def _holders(title: str, found: Sequence[DeviceHolder], console: Console) -> Non
     console.print(table)
 
 
-def _tells(terms: tuple[QueueTerm, ...]) -> bool:
-    """Whether there is more than one queue that guarantees nothing and limits nothing."""
+def _worth_showing(terms: tuple[QueueTerm, ...]) -> bool:
+    """False for a single queue without guarantee, limit and problem."""
     return len(terms) > 1 or any(term.guarantee or term.limit or term.problem for term in terms)
 
 
 def _terms(answer: Why, console: Console) -> None:
-    """How the queues stand of which it is, from the top down."""
-    console.print(f"It wants {listed(answer.wanted)} of queue {answer.queue}. From the top down:")
-    table = Table("queue", prose("with it"), *map(prose, ("has", "guarantee", "due", "limit")))
-    asked = {name for name, _ in answer.wanted}
+    """Print the status of its queue and of those above, from the top down."""
+    console.print(f"It requests {listed(answer.wanted)} from queue {answer.queue}. Its queues, from the top down:")
+    table = Table("queue", prose("with it"), *map(prose, ("allocated", "guarantee", "fair share", "limit")))
+    requested = {name for name, _ in answer.wanted}
     for term in answer.terms:
-        told = asked | {name for name, _ in (*term.guarantee, *term.limit)}
-        has = tuple(item for item in term.allocated if item[0] in told)
+        shown_classes = requested | {name for name, _ in (*term.guarantee, *term.limit)}
+        allocated = tuple(item for item in term.allocated if item[0] in shown_classes)
         beyond = "; ".join(f"{shown(name, amount)} {name} beyond its limit" for name, amount in term.beyond)
         table.add_row(
-            term.queue, escape(term.problem or beyond or term.standing), listed(has),
+            term.queue, escape(term.problem or beyond or term.standing), listed(allocated),
             listed(term.guarantee), listed(term.due), listed(term.limit) if term.limit else "none",
         )  # fmt: skip
     console.print(table)
 
 
 def _held(answer: Why, held: Reserved) -> str:
-    whom = "it" if held.job == answer.job else f"{held.job} of queue {held.queue}"
-    ending = (
-        f", where {_some(held.evicting)} {'is' if len(held.evicting) == 1 else 'are'} ending" if held.evicting else ""
+    job = "it" if held.job == answer.job else f"{held.job} of queue {held.queue}"
+    evicted = (
+        f", where {_some(held.evicting)} {'is' if len(held.evicting) == 1 else 'are'} evicted" if held.evicting else ""
     )
-    until = f": {held.expected.basis}" if whom != "it" and held.expected.basis else ""
-    return f"Room is held for {whom} on {_some(held.nodes)}{ending}{until}."
+    basis = f": {held.expected.basis}" if job != "it" and held.expected.basis else ""
+    return f"Room is reserved for {job} on {_some(held.nodes)}{evicted}{basis}."
 
 
 def show_queue(answer: WhyQueue, now_ms: int, console: Console) -> None:
-    """For people."""
+    """Print the status of a queue and its first job."""
     own = answer.queue
     console.print(
-        f"[bold]Queue {own.queue}[/bold] has {listed(_without_models(own))}; due are {listed(own.due)}, guaranteed "
-        f"{listed(own.guarantee)}, the limit is {listed(own.limit) if own.limit else 'none'}.",
+        f"[bold]Queue {own.queue}[/bold]: allocated {listed(_without_models(own))}; fair share {listed(own.due)}; "
+        f"guarantee {listed(own.guarantee)}; limit {listed(own.limit) if own.limit else 'none'}.",
         highlight=False,
     )
     if own.problem:
         console.print(f"[yellow]attention:[/yellow] {escape(own.problem)}")
     if answer.below:
-        console.print(f"It holds no jobs but the queues {', '.join(answer.below)}.")
+        console.print(f"It has no jobs of its own; the queues below it are {', '.join(answer.below)}.")
     console.print(f"{count(own.pending_jobs, 'job')} {'waits' if own.pending_jobs == 1 else 'wait'}.")
     for reason, number in answer.reasons:
         console.print(f"  {number} {reason}")
     if answer.head is not None:
-        console.print("The first of them:")
+        console.print("The first in queue order:")
         show(answer.head, console, now_ms)
 
 
 def _without_models(own: QueueShare) -> Amounts:
-    """What it has, but for models of which nothing is guaranteed or limited."""
-    told = {name for name, _ in (*own.guarantee, *own.limit)}
-    return tuple(item for item in own.allocated if item[0] in told or not item[0].startswith(MODEL_PREFIX))
+    """What is allocated, without the GPU models that have neither guarantee nor limit."""
+    bounded = {name for name, _ in (*own.guarantee, *own.limit)}
+    return tuple(item for item in own.allocated if item[0] in bounded or not item[0].startswith(MODEL_PREFIX))
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -183,7 +186,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def parts(answer: Why) -> str:
-    """ " with " its MIG instances, shares and claimed devices; "" for none."""
+    """The pod's MIG instances, shares and claimed devices, after " with "; "" for none."""
     return f" with {', '.join(map(_part, answer.parts))}" if answer.parts else ""
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read models that every way of looking shares (command line, later the dashboard): one question, one answer."""
+"""Read models: the answers that commands print, computed from a state of the core."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Amounts by resource class for people: `gpu=40`, as one writes them and as one reads them.
+"""Amounts by resource class as text: `gpu=40` in options, `40 gpu` in answers.
 
-Rules: classes and units are those of `core.queues.types`. GPUs are written as numbers (0.5 is half of one), memory
-and CPUs as quantities, slices as whole numbers. `none` takes a class away.
+Rules: classes and units are those of `core.queues.types`. GPUs are numbers (0.5 is half of one), memory and CPUs are
+quantities, slices are whole numbers. `none` removes a class.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _NONE = "none"
 
 
 class AmountError(ValueError):
-    """The text is no amount of a class; the message says what is wrong with it."""
+    """The text is not an amount of a class; the message has the reason."""
 
 
 def changed(amounts: Amounts, texts: Iterable[str]) -> Amounts:
-    """The amounts with those of `CLASS=AMOUNT` instead. Raises AmountError."""
+    """The amounts after the changes `CLASS=AMOUNT`. Raises AmountError."""
     found = dict(amounts)
     for text in texts:
-        name, given, value = text.partition("=")
-        if not given:
-            raise AmountError(f"{text!r} needs CLASS=AMOUNT, as in gpu=40")
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise AmountError(f"{text!r} must be CLASS=AMOUNT, such as gpu=40")
         if name not in CLASSES and (not name.startswith(MODEL_PREFIX) or name == MODEL_PREFIX):
             known = (*CLASSES, f"{MODEL_PREFIX}MODEL")
-            raise AmountError(f"{name!r} is no class of resources{nearest(name, known)}: there are {', '.join(known)}")
+            raise AmountError(f"{name!r} is not a resource class{nearest(name, known)}: there are {', '.join(known)}")
         if value == _NONE:
             found.pop(name, None)
         else:
@@ -51,7 +51,7 @@ def _read(name: str, text: str) -> int:
     except QuantityError as error:
         raise AmountError(f"{name}: {error}") from error
     if amount < 0:
-        raise AmountError(f"{name}: {text!r} is less than nothing")
+        raise AmountError(f"{name}: {text!r} is negative")
     return amount
 
 

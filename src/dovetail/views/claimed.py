@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices by claim as one request sees them: which of a node's it could have, and what keeps it from the others.
+"""The devices of a node for one request of a claim: which are available, and why the others are not.
 
-Rules: each device is kept away by the first rule that does so: its pool, a selector, a taint, whoever has it, counters
-of its pool, capacities of a shared device, constraints of the claim. What is asked is compiled and seen on the node by
-the allocator's own parts (`core.dra`); whether the claim fits as a whole is the allocator's to say, not said here.
+Rules: a device is refused by the first rule that applies: its pool, a selector, a taint, claims that hold it, counters
+of its pool, capacities of a shared device, constraints of the claim. Requests are compiled, and compared with the
+devices of a node, by the allocator's own parts (`core.dra`). Whether the claim fits as a whole is not decided here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ DeviceId = tuple[PoolId, str]
 
 
 class ClaimedView(Struct, frozen=True):
-    """A device of a node for one request. `matches`: the request means such devices; `free`: it could have this one
-    now, were it alone. `rule` keeps it away, or, where it is free, what the constraints of the claim compare; "" for
-    nothing. `users` are the claims that have it, with their pods."""
+    """A device of a node for one request. `matches`: the request selects such devices; `free`: the request alone could
+    get it now. `rule` is why it is refused or, if it is free, what the constraints of the claim compare; else "".
+    `users` are the claims that hold it, with their pods."""
 
     device: str
     request: str
@@ -39,7 +39,7 @@ class ClaimedView(Struct, frozen=True):
 
 
 class Claimed:
-    """The devices of a cluster, and who has them, at this moment."""
+    """The devices of a cluster, and the claims that hold them, at this moment."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -47,31 +47,31 @@ class Claimed:
         self._asks = Asks(self._kinds, cluster.claims.classes, kubecel.compile)
         self._pools: dict[PoolId, list[Slice]] = {}
         self._reaching: dict[str, dict[PoolId, None]] = {}
-        """By the node of their slices, SHARED for those that are not one node's."""
+        """Pools by the node of their slices; SHARED for slices that belong to no single node."""
         for one in cluster.claims.slices.values():
             self._pools.setdefault((one.driver, one.pool), []).append(one)
             self._reaching.setdefault(one.node, {})[one.driver, one.pool] = None
         self._grants: dict[DeviceId, list[tuple[Grant, str]]] = {}
-        for user, allocation in self._given():
+        for user, allocation in self._allocations():
             for grant in allocation.grants:
                 if not grant.admin_access:
                     self._grants.setdefault(((grant.driver, grant.pool), grant.device), []).append((grant, user))
 
-    def _given(self) -> Iterator[tuple[str, Allocation]]:
-        """What every claim has, told or decided, by the claim and its pods in words."""
+    def _allocations(self) -> Iterator[tuple[str, Allocation]]:
+        """The allocation of every claim, from its status or as decided, with the text for the claim and its pods."""
         claims, placements = self._cluster.claims.claims, self._cluster.placements.values()
-        given = {grant.claim: grant.allocation for placement in placements for grant in placement.grants}
-        given |= {key: claim.allocation for key, claim in claims.items() if claim.allocation is not None}
+        allocations = {grant.claim: grant.allocation for placement in placements for grant in placement.grants}
+        allocations |= {key: claim.allocation for key, claim in claims.items() if claim.allocation is not None}
         pods: dict[str, list[str]] = {}
         for placement in placements:
             for key in dict.fromkeys((*placement.pod.device_claims, *(grant.claim for grant in placement.grants))):
                 pods.setdefault(key, []).append(placement.pod.key)
-        for key, allocation in given.items():
+        for key, allocation in allocations.items():
             users = f" (pod {', '.join(pods[key])})" if key in pods else ""
             yield f"claim {key}{users}", allocation
 
     def seen(self, slot: int, specs: Sequence[ClaimSpec]) -> list[ClaimedView]:
-        """All devices of the node for every request of these claims, alternatives included."""
+        """All devices of the node for each request of these claims, with all alternatives."""
         record = self._cluster.nodes.records[slot]
         if record is None:
             return []
@@ -122,7 +122,7 @@ class Claimed:
     def _unsuitable(
         self, kind: DeviceKind, alternative: Alternative, option: RequestOption, bit: int, offer: PoolOffer
     ) -> str:
-        """Why the device is none that is meant, whoever has it."""
+        """Why the request does not select the device, held or not; "" if it does."""
         fault = option.faults.get(bit)
         if fault is not None:
             return f"{fault.text}{offer.device.name}{fault.rest}"
@@ -130,7 +130,7 @@ class Claimed:
             for where, test in alternative.tests:
                 if test.of(kind.profiles[bit]) is False:
                     return f"{where} does not match"
-            return "has not the capacity that is asked for" if offer.here else "is not for this node"
+            return "lacks the requested capacity" if offer.here else "is not for this node"
         if not option.fitting >> bit & 1:
             taints = ", ".join(map(_taint, offer.device.taints))
             return f"has a taint that is not tolerated: {taints}"
@@ -140,13 +140,13 @@ class Claimed:
         self, pool: PoolHere, offer: PoolOffer, draw: Sequence[int], left: dict[tuple[str, str], int]
     ) -> tuple[str, tuple[str, ...]]:
         device = offer.device
-        given = self._grants.get((pool.id, device.name), [])
-        users = tuple(dict.fromkeys(user for _, user in given))
-        if any(not grant.share for grant, _ in given):
+        grants = self._grants.get((pool.id, device.name), [])
+        users = tuple(dict.fromkeys(user for _, user in grants))
+        if any(not grant.share for grant, _ in grants):
             return "is in use", users
-        if given:
+        if grants:
             for (name, capacity), wanted in zip(device.capacity, draw, strict=True):
-                rest = capacity.milli - sum(dict(grant.consumed).get(name, 0) for grant, _ in given)
+                rest = capacity.milli - sum(dict(grant.consumed).get(name, 0) for grant, _ in grants)
                 if wanted > rest:
                     return f"needs {_amount(wanted)} of its {name}, {_amount(rest)} is left", users
             return "", ()
@@ -183,15 +183,15 @@ class Claimed:
 
 
 def _constrained(spec: ClaimSpec, option: RequestOption, device: Device) -> str:
-    """What the constraints of the claim compare of a device that is free."""
-    attributes, said = dict(device.attributes), []
+    """The attributes of a free device that the constraints of the claim compare."""
+    attributes, compared = dict(device.attributes), []
     for number in option.rules:
         one = spec.constraints[number]
         name = one.match or one.distinct
         value = attributes.get(name)
-        has = "is not there" if value is None else f"is {value}"
-        said.append(f"{'matchAttribute' if one.match else 'distinctAttribute'} {name} {has}")
-    return f"is free, but by the claim's constraint {', '.join(said)}" if said else ""
+        state = "is missing" if value is None else f"is {value}"
+        compared.append(f"{'matchAttribute' if one.match else 'distinctAttribute'} {name} {state}")
+    return f"is free, but for the constraint of the claim: {', '.join(compared)}" if compared else ""
 
 
 def _taint(taint: DeviceTaint) -> str:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves that make room for a job or a shape: the core's own plan (`preemption.defragmentation`), for people. A dry run.
+"""Moves that make room for a job or a shape: the core's own plan (`preemption.defragmentation`) as an answer.
 
-Rules: nothing is moved. Whoever carries a plan out evicts the pods of one step after another; their owners make them
-anew, and the scheduler places them. So a pod without a controller can be moved by nobody but who made it: it is told.
-Queues are not asked: whether a job may have the room is another question than where it could be. A shape is asked for
-as in `shape`, of each model apart; what loses least is taken. Of a gang that has started each pod that is missing is
-planned for by itself: told is the first that does not fit. Lost work is in GPU-minutes, as it is charged.
+Rules
+- It is a dry run: nothing is moved. To carry out a plan, an operator evicts the pods of one step after another; their
+  controllers create them again, and the scheduler binds these. A note names each pod without a controller.
+- The quota of queues is not checked for the room; notes report what else keeps the job waiting.
+- For a shape, a plan is made for each model, as in `shape`; the plan that loses least work is the answer.
+- For a gang that has started, each missing pod is planned by itself; the first that does not fit is the answer.
+- Lost work is in GPU-minutes, as it is charged.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _MILLI_MS_PER_MINUTE = 60_000_000
 
 
 class PodMove(Struct, frozen=True):
-    """`gpus` are the indices of those that are free for it on `target` by then; none where they are only counted."""
+    """A move. `gpus` are the indices of the GPUs that are free for the pod on `target` by then; empty if they are not
+    known."""
 
     pod: str
     source: str
@@ -40,7 +43,7 @@ class PodMove(Struct, frozen=True):
 
 
 class MoveStepView(Struct, frozen=True):
-    """Pods of `job` that move at the same time. `lost_gpu_minutes` is the work that has to be done again."""
+    """Pods of `job` that move at the same time. `lost_gpu_minutes` is the work that must be repeated."""
 
     job: str
     queue: str
@@ -49,9 +52,9 @@ class MoveStepView(Struct, frozen=True):
 
 
 class Defrag(Struct, frozen=True):
-    """Room for `job` ("" where a `shape` was asked for). `room` is whether there is some after the `steps`, which are
-    none where it fits as it is. `places` are where its pods would go then. Else `why` says why there is no plan, and
-    `proven` that no moves can help. `notes` say what the plan leaves to whoever carries it out."""
+    """Room for `job` ("" for a `shape`). `room`: there is room after the `steps`, which are empty if it fits without
+    moves; `places` are the nodes of its pods then. Without room, `why` is the reason, and `proven` is true if no moves
+    can help. `notes` are what an operator must know or do besides."""
 
     job: str
     shape: ShapeView | None
@@ -65,7 +68,7 @@ class Defrag(Struct, frozen=True):
 
 
 def for_job(state: State, key: str) -> Defrag:
-    """Raises NotFound where the job "namespace/name" does not exist or does not wait."""
+    """The plan for the job "namespace/name". Raises JobNotFound if it does not exist or does not wait."""
     job = find_jobs(state, key)[0]
     if not job.waiting:
         raise JobNotFound(f"{job.name} does not wait: {not_waiting(job)}")
@@ -79,24 +82,24 @@ def for_job(state: State, key: str) -> Defrag:
         if isinstance(found, NoPlan) or found.steps:
             break
     names = {pod.uid: pod.key for pod in job.pods}
-    return _told(state, job.name, None, found, names, *_beside_room(state, job))
+    return _answer(state, job.name, None, found, names, *_other_obstacles(state, job))
 
 
-def _beside_room(state: State, job: JobView) -> Iterator[str]:
-    """What keeps a job waiting although there is room."""
+def _other_obstacles(state: State, job: JobView) -> Iterator[str]:
+    """Notes on what else than room keeps a job waiting."""
     fixed = not all(map(state.shares.preemptible, job.waiting))
     refusal = None
     if job.queue in state.shares.tree.queues:
         refusal = beyond(state, job.workload, job.queue, state.shares.wanted_next(job.workload), fixed)
     if refusal is not None:
-        yield f"room is not all that it waits for: {refusal}"
+        yield f"the job also waits for its queue: {refusal}"
     if ahead := state.queue.before(job.workload):
-        which = "a job before it" if ahead == 1 else f"{ahead} jobs before it"
-        yield f"{which} in the line may take the room: dovetail priority {job.name}"
+        which = "a job" if ahead == 1 else f"{ahead} jobs"
+        yield f"{which} before it in queue order may take the room: dovetail priority {job.name}"
 
 
 def for_shape(state: State, shape: ShapeView, beside: Beside) -> Defrag:
-    """Raises ShapeError where no node has GPUs of the model."""
+    """The plan for a shape. Raises ShapeError if no node has GPUs of the model."""
     ask = Probe(state, beside)
     best: MovePlan | None = None
     none: list[NoPlan] = []
@@ -108,8 +111,8 @@ def for_shape(state: State, shape: ShapeView, beside: Beside) -> Defrag:
             best = found
     why = "; ".join(dict.fromkeys(one.why for one in none))
     names = {f"{i}": f"pod {i + 1}" for i in range(shape.pods)}
-    others = ("those who wait may take the room before anybody comes for it",) if state.queue.workloads() else ()
-    return _told(state, "", shape, best or NoPlan(why, all(one.proven for one in none)), names, *others)
+    others = ("waiting jobs may take the room first",) if state.queue.workloads() else ()
+    return _answer(state, "", shape, best or NoPlan(why, all(one.proven for one in none)), names, *others)
 
 
 def _gang(ask: Probe, shape: ShapeView, model: str | None) -> Group:
@@ -117,10 +120,10 @@ def _gang(ask: Probe, shape: ShapeView, model: str | None) -> Group:
     return Group(pods=[replace(pod, uid=f"{i}") for i in range(shape.pods)], missing=shape.pods)
 
 
-def _told(
+def _answer(
     state: State, job: str, shape: ShapeView | None, found: MovePlan | NoPlan, names: Mapping[str, str], *notes: str
 ) -> Defrag:
-    """`names` are those of the pods that get room, by uid."""
+    """The answer for a plan. `names` are the names of the pods that get room, by uid."""
     if isinstance(found, NoPlan):
         return Defrag(job, shape, False, (), 0.0, (), found.why, found.proven, ())
     index, queue_of = state.workloads, state.shares.queue_of
@@ -139,7 +142,7 @@ def _told(
 
 
 def _known(state: State, move: Move) -> tuple[int, ...]:
-    """Its GPUs, where anybody can know which ones it gets."""
+    """The GPUs that the pod gets on the target; empty if the wiring of that node is not known."""
     nodes = state.cluster.nodes
     return move.devices if nodes.layout(nodes.slots[move.target]) is not None else ()
 
@@ -149,7 +152,7 @@ def _without_owner(state: State, found: MovePlan) -> Iterator[str]:
         for move in step.moves:
             pod = state.workloads.pods[move.uid]
             if not pod.owner:
-                yield f"{pod.key} has no controller: whoever made it has to make it anew"
+                yield f"{pod.key} has no controller: create it again by hand after its eviction"
 
 
 def _minutes(milli_ms: int) -> float:

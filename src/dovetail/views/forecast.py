@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When everybody who waits will start: the scheduler's own steps on a copy of the cluster, while time runs ahead.
+"""The look-ahead: when each waiting job starts. The scheduler's own steps run on a copy of the cluster with a virtual
+clock.
 
 Rules
-- The end of a running pod is worked out as for reservations (`reservations.expected_ends`): by the limit of its run
-  time, or else by what was learned from equal pods. Up to a minute past its limit it ends any moment. Later its end is
-  unknown, as is that of a pod without a limit or a history: such pods stay for ever here. So an expected start is one
-  at the latest, as far as estimates hold.
-- Who is being deleted ends after its grace.
-- Who gives way to others in the next steps ends after its grace, and waits again if something makes it anew. Who would
-  have to give way later is not foreseen.
-- Nobody else comes, no node comes or goes, and queues stay as they are.
-- Ends that lie close together are one moment, that of the last of them: up to a minute apart, or a 16th of how far they
-  are ahead. So the steps are few however many pods there are, and a start is told late by that much at most.
-- How sure a start is, is how sure the ends are on the nodes where it happens, and the starts of those who end there.
-- What the next step itself says of the start of one for whom it holds room knows of nobody else who waits for the same,
-  so it is not told here: the look ahead is.
+- A pod ends when the core expects it (`reservations.expected_ends`): by its declared run time, else by the run times of
+  similar pods. Up to a minute past its run time it is expected to end at any moment. After that, or without a run time,
+  its end is unknown, and here it never ends. So an expected start is the latest start, as far as run times are true.
+- A pod that is being deleted ends after its grace period.
+- A pod that is evicted in the next steps ends after its grace period; if it has a controller, a new pod waits in its
+  place. Later evictions are not predicted.
+- No job is submitted, no node is added or removed, and no queue changes.
+- Ends that are close together count as one moment, the last of them: up to a minute apart, or a 16th of the time until
+  then. So the number of steps is small for any number of pods, and a start is reported late by at most that much.
+- A start is as sure as the ends on its nodes, and as the starts of the pods that end there.
+- The reservation of the next step also expects a start, without regard to other waiting jobs. It is not used here.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ _ENDLESS_SHOWN = 2
 PLACED = "Placed"
 _ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _NOW = "it fits now"
-_AFTER_EVICTIONS = "when those that give way to it have ended"
-_GIVES_WAY, _IS_ENDING = "it gives way", "it is being deleted"
+_AFTER_EVICTIONS = "when the pods that are evicted for it have ended"
+_EVICTED, _IS_ENDING = "it is evicted", "it is being deleted"
 Watch = Callable[[int, int], None]
 
 
 class ForecastPlace(Struct, frozen=True):
-    """Where a pod goes. `gpus` are the indices of its GPUs, none where they are only counted. `mbps` is the bandwidth
-    between them, 0 where it has fewer than two or nobody knows."""
+    """The node of a pod. `gpus` are the indices of its GPUs, empty if not known. `mbps` is the bandwidth between them
+    in MB/s, 0 for fewer than two GPUs or if not known."""
 
     pod: str
     node: str
@@ -64,8 +63,8 @@ class ForecastPlace(Struct, frozen=True):
 
 
 class Start(Struct, frozen=True):
-    """What becomes of a job that waits. `at_once` is true where the next step starts it; `places` are where its first
-    pods go, `refusal` is what the next step tells it, if it tells it anything."""
+    """The start of a waiting job. `at_once`: the next step starts it. `places` are the nodes of the pods that start
+    first. `refusal` is that of the next step, if there is one."""
 
     job: JobView
     expected: Expected
@@ -75,15 +74,15 @@ class Start(Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """Placed where the next step starts it, else NotYet or Never."""
+        """Placed if the next step starts it, else NotYet or Never."""
         if self.at_once:
             return PLACED
         return self.refusal.when if self.refusal is not None else When.NOT_YET
 
 
 class ForecastVictim(Struct, frozen=True):
-    """A pod that gives way to the job `for_job` at `at_ms`. `lost_milli_ms` is the work that is lost with it and those
-    that give way together with it, in milli-GPU times ms."""
+    """A pod that is evicted for the job `for_job` at `at_ms`. `lost_milli_ms` is the work that is lost with it and the
+    pods evicted together with it, in milli-GPU times ms."""
 
     pod: str
     node: str
@@ -96,8 +95,8 @@ class ForecastVictim(Struct, frozen=True):
 
 
 class Forecast(Struct):
-    """`starts` by workload, in the order in which they start, then those of which none can be given. `held_milli` are
-    the GPUs that each queue holds after the next step. `whole` is false where it was looked no further."""
+    """`starts` by workload: in the order of the starts, then jobs without a known start. `held_milli` are the GPUs that
+    each queue holds after the next step. `whole` is false if the look-ahead ended at its bound."""
 
     now_ms: int
     starts: dict[str, Start] = field(default_factory=dict)
@@ -108,7 +107,7 @@ class Forecast(Struct):
 
 
 class _End(Struct, frozen=True):
-    """`sure` is that of what it comes from (`basis`) and of the start of the pod."""
+    """The end of a pod. `sure` is the less sure of its `basis` and of the start of the pod."""
 
     pod: str
     at_ms: int
@@ -124,8 +123,8 @@ def forecast(
     watch: Watch = lambda started, waiting: None,
     most: int = MOST_MOMENTS,
 ) -> Forecast:
-    """Look ahead from a checkpoint until nobody waits, nothing ends any more, or all of the `wanted` workloads have
-    started; at `most` so many moments. `watch` is told how many jobs have started, and of how many."""
+    """Look ahead from a checkpoint until no job waits, no pod ends any more, or all `wanted` workloads have started;
+    for at most `most` moments. `watch` gets the number of jobs that have started, and of all that waited."""
     return _Ahead(restore(unhurried(policy), checkpoint), now_ms, most).run(wanted, watch)
 
 
@@ -140,8 +139,8 @@ class _Ahead:
         self._ended_on: dict[str, list[_End]] = {}
         self._lately: list[_End] = []
         self._evicting: set[str] = set()
-        self._given_way_to: set[str] = set()
-        self._told: list[Event] = []
+        self._preempting: set[str] = set()
+        self._events: list[Event] = []
         self._placed: dict[str, list[ForecastPlace]] = {}
         self._endless: dict[str, None] = {}
         self._refusals: dict[str, Refusal] = {}
@@ -174,26 +173,26 @@ class _Ahead:
         return self._found
 
     def _next_step(self) -> None:
-        """The next step of the scheduler, which all ways of looking share."""
+        """The next step of the scheduler, which is the same for all commands."""
         state = self._state
         for decision in step(state, (), self._at_ms):
             self._carry_out(decision)
         self._start_placed(at_once=True)
         self._refusals = {
-            workload: told for workload in self._waiting if (told := state.queue.refusal(workload)) is not None
+            workload: refusal for workload in self._waiting if (refusal := state.queue.refusal(workload)) is not None
         }
         for name in state.shares.tree.in_order():
             self._found.held_milli[name] = state.shares.allocated(name).get(GPU, 0)
-        # Numbers in refusals need not be of the last moment: they would be worked out for everybody at every moment.
+        # Refusals are not computed again to bring their numbers up to date: that would cost all jobs at every moment.
         state.policy = replace(state.policy, tell_again_ms=2**60, searches_per_step=_SEARCHES_PER_STEP)
 
     def _decide(self) -> None:
-        """The steps of this moment, until a further one would do nothing."""
+        """Run steps at this moment, until another one would do nothing."""
         state, steps = self._state, 0
-        while self._told or state.busy:
+        while self._events or state.busy:
             if self._at_ms > self._now_ms or steps == _EVICTING_STEPS:
                 state.policy = replace(state.policy, preempt=False)
-            events, self._told = self._told, []
+            events, self._events = self._events, []
             for decision in step(state, events, self._at_ms):
                 self._carry_out(decision)
             steps += 1
@@ -217,11 +216,11 @@ class _Ahead:
                 self._placed.setdefault(state.workloads.workload_of(pod), []).append(place)
                 by_claim = made.resources if made is not None else ()
                 bound = replace(pod, node=node, bound_ms=now_ms, by_claim=by_claim)
-                self._told.append(PodChanged(bound))
+                self._events.append(PodChanged(bound))
                 self._expect_end(bound, self._sure_of(node))
             case Evict(gang, uids):
                 workload = gang or state.workloads.workload_of(state.workloads.pods[decision.nominations[0][0]])
-                self._given_way_to.add(workload)
+                self._preempting.add(workload)
                 pods = [state.workloads.pods[uid] for uid in uids]
                 self._found.victims += [
                     ForecastVictim(
@@ -235,14 +234,14 @@ class _Ahead:
                 self._end_early([state.workloads.pods[uid] for uid in uids])
 
     def _end_early(self, pods: list[Pod]) -> None:
-        """The pods are told to end, and have their grace for it."""
+        """Delete the pods; they end after their grace periods."""
         for pod in pods:
             self._evicting.add(pod.uid)
-            self._told.append(PodChanged(replace(pod, deleting=True)))
-            heapq.heappush(self._ends, (self._at_ms + pod.work.grace_ms, pod.uid, Sure.KNOWN, _GIVES_WAY))
+            self._events.append(PodChanged(replace(pod, deleting=True)))
+            heapq.heappush(self._ends, (self._at_ms + pod.work.grace_ms, pod.uid, Sure.KNOWN, _EVICTED))
 
     def _expect_end(self, pod: Pod, sure: Sure) -> None:
-        """`sure` is how sure the start of the pod was."""
+        """Schedule the end of a pod. `sure` is how sure its start was."""
         state = self._state
         end = state.expected_ends.expected(state.cluster.placements[pod.uid])
         if pod.deleting:
@@ -254,7 +253,7 @@ class _Ahead:
         heapq.heappush(self._ends, (end.start_ms, pod.uid, sure, end.basis))
 
     def _next_ms(self) -> int | None:
-        """The next moment when anything can change."""
+        """The next moment at which something can change; None if there is none."""
         wake_ms = self._state.next_wake_ms()
         times = [end[0] for end in self._ends]
         times += [wake_ms] if wake_ms is not None and wake_ms > self._at_ms else []
@@ -275,58 +274,58 @@ class _Ahead:
             end = _End(pod.key, ended_ms, sure, basis)
             self._ended_on.setdefault(pod.node, []).append(end)
             self._lately.append(end)
-            self._told.append(PodRemoved(uid, ended_ms))
+            self._events.append(PodRemoved(uid, ended_ms))
             if uid in self._evicting and pod.owner:
                 self._evicting.discard(uid)
-                self._told.append(PodChanged(restarted(pod, due_ms)))
+                self._events.append(PodChanged(restarted(pod, due_ms)))
 
     def _sure_of(self, node: str) -> Sure:
         return max((end.sure for end in self._ended_on.get(node, ())), key=_ORDER.index, default=Sure.KNOWN)
 
     def _expected(self, workload: str, places: list[ForecastPlace]) -> Expected:
-        """Of a job that starts at this moment."""
+        """The expected start of a job that starts at this moment."""
         if self._at_ms == self._now_ms:
             return Expected(Sure.KNOWN, self._at_ms, _NOW)
-        if workload in self._given_way_to:
+        if workload in self._preempting:
             return Expected(Sure.LEARNED, self._at_ms, _AFTER_EVICTIONS)
         nodes = dict.fromkeys(place.node for place in places)
-        # Whoever starts where nobody ended waited for its queue, or for another kind of end.
+        # No pod ended on its nodes: it waited for its queue, or for an end elsewhere.
         ends = [end for node in nodes for end in self._ended_on.get(node, ())] or self._lately
         sure = max((end.sure for end in ends), key=_ORDER.index, default=Sure.KNOWN)
         if not ends:
             return Expected(sure, self._at_ms, "when time has passed")
         last, others = max(ends, key=lambda end: (end.at_ms, end.pod)), len(ends) - 1
-        more = f", after {others} other{'s' if others > 1 else ''} on these nodes" if others else ""
+        more = f", after {others} other pod{'s' if others > 1 else ''} on these nodes" if others else ""
         return Expected(sure, self._at_ms, f"when {last.pod} ends ({last.basis}){more}")
 
     def _without_start(self, job: JobView) -> Start:
-        """Why no start can be given to a job that still waits at the end."""
+        """The answer for a job that still waits at the end of the look-ahead."""
         now, last = job_of(self._state, job.workload), self._state.queue.refusal(job.workload)
         expected = Expected(Sure.UNKNOWN, 0, self._why_none(now, last))
         return Start(job, expected, refusal=self._refusals.get(job.workload, last))
 
     def _why_none(self, job: JobView, refusal: Refusal | None) -> str:
         if not self._found.whole:
-            return f"it waits longer than was looked ahead: {self._most} moments"
+            return f"it is after the end of the look-ahead ({self._most} moments)"
         if refusal is None:
-            return "the scheduler was not asked about it"
+            return "the scheduler has not tried it"
         if refusal.when is When.NEVER:
-            return f"it never starts as things are ({refusal.reason.code})"
+            return f"it cannot start ({refusal.reason.code})"
         endless = self._endless_holders(job, refusal)
         if not endless:
-            return f"it waits for what no end of a pod brings ({refusal.reason.code})"
+            return f"it waits for more than ends of pods ({refusal.reason.code})"
         if len(endless) == 1:
-            return f"{endless[0]} says nothing of when it ends: give it dovetail.dev/max-runtime"
-        return f"{some(endless, _ENDLESS_SHOWN)} say nothing of when they end: give them dovetail.dev/max-runtime"
+            return f"{endless[0]} has no known end: set its dovetail.dev/max-runtime"
+        return f"{some(endless, _ENDLESS_SHOWN)} have no known end: set their dovetail.dev/max-runtime"
 
     def _endless_holders(self, job: JobView, refusal: Refusal) -> list[str]:
-        """Pods without a known end on nodes that could have served the job, those with most GPUs first."""
+        """Pods without a known end on nodes that could take the job, the pods with most GPUs first."""
         if not job.waiting or not (refusal.nodes or refusal.reason in _OF_ROOM):
             return []
         cluster, pod = self._state.cluster, job.waiting[0]
-        alike = (pod.request, pod.claims, pod.device_claims)
-        if alike in self._holders:
-            return self._holders[alike]
+        requested = (pod.request, pod.claims, pod.device_claims)
+        if requested in self._holders:
+            return self._holders[requested]
         found = refusals.verdicts(cluster, pod)
         slots = {int(slot) for verdict in found if verdict.when is When.NOT_YET for slot in verdict.slots}
         placed = [
@@ -337,8 +336,8 @@ class _Ahead:
         ]
         shares = self._state.shares
         placed.sort(key=lambda pod: (-dict(shares.amounts(pod.uid)).get(GPU, 0), pod.key))
-        self._holders[alike] = [pod.key for pod in placed]
-        return self._holders[alike]
+        self._holders[requested] = [pod.key for pod in placed]
+        return self._holders[requested]
 
 
 _OF_ROOM = {Reason.QUEUE_LIMIT, Reason.RESERVED, Reason.BEYOND_GUARANTEE, Reason.GANG_DOES_NOT_FIT}

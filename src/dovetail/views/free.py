@@ -2,10 +2,11 @@
 """What still fits on a cluster, by GPU model and size, and what blocks the next size.
 
 Rules
-- Each number is the scheduler's own answer to a pod that asks for nothing but GPUs, MIG instances, a share or devices,
-  and for what goes with each of them (`probe.Beside`). What closed nodes have is counted apart.
-- Whole GPUs go by the label nvidia.com/gpu.product, MIG cards by the geometry of their product. Instances of which
-  nobody knows the cards are only counted. Slices are what instances truly take, not the digit in their name.
+- Each number is the scheduler's own answer for a pod that requests only GPUs, MIG instances, a share or devices, and an
+  amount of CPU and memory for each (`probe.Beside`). Closed nodes are counted separately.
+- Whole GPUs are grouped by the label nvidia.com/gpu.product, GPUs in MIG mode by the geometry of their product. If the
+  GPUs of MIG instances are not known, only the number of instances is. Slices are those that instances really occupy,
+  not the digit in their name.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SHARES_MILLI = (125, 250, 500)
 
 
 class Domain(Struct, frozen=True):
-    """The domain of a fabric level that takes most such pods."""
+    """The domain of a fabric level in which most such pods fit."""
 
     level: str
     name: str
@@ -41,7 +42,7 @@ class Domain(Struct, frozen=True):
 
 
 class FreeSize(Struct, frozen=True):
-    """`pods` that ask for `gpus` GPUs each start now, one after another."""
+    """The number of `pods` with `gpus` GPUs each that can start now, one after another."""
 
     gpus: int
     pods: int
@@ -50,8 +51,8 @@ class FreeSize(Struct, frozen=True):
 
 
 class FreeGpus(Struct, frozen=True):
-    """Whole GPUs of one model: those on open nodes are `free` or held, those of closed ones are `closed`. `largest` is
-    the most that one pod can have now, `largest_when_empty` if nobody had any."""
+    """Whole GPUs of one model: GPUs of open nodes are `free` or held, GPUs of closed nodes are `closed`. `largest` is
+    the most that one pod can get now, `largest_when_empty` the most if no pod held any."""
 
     model: str
     nodes: int
@@ -64,8 +65,8 @@ class FreeGpus(Struct, frozen=True):
 
 
 class Instances(Struct, frozen=True):
-    """MIG instances of one profile on open nodes. `compute` and `memory` are the slices that one of them takes, None
-    where the cards are not known."""
+    """MIG instances of one profile on open nodes. `compute` and `memory` are the slices of one instance, None if the
+    GPUs are not known."""
 
     profile: str
     compute: int | None
@@ -78,8 +79,8 @@ class Instances(Struct, frozen=True):
 
 
 class MigCards(Struct, frozen=True):
-    """Cards in MIG mode. Slices are those of the cards of open nodes; those held are what instances with a pod take.
-    `model` is the geometry; where the cards are not known it is the node's label and there are no numbers."""
+    """GPUs in MIG mode. Slices are those of the GPUs of open nodes; held slices are those of instances with a pod.
+    `model` is the geometry. If the GPUs are not known, it is the node's label, and the numbers are 0."""
 
     model: str
     nodes: int
@@ -93,7 +94,7 @@ class MigCards(Struct, frozen=True):
 
 
 class FreeShare(Struct, frozen=True):
-    """`pods` that ask for `milli` thousandths of a GPU each start now."""
+    """The number of `pods` with `milli` thousandths of a GPU each that can start now."""
 
     milli: int
     pods: int
@@ -101,8 +102,8 @@ class FreeShare(Struct, frozen=True):
 
 
 class SharedCards(Struct, frozen=True):
-    """Cards of one model that are shared with one isolation. `largest_milli` and `largest_mib` are the largest share
-    that one pod can have now. `cards` 0: how they are shared is not known, and replicas are only counted."""
+    """Shared GPUs of one model and isolation. `largest_milli` and `largest_mib` are the largest share that one pod can
+    get now. If it is not known how the GPUs are shared, `cards` is 0 and only the number of replicas is known."""
 
     model: str
     isolation: Isolation
@@ -118,8 +119,8 @@ class SharedCards(Struct, frozen=True):
 
 
 class ClassDevices(Struct, frozen=True):
-    """Devices that a DeviceClass means on open nodes. `most_on_one_node` of them one claim can have now; `blocked` is
-    why not one more, where a node has more. `problem` is why nothing can be asked of the class."""
+    """The devices that a DeviceClass selects on open nodes. `most_on_one_node` is the most that one claim can get now;
+    `blocked` is why not one more, if a node has more. `problem` is why the class cannot be used."""
 
     name: str
     nodes: int
@@ -131,6 +132,8 @@ class ClassDevices(Struct, frozen=True):
 
 
 class Free(Struct, frozen=True):
+    """What fits now, by kind of device."""
+
     gpus: tuple[FreeGpus, ...]
     mig: tuple[MigCards, ...]
     shared: tuple[SharedCards, ...]
@@ -138,7 +141,7 @@ class Free(Struct, frozen=True):
 
 
 def free(state: State, beside: Beside | None = None) -> Free:
-    """What fits now. `state` holds the cluster's events and is used up: claims to ask with are put into it."""
+    """What fits now. The state is changed: claims of hypothetical pods are put into it."""
     ask = Probe(state, beside or Beside())
     return Free(tuple(_gpus(ask)), tuple(_mig(ask)), tuple(_shared(ask)), tuple(_classes(ask)))
 
@@ -183,7 +186,7 @@ def _domains(ask: Probe, copies: NDArray[np.int64]) -> Iterator[Domain]:
 
 
 def _mig(ask: Probe) -> Iterator[MigCards]:
-    """Cards that are known by their geometry, then what is only counted."""
+    """The known GPUs in MIG mode by their geometry, then nodes of which only the number of instances is known."""
     by_geometry: dict[str, tuple[Geometry, Mask]] = {}
     known = np.zeros(ask.nodes.size, dtype=np.bool_)
     for slot, record in enumerate(ask.nodes.records):
@@ -237,7 +240,7 @@ def _cards(ask: Probe, geometry: Geometry, where: Mask) -> MigCards:
 
 
 def _is_plain(profile: MigProfile) -> bool:
-    """Neither with more engines than usual nor without any."""
+    """Whether the profile has the usual media engines: neither more of them (+) nor none (-me)."""
     return "+" not in profile.name and not profile.name.endswith("-me")
 
 
@@ -246,7 +249,7 @@ def _extent(profile: MigProfile) -> tuple[int, int]:
 
 
 def _instances(ask: Probe, here: Mask, profile: MigProfile | str, resource: str) -> Instances:
-    """`profile` is a name where nothing more is known."""
+    """The instances of a profile. `profile` is only a name if its geometry is not known."""
     pod = ask.pod(None, 1, (resource, 1))
     copies = ask.copies(pod, here)
     name, compute, memory = (
@@ -264,8 +267,8 @@ def _instances(ask: Probe, here: Mask, profile: MigProfile | str, resource: str)
 def _shared(ask: Probe) -> Iterator[SharedCards]:
     sharings = ask.nodes.sharings
     for kind in sorted({(s.isolation, s.resource, s.cards > 0) for s in sharings if s}):
-        alike = [s is not None and (s.isolation, s.resource, s.cards > 0) == kind for s in sharings]
-        for model, where in ask.by_model(ask.there & np.array(alike)[ask.nodes.sharing_ids]):
+        of_kind = [s is not None and (s.isolation, s.resource, s.cards > 0) == kind for s in sharings]
+        for model, where in ask.by_model(ask.there & np.array(of_kind)[ask.nodes.sharing_ids]):
             yield _shared_cards(ask, model, where, kind[0], kind[1])
 
 
@@ -287,7 +290,7 @@ def _shared_cards(ask: Probe, model: str, where: Mask, isolation: Isolation, res
 
 
 def _largest_share(ask: Probe, slot: int) -> int:
-    """In thousandths. Where each client's memory is limited (MPS), nobody has more than the equal part."""
+    """The largest free share, in thousandths. With MPS the memory of a client is limited, so it is the equal part."""
     sharing, most = ask.sharing(slot), int(ask.nodes.part_milli(slice(slot, slot + 1)).max())
     equal = WHOLE_GPU_MILLI // max(sharing.replicas, 1)
     if sharing.isolation == "memory":
@@ -309,12 +312,12 @@ def _classes(ask: Probe) -> Iterator[ClassDevices]:
         ]
         able = [{one.device for one in here if one.free} for here in seen]
         copies = ask.copies(pod, ask.open)
-        # One device that many claims share is one device to each of them.
+        # A device that many claims share is one device for each of them.
         most = min(int(copies.max(initial=0)), max(map(len, able), default=0), MOST_RESULTS)
         blocked = None
         if most < min(max(map(len, seen), default=0), MOST_RESULTS):
             blocked = ask.blocked(_claiming(ask, name, most + 1), ask.open, most + 1)
-        # Devices that several nodes reach are there once.
+        # A device that several nodes can reach counts once.
         devices = {one.device for here in seen for one in here}
         free_devices: set[str] = set().union(*able)
         yield ClassDevices(
@@ -323,7 +326,7 @@ def _classes(ask: Probe) -> Iterator[ClassDevices]:
 
 
 def _claiming(ask: Probe, name: str, count: int) -> Pod:
-    """A pod with a claim for so many devices of the class. Nothing of the API has an empty namespace."""
+    """A pod with a claim for `count` devices of the class. Its namespace is empty, which no object of the API has."""
     spec = ClaimSpec(((DeviceRequest("devices", name, count=count),),))
     claim = Claim(f"{NAME}-{name}-{count}", "", f"{NAME}-{name}-{count}", spec)
     ask.cluster.claims.put_claim(claim)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs of its node a pod has, and how well they work together.
+"""The GPUs of a placed pod, and the bandwidth between them.
 
-Rules: the indices are those that were written down for the pod, or, while it is not bound, will be. Where nobody wrote
-any, or what is written cannot be true, they are not known, and only counted. Bandwidths are one way, in MB/s.
+Rules: the indices are those that the pod's annotation records, or will record if the pod is not bound yet. Without a
+record, or if the record cannot be true, only their number is known. Bandwidths are one way, in MB/s.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dovetail.core.state import State
 
 
 class PodGpus(Struct, frozen=True):
-    """`gpus` is None where it is not known which ones they are. `mbps` is the bandwidth between them and `ideal_mbps`
-    the most that as many GPUs of such a node can have; None for fewer than two, and where their wiring is not known."""
+    """The GPUs of a pod; `gpus` is None if the indices are not known. `mbps` is the bandwidth between them,
+    `ideal_mbps` the most that as many GPUs of the node can have; None for fewer than two, and if the wiring is not
+    known."""
 
     pod: str
     count: int
@@ -26,7 +27,7 @@ class PodGpus(Struct, frozen=True):
 
 
 def gpus_of(state: State, pod: Pod) -> PodGpus:
-    """Of a pod that is placed."""
+    """The GPUs of a placed pod."""
     cluster, placement = state.cluster, state.cluster.placements[pod.uid]
     count = dict(placement.shape.request.resources).get(GPU, 0)
     devices = placement.devices

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has what of GPUs and devices: whole ones, MIG instances, shares of a card, devices by claim.
+"""The pods that hold GPUs and devices: whole GPUs, MIG instances, shares of a GPU, devices by claim.
 
-Rules: a MIG instance is `GPU/PROFILE@START`, a GPU its index, a device by claim DRIVER/POOL/DEVICE. Instances and cards
-are those of the scheduler's books: they are true where they were written down for the pod.
+Rules: a MIG instance is written as GPU/PROFILE@START, a GPU as its index, a device by claim as DRIVER/POOL/DEVICE.
+Instances and GPUs are those of the scheduler's state; they are certain only if the pod's annotation records them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dovetail.kube.nodes.instances import shown
 
 SHOWN_HOLDERS = 8
 SHARE, DEVICES = "share of a GPU", "devices"
-"""Stand for a resource name where it is a share that is lacking, or devices by claim."""
+"""Used in place of a resource name if a share of a GPU, or devices by claim, are missing."""
 _ORDER = {GPU: 0, CPU: 1, MEMORY: 2}
 
 
 class DeviceHolder(Struct, frozen=True):
-    """A pod that holds some of what is missing. `devices` are those that it has, where they are known. `next` is true
-    of one that holds nothing yet: the next step gives it that, as it comes first."""
+    """A pod that holds some of what is missing. `devices` are the devices that it holds, if known. `next`: the pod
+    holds nothing yet, and gets this in the next step, as it is before the other in queue order."""
 
     pod: str
     node: str
@@ -43,8 +43,8 @@ class DeviceHolder(Struct, frozen=True):
 
 
 class HeldPart(Struct, frozen=True):
-    """A MIG instance, a share of a GPU (`milli` of it, in thousandths; else 0) or a device by claim that a pod has.
-    `device` is "" where nobody wrote down which card a share is of."""
+    """A MIG instance, a share of a GPU (`milli` thousandths of it; else 0) or a device by claim of a pod. `device` is
+    "" if it is not known which GPU the share is of."""
 
     kind: Literal["instance", "share", "claimed"]
     device: str
@@ -52,7 +52,7 @@ class HeldPart(Struct, frozen=True):
 
 
 def parts_of(cluster: Cluster, placement: Placement) -> tuple[HeldPart, ...]:
-    """What a placed pod has beside whole GPUs."""
+    """What a placed pod holds besides whole GPUs."""
     instances = [HeldPart("instance", shown(one)) for one in cluster.slices.instances(placement)]
     known = placement.pod.devices is not None or not placement.pod.node
     gpus = indices(placement.share_bits)
@@ -64,12 +64,12 @@ def parts_of(cluster: Cluster, placement: Placement) -> tuple[HeldPart, ...]:
 
 
 def grants_of(cluster: Cluster, placement: Placement) -> Iterator[Grant]:
-    """The devices that the claims of a placed pod have."""
+    """The devices that are allocated to the claims of a placed pod."""
     decided = {grant.claim: grant.allocation for grant in placement.grants}
     for key in dict.fromkeys((*placement.pod.device_claims, *decided)):
         claim = cluster.claims.claims.get(key)
-        told: Allocation | None = claim.allocation if claim is not None else None
-        allocation = told or decided.get(key)
+        from_status: Allocation | None = claim.allocation if claim is not None else None
+        allocation = from_status or decided.get(key)
         yield from allocation.grants if allocation is not None else ()
 
 
@@ -78,9 +78,9 @@ def device_of(driver: str, pool: str, device: str) -> str:
 
 
 class HolderRefused(Struct, frozen=True):
-    """Devices of a node that `rule` keeps from a pod. `holders` are pods or claims that have them, or something of
-    them. `lacks` is how far off it is: of a MIG card the thousandths that are in use, of a shared card those that are
-    missing, else how many devices are missing on the node; less is nearer."""
+    """Devices of a node that `rule` refuses to a pod. `holders` are the pods or claims that hold them or parts of them.
+    `lacks` is the distance to fitting, the less the closer: for a GPU in MIG mode the thousandths in use, for a shared
+    GPU the thousandths that are missing, else the number of devices that are missing on the node."""
 
     node: str
     devices: tuple[str, ...]
@@ -92,8 +92,8 @@ class HolderRefused(Struct, frozen=True):
 def holders(
     cluster: Cluster, asked: Iterable[str], found: Iterable[Verdict], refused: Iterable[HolderRefused]
 ) -> tuple[DeviceHolder, ...]:
-    """Who has most of what a pod that asks for these resources lacks, on nodes that could otherwise take it; of devices
-    by claim those that are among the refused ones."""
+    """The pods that hold most of what a pod lacks, on nodes that could otherwise take it. `asked` are the resources
+    that it requests. Of devices by claim, only the `refused` ones count."""
     lacking = {*asked, *(device for one in refused for device in one.devices)}
     amounts: list[tuple[int, DeviceHolder]] = []
     for verdict in found:
@@ -111,7 +111,7 @@ def holders(
 def _held(
     cluster: Cluster, placement: Placement, verdict: Verdict, lacking: set[str]
 ) -> tuple[int, DeviceHolder] | None:
-    """What the pod has of what the verdict is about, to sort by and to show."""
+    """The amount that the pod holds of what the verdict names, and its holder; None for none."""
     node, waits = cluster.nodes.names[placement.slot], not placement.pod.node
     holder = DeviceHolder(placement.pod.key, node, verdict.detail, "", next=waits)
     count = 0
@@ -126,13 +126,13 @@ def _held(
         holder = replace(holder, resource=SHARE, amount=f"{count}/{WHOLE_GPU_MILLI}", devices=which)
     elif verdict.reason is Reason.DEVICES:
         grants = [one for one in grants_of(cluster, placement) if not one.admin_access]
-        given = (device_of(one.driver, one.pool, one.device) for one in grants)
-        which = tuple(device for device in given if device in lacking)
+        held = (device_of(one.driver, one.pool, one.device) for one in grants)
+        which = tuple(device for device in held if device in lacking)
         count = len(which)
         holder = replace(holder, resource=DEVICES, amount=str(count), devices=which)
     return (count, holder) if count else None
 
 
 def only(verdict: Verdict, slot: int) -> Verdict:
-    """The verdict for one node."""
+    """The verdict, only for the node in this slot."""
     return replace(verdict, slots=np.array([slot]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs by the names that people call them by: a gang, or a pod on its own, is one job of the line.
+"""Jobs by name. A job is a workload: a gang, or a pod on its own.
 
-Rules: a job is called NAMESPACE/NAME after its gang, or after its pod. Who asks may also name what made the pods: the
-labels in which controllers write the name of their object lead to all of its jobs.
+Rules: a job has the name NAMESPACE/NAME of its gang, or of its pod. The name of the object that the pods were made for
+finds all jobs of that object, by the labels in which controllers write it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ OWNER_LABELS = (
     "training.kubeflow.org/job-name",
     "ray.io/cluster",
 )
-"""Of pods, in which controllers write the name of the object that they were made for."""
+"""Labels of pods in which controllers write the name of the object that the pods were made for."""
 _SHOWN = 5
 
 
 class JobNotFound(Exception):
-    """Nothing that is not finished is called so; the message says what was looked for and names that come near."""
+    """No unfinished object has this name; the message has the name and similar names."""
 
 
 class JobView(Struct, frozen=True):
-    """`name` is NAMESPACE/NAME. `pods` are all that are known of it, `waiting` those of ours that have no place;
-    `gpus_milli` is what these will be counted with in their `queue`, which may not exist."""
+    """A job. `name` is NAMESPACE/NAME. `pods` are all its known pods, `waiting` those of ours without a node;
+    `gpus_milli` is the amount that these will be charged in their `queue`, which may not exist."""
 
     workload: str
     name: str
@@ -51,7 +51,7 @@ class JobView(Struct, frozen=True):
 
     @property
     def since_ms(self) -> int:
-        """When its oldest waiting pod was made; 0 where nobody knows."""
+        """Creation time of its oldest waiting pod; 0 if not known."""
         return min((pod.created_ms for pod in self.waiting), default=0)
 
 
@@ -66,7 +66,7 @@ def job_of(state: State, workload: str) -> JobView:
 
 
 def name_of(state: State, workload: str) -> str:
-    """What people call a workload: NAMESPACE/NAME. The id of a gang that nobody has declared yet ends with the same."""
+    """The NAMESPACE/NAME of a workload. It is also the end of the id of a gang whose object does not exist yet."""
     if workload.startswith(LONE) or workload in state.workloads.gangs:
         return state.workloads.name_of(workload)
     namespace = state.workloads.members(workload)[0].namespace
@@ -74,7 +74,7 @@ def name_of(state: State, workload: str) -> str:
 
 
 def waiting_jobs(state: State) -> list[JobView]:
-    """Everybody of ours who waits."""
+    """All jobs of ours with waiting pods."""
     workloads = dict.fromkeys(
         state.workloads.workload_of(pod)
         for pod in state.workloads.pods.values()
@@ -84,7 +84,7 @@ def waiting_jobs(state: State) -> list[JobView]:
 
 
 def find_pod(state: State, key: str) -> Pod:
-    """The pod "namespace/name". Raises NotFound."""
+    """The pod "namespace/name". Raises JobNotFound."""
     for pod in state.workloads.pods.values():
         if pod.key == key:
             return pod
@@ -93,32 +93,32 @@ def find_pod(state: State, key: str) -> Pod:
 
 
 def find_jobs(state: State, key: str) -> list[JobView]:
-    """The job "namespace/name": a pod, the gang of this name, or all that an object of this name made; who waits comes
-    first, the oldest first of these. Raises NotFound."""
+    """The jobs of the name "namespace/name": a pod, a gang, or all jobs of an object of this name. Waiting jobs come
+    first, the oldest first. Raises JobNotFound."""
     workloads: dict[str, None] = {}
     names: dict[str, None] = {}
     for pod in state.workloads.pods.values():
         workload = state.workloads.workload_of(pod)
-        called = {pod.name, *(value for label, value in pod.labels if label in OWNER_LABELS)}
-        own = {f"{pod.namespace}/{one}" for one in called} | ({name_of(state, workload)} if pod.gang else set())
+        short_names = {pod.name, *(value for label, value in pod.labels if label in OWNER_LABELS)}
+        own = {f"{pod.namespace}/{one}" for one in short_names} | ({name_of(state, workload)} if pod.gang else set())
         names.update(dict.fromkeys(own))
         if key in own:
             workloads[workload] = None
     if not workloads:
-        raise JobNotFound(f"no pod, gang or job {key} exists that is not finished{nearest(key, names)}")
+        raise JobNotFound(f"there is no unfinished pod, gang or job {key}{nearest(key, names)}")
     jobs = [job_of(state, workload) for workload in workloads]
     return sorted(jobs, key=lambda job: (not job.waiting, job.since_ms, job.name))
 
 
 def not_waiting(job: JobView) -> str:
-    """Why a job is not in the line."""
+    """Why a job is not in the queue."""
     if not any(pod.managed for pod in job.pods):
-        return "another scheduler is named in spec.schedulerName"
-    return f"all of its {len(job.pods)} pods have their place" if len(job.pods) > 1 else "it has its place"
+        return "its spec.schedulerName names another scheduler"
+    return f"all of its {len(job.pods)} pods have a node" if len(job.pods) > 1 else "it has a node"
 
 
 def restarted(pod: Pod, now_ms: int) -> Pod:
-    """The pod that a controller makes instead of one that left its node."""
+    """The pod that a controller makes in place of one that left its node."""
     return replace(
         pod, uid=f"{pod.uid}+", node="", bound_ms=0, created_ms=now_ms, deleting=False, devices=None, instances=(),
         by_claim=(), nominated_node="",
@@ -126,7 +126,7 @@ def restarted(pod: Pod, now_ms: int) -> Pod:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """ "; did you mean A, B?" for names that come near, else ""."""
+    """ "; did you mean A, B?" for similar names, else ""."""
     known = dict.fromkeys(names)
     short = name.rpartition("/")[2]
     inside = sorted(one for one in known if short and (short in one or one.rpartition("/")[2] in short))
@@ -135,6 +135,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def some(names: Sequence[str], shown: int = 3) -> str:
-    """The first few, and how many more there are."""
+    """The first few names, and the number of the others."""
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")

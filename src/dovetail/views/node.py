@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node of a cluster, inside: how its GPUs are wired and who says so, what its kubelet manages, who has which GPUs.
+"""The inside of a node: the wiring of its GPUs and its source, the policies of its kubelet, the GPUs of each pod.
 
-What is not known is None. For NCCL, the wiring as an XML file, of the whole node or of the GPUs of one pod.
+What is not known is None. The wiring of the whole node, or of the GPUs of one pod, can be written as XML for NCCL.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dovetail.views.topology import Topology, of_reading
 
 _GPU_NODE = "GPUNode"
 _LABELS = "labels of the node"
-_ALL_ASSUMED = "the labels name the product alone: the wiring is that of such a node as it is usually built"
-_SOME_ASSUMED = "NVLinks or NICs were not told: they are those that the product usually has"
+_ALL_ASSUMED = "the labels have only the product: the wiring is the usual one of such a node"
+_SOME_ASSUMED = "NVLinks or NICs were not reported: they are the usual ones of the product"
 
 
 class Policies(Struct, frozen=True):
-    """Of the kubelet's managers, in the words of KubeletConfiguration."""
+    """Policies of the kubelet's managers, as KubeletConfiguration names them."""
 
     topology_manager: str | None = None
     topology_manager_scope: str | None = None
@@ -41,8 +41,8 @@ class Policies(Struct, frozen=True):
 
 
 class NodeInside(Struct, frozen=True):
-    """`gpus` are offered, `free` of them nobody has. `topology` is None where nothing tells of the wiring. `findings`
-    say what two objects tell differently, and what cannot be used. `pods` have GPUs there."""
+    """A node. It offers `gpus` GPUs, `free` of which no pod holds. `topology` is None if the wiring is not known.
+    `findings` name contradictions between objects, and values that cannot be used. `pods` hold GPUs there."""
 
     node: str
     gpus: int
@@ -54,15 +54,15 @@ class NodeInside(Struct, frozen=True):
 
 
 class NodeNotFound(Exception):
-    """The message names nodes that come near."""
+    """There is no such node; the message has similar names."""
 
 
 class NotForNccl(Exception):
-    """Why there is no XML: what is not known, and who would have to tell it."""
+    """The XML cannot be written; the message names what is not known and the object that should have it."""
 
 
 def inside(state: State, feed: Translator, name: str) -> NodeInside:
-    """The node as the scheduler knows it. `feed` has told the cluster to `state`. Raises NodeNotFound."""
+    """The node as the scheduler sees it. `feed` is the translator of the objects of `state`. Raises NodeNotFound."""
     cluster = state.cluster
     slot = cluster.nodes.slots.get(name)
     record = cluster.nodes.records[slot] if slot is not None else None
@@ -88,9 +88,9 @@ def inside(state: State, feed: Translator, name: str) -> NodeInside:
 def _topology(wiring: Wiring) -> Topology | None:
     if wiring.layout is None:
         return None
-    told = wiring.origin in (_GPU_NODE, "ResourceSlice")
-    notes = ((_SOME_ASSUMED if told else _ALL_ASSUMED),) if wiring.layout.assumed else ()
-    return of_reading(wiring.origin if told else _LABELS, Reading(wiring.layout, notes))
+    reported = wiring.origin in (_GPU_NODE, "ResourceSlice")
+    notes = ((_SOME_ASSUMED if reported else _ALL_ASSUMED),) if wiring.layout.assumed else ()
+    return of_reading(wiring.origin if reported else _LABELS, Reading(wiring.layout, notes))
 
 
 def _policies(inventory: Inventory | None) -> Policies:
@@ -106,35 +106,35 @@ def _policies(inventory: Inventory | None) -> Policies:
 
 
 def nccl_xml(state: State, feed: Translator, name: str, pod: str = "") -> str:
-    """What NCCL_TOPO_FILE can name in the pod "namespace/name", or, without one, in a pod that has all GPUs of the
-    node. Raises NotForNccl, NotFound."""
-    wiring, told = feed.wiring(name), feed.gpu_node(name)
-    if told is None or wiring.layout is None or wiring.origin != _GPU_NODE:
-        raise NotForNccl(f"no GPUNode tells how the GPUs of {name} are wired, and their PCI bus ids")
+    """The text of a file for NCCL_TOPO_FILE in the pod "namespace/name", or, without one, in a pod with all GPUs of the
+    node. Raises NotForNccl, JobNotFound."""
+    wiring, gpu_node = feed.wiring(name), feed.gpu_node(name)
+    if gpu_node is None or wiring.layout is None or wiring.origin != _GPU_NODE:
+        raise NotForNccl(f"no GPUNode reports the wiring of the GPUs of {name} and their PCI bus ids")
     gpus = _gpus(state, name, pod) if pod else tuple(range(wiring.layout.gpus))
-    known = [told.status.gpus[gpu] for gpu in gpus]
+    known = [gpu_node.status.gpus[gpu] for gpu in gpus]
     for gpu in known:
         if not gpu.pci_bus_id:
-            raise NotForNccl(f"GPUNode {name}: status.gpus[{gpu.index}].pciBusId: is missing, and NCCL goes by it")
+            raise NotForNccl(f"GPUNode {name}: status.gpus[{gpu.index}].pciBusId: is missing, and NCCL needs it")
     product = known[0].product if products.find(known[0].product) is not None else None
     try:
         return write(
             coarse(_part(wiring.layout, gpus)),
             product,
             [_bus_id(gpu.pci_bus_id) for gpu in known],
-            nic_names=[nic.name for nic in told.status.nics or ()],
+            nic_names=[nic.name for nic in gpu_node.status.nics or ()],
         )
     except LayoutError as error:
-        raise NotForNccl(f"NCCL's XML cannot say what is known of {name}: {error}") from error
+        raise NotForNccl(f"NCCL's XML cannot express the wiring of {name}: {error}") from error
 
 
 def _gpus(state: State, name: str, key: str) -> tuple[int, ...]:
     pod = find_pod(state, key)
     if pod.node != name:
-        raise NotForNccl(f"pod {key} is not on {name}, but {f'on {pod.node}' if pod.node else 'waits'}")
+        raise NotForNccl(f"pod {key} is not on {name}: it {f'is on {pod.node}' if pod.node else 'waits'}")
     held = gpus_of(state, pod)
     if not held.gpus:
-        why = "nobody wrote down which GPUs it has" if held.count else "it has no GPUs"
+        why = "it is not known which GPUs it has" if held.count else "it has no GPUs"
         raise NotForNccl(f"pod {key}: {why}")
     return held.gpus
 
@@ -151,6 +151,6 @@ def _part(layout: Layout, gpus: Sequence[int]) -> Layout:
 
 
 def _bus_id(text: str) -> str:
-    """NVML writes eight digits of the domain, sysfs and NCCL at least four."""
+    """The PCI bus id as NCCL writes it: NVML writes eight digits of the domain, sysfs and NCCL at least four."""
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:] if domain.startswith('0000') else domain}:{rest}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that do not exist, to ask the core how many such would start now, and why not one more.
+"""Hypothetical pods: how many of them would start now, and why not one more.
 
-Rules: an answer is that of the scheduler's own rows and refusals. Nodes that are cordoned, tainted or invalid are
-closed. A taint with the key nvidia.com/gpu closes no node, as pods that ask for GPUs mostly tolerate it. Kubelets are
-not asked, and pods that wait count for nothing.
+Rules: the answers are those of the scheduler's own score cache and refusals. Nodes that are cordoned, tainted or
+invalid are closed. A taint with the key nvidia.com/gpu does not close a node, as most pods with GPUs tolerate it. The
+admission of kubelets is not predicted, and waiting pods do not count.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _TOLERATED = (Toleration(GPU, "Exists"),)
 
 
 class Beside(Struct, frozen=True):
-    """What each GPU, instance, share or device of a pod comes with."""
+    """CPU and memory that a pod requests for each of its GPUs, instances, shares or devices."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
 
 
 class Blocked(Struct, frozen=True):
-    """Why not one pod of a size starts: by `rule`, and so much (`missing`) of `lacking` (a resource, a share of a GPU,
-    devices) is missing on `node`, which comes nearest, where `holders` have it. `devices` are its cards and devices, or
-    those that come nearest; dividing idle cards anew (`repartition`) would make room."""
+    """Why no pod of a size can start: the `rule` that refuses it. On `node`, the closest to fitting, `missing` of
+    `lacking` (a resource, a share of a GPU, devices) is missing, which `holders` hold. `devices` are the GPUs and
+    devices of that node, or the closest ones; a `repartition` of idle GPUs would make room."""
 
     rule: str
     node: str = ""
@@ -54,7 +54,7 @@ class Blocked(Struct, frozen=True):
 
 
 class Probe:
-    """Asks the core for pods that do not exist."""
+    """Queries of the core for hypothetical pods."""
 
     def __init__(self, state: State, beside: Beside) -> None:
         self.state = state
@@ -67,14 +67,14 @@ class Probe:
         self.open: Mask = self.there & open_
 
     def by_model(self, where: Mask) -> Iterator[tuple[str, Mask]]:
-        """These nodes by the label of their GPUs, in the order of the labels."""
+        """These nodes by their label nvidia.com/gpu.product, in the order of the labels."""
         found: dict[str, Mask] = {}
         for slot in np.flatnonzero(where).tolist():
             found.setdefault(self.nodes.labels[slot].get(PRODUCT, ""), np.zeros_like(where))[slot] = True
         yield from sorted(found.items())
 
     def pod(self, model: str | None, count: int, *resources: tuple[str, int], **more: Any) -> Pod:
-        """One that may go to nodes of this label (None: all), with what goes with `count` GPUs or parts."""
+        """A pod for nodes with this GPU label (None: all nodes), with CPU and memory for `count` GPUs or parts."""
         amounts = [(CPU, count * self._beside.cpu_milli), (MEMORY, count * self._beside.memory_bytes), *resources]
         request = Request(tuple(sorted(one for one in amounts if one[1])), tolerations=_TOLERATED)
         if model:
@@ -84,7 +84,7 @@ class Probe:
         return Pod("", "", NAME, replace(request, **more))
 
     def copies(self, pod: Pod, where: Mask) -> NDArray[np.int64]:
-        """How many such pods each of these nodes takes now."""
+        """The number of such pods that fit now on each of these nodes, by slot."""
         row = self.state.score_cache.of(self.cluster.shape_of(pod))
         return np.where(where & self.open, row.copies(), 0)
 
@@ -95,13 +95,13 @@ class Probe:
         return np.asarray(np.maximum(self.nodes.free[self.nodes.column(resource)], 0))
 
     def sharing(self, slot: int) -> Sharing:
-        """Of a node that shares its GPUs."""
+        """The sharing of a node that shares its GPUs."""
         found = self.nodes.sharing(slot)
         assert found is not None
         return found
 
     def blocked(self, pod: Pod, where: Mask, need: int) -> Blocked:
-        """What keeps the pod, which needs so much of something, from each of these nodes."""
+        """Why the pod fits on none of these nodes. `need` is the amount of GPUs, instances or devices it requests."""
         where = where & self.open
         found = [
             replace(verdict, slots=slots)
@@ -124,7 +124,8 @@ class Probe:
     def _nearest(
         self, pod: Pod, verdict: Verdict, devices: tuple[HolderRefused, ...], need: int
     ) -> tuple[int, str, str, str, Verdict]:
-        """(how much is missing of what is needed, in thousandths; node; of what; how much; the verdict)."""
+        """The closest node of a verdict: the missing part of the request in thousandths, the node, what is missing, how
+        much, and the verdict."""
         names = self.nodes.names
         if verdict.reason is Reason.INSUFFICIENT:
             column = self.nodes.column(verdict.detail)
@@ -132,8 +133,8 @@ class Probe:
             wanted = dict(pod.request.resources)[verdict.detail]
             missing = wanted - int(self.nodes.free[column, slot])
             return 1000 * missing // wanted, names[slot], verdict.detail, display(verdict.detail, missing), verdict
-        told = {names[slot] for slot in verdict.slots.tolist()}
-        device = next((one for one in devices if one.node in told), None)
+        refusing = {names[slot] for slot in verdict.slots.tolist()}
+        device = next((one for one in devices if one.node in refusing), None)
         if verdict.reason is Reason.GPU_SHARE and device is not None:
             return device.lacks, device.node, SHARE, f"{device.lacks}/1000", verdict
         if verdict.reason is Reason.DEVICES and device is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of those who wait: in which order they are tried, why each waits, and when it starts.
+"""The waiting jobs in queue order: why each waits, and when it starts.
 
-Rules: the order is that of the next step if none of them fitted; who is tried first is not always who starts first, as
-others may fit where it does not. Reasons are those of the next step. Starts are as in `forecast`.
+Rules: the order is that of the next step if no job fitted. The first in queue order need not start first, as others may
+fit where it does not. Reasons are those of the next step. Starts are those of `forecast`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dovetail.views.queues import inside, queue_named
 
 
 class WaitingWorkload(Struct, frozen=True):
-    """A job that waits, as the `position`-th of all (from 1). `state` is "Placed" where the next step starts it, else
-    "NotYet" or "Never", and `code` its reason, "Placed" too; `message` has the numbers, `reclaim` what became of the
-    search for jobs that could give way to it. `since_ms` is when it came, 0 where nobody knows."""
+    """A waiting job at `position` (from 1). `state` is "Placed" if the next step starts it, else "NotYet" or "Never";
+    `code` is "Placed" or the reason, `message` the reason with numbers, `reclaim` the result of the search for victims.
+    `since_ms` is when it was created, 0 if not known."""
 
     position: int
     job: str
@@ -39,7 +39,7 @@ class WaitingWorkload(Struct, frozen=True):
 
 
 class QueuePosition(Struct, frozen=True):
-    """`queue` is "" for all of them. `whole` is false where it was not looked ahead to the end."""
+    """The waiting jobs of a `queue`, or of all queues (""). `whole` is false if the look-ahead ended at its bound."""
 
     queue: str
     now_ms: int
@@ -47,8 +47,10 @@ class QueuePosition(Struct, frozen=True):
     whole: bool
 
 
-def line(state: State, now_ms: int, queue: str = "", watch: Watch = lambda started, waiting: None) -> QueuePosition:
-    """Those who wait in a queue or below it, or everywhere. Raises NotFound."""
+def queue_positions(
+    state: State, now_ms: int, queue: str = "", watch: Watch = lambda started, waiting: None
+) -> QueuePosition:
+    """The waiting jobs of a queue and of those below it, or of all queues. Raises JobNotFound."""
     if queue:
         queue_named(state, queue)
     order = state.queue.ordered()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues by their names, and who waits in them."""
+"""Queues by name, and the first waiting job of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dovetail.views.jobs import JobNotFound, nearest
 
 
 def queue_named(state: State, name: str) -> Queue:
-    """Raises NotFound."""
+    """The queue of this name. Raises JobNotFound."""
     queues = state.shares.tree.queues
     if name not in queues:
         raise JobNotFound(f"queue {name} does not exist{nearest(name, queues)}; there are {', '.join(sorted(queues))}")
@@ -17,13 +17,13 @@ def queue_named(state: State, name: str) -> Queue:
 
 
 def inside(state: State, queue: str, above: str) -> bool:
-    """Whether a queue is this one or below it; "" is above all. Queues that do not exist are below none."""
+    """Whether a queue is `above` or below it; "" is above all. A queue that does not exist is below none."""
     tree = state.shares.tree
     return not above or (queue in tree.queues and above in tree.path(queue))
 
 
 def heads(state: State) -> dict[str, str]:
-    """Of each queue in which somebody waits, or below it, the workload that is tried first."""
+    """For each queue with waiting jobs in it or below it, its first workload in queue order."""
     tree, found = state.shares.tree, dict[str, str]()
     for workload in state.queue.ordered():
         queue = state.shares.queue_of(state.workloads.members(workload)[0])

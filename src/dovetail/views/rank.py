@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a job has its place in the line: the terms of each comparison, from the top of the tree to the job itself.
+"""Why a job has its position in queue order: the terms of each comparison, from the top of the tree down to the job.
 
 Rules
-- Terms are the core's own (`core.queues.queue_order`): at each level the queues in which somebody waits are compared by
-  how they stand with their own first job, then by priority, by what they used per weight, and by age.
-- What a queue used is told as GPUs: the mean that it was charged, the past counting less and less, with what it holds
-  now projected a few minutes ahead, for each unit of weight.
-- When somebody comes before somebody else by usage alone is worked out as if nobody started or ended until then.
+- The terms are the core's own (`core.queues.queue_order`). At each level, the queues with waiting jobs are compared by
+  their class with their first job (within guarantee, within fair share, beyond), by priority, by usage per weight, and
+  by age.
+- The usage of a queue is in GPUs per unit of weight: the decayed mean that it was charged, with what it holds now
+  projected a few minutes ahead.
+- The time at which a queue passes another by usage is computed as if no job started or ended until then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from dovetail.views.queues import heads
 By = Literal[
     "standing", "queue priority", "usage", "queue age", "user", "priority", "service", "age", "no queue", "alone"
 ]
-STANDINGS = ("within its guarantee", "within what is due to it", "beyond what is due to it")
+STANDINGS = ("within its guarantee", "within its fair share", "beyond its fair share")
+"""The classes of `core.queues.quota`, by number."""
 _TERMS: tuple[By, ...] = ("standing", "queue priority", "usage", "queue age")
 _FRACTION_BITS = 40
 _MINUTE_MS = 60_000
@@ -34,8 +36,8 @@ _LONGEST_MS = 30 * DAY_MS
 
 
 class Term(Struct, frozen=True):
-    """A queue among its siblings. `standing` is how it would stand with its first job `head`: 0 within its guarantee, 1
-    within what is due to it, 2 beyond. `gpus_per_weight` is what it used."""
+    """A queue among its siblings. `standing` is its class with its first job `head`: 0 within its guarantee, 1 within
+    its fair share, 2 beyond. `gpus_per_weight` is its usage."""
 
     queue: str
     head: str
@@ -47,8 +49,8 @@ class Term(Struct, frozen=True):
 
 
 class RankLevel(Struct, frozen=True):
-    """The queues below `parent` ("" at the top) in which somebody waits, the first in turn first. `own` is the job's;
-    `by` is what decides between it and its neighbour before it, or behind it where it is the first."""
+    """The queues below `parent` ("" at the top) with waiting jobs, in queue order. `own` is the queue of the job; `by`
+    is the term in which it differs from the queue before it, or behind it if it is the first."""
 
     parent: str
     own: str
@@ -57,7 +59,7 @@ class RankLevel(Struct, frozen=True):
 
 
 class Before(Struct, frozen=True):
-    """A job that is tried before it, and by what."""
+    """A job before it in queue order, and the term that decides (`by`)."""
 
     job: str
     queue: str
@@ -66,7 +68,7 @@ class Before(Struct, frozen=True):
 
 
 class Overtaking(Struct, frozen=True):
-    """`who` comes before `whom` when `condition` holds; `in_ms` from now, None where time alone does not bring it."""
+    """`who` comes before `whom` if `condition` holds: `in_ms` from now, None if it does not depend on time alone."""
 
     who: str
     whom: str
@@ -75,8 +77,8 @@ class Overtaking(Struct, frozen=True):
 
 
 class RankView(Struct, frozen=True):
-    """The job is the `position`-th of `waiting`. `user` is "" where its queue does not tell its users apart. `priority`
-    and `since_ms` order the jobs of one line."""
+    """The job has `position` of `waiting` jobs. `user` is "" if its queue has no fair share by user. Jobs of one queue
+    and user are ordered by `priority` and `since_ms`."""
 
     job: str
     queue: str
@@ -91,7 +93,7 @@ class RankView(Struct, frozen=True):
 
 
 def rank(state: State, key: str, now_ms: int) -> RankView:
-    """The place of the job "namespace/name" in the line. Raises NotFound where it does not exist or does not wait."""
+    """The position of the job "namespace/name". Raises JobNotFound if it does not exist or does not wait."""
     job = find_jobs(state, key)[0]
     order = state.queue.ordered()
     if job.workload not in order:
@@ -153,27 +155,27 @@ class _Comparing:
         state, pending = self._state, self._state.queue
         line, theirs = pending.line(self._job.workload), pending.line(other.workload)
         if other.queue not in self._tree.queues or not self._tree.leaf(other.queue):
-            return "no queue", "its queue takes no jobs: it is only told so"
+            return "no queue", "its queue takes no jobs: it is tried only to report that"
         if line == theirs:
             mine, theirs_rank = state.rank(self._job.workload), state.rank(other.workload)
             if mine.priority != theirs_rank.priority:
                 return "priority", f"priority {theirs_rank.priority} is above {mine.priority}"
             if mine.level != theirs_rank.level:
-                return "service", f"its pods ran less so far: it is on level {theirs_rank.level}, this on {mine.level}"
+                return "service", f"less attained service: it is on level {theirs_rank.level}, this on {mine.level}"
             earlier = theirs_rank.created_ms < mine.created_ms
-            return "age", "it waits longer" if earlier else "it came first in the same second"
+            return "age", "it is older" if earlier else "it came first in the same second"
         if line is not None and theirs is not None and line[0] == theirs[0]:
             used, used_by = self._shares.accounts.user_ratio(*line), self._shares.accounts.user_ratio(*theirs)
             return "user", (
-                f"its user {theirs[1] or '(none)'} used less: {_gpus(used_by):g} GPUs, {line[1] or '(none)'} "
-                f"{_gpus(used):g}"
+                f"the usage of its user {theirs[1] or '(none)'}, {_gpus(used_by):g} GPUs, is less than that of "
+                f"{line[1] or '(none)'}, {_gpus(used):g}"
             )
         own, others = self._parting(other.queue)
         by = self._by(own, self._job.workload, others, other.workload)
         return by, self._in_words(by, own, self._job.workload, others, other.workload)
 
     def _parting(self, queue: str) -> tuple[str, str]:
-        """The two siblings where the ways up from the job's queue and from another one meet."""
+        """The two siblings at which the paths to the job's queue and to another queue part."""
         mine, theirs = self._path[::-1], self._tree.path(queue)[::-1]
         return next((a, b) for a, b in zip(mine, theirs, strict=False) if a != b)
 
@@ -185,7 +187,10 @@ class _Comparing:
         if by == "queue priority":
             return f"the priority of {other}, {-theirs[1]}, is above that of {own}, {-mine[1]}"
         if by == "usage":
-            return f"{other} used less by its weight: {_gpus(theirs[2]):g} GPUs, {own} {_gpus(mine[2]):g}"
+            return (
+                f"the usage / weight of {other}, {_gpus(theirs[2]):g} GPUs, is less than that of {own}, "
+                f"{_gpus(mine[2]):g}"
+            )
         return f"{other} is older than {own}"
 
     def overtaking(self, order: list[str]) -> Iterator[Overtaking]:
@@ -195,7 +200,7 @@ class _Comparing:
         yield from self._newcomers()
 
     def _by_time(self) -> Iterator[Overtaking]:
-        """Siblings that change places because what they used counts less and less."""
+        """Siblings that change places as past usage decays."""
         for own in reversed(self._path):
             for other in self._siblings(own):
                 by = self._by(own, self._heads[own], other, self._heads[other])
@@ -206,7 +211,7 @@ class _Comparing:
                 who, whom = (own, other) if behind else (other, own)
                 yield Overtaking(
                     f"queue {who}", f"queue {whom}",
-                    "nobody starts or ends until then, as what was used counts less and less", passing,
+                    "no job starts or ends until then, as past usage decays", passing,
                 )  # fmt: skip
 
     def _siblings(self, own: str) -> list[str]:
@@ -214,7 +219,7 @@ class _Comparing:
         return [name for name in self._tree.children(parent) if name in self._heads and name != own]
 
     def _passing_ms(self, own: str, other: str) -> int | None:
-        """In how long the two change places by usage; None where they do not within 30 days."""
+        """The time until the two change places by usage; None if they do not within 30 days."""
 
         def ahead(after_ms: int) -> bool:
             return self._ratio_in(own, after_ms) < self._ratio_in(other, after_ms)
@@ -235,7 +240,7 @@ class _Comparing:
         return (used << _FRACTION_BITS) // (steady(1, ledger.half_life_ms) * max(1, record.weight))
 
     def _by_ends(self) -> Iterator[Overtaking]:
-        """How much of a queue would have to end for its first job to be due to it."""
+        """How much of a queue must end before its first job is within its fair share."""
         for own in reversed(self._path):
             standing = self._key(own, self._heads[own])[0]
             better = [name for name in self._siblings(own) if self._key(name, self._heads[name])[0] < standing]
@@ -244,10 +249,11 @@ class _Comparing:
             more, due = self._wanted(self._heads[own]).get(GPU, 0), self._shares.due(own).get(GPU, 0)
             over = self._shares.allocated(own).get(GPU, 0) + more - due
             if more and over > 0:
-                # What is larger than all that is due has its turn when nothing else is held and little was used.
+                # A job larger than the whole fair share counts as within it when the queue holds nothing and its usage
+                # is below its part.
                 ended = f"{over / 1000:g} GPUs of {own} have ended"
                 if more > due:
-                    ended = f"{own} holds nothing and has used less than its part"
+                    ended = f"{own} holds nothing and its usage is below its part"
                 condition = f"{ended}: then its next job is {STANDINGS[1]}"
                 yield Overtaking(f"queue {own}", f"queue {', '.join(better)}", condition)
 
@@ -258,11 +264,11 @@ class _Comparing:
         first = max(self._state.precedence(workload)[0] for workload in own)
         if own[0] != self._job.workload:
             condition = f"its priority is above {first}"
-            yield Overtaking(self._job.name, f"all others of {where}", condition)
+            yield Overtaking(self._job.name, f"all other jobs of {where}", condition)
         yield Overtaking(f"a new job of {where}", self._job.name, f"its priority is above {mine}")
 
     def _newcomers(self) -> Iterator[Overtaking]:
-        """Queues in which nobody waits, and whose jobs would come first."""
+        """Queues without waiting jobs whose jobs would come first."""
         wanted = self._wanted(self._job.workload)
         names = []
         for name in self._tree.in_order():
@@ -272,10 +278,10 @@ class _Comparing:
             if own and self._shares.quota.key(other, wanted) < self._key(own, self._heads[own]):
                 names.append(name)
         if names:
-            condition = "somebody submits one that asks for as much"
+            condition = "it requests as much"
             yield Overtaking(f"a new job of queue {', '.join(names)}", self._job.name, condition)
 
 
 def _gpus(ratio: int) -> float:
-    """A ratio of the core as GPUs for each unit of weight."""
+    """A usage ratio of the core, in GPUs per unit of weight."""
     return round(ratio / (1000 << _FRACTION_BITS), 3)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards and devices of nodes that do not serve a pod: the rule that keeps each from it, and who has it.
+"""The GPUs and devices that do not fit a pod: the rule that refuses each, and the pods or claims that hold it.
 
-Rules: told are the nodes that refuse the pod for lack of MIG instances, of a share of a GPU, or of devices that its
-claims want; the nearest ones first, and of nodes that answer alike the first. A card comes nearer the less of it is in
-use, a shared card the more of it is left, a node with devices the more of them the claims could have.
+Rules: only nodes count that refuse the pod for lack of MIG instances, of a share of a GPU, or of devices for its
+claims. The closest nodes come first; of nodes with equal answers only the first is kept. A GPU in MIG mode is closer
+the less of it is in use, a shared GPU the more of it is left, a node with devices the more of them the claims can get.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ _MOST_LOOKED_AT = 64
 
 
 def refused(cluster: Cluster, pod: Pod, found: Iterable[Verdict]) -> tuple[HolderRefused, ...]:
-    """For the verdicts about a pod, the nearest nodes first."""
-    told: list[HolderRefused] = []
+    """The refused GPUs and devices for the verdicts about a pod, the closest nodes first."""
+    answers: list[HolderRefused] = []
     for verdict in found:
         if verdict.reason is Reason.INSUFFICIENT and verdict.detail.startswith(RESOURCE_PREFIX):
-            told += _slices(cluster, verdict)
+            answers += _slices(cluster, verdict)
         elif verdict.reason is Reason.GPU_SHARE and verdict.when is When.NOT_YET:
-            told += _shares(cluster, pod, verdict)
+            answers += _shares(cluster, pod, verdict)
         elif verdict.reason is Reason.DEVICES:
-            told += _devices(cluster, pod, verdict)
+            answers += _devices(cluster, pod, verdict)
     nearest: dict[str, int] = {}
-    for one in told:
+    for one in answers:
         nearest[one.node] = min(one.lacks, nearest.get(one.node, one.lacks))
     shown = sorted(nearest, key=lambda node: nearest[node])[:SHOWN_NODES]
-    return tuple(sorted((one for one in told if one.node in shown), key=lambda one: (shown.index(one.node), one.lacks)))
+    kept = (one for one in answers if one.node in shown)
+    return tuple(sorted(kept, key=lambda one: (shown.index(one.node), one.lacks)))
 
 
 def _slices(cluster: Cluster, verdict: Verdict) -> Iterator[HolderRefused]:
@@ -58,7 +59,7 @@ def _slices(cluster: Cluster, verdict: Verdict) -> Iterator[HolderRefused]:
 
 
 def slice_rule(card: Card, used: int, name: str) -> str:
-    """Why a card of which so much is in use does not give (enough) instances of a profile or resource."""
+    """Why a GPU in MIG mode has no free instance, or too few, of a profile or resource. `used` is what is in use."""
     geometry = card.geometry
     profile = geometry.find(name)
     if profile is None:
@@ -73,11 +74,11 @@ def slice_rule(card: Card, used: int, name: str) -> str:
     refusal = known.refusal(used, profile)
     if refusal:
         return f"{rule}; beside those in use: {refusal}"
-    return f"{rule}; where these are is assumed, so it is not divided anew" if card.assumed else rule
+    return f"{rule}; their placements are assumed, so it is not repartitioned" if card.assumed else rule
 
 
 def _shares(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[HolderRefused]:
-    """Of each node the card that comes nearest; of several replicas the last of as many cards."""
+    """The closest shared GPU of each node; for a pod with several replicas, the last of as many GPUs."""
     nodes = cluster.nodes
     shape = cluster.shape_of(pod)
     for slot in verdict.slots.tolist():
@@ -118,7 +119,7 @@ def _devices(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[HolderRef
 
 
 def _grouped(node: str, seen: list[ClaimedView], wanted: int) -> Iterator[HolderRefused]:
-    """Devices by what is said of them; free ones of which nothing is to be said are left out."""
+    """Devices grouped by their rule and users; free devices without a rule are left out."""
     requests = {one.request for one in seen if one.request}
     free = len({one.device for one in seen if one.free})
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The largest gang of one shape of pod that can start now: by GPU model and fabric level, and what blocks the next pod.
+"""The largest gang of one shape of pod that can start now, by GPU model and fabric level, and what blocks one more pod.
 
 Rules
-- It is the scheduler's own search that places the gang, in a trial. The rules of `probe` hold: it asks for nothing but
-  GPUs and what goes with each, closed nodes count for nothing, and so do pods that wait, queues, and room that is held.
-- A model is each value of nvidia.com/gpu.product that the text is part of, whatever its case; without one all nodes
-  with GPUs are asked for at once.
-- At a level the gang is inside one domain of it: the one that holds most.
+- The scheduler's own search places the gang, in a trial. As in `probe`, its pods request only GPUs, and CPU and memory
+  for each; closed nodes, waiting pods, queues and reservations do not count.
+- The models are all values of nvidia.com/gpu.product that contain the text, in upper or lower case; without a text, all
+  nodes with GPUs count together.
+- At a level, the gang is inside one domain: the one that holds most.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MOST_PODS = 100_000
 
 
 class ShapeError(ValueError):
-    """The text is no shape, or nothing in the cluster is of it; the message says what would be."""
+    """The text is not a shape, or no node has GPUs of the model; the message has what is possible."""
 
 
 class ShapeView(Struct, frozen=True):
-    """`pods` of `gpus` GPUs each; `model` is part of the model's label, "" for any."""
+    """`pods` pods of `gpus` GPUs each; `model` is part of the GPU label, "" for any."""
 
     gpus: int
     pods: int = 1
@@ -45,8 +45,8 @@ class ShapeView(Struct, frozen=True):
 
 
 class ShapeLevel(Struct, frozen=True):
-    """`pods` is the largest gang inside one domain of the fabric `level` ("": anywhere), which is `name` then; `nodes`
-    are where its pods go. `blocked` says what keeps one pod more from it."""
+    """The largest gang inside one domain, `name`, of a fabric `level` ("": anywhere): its number of `pods`, and their
+    `nodes`. `blocked` is why one more pod does not fit."""
 
     level: str
     name: str
@@ -56,14 +56,14 @@ class ShapeLevel(Struct, frozen=True):
 
 
 class Largest(Struct, frozen=True):
-    """`model` is the label, "" for all models at once."""
+    """The largest gangs of a model. `model` is the GPU label, "" for all models together."""
 
     model: str
     levels: tuple[ShapeLevel, ...]
 
 
 class ShapeAnswer(Struct, frozen=True):
-    """`starts` is whether a gang of as many pods as are asked for can start now, anywhere."""
+    """The answer. `starts`: a gang of `shape.pods` pods can start now, anywhere."""
 
     shape: ShapeView
     starts: bool
@@ -75,14 +75,14 @@ def parse(text: str) -> ShapeView:
     match = _SHAPE.fullmatch(text)
     if match is None or int(match["gpus"]) > MAX_GPUS:
         raise ShapeError(
-            f"{text!r} is no shape: 8 GPUs of one pod are 8, of a model 8xH100, four such pods 4x8xH100 or 4x8; "
-            f"a pod has at most {MAX_GPUS}"
+            f"{text!r} is not a shape: 8 is a pod with 8 GPUs, 8xH100 with 8 GPUs of a model, 4x8 and 4x8xH100 are "
+            f"four such pods; a pod has at most {MAX_GPUS} GPUs"
         )
     return ShapeView(int(match["gpus"]), int(match["pods"] or 1), match["model"] or "")
 
 
 def largest(state: State, shape: ShapeView, beside: Beside) -> ShapeAnswer:
-    """Raises ShapeError where no node has GPUs of the model."""
+    """The largest gangs of a shape. Raises ShapeError if no node has GPUs of the model."""
     ask = Probe(state, beside)
     models = tuple(
         Largest(model or "", tuple(_levels(ask, shape, model, where))) for model, where in models_of(ask, shape)
@@ -91,7 +91,7 @@ def largest(state: State, shape: ShapeView, beside: Beside) -> ShapeAnswer:
 
 
 def models_of(ask: Probe, shape: ShapeView) -> list[tuple[str | None, Mask]]:
-    """The models that the shape means, with their nodes; None is any. Raises ShapeError where there are none."""
+    """The models of the shape, with their nodes; None is any model. Raises ShapeError if no node has GPUs of it."""
     offering = ask.there & (ask.allocatable(GPU) > 0)
     if not shape.model:
         return [(None, offering)]
@@ -121,7 +121,8 @@ def _levels(ask: Probe, shape: ShapeView, model: str | None, where: Mask) -> Ite
 
 
 def _level(ask: Probe, pod: Pod, key: str, where: Mask, most: int) -> ShapeLevel:
-    """`where` is the domain that holds most by count, which is an upper bound: the search has the last word."""
+    """The largest gang at a level. `where` is the domain with room for `most` pods by count, which is an upper bound of
+    what the search finds."""
     most = min(most, _MOST_PODS)
     fabric = ask.cluster.fabric
     if not _fits(ask, pod, most, key):
@@ -144,8 +145,8 @@ def _fits(ask: Probe, pod: Pod, count: int, key: str) -> bool:
 
 
 def _place(ask: Probe, pod: Pod, count: int, key: str) -> list[int]:
-    """The slots of a gang of so many pods, inside one domain of the level, in the running trial; none where it does not
-    fit."""
+    """Place a gang of `count` pods inside one domain of the level, in the running trial. Returns the slots of its pods;
+    empty if it does not fit."""
     pods = [replace(pod, uid=f"{pod.name}-{i}") for i in range(count)]
     group = Group(pods=pods, missing=count, required=(key,) if key else ())
     try:

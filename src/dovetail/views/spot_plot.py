@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture of what spot costs by the checkpoint interval, as a PNG file. As in `topology_plot`, matplotlib is slow to
-load, and only whoever asks for a picture pays for it."""
+"""A picture of the cost of spot by checkpoint interval, as a PNG file. matplotlib is slow to load, so this module is
+imported only for a picture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _ABOVE = 1.25
 def draw(
     title: str, curve: Sequence[tuple[float, float]], marked: Mapping[str, tuple[float, float]], path: Path
 ) -> None:
-    """Draw (interval in seconds, cost by that on demand), and some of these by name. Raises OSError."""
+    """Draw a curve of (interval in seconds, cost as a multiple of that on demand), with named points. Raises
+    OSError."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     figure.suptitle(title, x=0.01, ha="left")
@@ -31,7 +32,7 @@ def draw(
     axes.set_ylim(0, min(_ABOVE * most, max(1.1, *costs)))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("work between two checkpoints, in minutes")
+    axes.set_xlabel("checkpoint interval, in minutes")
     axes.set_ylabel("expected cost, on demand = 1")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)

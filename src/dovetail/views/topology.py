@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's topology for people and programs: how its GPUs are wired, and how well every set of them works together.
+"""The topology of a node as an answer: the links between its GPUs, and the bandwidth of each set of them.
 
 What is not known is None. Bandwidths are one way, in MB/s (10^6 bytes).
 """
@@ -21,7 +21,8 @@ SIZES = (2, 4, 8)
 
 
 class NicView(Struct, frozen=True):
-    """`levels` says for each GPU how far it is: BOARD, PIX, PXB, PHB, NODE or SYS. `speed_mbps` is the line rate."""
+    """A NIC. `levels` has for each GPU the distance: BOARD, PIX, PXB, PHB, NODE or SYS. `speed_mbps` is the line rate
+    in MB/s."""
 
     numa: int | None
     levels: tuple[str | None, ...]
@@ -30,18 +31,18 @@ class NicView(Struct, frozen=True):
 
 
 class GpuSet(Struct, frozen=True):
-    """`mbps` is the bandwidth of the best ring through these GPUs."""
+    """A set of GPUs. `mbps` is the bandwidth of the best ring through them."""
 
     gpus: tuple[int, ...]
     mbps: int
 
 
 class Topology(Struct, frozen=True):
-    """`source` says what was read. `numa` has the NUMA node of each GPU, `pcie` the level between any two (None on the
-    diagonal too), `nvlinks` how many links they have. `nvlink_mbps` is what one link gives, `pcie_mbps` one GPU's
-    slot, `socket_mbps` is between NUMA nodes. `assumed` is true where the wiring was not read but is that of the
-    product; `notes` say what else was not there to be read. `sets` has all sets of 2, 4 and 8 GPUs, of each size the
-    best first."""
+    """A topology, read from `source`. `numa` has the NUMA node of each GPU, `pcie` the level between each two GPUs
+    (None on the diagonal too), `nvlinks` their number of links. `nvlink_mbps` is the rate of one link, `pcie_mbps` of
+    the slot of a GPU, `socket_mbps` between NUMA nodes. `assumed`: the wiring is the usual one of the product and was
+    not read; `notes` name what else was missing. `sets` has all sets of 2, 4 and 8 GPUs, of each size the best
+    first."""
 
     source: str
     numa: tuple[int | None, ...]
@@ -57,9 +58,9 @@ class Topology(Struct, frozen=True):
 
 
 def topology(text: str, product: str | None = None) -> Topology:
-    """Of a description of a node, recognised by its content: NCCL's XML, else what `nvidia-smi topo -m` prints.
+    """The topology in a text: NCCL's XML, recognised by its content, or the output of `nvidia-smi topo -m`.
 
-    Raises LayoutError where it cannot be read, or the product is not known."""
+    Raises LayoutError if the text cannot be read or the product is not known."""
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("<"):
         return of_reading(NCCL, nccl_xml.read(text, product))
@@ -67,11 +68,11 @@ def topology(text: str, product: str | None = None) -> Topology:
 
 
 def of_reading(source: str, reading: Reading) -> Topology:
-    """Of a layout that was read somewhere."""
+    """The topology of a layout that was read from `source`."""
     layout, notes = reading.layout, reading.notes
     gpus = range(layout.gpus)
     if layout.gpus > MAX_LINKED_GPUS:
-        notes = (*notes, f"sets: {layout.gpus} GPUs are more than the {MAX_LINKED_GPUS} whose sets are worked out")
+        notes = (*notes, f"sets: they are computed for at most {MAX_LINKED_GPUS} GPUs, and there are {layout.gpus}")
     return Topology(
         source=source,
         numa=tuple(map(_known, layout.numa)),
@@ -111,7 +112,7 @@ def _sets(layout: Layout) -> Iterator[GpuSet]:
 
 
 class EqualSets(Struct, frozen=True):
-    """Sets of one size that are equally good."""
+    """Sets of one size with the same bandwidth."""
 
     size: int
     mbps: int
@@ -133,7 +134,7 @@ def numa_groups(topology: Topology) -> dict[int | None, list[int]]:
 
 
 def nearest(nic: NicView) -> tuple[str | None, list[int]]:
-    """The GPUs that are nearest to a NIC, and how near; None and nobody where nothing is known."""
+    """The least distance between a NIC and a GPU, and the GPUs at that distance; None and [] if not known."""
     known = {LEVELS.index(level) for level in nic.levels if level is not None}
     if not known:
         return None, []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A picture of a node's topology, as a PNG file: GPUs in a circle by NUMA node, NVLinks as chords, NICs outside.
 
-matplotlib is imported here alone: it is slow to load, and only whoever asks for a picture pays for it.
+matplotlib is slow to load, so this module is imported only for a picture.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dovetail.views.topology import Topology, nearest, numa_groups
 _BLUE, _GREY, _ORANGE, _GREEN = "#2563eb", "#9ca3af", "#d97706", "#15803d"
 _SHADES = ("#eff6ff", "#fef3c7", "#ecfdf5", "#fdf2f8", "#f5f3ff", "#f1f5f9", "#fff7ed", "#f0fdfa")
 _GPUS, _NICS, _WEDGE_FROM, _WEDGE_TO, _NAMES = 1.0, 1.42, 0.8, 1.2, 1.77
-"""Distances from the middle."""
+"""Distances from the centre."""
 _THINNEST, _THICKEST = 0.8, 5.0
 _NEAR = ("BOARD", "PIX", "PXB")
 
@@ -58,7 +58,8 @@ def draw(found: Topology, path: Path) -> None:
 
 
 def _angles(found: Topology) -> list[float]:
-    """Where each GPU is on the circle. NUMA nodes stand together, the first on the left, with a gap between them."""
+    """The angle of each GPU on the circle: GPUs of a NUMA node are neighbours, the first node is on the left, and there
+    is a gap between two nodes."""
     groups = list(numa_groups(found).values())
     slots = len(found.numa) + (len(groups) if len(groups) > 1 else 0)
     angles, slot = [0.0] * len(found.numa), 0.5 if len(groups) > 1 else 0.0
@@ -88,7 +89,7 @@ def _groups(axes: Axes, found: Topology, angles: list[float]) -> None:
 
 
 def _links(axes: Axes, found: Topology, angles: list[float]) -> list[Line2D]:
-    """NVLinks, the wider the faster; where there are none, who shares a PCIe switch. Gives the legend."""
+    """Draw NVLinks, the wider the faster, and for GPUs without NVLinks a common PCIe switch. Returns the legend."""
     pairs = list(combinations(range(len(angles)), 2))
     counts = sorted({found.nvlinks[i][j] for i, j in pairs} - {0}, reverse=True)
     legend = []
@@ -99,8 +100,8 @@ def _links(axes: Axes, found: Topology, angles: list[float]) -> list[Line2D]:
             if found.nvlinks[i][j] == count:
                 _line(axes, _at(angles[i], _GPUS), _at(angles[j], _GPUS), style)
         number = sum(found.nvlinks[i][j] == count for i, j in pairs)
-        whom = "all pairs" if number == len(pairs) else f"{number} pairs" if number > 1 else "1 pair"
-        legend.append(Line2D([], [], **style, label=f"NV{count}: {count * found.nvlink_mbps / 1000:.1f} GB/s, {whom}"))
+        which = "all pairs" if number == len(pairs) else f"{number} pairs" if number > 1 else "1 pair"
+        legend.append(Line2D([], [], **style, label=f"NV{count}: {count * found.nvlink_mbps / 1000:.1f} GB/s, {which}"))
     for level, dashes in zip(_NEAR, ("solid", "solid", "dashed"), strict=True):
         style = {"color": _ORANGE, "linewidth": 1.6, "linestyle": dashes}
         near = [(i, j) for i, j in pairs if found.pcie[i][j] == level and not found.nvlinks[i][j]]
@@ -119,7 +120,8 @@ def _line(axes: Axes, a: tuple[float, float], b: tuple[float, float], style: dic
 
 
 def _nics(axes: Axes, found: Topology, angles: list[float]) -> list[Line2D]:
-    """NICs outside of the GPUs that they share a switch with; the others beside their NUMA node, or in a line below."""
+    """Draw NICs beside the GPUs of their PCIe switch, else beside their NUMA node, else in a line below. Returns the
+    legend."""
     wanted: list[tuple[float, int]] = []
     far = []
     for nic, view in enumerate(found.nics):
@@ -147,7 +149,7 @@ def _nics(axes: Axes, found: Topology, angles: list[float]) -> list[Line2D]:
 
 
 def _spread(wanted: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    """The same order, moved apart so that no two overlap."""
+    """The angles in the same order, moved apart so that no two NICs overlap."""
     room = 2 * pi / max(20, len(wanted) + 2)
     angles = [angle for angle, _ in wanted]
     for _ in range(60):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change of the cluster would do: the same look ahead with it and without it, and what differs.
+"""What a change of the cluster would do: the look-ahead with the change and without it, and the differences.
 
-Rules: a change is a list of the core's own events, told to a copy. Nothing is written, and the state stays as it is.
-- A drained node is cordoned, and its pods leave it, but for those that tolerate a cordon: DaemonSets' pods do. Who has
-  a controller waits again as a new pod; who has none is gone for good. Pods of other schedulers leave and are not
-  followed. What budgets of disruptions would not allow at once is told.
-- Submitted objects are as if they were made now.
+Rules
+- A change is a list of the core's events, applied to a copy. Nothing is written, and the state does not change.
+- A drained node is cordoned and its pods are deleted, except pods that tolerate the cordon, as those of DaemonSets do.
+  A deleted pod with a controller waits again as a new pod; one without a controller is gone. Pods of other schedulers
+  are deleted and not followed. A note names each disruption budget that would delay the drain.
+- Submitted objects are created now.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from dovetail.views.jobs import JobNotFound, nearest, restarted
 
 HOST = "kubernetes.io/hostname"
 _SAME_MS = 60_000
-"""Starts that differ by less count as equal."""
+"""Starts that differ by less are equal."""
 Effect = Literal[
     "starts now", "no longer starts now", "sooner", "later", "waits", "can start", "never starts", "gone", "as before"
 ]  # fmt: skip
 
 
 class ChangeError(ValueError):
-    """The change cannot be asked about; the message says why."""
+    """The change is not possible; the message has the reason."""
 
 
 class Hypothesis(Struct, frozen=True):
-    """`jobs` are the workloads that it is about: told whether they differ or not. Of those that it takes from nodes
-    `left` says from which. `notes` say what it does not do."""
+    """A change. `jobs` are the workloads that it is about: the answer has them even without a difference. `left` has
+    the nodes that pods of a workload leave. `notes` are what an operator must know besides."""
 
     events: tuple[Event, ...]
     jobs: frozenset[str] = frozenset()
@@ -51,10 +52,10 @@ class Hypothesis(Struct, frozen=True):
 
 
 class WhatifOutcome(Struct, frozen=True):
-    """A job with the change and without it. `before` is None for one that the change brings, or that runs before it;
-    `after` for one that it takes away, or that runs with it. `left` are the nodes that its pods leave, `places` where
-    they go with the change, `code` and `message` why it waits then. `gpus_milli` are asked for. `before_state` and
-    `state` are Placed, NotYet or Never, "" where there is no start to tell."""
+    """A job with the change and without it. `before` is None for a job that the change adds, or that runs without it;
+    `after` is None for a job that the change removes, or that runs with it. `left` are the nodes that its pods leave,
+    `places` those to which they go, `code` and `message` why it waits then. `gpus_milli` are its requested GPUs.
+    `before_state` and `state` are Placed, NotYet or Never, "" without a start."""
 
     job: str
     queue: str
@@ -80,9 +81,9 @@ class QueueGain(Struct, frozen=True):
 
 
 class WhatIf(Struct, frozen=True):
-    """`jobs` has those that the change is about, then those that it makes a difference to, in the order in which they
-    start. `spared` are pods that would have given way without the change. `unchanged` counts the jobs that wait and
-    notice nothing. `whole` is false where it was not looked ahead to the end."""
+    """The answer. `jobs` has the jobs that the change is about, then the others with a difference, in the order of
+    their starts. `spared` are the pods that would be evicted only without the change. `unchanged` is the number of
+    waiting jobs without a difference. `whole` is false if a look-ahead ended at its bound."""
 
     now_ms: int
     jobs: tuple[WhatifOutcome, ...]
@@ -95,7 +96,7 @@ class WhatIf(Struct, frozen=True):
 
 
 def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhatIf:
-    """The difference that a change makes. `watch` is told of both looks how many jobs have started, and of how many."""
+    """The difference that a change makes. `watch` gets the progress of both look-aheads, as in `forecast`."""
     base = take(state)
     changed = restore(state.policy, base)
     tell(changed, change.events, now_ms)
@@ -106,18 +107,18 @@ def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda 
         _outcome(changed, change, workload, without.starts.get(workload), with_it.starts.get(workload))
         for workload in workloads
     ]
-    told = [
+    shown = [
         outcome for workload, outcome in zip(workloads, outcomes, strict=True)
         if outcome is not None and (workload in change.jobs or outcome.effect != "as before")
     ]  # fmt: skip
     before, after = set(without.victims), set(with_it.victims)
     return WhatIf(
         now_ms,
-        tuple(told),
+        tuple(shown),
         tuple(sorted(after - before, key=_by_time)),
         tuple(sorted(before - after, key=_by_time)),
         tuple(_gains(without, with_it)),
-        sum(outcome is not None for outcome in outcomes) - len(told),
+        sum(outcome is not None for outcome in outcomes) - len(shown),
         change.notes,
         without.whole and with_it.whole,
     )
@@ -145,9 +146,10 @@ def _outcome(
     )  # fmt: skip
 
 
-def _effect(before: Start | None, after: Start | None, there: bool) -> Effect:
+def _effect(before: Start | None, after: Start | None, exists: bool) -> Effect:
+    """The effect on a job; `exists`: it has pods with the change."""
     if after is None:
-        return "as before" if there else "gone"
+        return "as before" if exists else "gone"
     old_ms = before.expected.start_ms if before is not None else 0
     new_ms = after.expected.start_ms
     if after.at_once and (before is None or not before.at_once):
@@ -181,29 +183,29 @@ def _gains(without: Forecast, with_it: Forecast) -> Iterable[QueueGain]:
 
 
 def submit(state: State, events: Sequence[Event], now_ms: int) -> Hypothesis:
-    """Objects that somebody makes. Raises ChangeError where a pod of that name is there already."""
+    """Create objects. Raises ChangeError if a pod of that name exists."""
     known = {pod.key: pod.uid for pod in state.workloads.pods.values()}
-    told: list[Event] = []
+    created: list[Event] = []
     uids: list[str] = []
     for event in events:
         match event:
             case PodChanged(pod):
                 if pod.key in known:
-                    raise ChangeError(f"pod {pod.key} is there already: what would a second one of that name do?")
-                told.append(PodChanged(replace(pod, created_ms=now_ms)))
+                    raise ChangeError(f"pod {pod.key} exists already")
+                created.append(PodChanged(replace(pod, created_ms=now_ms)))
                 uids.append(pod.uid)
             case GangChanged(gang):
-                told.append(GangChanged(replace(gang, created_ms=now_ms)))
+                created.append(GangChanged(replace(gang, created_ms=now_ms)))
             case _:
-                told.append(event)
+                created.append(event)
     changed = restore(state.policy, take(state))
-    tell(changed, told, now_ms)
+    tell(changed, created, now_ms)
     jobs = (changed.workloads.workload_of(changed.workloads.pods[uid]) for uid in uids)
-    return Hypothesis(tuple(told), frozenset(jobs))
+    return Hypothesis(tuple(created), frozenset(jobs))
 
 
 def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
-    """Cordon nodes and empty them. Raises NotFound."""
+    """Cordon nodes and delete their pods. Raises JobNotFound for an unknown node."""
     records = [node_named(state, name) for name in names]
     events: list[Event] = [NodeChanged(replace(record, unschedulable=True)) for record in records]
     notes: list[str] = []
@@ -212,20 +214,20 @@ def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
         for uid in state.cluster.on_slot.get(state.cluster.nodes.slots[record.name], ()):
             pod = state.cluster.placements[uid].pod
             if untolerated((UNSCHEDULABLE_TAINT,), pod.request.tolerations) is None:
-                notes.append(f"{pod.key} stays on {record.name}: it tolerates a cordon, as pods of DaemonSets do")
+                notes.append(f"{pod.key} stays on {record.name}: it tolerates the cordon, as pods of DaemonSets do")
             else:
                 leaving.append(pod)
     again: list[Pod] = []
     for pod in leaving:
         events.append(PodRemoved(pod.uid, now_ms))
         if not pod.managed:
-            notes.append(f"{pod.key} leaves, and its own scheduler decides where it goes")
+            notes.append(f"{pod.key} is deleted; another scheduler binds its replacement")
         elif not pod.owner:
-            notes.append(f"{pod.key} has no controller: it is gone for good")
+            notes.append(f"{pod.key} has no controller: nothing replaces it")
         else:
             again.append(pod)
             events.append(PodChanged(restarted(pod, now_ms)))
-    notes += _held_by_budgets(state, leaving)
+    notes += _budget_notes(state, leaving)
     changed = restore(state.policy, take(state))
     tell(changed, events, now_ms)
     left: dict[str, tuple[str, ...]] = {}
@@ -235,7 +237,8 @@ def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
     return Hypothesis(tuple(events), frozenset(left), left, tuple(notes))
 
 
-def _held_by_budgets(state: State, leaving: Iterable[Pod]) -> Iterable[str]:
+def _budget_notes(state: State, leaving: Iterable[Pod]) -> Iterable[str]:
+    """A note for each PodDisruptionBudget that does not allow all of these pods to be evicted at once."""
     leaving = list(leaving)
     for budget in sorted(state.budgets.values(), key=lambda budget: budget.key):
         own = [
@@ -244,25 +247,25 @@ def _held_by_budgets(state: State, leaving: Iterable[Pod]) -> Iterable[str]:
         ]  # fmt: skip
         if len(own) > budget.allowed:
             yield (
-                f"the budget {budget.key} allows {budget.allowed} of its {len(own)} pods there to be evicted at once: "
-                "the drain waits for it"
+                f"the PodDisruptionBudget {budget.key} allows to evict {budget.allowed} of its {len(own)} pods there "
+                "at once: the drain waits for it"
             )
 
 
 def add_nodes(state: State, records: Iterable[Node]) -> Hypothesis:
-    """Raises ChangeError where a node of that name is there already."""
+    """Add nodes. Raises ChangeError if a node of that name exists."""
     events = []
     for record in records:
         slot = state.cluster.nodes.slots.get(record.name)
         if slot is not None and state.cluster.nodes.records[slot] is not None:
-            raise ChangeError(f"node {record.name} is there already")
+            raise ChangeError(f"node {record.name} exists already")
         events.append(NodeChanged(record))
     return Hypothesis(tuple(events))
 
 
 def like(state: State, name: str, count: int, labels: Sequence[tuple[str, str]] = ()) -> Hypothesis:
-    """So many nodes more that are as this one, empty and open, with other labels where `labels` says so. Raises
-    NotFound."""
+    """Add `count` nodes like this one, empty and schedulable, with `labels` in place of its labels of the same keys.
+    Raises JobNotFound."""
     model = node_named(state, name)
     taken = set(state.cluster.nodes.slots)
     names = (f"{name}-more-{i}" for i in range(1, count + len(taken) + 1))
@@ -274,7 +277,7 @@ def like(state: State, name: str, count: int, labels: Sequence[tuple[str, str]] 
 
 
 def like_of_model(state: State, gpus: int, model: str) -> str:
-    """A node that offers so many GPUs of a model whose label has this text in it. Raises NotFound."""
+    """The name of a node that offers `gpus` GPUs of a model whose label contains this text. Raises JobNotFound."""
     known: dict[str, str] = {}
     for record in state.cluster.nodes.records:
         offers = dict(record.allocatable).get(GPU, 0) if record is not None else 0
@@ -284,12 +287,12 @@ def like_of_model(state: State, gpus: int, model: str) -> str:
         number, _, label = kind.partition("x")
         if int(number) == gpus and model.lower() in label.lower():
             return name
-    there = f"there are {', '.join(sorted(known))}" if known else "no node offers whole GPUs"
-    raise JobNotFound(f"no node offers {gpus} GPUs of the model {model!r}, to take as a pattern: {there}")
+    known_text = f"there are {', '.join(sorted(known))}" if known else "no node offers whole GPUs"
+    raise JobNotFound(f"there is no node with {gpus} GPUs of the model {model!r} to copy: {known_text}")
 
 
 def node_named(state: State, name: str) -> Node:
-    """Raises NotFound."""
+    """The node of this name. Raises JobNotFound."""
     nodes = state.cluster.nodes
     slot = nodes.slots.get(name)
     record = nodes.records[slot] if slot is not None else None
@@ -300,5 +303,5 @@ def node_named(state: State, name: str) -> Node:
 
 
 def quota(state: State, queue: Queue) -> Hypothesis:
-    """The queue as it would be instead."""
+    """Replace the queue of this name."""
     return Hypothesis((QueueChanged(queue),))

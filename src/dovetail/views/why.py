@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a pod or a job is where it is, or is not: the core's own answer on the cluster as it stands.
+"""Why a pod or job runs where it does, or why it waits: the core's own answer for the present cluster.
 
-The question is put to the scheduler's own step: everything that waits is decided in its order on a copy of the cluster,
-without a write, and then the pod is looked at. So "placed" means that the next step of a scheduler places it.
-Of a job with several pods one of those that wait is looked at, one that is placed if there is one. When it starts is
-the answer of `forecast`. What never starts is refused for ever by every rule, and nobody holds what it lacks.
-Not known: what the running scheduler has in hand at this moment and is not written yet, and how long it keeps pods away
-from a kubelet that rejected some: whoever failed there and still exists counts as if it had failed now.
+Rules
+- The scheduler's own step runs on a copy of the cluster, and then the pod is read from the copy. So Placed means that
+  the next step of the scheduler places it.
+- For a job with several waiting pods the answer is about one of them, one that is placed if there is one.
+- The expected start is that of `forecast`.
+- If a job can never start, the rules of all nodes are Never, and no pods are listed as holders.
+- Not known are decisions of the running scheduler that are not written yet, and for how long it avoids a kubelet that
+  rejected pods: a rejected pod that still exists counts as rejected now.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from dovetail.views.misspelt import of_refusal, of_scheduler
 from dovetail.views.rank import STANDINGS
 from dovetail.views.refused import refused
 
-_NOBODY: Mapping[str, str] = {}
-_NOT_OURS = "another scheduler is named in spec.schedulerName"
+_NO_SCHEDULERS: Mapping[str, str] = {}
+_NOT_OURS = "its spec.schedulerName names another scheduler"
 
 
 class RuleView(Struct, frozen=True):
-    """Nodes that one rule refuses. `code` is the reason's, `when` Never or NotYet."""
+    """The nodes that one rule refuses. `code` is that of the reason, `when` Never or NotYet."""
 
     code: str
     when: When
@@ -49,7 +51,8 @@ class RuleView(Struct, frozen=True):
 
 
 class GangView(Struct, frozen=True):
-    """`needs` is None while it is not known: the object that says so does not exist or was not read."""
+    """The gang of a pod. `needs` is its minimum number of pods, None if the object of the gang does not exist or was
+    not read."""
 
     id: str
     needs: int | None
@@ -60,8 +63,9 @@ class GangView(Struct, frozen=True):
 
 
 class QueueTerm(Struct, frozen=True):
-    """A queue on the way up from the job's. Amounts are by class. `standing` says how it would stand with the job, ""
-    where it cannot be used (`problem`), and `beyond` by how much the job would break its limits."""
+    """The queue of the job, or one above it. Amounts are by class; `due` is the fair share. `standing` is its class
+    with the job, "" if the queue cannot be used (`problem`); `beyond` is by how much the job would exceed its
+    limits."""
 
     queue: str
     allocated: Amounts
@@ -74,8 +78,8 @@ class QueueTerm(Struct, frozen=True):
 
 
 class Reserved(Struct, frozen=True):
-    """Room that is held for `job`, of a `queue`, on `nodes` since `since_ms` until it starts: `expected`. `evicting`
-    are the pods that give way to it and are not gone yet."""
+    """A reservation for `job` of a `queue` on `nodes`, made at `since_ms`; its start is `expected`. `evicting` are the
+    pods that are evicted for it and still exist."""
 
     job: str
     queue: str
@@ -86,18 +90,19 @@ class Reserved(Struct, frozen=True):
 
 
 class Why(Struct, frozen=True):
-    """`state` is Bound (it is on `node`), Placed (it fits and goes to `node` next), Never or NotYet (refused: `code`,
-    `message`, and `head`, the message without the count of nodes that `rules` tells better). `ahead` counts the gangs
-    and lone pods that are tried before it. `gpus` are the indices of the GPUs that were written down for it, or will
-    be; of several whose wiring is known, `mbps` is the bandwidth between them and `ideal_mbps` the most that as many
-    GPUs of such a node can have, else None. `parts` are its MIG instances, shares and claimed devices. Of a refused one
-    `devices` are the cards and devices that come nearest, and `repartition` how idle cards could be divided for it.
+    """The answer for a pod. `state` is Bound (to `node`), Placed (the next step binds it to `node`), Never or NotYet.
+    The last two have a `code`, a `message`, and `head`, the message without the counts of nodes, which `rules` has.
+    `ahead` is the number of workloads before it in queue order.
 
-    `job` is the gang or pod that is decided as one, `others` how many more are called as what was asked for. `terms`
-    say how its `queue` and those above it stand, the top first; `wanted` is what its pods that wait will be counted
-    with. `expected` is when it starts, `reclaim` what became of the search for jobs that could give way to it.
-    `reserved` is the room that is held for it, or, where that is what keeps it waiting, for others. `hints` name what
-    comes nearest to a name that nothing has."""
+    `gpus` are the indices of the GPUs that are or will be recorded for it. `mbps` is the bandwidth between them, and
+    `ideal_mbps` the most that as many GPUs of the node can have; None for fewer than two or unknown wiring. `parts` are
+    its MIG instances, shares and claimed devices. For a refused pod, `holders` hold what is missing, `devices` are the
+    GPUs and devices that are closest to fitting, and `repartition` is how idle GPUs could be repartitioned for it.
+
+    `job` is its gang, or the pod itself; `others` is the number of further jobs with the name that was asked for.
+    `terms` are its `queue` and those above it, the top first; `wanted` is what its waiting pods will be charged.
+    `expected` is its start, `reclaim` the result of the search for victims. `reserved` are the reservations for it, or,
+    if these are why it waits, for others. `hints` name what is similar to a name that does not exist."""
 
     pod: str
     state: str
@@ -131,11 +136,11 @@ def why(
     key: str,
     now_ms: int,
     watch: Watch = lambda started, waiting: None,
-    schedulers: Mapping[str, str] = _NOBODY,
+    schedulers: Mapping[str, str] = _NO_SCHEDULERS,
     ours: str = "",
 ) -> Why:
-    """Explain the pod or job "namespace/name". `watch` is told how far a look ahead has come. `schedulers` are those
-    that pods name which are not ours, `ours` is what they should. Raises NotFound."""
+    """Explain the pod or job "namespace/name". `watch` gets the progress of the look-ahead. `schedulers` has the
+    schedulerName of pods of other schedulers, `ours` is Dovetail's. Raises JobNotFound."""
     jobs = find_jobs(state, key)
     job, workload = jobs[0], jobs[0].workload
     pod = next((one for one in job.pods if one.key == key), (*job.waiting, *job.pods)[0])
@@ -159,7 +164,7 @@ def why(
     never = refusal.when is When.NEVER
     found = refusals.verdicts(state.cluster, pod) if refusal.nodes else []
     if never:
-        # Nodes may refuse the pod for now alone: what keeps its gang or its queue from it for ever keeps it, too.
+        # A node may refuse the pod only for now, but its gang or its queue is refused for ever.
         found = [replace(verdict, when=When.NEVER) for verdict in found]
     rules = tuple(sorted(_rules(state, pod, found), key=lambda rule: -len(rule.nodes)))
     asked, devices = [name for name, _ in pod.request.resources], refused(state.cluster, pod, found)
@@ -173,14 +178,14 @@ def why(
 
 
 def refused_pods(state: State, now_ms: int) -> dict[str, Refusal]:
-    """By "namespace/name", what the next step tells each pod of ours that it does not place."""
+    """The refusals of the next step, by "namespace/name", of the pods of ours that it does not place."""
     state = restore(unhurried(state.policy), take(state))
     step(state, (), now_ms)
     return {pod.key: refusal_of(state, job.workload) for job in waiting_jobs(state) for pod in job.waiting}
 
 
 def refusal_of(state: State, workload: str) -> Refusal:
-    """What the step has told a workload that waits on."""
+    """The refusal of a workload that the step has not placed."""
     return state.queue.refusal(workload) or Refusal(Reason.NO_NODES, When.NOT_YET)
 
 
@@ -202,7 +207,7 @@ def _amounts(amounts: Mapping[str, int]) -> Amounts:
 
 
 def _reserved(state: State, workload: str, refusal: Refusal) -> Iterator[Reserved]:
-    """What is held for the workload, or, of one that must not use it, for others."""
+    """The reservations for the workload, or for others if these are why it waits."""
     names, placements = state.cluster.nodes.names, state.cluster.placements
     for one in state.reservations:
         if one.workload == workload or refusal.reason is Reason.RESERVED:
@@ -220,7 +225,7 @@ def _with_gpus(state: State, pod: Pod, answer: Why) -> Why:
 
 
 def _rules(state: State, pod: Pod, found: list[refusals.Verdict]) -> Iterator[RuleView]:
-    """What each rule refuses. Kubelets that rejected pods are told apart by their reason."""
+    """The nodes that each rule refuses. Rejections by kubelets are divided by the reason of the kubelet."""
     names, rejections = state.cluster.nodes.names, state.cluster.rejections.nodes(pod.owner, state.now_ms)
     for verdict in found:
         nodes: dict[str, list[str]] = {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a queue stands, why its jobs wait, and why the first of them does.
+"""The status of a queue, the reasons for which its jobs wait, and the answer for its first job.
 
-Rules: reasons are those of the next step of the scheduler, `Placed` for who starts then. The first is whom it tries
-first of the queue, or of those below it.
+Rules: reasons are those of the next step of the scheduler, `Placed` for jobs that start then. The first job is the
+first in queue order of the queue and those below it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dovetail.core.policy import unhurried
 from dovetail.core.state import State
 from dovetail.views.forecast import PLACED, Watch
 from dovetail.views.jobs import JobView, waiting_jobs
+from dovetail.views.queue_shares import QueueShare, share
 from dovetail.views.queues import heads, inside
-from dovetail.views.standings import QueueShare, share
 from dovetail.views.why import Why, refusal_of, why
 
 
 class WhyQueue(Struct, frozen=True):
-    """`below` are the queues right below it. `reasons` count its jobs that wait by code, most first; `head` is why the
-    first of them waits, None where nobody does."""
+    """The answer for a queue. `below` are its children. `reasons` has the number of its waiting jobs by reason code,
+    the largest first; `head` explains the first of them, None if none waits."""
 
     queue: QueueShare
     below: tuple[str, ...]
@@ -35,7 +35,7 @@ class WhyQueue(Struct, frozen=True):
 
 
 def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhyQueue:
-    """Explain a queue. Raises NotFound."""
+    """Explain a queue. Raises JobNotFound."""
     own = share(state, now_ms, name)[0]
     first = heads(state).get(name)
     jobs = [job for job in waiting_jobs(state) if inside(state, job.queue, name)]
@@ -51,7 +51,7 @@ def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda starte
 
 
 def _code(state: State, job: JobView, placed: Collection[str]) -> str:
-    """Whoever starts is placed, also if some of its pods wait on."""
+    """The reason code of a job; Placed if some of its pods start."""
     if any(pod.uid in placed for pod in job.waiting):
         return PLACED
     return refusal_of(state, job.workload).reason.code

@@ -2,12 +2,12 @@
 """Workload objects in manifests, and the pods that their controllers would make of them.
 
 Rules
-- One table of kinds, each with the pods that it makes at once: as many as may run beside each other, with the labels,
-  annotations and owners by which Dovetail and people know them. What templates say of storage and of names of hosts is
-  left out: no scheduler decides by it.
-- A workload whose pods are among the documents makes no others. A suspended one makes none.
-- Kinds that make pods later or elsewhere (CronJob, DaemonSet, autoscalers) make none here; those that are in no table
-  are told by who reads the documents.
+- One table of kinds has the function that makes the pods of each kind: as many as run at the same time, with the
+  labels, annotations and owners that Dovetail reads. Volume claim templates and host names are left out, as no
+  scheduling decision depends on them.
+- A workload whose pods are among the documents makes no further pods. A suspended workload makes none.
+- Kinds that make pods later or elsewhere (CronJob, DaemonSet, autoscalers) make none here. Kinds that are not in the
+  table are reported by the reader of the documents.
 Sources: the controllers of Kubernetes (job, replicaset, deployment, statefulset), JobSet, LeaderWorkerSet, Kubeflow's
 training operator, KubeRay.
 """
@@ -30,12 +30,12 @@ Manifest = dict[str, Any]
 
 
 class WorkloadError(Exception):
-    """A workload that cannot be turned into pods; the message says where and why."""
+    """The pods of a workload cannot be made; the message has the place and the reason."""
 
 
 class _Pod(Struct, frozen=True):
-    """`suffix` makes its name of that of the workload. `kind` and `group` are of its controller, called after the
-    workload with `owner` behind."""
+    """A pod of a workload. Its name is that of the workload + `suffix`. Its controller is of this `kind` and `group`,
+    with the name of the workload + `owner`."""
 
     suffix: str
     template: Mapping[str, Any]
@@ -121,10 +121,10 @@ def _template(spec: Mapping[str, Any], field: str = "template") -> Mapping[str, 
 def _job(name: str, spec: Mapping[str, Any], suffix: str = "", more: Mapping[str, str] | None = None) -> Iterator[_Pod]:
     parallelism = _number(spec, "parallelism", 1)
     count = min(parallelism, _number(spec, "completions", parallelism))
-    called = {_JOB: name + suffix, _OLD_JOB: name + suffix, **(more or {})}
+    labels = {_JOB: name + suffix, _OLD_JOB: name + suffix, **(more or {})}
     for i in range(count):
         index = {_INDEX: str(i)} if spec.get("completionMode") == "Indexed" else {}
-        yield _Pod(f"{suffix}-{i}", _template(spec), {**called, **index}, "batch", "Job", suffix, index)
+        yield _Pod(f"{suffix}-{i}", _template(spec), {**labels, **index}, "batch", "Job", suffix, index)
 
 
 def _jobset(name: str, spec: Mapping[str, Any]) -> Iterator[_Pod]:
@@ -175,10 +175,10 @@ def _ray_cluster(name: str, spec: Mapping[str, Any]) -> Iterator[_Pod]:
     head = _template(_template(spec, "headGroupSpec"))
     yield _Pod("-head", head, {_RAY: name, "ray.io/group": "headgroup"}, "ray.io", "RayCluster")
     for group in spec.get("workerGroupSpecs") or ():
-        called = str(group.get("groupName", ""))
+        group_name = str(group.get("groupName", ""))
         for i in range(_number(group, "replicas", 0) * _number(group, "numOfHosts", 1)):
-            labels = {_RAY: name, "ray.io/group": called}
-            yield _Pod(f"-{called}-worker-{i}", _template(group), labels, "ray.io", "RayCluster")
+            labels = {_RAY: name, "ray.io/group": group_name}
+            yield _Pod(f"-{group_name}-worker-{i}", _template(group), labels, "ray.io", "RayCluster")
 
 
 _MAKERS: dict[tuple[str, str], Callable[[str, Mapping[str, Any]], Iterator[_Pod]]] = {
@@ -195,4 +195,4 @@ _MAKERS: dict[tuple[str, str], Callable[[str, Mapping[str, Any]], Iterator[_Pod]
     },
 }
 KINDS = tuple(kind for _, kind in _MAKERS)
-"""Whose pods are made here."""
+"""The kinds whose pods are made here."""

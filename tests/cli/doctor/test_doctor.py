@@ -318,7 +318,7 @@ async def test_a_healthy_cluster_as_people_see_it(playground: Playground, tmp_pa
     playground.put(pod("r", gpus=8))
     code, text = await shown(playground, tmp_path)
     assert code == 0
-    assert text.splitlines() == ["there is: device plugin NVIDIA, 1 node", f"0 findings of {len(CHECKS)} checks."]
+    assert text.splitlines() == ["found: device plugin NVIDIA, 1 node", f"0 findings of {len(CHECKS)} checks."]
 
 
 @pytest.mark.parametrize("field", LISTS)
@@ -346,7 +346,7 @@ async def test_who_may_read_nothing_does_not_hear_that_all_is_well(playground: P
     assert code == 3
     assert text.count("unknown doctor/not-read list/") == len(LISTS)
     assert text.splitlines()[-1] == (
-        f"0 findings of 0 checks; {len(CHECKS)} checks were not made, and what they look for may be there."
+        f"0 findings of 0 checks; {len(CHECKS)} checks were left out, and the faults they look for are not known."
     )
 
 

@@ -85,4 +85,4 @@ async def test_without_the_nodes_nothing_is_known(playground: Playground, tmp_pa
     playground.faults.add(Fault("answer", "GET", "nodes", status=403))
     result = await lint(playground, tmp_path)
     assert result.exit_code == 3
-    assert "without the nodes nothing is known" in result.stderr
+    assert "--cluster needs the nodes" in result.stderr

@@ -56,11 +56,11 @@ def test_says_where_what_and_what_happens(bad: Path) -> None:
     where = "Pod night: spec.containers[0].resources.requests[nvidia.com/gpu]"
     assert result.stdout.splitlines() == [
         f"{bad}:11:9: error G01: {where}: nvidia.com/gpu has a request and no limit: write the same amount as a limit",
-        "    if not: The API server refuses the pod: `spec.containers[0].resources.limits: Required value: Limit must "
+        "    effect: The API server refuses the pod: `spec.containers[0].resources.limits: Required value: Limit must "
         "be set for non overcommitable resources`.",
-        '    mend: {"op": "add", "path": "/spec/containers/0/resources/limits", "value": {"nvidia.com/gpu": "2"}}',
+        '    patch: {"op": "add", "path": "/spec/containers/0/resources/limits", "value": {"nvidia.com/gpu": "2"}}',
         "1 error in 1 object of 1 file",
-        "1 of them is mended by --fix; --diff shows how",
+        "--fix fixes 1 of them; --diff shows how",
     ]
 
 
@@ -135,7 +135,7 @@ def test_fix_of_a_packed_file_is_refused(tmp_path: Path) -> None:
     assert len(found(path, *ONLY)) == 1
     result = lint(path, *ONLY, "--fix")
     assert result.exit_code == 1
-    assert "is packed; unpack it first" in result.stderr
+    assert "compressed files are not changed" in result.stderr
 
 
 def test_diff_changes_nothing(bad: Path) -> None:
@@ -237,7 +237,7 @@ def test_kinds_that_are_not_known_are_named() -> None:
     text = "apiVersion: example.com/v1\nkind: Foo\nmetadata: {name: a}\n---\nreplicas: 1\n---\nkind: Service\n"
     result = lint("-", given=text)
     assert result.exit_code == 0
-    said = "not looked at: Foo.example.com (1), a document without apiVersion and kind (1)"
+    said = "not checked: Foo.example.com (1), a document without apiVersion and kind (1)"
     assert result.stdout.splitlines() == ["no finding in 3 objects of 1 file", said]
 
 
@@ -280,7 +280,7 @@ def test_contradictions_are_refused(args: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("inventory", "says"),
-    [("a: [", "is not YAML or JSON"), ("kind: Pod\n", "no Node is in there"), (None, "cannot be read")],
+    [("a: [", "is not YAML or JSON"), ("kind: Pod\n", "no Node found"), (None, "cannot be read")],
 )
 def test_an_inventory_that_cannot_be_read(tmp_path: Path, bad: Path, inventory: str | None, says: str) -> None:
     path = tmp_path / "nodes.txt"
@@ -333,7 +333,7 @@ def test_explain_and_list() -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("G01: GPUs are requested without a limit\nlevel:   error\n")
     assert "Wrong:" in result.stdout
-    assert "G15  error   mends  " in lint("--list").stdout
+    assert "G15  error   --fix  " in lint("--list").stdout
 
 
 def test_hooks_run_the_command() -> None:

@@ -112,20 +112,20 @@ def test_what_is_to_stay_free_and_the_size_of_a_node() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["gpt2", "--zero", "1"], "--zero is about training: say --train"),
-        (["gpt2", "--batch", "1"], "--batch is about training: say --train"),
-        (["gpt2", "--lora-rank", "8"], "--lora-rank is about adapters: say --train lora or --train qlora"),
-        (["gpt2", "--train", "full", "--lora-rank", "8"], "--lora-rank is about adapters"),
-        (["gpt2", "--train", "lora", "--weights", "int4"], "--weights is about serving: leave out --train"),
-        (["gpt2", "--train", "full", "--concurrency", "2"], "--concurrency is about serving"),
+        (["gpt2", "--zero", "1"], "--zero is an option of --train"),
+        (["gpt2", "--batch", "1"], "--batch is an option of --train"),
+        (["gpt2", "--lora-rank", "8"], "--lora-rank is an option of --train lora and --train qlora"),
+        (["gpt2", "--train", "full", "--lora-rank", "8"], "--lora-rank is an option of --train lora"),
+        (["gpt2", "--train", "lora", "--weights", "int4"], "--weights is an option of serving: omit --train"),
+        (["gpt2", "--train", "full", "--concurrency", "2"], "--concurrency is an option of serving"),
         (["gpt2", "--tp", "5"], "5 tensor-parallel ranks do not divide the 12 attention heads"),
-        (["gpt2", "--gpu", "MI300X"], "'MI300X' is not known; known are K80"),
+        (["gpt2", "--gpu", "MI300X"], "'MI300X' is not a known GPU; known are K80"),
         (["gpt2", "--train", "full", "--zero", "4"], "4 is not in the range 0<=x<=3"),
         (["gpt2", "--context", "0"], "0 is not in the range"),
         (["llama-3.1-8b", "--train", "qlora", "--tp", "2"], "cannot be divided by --tp"),
         (["llama-3.1-8b", "--train", "full", "--zero", "3", "--fsdp"], "take one of --fsdp and --zero 3"),
-        ([], "Say a MODEL"),
-        (["gpt2", "--list"], "Say a MODEL"),
+        ([], "name a MODEL"),
+        (["gpt2", "--list"], "name a MODEL"),
     ],
 )
 def test_options_that_contradict_are_a_usage_error(arguments: list[str], told: str) -> None:
@@ -149,7 +149,7 @@ def written(path: Path, content: bytes) -> Path:
         (b"", "not JSON"),
         (b"[1, 2]", "not a JSON object"),
         (b"[" * 100_000, "not JSON"),
-        (b" " * (1 << 20) + b"{}", "more than 1 MiB: a config.json has a few KiB; was it the weights?"),
+        (b" " * (1 << 20) + b"{}", "more than 1 MiB: a config.json has a few KiB; are these weights?"),
         (b'{"model_type": "newest"}', "'newest' is not known, and as a decoder like Llama lacks num_hidden_layers"),
         (b"{}", "model_type: missing; is this a config.json?"),
     ],
@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, content: bytes, 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     result = run("llama-3-8b")
     assert result.exit_code == 1
-    assert "'llama-3-8b' is neither a file nor a built-in model. Near: llama-3.1-8b" in result.stderr
+    assert "'llama-3-8b' is neither a file nor a built-in model. Similar: llama-3.1-8b" in result.stderr
     assert f"no config.json in '{tmp_path}'" in run(str(tmp_path)).stderr
 
 

@@ -61,10 +61,10 @@ def test_a_difference_is_shown_with_names_and_ends_with_1(recording: Path, decid
     why = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu (needs 1, a has free 0)."
     assert answer.stdout.splitlines()[2:] == [
         f"run one: step 2 at 2 ms differs ({recording}/000001.jsonl, line 3)",
-        "  recorded alone:",
+        "  only recorded:",
         *(f"    bind ns/more{number} to a, GPU {number + 2}" for number in range(6)),
         *(f"    hold ns/more{number}: NoNodeFits (NotYet): {why}" for number in (6, 7)),
-        "  replayed alone:",
+        "  only replayed:",
         "    nothing",
     ]
 
@@ -83,7 +83,7 @@ def test_a_long_difference_is_cut_for_people_and_whole_for_programs(
 def test_a_difference_to_another_version_may_be_intended(recording: Path, deciding: Callable[[Decide], None]) -> None:
     for file in recording.iterdir():
         file.write_bytes(file.read_bytes().replace(f'"dovetail":"{__version__}"'.encode(), b'"dovetail":"0.0.9"'))
-    said = f"recorded by dovetail 0.0.9, replayed by {__version__}: it may be intended"
+    said = f"recorded by dovetail 0.0.9, replayed by {__version__}: the change may be intended"
     equal = replay(recording)
     assert (equal.exit_code, said in equal.stdout) == (0, False)
     refuse_all(deciding)

@@ -149,7 +149,7 @@ def test_nodes_fail_by_a_plan_of_the_seed() -> None:
     assert int(str(one["failures"])) > 0
     assert {**one, "seconds": 0} == {**again, "seconds": 0}
     assert one["makespan_s"] != other["makespan_s"]
-    assert "by a node that failed" in simulate(f"{line} --seed 3").stdout
+    assert "failures of nodes" in simulate(f"{line} --seed 3").stdout
 
 
 @pytest.mark.usefixtures("files")
@@ -198,24 +198,24 @@ WRONG = [
     ("--jobs jobs.csv", "a size such as 16x8"),
     ("--nodes nodes.csv --pods pods.csv --jobs jobs.csv", "different workloads"),
     ("--nodes nodes.csv --pods pods.csv cluster.yaml", "different workloads"),
-    ("--nodes 2x8 --jobs jobs.csv --until 100", "--until, --timed and --churn belong to"),
-    ("--nodes nodes.csv --pods timed.csv --timed --until 100", "give one of them"),
-    ("--churn 90 --until 100", "give one of them"),
-    ("--vc x", "--vc belongs to --jobs"),
-    ("--line easy", "--line belongs to --jobs"),
-    ("--failures 1d:1h", "--failures belongs to --jobs"),
-    ("--runtime 1h", "--runtime belongs to --churn"),
-    ("--for 1h", "--for belongs to --churn"),
-    ("--at 2026-01-31T12:00:00Z", "--at is the time of what MANIFEST describes"),
+    ("--nodes 2x8 --jobs jobs.csv --until 100", "--until, --timed and --churn go with"),
+    ("--nodes nodes.csv --pods timed.csv --timed --until 100", "use one of them"),
+    ("--churn 90 --until 100", "use one of them"),
+    ("--vc x", "--vc needs --jobs"),
+    ("--line easy", "--line needs --jobs"),
+    ("--failures 1d:1h", "--failures needs --jobs"),
+    ("--runtime 1h", "--runtime needs --churn"),
+    ("--for 1h", "--for needs --churn"),
+    ("--at 2026-01-31T12:00:00Z", "--at needs a MANIFEST"),
     ("--nodes 2x8 --jobs jobs.csv --weight x=1", "--weight needs --queues-by"),
-    ("--nodes 2x8 --jobs jobs.csv --queues-by vc --weight x=0", "must be such as team-a=3"),
-    ("--nodes 2x8 --jobs jobs.csv --failures 1d", "must be two times such as 30d:4h"),
+    ("--nodes 2x8 --jobs jobs.csv --queues-by vc --weight x=0", "must be QUEUE=N: team-a=3"),
+    ("--nodes 2x8 --jobs jobs.csv --failures 1d", "must be two durations such as 30d:4h"),
     ("--nodes 2x8 --jobs jobs.csv --failures 1d:0s", "more than zero"),
     ("--nodes 2x8 --jobs jobs.csv --checkpoint often", "must be a duration"),
-    ("--nodes 2x8 --jobs jobs.csv --policy srtf --line easy", "--line easy is for orders that do not preempt"),
-    ("--nodes 2x8 --jobs jobs.csv --line easy", "--line is of the published orders"),
-    ("--policy fifo", "is an order of jobs that queue: it needs --jobs"),
-    ("--policy fgd --policy dovetail", "several --policy are compared where jobs queue"),
+    ("--nodes 2x8 --jobs jobs.csv --policy srtf --line easy", "--line easy needs an order without preemption"),
+    ("--nodes 2x8 --jobs jobs.csv --line easy", "--line goes with the published queue orders"),
+    ("--policy fifo", "is a queue order: it needs --jobs"),
+    ("--policy fgd --policy dovetail", "several --policy can be compared only with"),
     ("--until 0", "1<=x<=1000"),
     ("--policy best", "'best' is not one of"),
     ("--plot nowhere/x.png", "there is no folder 'nowhere'"),
@@ -236,7 +236,7 @@ BAD = [
     ("--nodes pods.csv --pods pods.csv", "pods.csv:1"),
     ("--nodes 2x0 --jobs jobs.csv", "2x0"),
     ("--nodes 2x8 --jobs jobs.csv --vc z", "there is no 'z'; there are: x, y"),
-    ("--nodes 2x8 --jobs jobs.csv --queues-by vc --weight z=2", "--weight names what is no vc here: z"),
+    ("--nodes 2x8 --jobs jobs.csv --queues-by vc --weight z=2", "--weight: there is no vc z"),
     ("--nodes none.csv --jobs jobs.csv", "'none.csv' is no cluster such as 16x8"),
     ("--nodes cpu.csv --jobs jobs.csv", "cpu.csv: has no node with a GPU"),
     ("none.yaml", "none.yaml"),

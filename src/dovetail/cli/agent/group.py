@@ -8,10 +8,10 @@ import click
 from dovetail.cli import LazyGroup
 
 _COMMANDS = {
-    "inspect": "Show the GPUs of this machine, how they are wired, and what could not be read.",
-    "mps": "Keep the MPS control daemons that the agent of this machine asks for.",
-    "observe": "Tell the agent how GPUs are divided by MIG: the part of it that needs a privilege.",
-    "run": "Offer the GPUs of this machine to its kubelet, and tell the cluster what there is.",
+    "inspect": "Show the GPUs of this machine, their topology, and what could not be read.",
+    "mps": "Run the MPS control daemons that the agent of this machine requests.",
+    "observe": "Report the MIG instances of this machine to the agent; this needs a privilege.",
+    "run": "Offer the GPUs of this machine to its kubelet, and publish them in the cluster.",
 }
 
 

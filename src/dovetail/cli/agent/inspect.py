@@ -35,17 +35,17 @@ _NOT_KNOWN = "?"
 @click.option("--node", metavar="NAME", help="Name of the node in the printed GPUNode. Default: this machine's name.")
 @output_option
 def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) -> None:
-    """Show the GPUs of this machine, how they are wired, and what could not be read.
+    """Show the GPUs of this machine, their topology, and what could not be read.
 
-    It asks NVIDIA's library and the kernel, changes nothing, and needs neither a cluster nor a GPU nor root. JSON has
-    all that was found in `host`, and in `gpuNode` what the agent would tell the scheduler.
+    Reads NVML and the kernel, changes nothing, and needs no cluster, no GPU and no root. In the JSON answer, `host` has
+    all that was found, and `gpuNode` is the GPUNode that the agent would publish.
     """
     name = node or socket.gethostname().lower()
     sysfs = Sysfs(sysfs_root, proc_root)
     host, nodes, unread = _look(sysfs)
     if output == "json":
-        told = {"metadata": {"name": name}, "status": document(status_of(host, unread=unread))}
-        gpu_node = {"apiVersion": GPU_NODES.api_version, "kind": GPU_NODES.kind, **told}
+        content = {"metadata": {"name": name}, "status": document(status_of(host, unread=unread))}
+        gpu_node = {"apiVersion": GPU_NODES.api_version, "kind": GPU_NODES.kind, **content}
         write_json({"host": host, "numaNodes": nodes, "gpuNode": gpu_node})
         return
     show(name, host, nodes, (*host.unread, *unread), Console())
@@ -64,7 +64,7 @@ def _look(sysfs: Sysfs) -> tuple[Host, tuple[SysfsNumaNode, ...], tuple[Unread, 
 
 
 def show(name: str, host: Host, nodes: Sequence[SysfsNumaNode], unread: Sequence[Unread], console: Console) -> None:
-    """Print it for a person."""
+    """Print the host as tables."""
     console.print(f"[bold]{escape(name)}[/bold]: {escape(_head(host, nodes))}")
     for title, table in _tables(host, nodes, unread):
         console.print(f"\n[bold]{title}[/bold]")
@@ -72,24 +72,24 @@ def show(name: str, host: Host, nodes: Sequence[SysfsNumaNode], unread: Sequence
 
 
 def _head(host: Host, nodes: Sequence[SysfsNumaNode]) -> str:
-    there = [f"a {host.machine}"] if host.machine else []
-    there.append(count(len(host.gpus), "GPU") if host.gpus else _no_gpu(host))
+    parts = [host.machine] if host.machine else []
+    parts.append(count(len(host.gpus), "GPU") if host.gpus else _no_gpu(host))
     if host.driver:
-        there.append(f"driver {host.driver}")
+        parts.append(f"driver {host.driver}")
     if host.cuda is not None:
-        there.append(f"CUDA up to {host.cuda[0]}.{host.cuda[1]}")
+        parts.append(f"CUDA up to {host.cuda[0]}.{host.cuda[1]}")
     if nodes:
-        there.append(count(len([node for node in nodes if node.cpus]), "NUMA node"))
-    there += [count(len(host.nics), "NIC")] if host.nics is not None else []
-    there += [f"NVLink domain {host.clique}"] if host.clique else []
-    return ", ".join(there) + "."
+        parts.append(count(len([node for node in nodes if node.cpus]), "NUMA node"))
+    parts += [count(len(host.nics), "NIC")] if host.nics is not None else []
+    parts += [f"NVLink domain {host.clique}"] if host.clique else []
+    return ", ".join(parts) + "."
 
 
 def _no_gpu(host: Host) -> str:
     on_the_bus = sum(one.what.startswith("pci[") and one.why.startswith(UNLISTED_GPU) for one in host.unread)
     if not on_the_bus:
-        return "no GPU of NVIDIA"
-    return f"{count(on_the_bus, 'GPU')} of NVIDIA on the PCI bus that cannot be used"
+        return "no NVIDIA GPU"
+    return f"{count(on_the_bus, 'NVIDIA GPU')} on the PCI bus that cannot be used"
 
 
 def _tables(host: Host, nodes: Sequence[SysfsNumaNode], unread: Sequence[Unread]) -> Iterator[tuple[str, Table]]:
@@ -122,7 +122,7 @@ def _gpus(gpus: Iterable[Gpu]) -> Table:
 
 def _mig(gpu: Gpu) -> str:
     if not gpu.mig_capable:
-        return "cannot"
+        return "unsupported"
     mode = "off" if gpu.mig is None else count(len(gpu.mig), "instance")
     pending = "" if gpu.mig_pending is None else f", {'on' if gpu.mig_pending else 'off'} after a reset"
     return mode + pending
@@ -138,15 +138,15 @@ def _instances(gpus: Iterable[Gpu]) -> Table:
 
 
 def _profiles(gpus: Iterable[Gpu]) -> Table:
-    """Those of GPUs that have the same ones stand once."""
-    table = Table("GPUs", "profile", "id", "most", "MiB", "memory slices", "beginning at")
+    """The MIG profiles; GPUs with the same profiles share their rows."""
+    table = Table("GPUs", "profile", "id", "most", "MiB", "memory slices", "placements")
     for profiles, equal in groupby((gpu for gpu in gpus if gpu.profiles), key=lambda gpu: gpu.profiles):
-        whose = _ranges(gpu.index for gpu in equal)
+        indices = _ranges(gpu.index for gpu in equal)
         for one in profiles:
-            starts = ",".join(map(str, one.starts)) or "told in MIG mode only"
+            starts = ",".join(map(str, one.starts)) or "known only in MIG mode"
             numbers = (str(one.id), str(one.most), str(one.memory_mib), str(one.size or _NOT_KNOWN))
-            table.add_row(whose, one.name, *numbers, starts)
-            whose = ""
+            table.add_row(indices, one.name, *numbers, starts)
+            indices = ""
     return table
 
 
@@ -183,7 +183,7 @@ def _nics(host: Host) -> Table:
 
 
 def _numa(gpus: Sequence[Gpu], nodes: Sequence[SysfsNumaNode]) -> Table:
-    """Nodes that are memory alone stand in one row: the GPU of a Grace has eight of them."""
+    """The NUMA nodes. Those without CPUs share one row: a Grace Hopper has eight of them for its GPU."""
     table = Table("NUMA node", "CPUs", "GiB", prose("huge pages"), "distances", "GPUs")
     places = [i for i, node in enumerate(nodes) if node.cpus]
     for node in (nodes[i] for i in places):
@@ -221,7 +221,7 @@ def _known(number: int | None) -> str:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """0-3,8 of 0, 1, 2, 3 and 8."""
+    """`0-3,8` for 0, 1, 2, 3 and 8."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and parts[-1][-1] == number - 1:

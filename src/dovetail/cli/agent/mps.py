@@ -23,14 +23,14 @@ _log = logging.getLogger("dovetail.agent")
     default="/run/dovetail/mps",
     show_default=True,
     metavar="DIR",
-    help="Where MPS daemons, their clients and the agent meet.",
+    help="Folder that MPS daemons, their clients and the agent share.",
 )
 @log_options
 def command(mps_folder: Path, log_level: str, log_format: str) -> None:
-    """Keep the MPS control daemons that the agent of this machine asks for.
+    """Run the MPS control daemons that the agent of this machine requests.
 
-    They outlive the agent, which finds them again. They end with this process, and their clients with them. Runs until
-    it gets SIGTERM or SIGINT (exit code 0).
+    The daemons keep running when the agent restarts. When this process ends, they and their clients end. Runs until it
+    gets SIGTERM or SIGINT (exit code 0).
     """
     start_log(log_level, log_format)
     try:

@@ -22,14 +22,15 @@ _log = logging.getLogger("dovetail.agent")
     default="/run/dovetail/observer/mig.sock",
     show_default=True,
     metavar="SOCKET",
-    help="Where to tell it.",
+    help="Socket on which to report.",
 )
 @log_options
 def command(socket: Path, log_level: str, log_format: str) -> None:
-    """Tell whoever connects to a socket how the GPUs of this machine are divided by MIG.
+    """Report the MIG instances of this machine to each client of a socket.
 
-    NVIDIA's library tells that to privileged users alone (CAP_SYS_ADMIN). This process has the privilege and nothing
-    else; `dovetail agent run --mig-observer` has all the rest. Runs until it gets SIGTERM or SIGINT (exit code 0).
+    NVML reads MIG instances only for privileged users (CAP_SYS_ADMIN). This process has that privilege and does nothing
+    else; `dovetail agent run --mig-observer` does the rest without it. Runs until it gets SIGTERM or SIGINT (exit code
+    0).
     """
     start_log(log_level, log_format)
     try:

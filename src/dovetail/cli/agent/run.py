@@ -38,12 +38,10 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
 
 @click.command(name="run")
 @kubeconfig_options
-@click.option(
-    "--node-name", metavar="NAME", help="The Node that this machine is. Default: $NODE_NAME, else the name of the host."
-)
+@click.option("--node-name", metavar="NAME", help="The Node of this machine. Default: $NODE_NAME, else the host name.")
 @click.option("--device-plugin/--no-device-plugin", default=True, show_default=True, help="Offer GPUs as resources.")
 @click.option(
-    "--fence/--no-fence", default=True, show_default=True, help="Leave kubelets that align only what was chosen."
+    "--fence/--no-fence", default=True, show_default=True, help="NUMA guard: show an aligning kubelet the chosen GPUs."
 )
 @click.option("--claims/--no-claims", default=False, show_default=True, help="Offer GPUs to ResourceClaims (DRA).")
 @click.option("--partitionable", is_flag=True, help="With --claims: make MIG instances for claims.")
@@ -51,34 +49,36 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
 @click.option(
     "--topology-objects/--no-topology-objects", default=False, show_default=True, help="Write a NodeResourceTopology."
 )
-@click.option("--mig/--no-mig", default=False, show_default=True, help="Divide GPUs as a label or the scheduler asks.")
+@click.option(
+    "--mig/--no-mig", default=False, show_default=True, help="Partition GPUs as a label or the scheduler requests."
+)
 @click.option(
     "--config",
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
-    help="What the device plugin is to do, in NVIDIA's format (v1): a file, or a folder of which a label picks one.",
+    help="Device plugin configuration in NVIDIA's format (v1): a file, or a folder from which a label selects a file.",
 )
 @click.option("--mig-layouts", type=_FILE, metavar="FILE", help="Named MIG layouts: mig-parted's format, v1.")
 @click.option(
     "--mig-observer",
     type=click.Path(path_type=Path),
     metavar="SOCKET",
-    help="Where `dovetail agent observe` tells MIG instances, for an agent without the privilege to read them.",
+    help="Socket of `dovetail agent observe`, for an agent without the privilege to read MIG instances.",
 )
 @click.option(
-    "--kubelet-config", type=_FILE, metavar="FILE", help="The kubelet's configuration, where it cannot be asked for it."
+    "--kubelet-config", type=_FILE, metavar="FILE", help="The kubelet's configuration, if its API cannot be read."
 )
 @_folder("--kubelet-folder", "/var/lib/kubelet", "The kubelet's folder, with its sockets.")
-@_folder("--state-folder", "/var/lib/dovetail", "What must outlive this process is kept here.")
+@_folder("--state-folder", "/var/lib/dovetail", "State that is kept across restarts.")
 @_folder("--cdi-folder", "/var/run/cdi", "Where the container runtime looks for CDI specifications.")
-@_folder("--mps-folder", "/run/dovetail/mps", "Where MPS daemons and their clients meet.")
+@_folder("--mps-folder", "/run/dovetail/mps", "Folder that MPS daemons and their clients share.")
 @_folder("--sysfs-root", "/sys", "Where the host's sysfs is.")
 @_folder("--proc-root", "/proc", "Where the host's procfs is.")
 @_folder("--dev-root", "/dev", "Where the host's devices are.")
 @_folder("--driver-root", "/", "Where NVIDIA's driver is installed.")
-@click.option("--dev-root-on-host", type=_FOLDER, metavar="DIR", help="What the container runtime calls --dev-root.")
+@click.option("--dev-root-on-host", type=_FOLDER, metavar="DIR", help="--dev-root as the container runtime sees it.")
 @click.option(
-    "--driver-root-on-host", type=_FOLDER, metavar="DIR", help="What the container runtime calls --driver-root."
+    "--driver-root-on-host", type=_FOLDER, metavar="DIR", help="--driver-root as the container runtime sees it."
 )
 @click.option(
     "--listen",
@@ -96,17 +96,17 @@ def command(
     watchdog_s: float,
     log_level: str,
     log_format: str,
-    **told: Any,
+    **settings: Any,
 ) -> None:
-    """Offer the GPUs of this machine to its kubelet, and tell the cluster what there is.
+    """Offer the GPUs of this machine to its kubelet, and publish them in the cluster.
 
-    Runs until it gets SIGTERM or SIGINT (exit code 0). What is told wrongly ends it (exit code 1); whatever fails
-    afterwards is said and tried again.
+    Runs until it gets SIGTERM or SIGINT (exit code 0). An error in the configuration ends it (exit code 1); any later
+    error is logged, and what failed is tried again.
     """
-    options = AgentOptions(node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower(), **told)
+    options = AgentOptions(node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower(), **settings)
     if options.claims and options.device_plugin:
         raise click.UsageError(
-            "--claims and --device-plugin would give the same GPUs away twice: add --no-device-plugin to --claims"
+            "--claims and --device-plugin would allocate the same GPUs twice: add --no-device-plugin to --claims"
         )
     if options.partitionable and not options.claims:
         raise click.UsageError("--partitionable needs --claims")

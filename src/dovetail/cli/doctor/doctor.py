@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_out, present
 from dovetail.advice.doctor.records import ClusterFacts, DoctorFinding, some
-from dovetail.cli.cluster import now_ms, run, told_by
+from dovetail.cli.cluster import now_ms, read_state, run
 from dovetail.cli.console import Console
 from dovetail.cli.doctor.reading import UnreadKind, read
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
@@ -29,7 +29,8 @@ _UNKNOWN = "unknown"
 
 
 class DoctorAnswer(Struct, frozen=True):
-    """`left_out` are ids of checks for which something could not be read; `findings` of the level unknown say why."""
+    """`left_out` are the ids of checks that were skipped, as something could not be read; for each object that could
+    not be read there is a finding of level unknown."""
 
     findings: tuple[DoctorFinding, ...]
     present: tuple[Present, ...]
@@ -44,10 +45,10 @@ class DoctorAnswer(Struct, frozen=True):
 def command(
     kubeconfig: str | None, context: str | None, scheduler_name: str, fabric: tuple[str, ...], output: str
 ) -> None:
-    """Look for what is wrong with the GPUs of a cluster, and say how to mend it.
+    """Find faults in the GPU setup of a cluster, and show how to fix each.
 
-    Only lists, writes nothing. Exit code 1 if something of level error was found; else 3 if something could not be
-    read, so that checks were left out; else 0.
+    Only lists objects, writes nothing. Exit code 1: there is a finding of level error. 3: there is none, but some
+    objects could not be read, so that checks were left out. 0: else.
     """
     config = config_of(kubeconfig, context)
     answer = run(_look(config, scheduler_name, fabric), config.server)
@@ -66,7 +67,7 @@ async def _look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, .
     async with Client(config, user_agent="dovetail") as client:
         seen, unread = await read(client, scheduler_name, fabric)
     try:
-        seen = await _asked(config, scheduler_name, seen)
+        seen = await _with_reasons(config, scheduler_name, seen)
     except Forbidden as error:
         unread = (*unread, UnreadKind("command/dovetail-why", str(error)))
     findings = (*examine(seen), *(_unknown(one) for one in unread))
@@ -74,21 +75,19 @@ async def _look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, .
 
 
 def _unknown(one: UnreadKind) -> DoctorFinding:
-    what, to_do = "it could not be read, and nobody knows what it hides", "grant the right that is named"
-    return DoctorFinding(
-        "doctor/not-read", _UNKNOWN, one.object, what, one.why, f"{to_do}, or run it as somebody who has it"
-    )
+    what, fix = "it could not be read, so its faults are not known", "grant the permission that the error names"
+    return DoctorFinding("doctor/not-read", _UNKNOWN, one.object, what, one.why, f"{fix}, or use a user who has it")
 
 
-async def _asked(config: ClusterConfig, scheduler_name: str, seen: ClusterFacts) -> ClusterFacts:
-    """With the reasons that the scheduler's own core gives to pods of ours that were told to wait. Raises Forbidden."""
+async def _with_reasons(config: ClusterConfig, scheduler_name: str, seen: ClusterFacts) -> ClusterFacts:
+    """The facts with the reasons of the scheduler's own core for our pending pods. Raises Forbidden."""
     if seen.pods is None or not any(one.ours and one.reason for one in seen.pods.pending):
         return seen
-    state = await told_by(config, unhurried(Policy(fabric=seen.fabric)), Translator(scheduler_name))
+    state = await read_state(config, unhurried(Policy(fabric=seen.fabric)), Translator(scheduler_name))
     refusals = refused_pods(state, now_ms())
     pending = tuple(
-        replace(one, reason=f"{said.reason.code} ({said.when})", message=str(said), source="dovetail why says")
-        if one.ours and one.reason and (said := refusals.get(one.pod)) is not None
+        replace(one, reason=f"{refusal.reason.code} ({refusal.when})", message=str(refusal), source="dovetail why says")
+        if one.ours and one.reason and (refusal := refusals.get(one.pod)) is not None
         else one
         for one in seen.pods.pending
     )
@@ -96,26 +95,26 @@ async def _asked(config: ClusterConfig, scheduler_name: str, seen: ClusterFacts)
 
 
 def _show(answer: DoctorAnswer, console: Console) -> None:
-    """For people. What rests on the same is told once, with the fix of the first."""
-    for there in answer.present:
-        where = count(len(there.nodes), "node") if there.nodes else ", ".join(there.pods)
-        console.print(f"there is: {there.kind} {escape(there.name)}, {escape(where)}")
-    alike: dict[tuple[str, str], list[DoctorFinding]] = {}
+    """Print the findings. Findings with the same evidence are printed once, with the fix of the first."""
+    for found in answer.present:
+        where = count(len(found.nodes), "node") if found.nodes else ", ".join(found.pods)
+        console.print(f"found: {found.kind} {escape(found.name)}, {escape(where)}")
+    by_evidence: dict[tuple[str, str], list[DoctorFinding]] = {}
     for one in answer.findings:
-        alike.setdefault((one.id, one.evidence), []).append(one)
-    for one, *others in alike.values():
+        by_evidence.setdefault((one.id, one.evidence), []).append(one)
+    for one, *others in by_evidence.values():
         objects = some([one.object, *(other.object for other in others)])
         console.print(f"{one.level} {escape(one.id)} {escape(objects)}: {escape(one.wrong)}")
-        console.print(f"  because: {escape(one.evidence)}")
-        console.print(f"  to mend: {escape(one.fix)}")
+        console.print(f"  evidence: {escape(one.evidence)}")
+        console.print(f"  fix: {escape(one.fix)}")
     if answer.left_out:
         console.print(f"left out: {', '.join(answer.left_out)}")
     done = len(CHECKS) - len(answer.left_out)
     known = sum(one.level != _UNKNOWN for one in answer.findings)
-    console.print(f"{count(known, 'finding')} of {count(done, 'check')}{_unmade(len(answer.left_out))}.")
+    console.print(f"{count(known, 'finding')} of {count(done, 'check')}{_left_out(len(answer.left_out))}.")
 
 
-def _unmade(number: int) -> str:
+def _left_out(number: int) -> str:
     if not number:
         return ""
-    return f"; {count(number, 'check was', 'checks were')} not made, and what they look for may be there"
+    return f"; {count(number, 'check was', 'checks were')} left out, and the faults they look for are not known"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the linter may know of a live cluster."""
+"""The facts of a live cluster that the linter reads."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class _Pod(Wire, frozen=True):
     spec: _PodSpec = _PodSpec()
 
 
-def looked_at(config: ClusterConfig, failed: Callable[[str], click.ClickException]) -> Facts:
-    """Nodes, schedulers, and the objects that rules ask for. A list that is forbidden leaves out what needs it, and is
-    named on standard error; without the nodes nothing is known: then `failed` is raised."""
+def read_facts(config: ClusterConfig, failed: Callable[[str], click.ClickException]) -> Facts:
+    """The nodes, the schedulers, and the objects that rules read. A list that is forbidden is named on standard error,
+    and the rules that need it guess. The nodes are required: raises `failed` without them."""
     try:
         objects, bound_by, forbidden = asyncio.run(_listed(config))
     except KubeError as error:
         raise failed(f"{config.server}: {error}") from error
     if NODES in forbidden:
-        raise failed(f"{forbidden[NODES]}: without the nodes nothing is known of a cluster; --inventory reads a file")
+        raise failed(f"{forbidden[NODES]}: --cluster needs the nodes; --inventory reads them from a file")
     for message in forbidden.values():
         click.echo(f"not read: {message}", err=True)
     facts = facts_of(objects)
@@ -62,7 +62,7 @@ def looked_at(config: ClusterConfig, failed: Callable[[str], click.ClickExceptio
 
 
 async def _listed(config: ClusterConfig) -> tuple[list[Field], frozenset[str], dict[Resource, str]]:
-    """(objects, the schedulers that have bound a pod, what is forbidden)."""
+    """The objects, the schedulers that have bound a pod, and the resources whose list is forbidden."""
     objects: list[Field] = []
     forbidden: dict[Resource, str] = {}
     bound_by: set[str] = set()
@@ -83,7 +83,7 @@ async def _listed(config: ClusterConfig) -> tuple[list[Field], frozenset[str], d
 
 
 async def _raw(client: Client, resource: Resource) -> AsyncIterator[dict[str, Any]]:
-    """All objects of a kind as they are written."""
+    """All objects of a resource as undecoded JSON."""
     params: dict[str, str | int] = {"limit": _PAGE}
     while True:
         page = await client.request("GET", resource.path(), params=params, decode=dict[str, Any])

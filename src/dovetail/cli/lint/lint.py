@@ -29,7 +29,7 @@ _FAIL_ON = {
 
 
 class NotKnown(click.ClickException):
-    """What was to be known of a cluster could not be read."""
+    """The inventory or the cluster could not be read."""
 
     exit_code = 3
 
@@ -61,31 +61,33 @@ def _explain(ctx: click.Context, param: click.Parameter, value: tuple[str, ...] 
 def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         for rule in RULES:
-            mends = "mends" if rule.fixable else ""
-            click.echo(f"{rule.id}  {rule.level.value:<8}{mends:<7}{rule.title}")
+            fix = "--fix" if rule.fixable else ""
+            click.echo(f"{rule.id}  {rule.level.value:<8}{fix:<7}{rule.title}")
         ctx.exit()
 
 
 @click.command(name="lint")
 @click.argument("paths", nargs=-1, metavar="PATH...")
-@click.option("--fix", is_flag=True, help="Mend in place what can be mended; text from - is printed mended.")
-@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option("--fix", is_flag=True, help="Fix in place what can be fixed; for -, print the fixed text.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change; change nothing.")
 @click.option("-o", "--output", type=click.Choice(list(lint_report.WRITERS)), default="text", show_default=True)
 @click.option(
-    "--inventory", multiple=True, metavar="FILE", help="Nodes, and more of a cluster, as kubectl prints them."
+    "--inventory", multiple=True, metavar="FILE", help="Nodes and other objects of a cluster, as kubectl prints them."
 )
-@click.option("--cluster", is_flag=True, help="Look at the cluster of the kubeconfig, so that guesses become exact.")
-@click.option("--only", type=_Rules(), default=(), help="Only these rules, joined by commas.")
-@click.option("--skip", type=_Rules(), default=(), help="All rules but these.")
+@click.option("--cluster", is_flag=True, help="Read the cluster of the kubeconfig, so that guesses become exact.")
+@click.option("--only", type=_Rules(), default=(), help="Only these rules, separated by commas.")
+@click.option("--skip", type=_Rules(), default=(), help="All rules except these.")
 @click.option(
     "--fail-on", type=click.Choice(list(_FAIL_ON)), default="error", show_default=True,
-    help="The least level of a finding for which the exit code is 1.",
+    help="Exit with 1 if there is a finding of this level or a worse one.",
 )  # fmt: skip
 @click.option(
-    "--explain", type=_Rules(), expose_value=False, is_eager=True, callback=_explain, help="Explain rules; end."
+    "--explain", type=_Rules(), expose_value=False, is_eager=True, callback=_explain, help="Explain rules and exit."
 )
-@click.option("--list", is_flag=True, expose_value=False, is_eager=True, callback=_list, help="List all rules; end.")
-@click.option("--policy", is_flag=True, help="Print ValidatingAdmissionPolicies of the rules that CEL can say; end.")
+@click.option("--list", is_flag=True, expose_value=False, is_eager=True, callback=_list, help="List rules and exit.")
+@click.option(
+    "--policy", is_flag=True, help="Print ValidatingAdmissionPolicies for the rules that CEL can express, and exit."
+)
 @click.option("--deny", type=_Rules(), default=(), help="With --policy: these rules deny; all others warn.")
 @kubeconfig_options
 def command(
@@ -103,9 +105,9 @@ def command(
     kubeconfig: str | None,
     context: str | None,
 ) -> None:
-    """Say what is wrong with manifests of GPU jobs, before anything is submitted, and mend it.
+    """Find faults in manifests of GPU jobs before they are submitted, and fix them.
 
-    PATH is a file, a folder, or - for what a renderer of templates prints.
+    PATH is a file, a folder, or - for standard input, such as rendered templates.
 
     Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage. 3: the inventory or
     the cluster cannot be read.
@@ -113,22 +115,23 @@ def command(
     rules = tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in skip)
     _refuse_contradictions(paths, fix, diff, output, policy, deny, cluster, inventory, bool(kubeconfig or context))
     if policy:
-        unsaid = [rule for rule in deny if rule not in {one.id for one in rules if one.cel}]
-        if unsaid:
-            said = ", ".join(one.id for one in rules if one.cel)
+        missing = [rule for rule in deny if rule not in {one.id for one in rules if one.cel}]
+        if missing:
+            available = ", ".join(one.id for one in rules if one.cel)
             raise click.UsageError(
-                f"--deny {','.join(unsaid)}: CEL cannot say it, or it is left out; it can say {said}"
+                f"--deny {','.join(missing)}: CEL cannot express it, or --only or --skip excludes it; possible are "
+                f"{available}"
             )
         click.echo(admission.policies(rules, frozenset(deny)), nl=False)
         return
     files = [read(name) for name in names(paths)]
     objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
-    known = _known(inventory, cluster, kubeconfig, context)
-    facts = replace(known, objects=objects + known.objects)
+    cluster_facts = _cluster_facts(inventory, cluster, kubeconfig, context)
+    facts = replace(cluster_facts, objects=objects + cluster_facts.objects)
     if diff:
-        show_diffs(files, [_mended(file, facts, rules) for file in files])
+        show_diffs(files, [_fixed(file, facts, rules) for file in files])
     elif fix:
-        files = [written(file, _mended(file, facts, rules)) for file in files]
+        files = [written(file, _fixed(file, facts, rules)) for file in files]
     found = [finding for file in files for finding in _findings(file, facts, rules)]
     fatal = frozenset(level for level in Severity if level in _FAIL_ON[fail_on])
     if not diff:
@@ -144,21 +147,21 @@ def _refuse_contradictions(
 ) -> None:  # fmt: skip
     """Raises UsageError."""
     if not paths and not policy:
-        raise click.UsageError("Say what to lint: files, folders, or - for standard input")
+        raise click.UsageError("name files or folders to lint, or - for standard input")
     for wrong, why in (
-        (fix and diff, "--diff shows what --fix writes: give one of them"),
+        (fix and diff, "--diff shows what --fix writes: use one of them"),
         (diff and output != "text", f"--diff prints a diff, not {output}"),
-        (bool(deny) and not policy, "--deny goes with --policy"),
-        (policy and bool(paths), "--policy prints policies and lints nothing: leave the paths out"),
-        (cluster and bool(inventory), "--cluster and --inventory both say which nodes there are: give one of them"),
-        (named_cluster and not cluster, "--kubeconfig and --context go with --cluster"),
-        (paths.count(STDIN) + inventory.count(STDIN) > 1, "- stands for standard input, which is read once"),
+        (bool(deny) and not policy, "--deny needs --policy"),
+        (policy and bool(paths), "--policy prints policies and lints nothing: omit the paths"),
+        (cluster and bool(inventory), "--cluster and --inventory both define the nodes: use one of them"),
+        (named_cluster and not cluster, "--kubeconfig and --context need --cluster"),
+        (paths.count(STDIN) + inventory.count(STDIN) > 1, "- is standard input, which can be read once"),
     ):
         if wrong:
             raise click.UsageError(why)
 
 
-def _mended(file: File, facts: Facts, rules: Sequence[Rule]) -> File:
+def _fixed(file: File, facts: Facts, rules: Sequence[Rule]) -> File:
     return file.rewritten("".join(fixed(document, facts, rules).text for document in file.documents))
 
 
@@ -168,13 +171,13 @@ def _findings(file: File, facts: Facts, rules: Sequence[Rule]) -> Iterable[LintF
     return lint(file.documents, facts, rules)
 
 
-def _known(inventory: tuple[str, ...], cluster: bool, kubeconfig: str | None, context: str | None) -> Facts:
-    """What is known of a cluster. Raises NotKnown."""
+def _cluster_facts(inventory: tuple[str, ...], cluster: bool, kubeconfig: str | None, context: str | None) -> Facts:
+    """The facts of the cluster or of the inventory; empty without both. Raises NotKnown."""
     if cluster:
-        # Imported here: the client takes longer to load than most files to lint.
-        from dovetail.cli.lint.cluster import looked_at
+        # Imported here: to load the client takes longer than to lint most files.
+        from dovetail.cli.lint.cluster import read_facts
 
-        return looked_at(config_of(kubeconfig, context), NotKnown)
+        return read_facts(config_of(kubeconfig, context), NotKnown)
     if not inventory:
         return Facts()
     objects = []
@@ -186,5 +189,5 @@ def _known(inventory: tuple[str, ...], cluster: bool, kubeconfig: str | None, co
         objects += [whole for document in file.documents for whole in document.objects()]
     facts = facts_of(objects)
     if not facts.nodes:
-        raise NotKnown(f"{', '.join(inventory)}: no Node is in there; `kubectl get nodes -o yaml` prints them")
+        raise NotKnown(f"{', '.join(inventory)}: no Node found; `kubectl get nodes -o yaml` prints them")
     return facts

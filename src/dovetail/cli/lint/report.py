@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `dovetail lint` prints: for people, and for what reads it in a pipeline.
+"""The output formats of `dovetail lint`.
 
-SARIF 2.1.0 (OASIS) is what code hosts show beside a change; JUnit's XML what CI servers show as tests; `github` are the
-workflow commands of GitHub Actions.
+`text` is for people. SARIF 2.1.0 (OASIS) is for code hosts, which show findings beside a change; JUnit's XML is for CI
+servers, which show them as tests; `github` are workflow commands of GitHub Actions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/sche
 
 
 class LintReport(Struct, frozen=True):
-    """`rules` are those that were asked; findings of the levels `fatal` make the run fail."""
+    """The findings of a run. `rules` are the rules that were applied; findings of the levels `fatal` make it fail."""
 
     findings: tuple[LintFinding, ...]
     files: tuple[str, ...]
@@ -39,16 +39,16 @@ class LintReport(Struct, frozen=True):
 
 
 def as_text(report: LintReport) -> str:
-    lines, told = [], set()
+    lines, explained_rules = [], set()
     for one in report.findings:
         level = click.style(one.level.value, _COLOURS[one.level], bold=True)
-        guess = " (a guess: too little is known of the cluster)" if one.guess else ""
+        guess = " (a guess: facts of the cluster are missing)" if one.guess else ""
         where = f"{one.object}: {one.path}: " if one.path else ""
         lines.append(f"{_place(one)}: {level} {one.rule}: {where}{one.message}{guess}")
-        if one.rule not in told:
-            lines.append(f"    if not: {one.effect}")
-        told.add(one.rule)
-        lines += [f"    mend: {json.dumps(step, ensure_ascii=False)}" for step in one.patch]
+        if one.rule not in explained_rules:
+            lines.append(f"    effect: {one.effect}")
+        explained_rules.add(one.rule)
+        lines += [f"    patch: {json.dumps(step, ensure_ascii=False)}" for step in one.patch]
     return "\n".join([*lines, *_summary(report)]) + "\n"
 
 
@@ -57,18 +57,18 @@ def _summary(report: LintReport) -> list[str]:
     counts = ", ".join(_count(found[level], level.value) for level in Severity if found[level]) or "no finding"
     objects, files = _count(len(report.objects), "object"), _count(len(report.files), "file")
     lines = [f"{counts} in {objects} of {files}"]
-    mendable = sum(one.fixable for one in report.findings)
-    if mendable:
-        lines.append(f"{mendable} of them {'is' if mendable == 1 else 'are'} mended by --fix; --diff shows how")
+    fixable = sum(one.fixable for one in report.findings)
+    if fixable:
+        lines.append(f"--fix fixes {fixable} of them; --diff shows how")
     unknown = Counter(_kind(whole) for whole in report.objects if not _known(whole))
     if unknown:
-        lines.append("not looked at: " + ", ".join(f"{kind} ({number})" for kind, number in sorted(unknown.items())))
+        lines.append("not checked: " + ", ".join(f"{kind} ({number})" for kind, number in sorted(unknown.items())))
     return lines
 
 
 def _known(whole: Field) -> bool:
-    """Whether rules can say something of it: Kubernetes' own kinds and ours, those of the table, files of NVIDIA's MIG
-    manager and device plugin, and what looks like a pod."""
+    """Whether rules apply to the object: a kind of Kubernetes or of Dovetail, a kind with pod templates, a
+    configuration of NVIDIA's MIG manager or device plugin, or an object with something like a pod template."""
     group, kind = group_kind(whole.value)
     own = kind and ("." not in group or group.endswith((".k8s.io", "dovetail.dev")))
     configures_nvidia = bool(whole.at("mig-configs") or whole.at("sharing"))
@@ -137,8 +137,8 @@ def as_sarif(report: LintReport) -> str:
 
 
 def as_junit(report: LintReport) -> str:
-    """A suite for each file. A finding that makes the run fail is a test that failed, another one that passed and
-    printed something; a file without findings is one test that passed."""
+    """One suite per file, one test per finding. The test of a fatal finding fails; that of another finding passes and
+    has the finding as its output. A file without findings is one test that passes."""
     root = ET.Element("testsuites", name="dovetail lint")
     for file in report.files:
         found = [one for one in report.findings if one.file == file]
@@ -168,12 +168,12 @@ def as_github(report: LintReport) -> str:
 
 
 def _data(text: str) -> str:
-    """https://github.com/actions/toolkit: packages/core/src/command.ts, escapeData."""
+    """Escaped as https://github.com/actions/toolkit does: packages/core/src/command.ts, escapeData."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
-    """The same, escapeProperty."""
+    """Escaped as escapeProperty does, in the same file."""
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
@@ -186,12 +186,12 @@ def _count(number: int, what: str) -> str:
 
 
 def explained(rule: Rule) -> str:
-    """All that its entry says."""
-    mends = "yes, by --fix" if rule.fixable else "by hand"
-    nodes = "\nnodes:   needed to be exact: give --inventory or --cluster" if rule.needs_nodes else ""
+    """The rule as text: level, fix, source, effect, and examples."""
+    fix = "--fix" if rule.fixable else "by hand"
+    nodes = "\nnodes:   exact only with --inventory or --cluster" if rule.needs_nodes else ""
     source = f"\nsource:  {rule.source}" if rule.source else ""
     return (
-        f"{rule.id}: {rule.title}\nlevel:   {rule.level.value}\nmended:  {mends}{nodes}{source}\n\n{rule.effect}\n\n"
+        f"{rule.id}: {rule.title}\nlevel:   {rule.level.value}\nfix:     {fix}{nodes}{source}\n\n{rule.effect}\n\n"
         f"Wrong:\n\n{_indented(rule.bad)}\nRight:\n\n{_indented(rule.good)}"
     )
 

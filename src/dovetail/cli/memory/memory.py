@@ -46,47 +46,49 @@ _with_default = partial(click.option, show_default=True)
 
 @click.command(name="memory")
 @click.argument("model", required=False)
-@click.option("--list", "listed", is_flag=True, help="List the models that are built in, and end.")
-@click.option(
-    "--train", type=click.Choice(METHODS), help="Train it: all of it, adapters, or adapters on 4-bit weights."
-)
+@click.option("--list", "listed", is_flag=True, help="List the built-in models and exit.")
+@click.option("--train", type=click.Choice(METHODS), help="Train: all weights, adapters, or adapters on 4-bit weights.")
 @click.option(
     "--context",
     type=_NUMBER,
-    help="Tokens of a sequence. Default: 8192 to serve, 4096 to train, or what the model has.",
+    help="Tokens per sequence. Default: 8192 to serve, 4096 to train, or the model's limit if that is less.",
 )
-@click.option("--gpus", "number", type=_RANKS, help="How many GPUs. Default: the fewest of --gpu that hold it.")
+@click.option("--gpus", "number", type=_RANKS, help="Number of GPUs. Default: the fewest of --gpu that hold it.")
 @click.option("--tp", type=_RANKS, help="Tensor-parallel ranks.")
 @click.option("--pp", type=_RANKS, help="Pipeline stages.")
-@_with_default("--gpus-per-node", type=_RANKS, default=8, help="The most tensor-parallel ranks that are tried.")
-@click.option("--gpu", metavar="MODEL", help="Only GPUs whose model begins so; the layout is chosen for the first.")
-@_with_default("--headroom", type=click.IntRange(0, 90), default=10, metavar="PERCENT", help="What is to stay free.")
-@_with_default("--runtime-mib", type=click.IntRange(0, 1 << 20), default=1024, help="What CUDA and the framework take.")
-@_with_default("--concurrency", type=_RANKS, default=1, help="Serving: sequences at the same time.")
+@_with_default("--gpus-per-node", type=_RANKS, default=8, help="GPUs of a node: the most tensor-parallel ranks.")
+@click.option("--gpu", metavar="MODEL", help="Only GPU models with this prefix; the layout is chosen for the first.")
+@_with_default(
+    "--headroom", type=click.IntRange(0, 90), default=10, metavar="PERCENT", help="Memory of each GPU to leave free."
+)
+@_with_default(
+    "--runtime-mib", type=click.IntRange(0, 1 << 20), default=1024, help="Memory of CUDA and the framework, in MiB."
+)
+@_with_default("--concurrency", type=_RANKS, default=1, help="Serving: concurrent sequences.")
 @click.option(
     "--weights", type=click.Choice([*FORMATS]), help="Serving: format of the weights. Default: that of the checkpoint."
 )
 @_with_default("--kv-cache", type=click.Choice([*CACHE_BYTES]), default="bf16", help="Serving: format of the KV cache.")
 @_with_default(
-    "--prefill-tokens", "prefill", type=_NUMBER, default=8192, help="Serving: tokens of prompts computed at once."
+    "--prefill-tokens", "prefill", type=_NUMBER, default=8192, help="Serving: prompt tokens computed in one step."
 )
-@_with_default("--batch", type=_RANKS, default=1, help="Training: sequences of a micro-batch of each replica.")
+@_with_default("--batch", type=_RANKS, default=1, help="Training: sequences in the micro-batch of a replica.")
 @_with_default(
     "--precision", type=click.Choice([*PRECISIONS]), default="mixed", help="Training: formats of weights and states."
 )
 @_with_default("--optimizer", type=click.Choice([*OPTIMIZERS]), default="adamw", help="Training: the optimizer.")
-@_with_default("--zero", type=click.IntRange(0, 3), default=0, help="Training: the stage of ZeRO.")
-@click.option("--fsdp", is_flag=True, help="Training: fully sharded, instead of --zero.")
+@_with_default("--zero", type=click.IntRange(0, 3), default=0, help="Training: the ZeRO stage.")
+@click.option("--fsdp", is_flag=True, help="Training: fully sharded data parallel, instead of --zero.")
 @_with_default(
     "--checkpointing",
     type=click.Choice(CHECKPOINTING),
     default="none",
-    help="Training: activations that are computed again.",
+    help="Training: activations that are recomputed.",
 )
 @_with_default(
-    "--attention", type=click.Choice(["flash", "eager"]), default="flash", help="Training: eager keeps the scores."
+    "--attention", type=click.Choice(["flash", "eager"]), default="flash", help="Training: eager stores the scores."
 )
-@click.option("--sequence-parallel", is_flag=True, help="Training: ranks of --tp divide what they would all keep.")
+@click.option("--sequence-parallel", is_flag=True, help="Training: divide also along the sequence among --tp ranks.")
 @_with_default("--lora-rank", type=_RANKS, default=16, help="LoRA and QLoRA: the rank of adapters.")
 @_with_default(
     "--lora-targets", type=click.Choice([*TARGETS]), default="all", help="LoRA and QLoRA: matrices with an adapter."
@@ -94,16 +96,16 @@ _with_default = partial(click.option, show_default=True)
 @output_option
 @click.pass_context
 def command(ctx: click.Context, /, model: str | None, listed: bool, output: str, **options: Any) -> None:
-    """Say what a model takes of the memory of GPUs to serve or to train it, and which GPUs and MIG profiles hold it.
+    """Compute the GPU memory that a model needs to be served or trained, and which GPUs and MIG profiles hold it.
 
-    MODEL is a Hugging Face config.json, a folder with one, or a model that is built in (--list). Without --train it is
-    served. Everything is computed from the sizes of the model; no cluster, GPU or network is needed.
+    MODEL is a Hugging Face config.json, a folder with one, or a built-in model (--list). Without --train it is served.
+    The answer is computed from the sizes of the model. Needs no cluster, no GPU and no network.
     """
     if listed and model is None:
         show_models(output)
         return
     if model is None or listed:
-        raise click.UsageError("Say a MODEL, a config.json or one that is built in, or --list, which shows these")
+        raise click.UsageError("name a MODEL, a config.json or a built-in model, or use --list")
     _refuse(ctx, options["train"])
     found, name = architecture_of(model)
     shown = _gpus(options["gpu"])
@@ -123,16 +125,16 @@ def command(ctx: click.Context, /, model: str | None, listed: bool, output: str,
 
 
 def _refuse(ctx: click.Context, train: str | None) -> None:
-    """Options of a job that was not asked for."""
-    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    """Raises UsageError for an option of serving with --train, or of training without it."""
+    used = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     wrong, what = (
-        (_SERVING, "is about serving: leave out --train") if train else (_TRAINING, "is about training: say --train")
+        (_SERVING, "is an option of serving: omit --train") if train else (_TRAINING, "is an option of --train")
     )
     if train == "full":
         wrong = {**wrong, **_LORA}
     for name, option in wrong.items():
-        if name in given:
-            lora = "is about adapters: say --train lora or --train qlora"
+        if name in used:
+            lora = "is an option of --train lora and --train qlora"
             raise click.UsageError(f"{option} {lora if name in _LORA else what}")
 
 
@@ -155,13 +157,14 @@ def _gpus(name: str | None) -> tuple[GpuProduct, ...]:
     found = gpus.find(name)
     if not found:
         raise click.BadParameter(
-            f"{name!r} is not known; known are {', '.join(g.model for g in gpus.GPUS)}", param_hint="--gpu"
+            f"{name!r} is not a known GPU; known are {', '.join(g.model for g in gpus.GPUS)}", param_hint="--gpu"
         )
     return found
 
 
 def architecture_of(model: str) -> tuple[Architecture, str]:
-    """Of a file, a folder with one, or a built-in model; and what it is called. Raises ClickException."""
+    """The architecture and the name of a config.json, of a folder with one, or of a built-in model. Raises
+    ClickException."""
     path = Path(model)
     if path.is_dir():
         path /= "config.json"
@@ -171,7 +174,7 @@ def architecture_of(model: str) -> tuple[Architecture, str]:
         entry = catalog.find(model)
         if entry is None:
             near = ", ".join(catalog.near(model))
-            hint = f" Near: {near}." if near else ""
+            hint = f" Similar: {near}." if near else ""
             raise click.ClickException(f"{model!r} is neither a file nor a built-in model.{hint} --list shows all.")
         return read(entry.config), entry.name
     try:
@@ -187,11 +190,11 @@ def _decoded(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelConfigError(f"cannot be read: {error.strerror}") from error
     if len(text) > _MOST_BYTES:
-        raise ModelConfigError(f"more than {_MOST_BYTES >> 20} MiB: a config.json has a few KiB; was it the weights?")
+        raise ModelConfigError(f"more than {_MOST_BYTES >> 20} MiB: a config.json has a few KiB; are these weights?")
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelConfigError(f"not JSON: {str(error) or 'not text'}") from error
     if not isinstance(found, dict):
-        raise ModelConfigError("not a JSON object, as a config.json is")
+        raise ModelConfigError("not a JSON object")
     return found

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `dovetail memory` shows: the parts of one GPU, the GPUs and MIG profiles that hold them, the built-in models."""
+"""The text answer of `dovetail memory`: the parts of one GPU, the GPUs and MIG profiles that hold them, and the list of
+built-in models."""
 
 from __future__ import annotations
 
@@ -16,21 +17,21 @@ from dovetail.advice.serving import Serving
 from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import count, write_json
 
-_ALIKE_PERCENT = 3
+_SAME_ROW_PERCENT = 3
 _NAMES = ("GPU", "of")
 _GIB, _GB = 1 << 30, 10**9
 
 
 def show_models(output: str) -> None:
-    """The models that are built in."""
+    """Print the built-in models."""
     models = [(entry, read(entry.config)) for entry in catalog.entries()]
     if output == "json":
         kept = ("name", "source", "licence", "date")
-        told = [
+        answer = [
             {key: getattr(entry, key) for key in kept} | {"parameters": m.parameters, "active": m.active}
             for entry, m in models
         ]
-        write_json(told)
+        write_json(answer)
         return
     table = _table("model", "parameters >", "active >", "context >", "published", "licence", "source")
     for entry, model in models:
@@ -40,27 +41,29 @@ def show_models(output: str) -> None:
 
 
 def show(answer: MemoryEstimate) -> None:
-    """For people."""
+    """Print the estimate."""
     console = Console()
 
-    def say(what: str | Table) -> None:
+    def put(what: str | Table) -> None:
         console.print(escape(what) if isinstance(what, str) else what)
 
     for line in _head(answer):
-        say(line)
-    say("")
-    say(_parts(answer))
-    say(f"GiB are 2^30 bytes, GB 10^9. A GPU holds it that has {answer.need.memory_per_gpu_mib} MiB usable.")
-    say("")
-    say(_rooms(answer))
-    say(f"holds it, left: {_on(answer)}, as above.")
-    say("fewest, as: how many hold it, and how they divide it; what is largest there, with all else as asked.")
+        put(line)
+    put("")
+    put(_parts(answer))
+    put(f"GiB are 2^30 bytes, GB 10^9. A GPU must have {answer.need.memory_per_gpu_mib} MiB usable to hold it.")
+    put("")
+    put(_rooms(answer))
+    put(f"holds it, left: {_on(answer)}, as above.")
+    put(
+        "fewest, as: the fewest GPUs that hold it, and their layout. up to: the largest there, with all else unchanged."
+    )
     slices = _slices(answer)
     if slices.row_count:
-        say("")
-        say(slices)
+        put("")
+        put(slices)
     for note in answer.notes:
-        say(f"note: {note}")
+        put(f"note: {note}")
 
 
 def _head(answer: MemoryEstimate) -> Iterator[str]:
@@ -81,19 +84,19 @@ def _head(answer: MemoryEstimate) -> Iterator[str]:
 
 
 def _on(answer: MemoryEstimate) -> str:
-    """The layout of the parts."""
+    """`on 8 GPUs (TP 8)`: the layout of the parts."""
     return f"on {count(answer.layout.gpus, 'GPU')}{_layout(answer.layout)}"
 
 
 def _layout(layout: ParallelLayout) -> str:
-    """` (TP 8 x PP 2)`; nothing for one GPU."""
-    ways = (("TP", layout.tp), ("PP", layout.pp), ("DP", layout.dp))
-    told = " x ".join(f"{name} {number}" for name, number in ways if number > 1)
-    return f" ({told})" if told else ""
+    """` (TP 8 x PP 2)`; empty for one GPU."""
+    dimensions = (("TP", layout.tp), ("PP", layout.pp), ("DP", layout.dp))
+    text = " x ".join(f"{name} {number}" for name, number in dimensions if number > 1)
+    return f" ({text})" if text else ""
 
 
 def _table(*columns: str) -> Table:
-    """A column that ends in > is aligned to the right; those of GPUs hold several names, and may be wrapped."""
+    """A table. A heading that ends in > is that of a column aligned to the right; columns of several GPU names wrap."""
     return Table(
         *(
             right(each.removesuffix(" >")) if each.endswith(" >") else prose(each) if each in _NAMES else each
@@ -123,7 +126,7 @@ def _sizes(size: int) -> tuple[str, str]:
 
 
 def _rooms(answer: MemoryEstimate) -> Table:
-    """GPUs for which the answer is the same, in one row, the least memory first; the numbers are those of the least."""
+    """The GPUs, the least memory first. GPUs with the same answer share a row, with the numbers of the smallest."""
     batch = "sequences" if isinstance(answer.plan, Serving) else "batch"
     table = _table(
         "GPU",
@@ -138,7 +141,7 @@ def _rooms(answer: MemoryEstimate) -> Table:
     )
     groups: list[list[MemoryRoom]] = []
     for room in sorted(answer.gpus, key=lambda room: room.usable_mib):
-        group = next((one for one in groups if _alike(one[0], room)), None)
+        group = next((one for one in groups if _same_row(one[0], room)), None)
         if group is None:
             groups.append([room])
         else:
@@ -151,9 +154,9 @@ def _rooms(answer: MemoryEstimate) -> Table:
     return table
 
 
-def _alike(one: MemoryRoom, other: MemoryRoom) -> bool:
+def _same_row(one: MemoryRoom, other: MemoryRoom) -> bool:
     same = (one.fits, one.fewest, one.nvlink) == (other.fits, other.fewest, other.nvlink)
-    return same and other.usable_mib - one.usable_mib <= one.usable_mib * _ALIKE_PERCENT // 100
+    return same and other.usable_mib - one.usable_mib <= one.usable_mib * _SAME_ROW_PERCENT // 100
 
 
 def _fewest(room: MemoryRoom) -> tuple[str, ...]:
@@ -165,8 +168,8 @@ def _fewest(room: MemoryRoom) -> tuple[str, ...]:
 
 
 def _slices(answer: MemoryEstimate) -> Table:
-    """The smallest profile of each card that holds it, where one GPU does."""
-    table = _table("MIG profile", "of", "GiB >", "left GiB >", "on a card >")
+    """The smallest MIG profile of each GPU that holds it, if it fits on one GPU."""
+    table = _table("MIG profile", "of", "GiB >", "left GiB >", "per GPU >")
     cards: dict[MigSliceFit, list[str]] = {}
     for room in answer.gpus:
         smallest = next((one for one in room.mig if one.fits and one.most > 1), None)

@@ -27,16 +27,18 @@ _SHOWN = 10
 
 @click.command(name="replay")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--decision", "decision", metavar="ID", help="Show the step of this id, RUN-STEP, and why it decided so.")
+@click.option(
+    "--decision", "decision", metavar="ID", help="Show only the step with this id, RUN-STEP, and its reasons."
+)
 @output_option
 def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
-    """Decide a recorded day again, and say whether every decision is the same.
+    """Repeat the decisions of a recording, and check that every one is the same.
 
-    PATH is a directory that `dovetail scheduler` recorded into, or some of its files, maybe packed with gzip. The exit
-    code is 0 where all is equal, 1 where a decision differs, 2 where something cannot be used.
+    PATH is a directory into which `dovetail scheduler` recorded, or files of it, which may be compressed with gzip.
+    Exit code 0: all decisions are equal. 1: a decision differs. 2: something cannot be used.
 
-    With --decision a single step is decided again and shown: what it was told, the queues, who waited, and what it
-    decided. The id is in the annotation dovetail.dev/decision of a bound pod, and in the events about pods.
+    With --decision, a single step is repeated and shown: its events, the queues, the waiting jobs, and its decisions.
+    The id is in the annotation dovetail.dev/decision of a bound pod, and in the events of pods.
     """
     runs, wrong = find(paths)
     if decision is not None:
@@ -53,7 +55,7 @@ def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
 
 
 def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, output: str) -> None:
-    """One step, looked at."""
+    """Print the step of a decision id."""
     try:
         with _progress(sum(run.size_bytes for run in runs)) as (progress, task):
             answer = decided(runs, decision, lambda at: progress.update(task, completed=at))
@@ -76,7 +78,7 @@ def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, outp
 
 @contextmanager
 def _progress(total_bytes: int) -> Iterator[tuple[Progress, TaskID]]:
-    """A bar on standard error where that is a terminal."""
+    """A progress bar on standard error, if that is a terminal."""
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -113,12 +115,12 @@ def _show(replays: list[Replay], wrong: list[BadRecording], console: Console) ->
 
 
 def _difference(found: Difference, recorded_by: str) -> list[str]:
-    """The first step that went another way, for a person."""
-    what = f"step {found.step}" if found.step else "what was told"
+    """The lines about the first step that differs."""
+    what = f"step {found.step}" if found.step else "the state"
     lines = [f"{what} at {found.now_ms} ms differs ({found.file}, line {found.line})"]
-    for title, said in (("recorded", found.recorded), ("replayed", found.replayed)):
-        more = [f"    and {len(said) - _SHOWN} more"] if len(said) > _SHOWN else []
-        lines += [f"  {title} alone:", *(f"    {words}" for words in said[:_SHOWN] or ("nothing",)), *more]
+    for title, decisions in (("recorded", found.recorded), ("replayed", found.replayed)):
+        more = [f"    and {len(decisions) - _SHOWN} more"] if len(decisions) > _SHOWN else []
+        lines += [f"  only {title}:", *(f"    {words}" for words in decisions[:_SHOWN] or ("nothing",)), *more]
     if recorded_by != __version__:
-        lines.append(f"  recorded by dovetail {recorded_by}, replayed by {__version__}: it may be intended")
+        lines.append(f"  recorded by dovetail {recorded_by}, replayed by {__version__}: the change may be intended")
     return lines

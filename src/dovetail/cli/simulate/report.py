@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a simulation, for a person."""
+"""The text report of a simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 25
 
 
 def show(report: SimulationReport, console: Console) -> None:
-    """Print it."""
+    """Print the report of one policy."""
     gpus = _size(report)
     seed = "" if isinstance(report, SnapshotReport) else f", seed {report.seed}"
     console.print(f"[bold]{escape(report.workload)}[/bold]: {gpus}; policy [bold]{report.policy}[/bold]{seed}")
@@ -33,7 +33,7 @@ def _size(report: SimulationReport) -> str:
 
 
 def compare(reports: list[QueueReport], console: Console) -> None:
-    """Print several policies side by side: times are means, and percentiles of waiting."""
+    """Print several policies as rows: mean completion time, mean and percentiles of the wait."""
     first = reports[0]
     gpus = _size(first)
     console.print(f"[bold]{escape(first.workload)}[/bold]: {gpus}; {first.jobs:,} jobs, seed {first.seed}")
@@ -55,7 +55,7 @@ def compare(reports: list[QueueReport], console: Console) -> None:
 
 def _show_queues(report: QueueReport, console: Console) -> None:
     console.print()
-    table = Table("queue", "weight", "jobs", "wait", "p95", "completion", "GPU hours", "of its due")
+    table = Table("queue", "weight", "jobs", "wait", "p95", "completion", "GPU hours", "of fair share")
     for queue in report.queues:
         times = (queue.wait_s.mean, queue.wait_s.p95, queue.completion_s.mean)
         table.add_row(
@@ -75,11 +75,10 @@ def _rows(report: SimulationReport) -> list[tuple[str, str]]:
     match report:
         case ArrivalReport():
             if report.first_refusal_percent is not None:
-                rows.append(("first refusal", f"at arrivals of {report.first_refusal_percent:.1f} % of the GPUs"))
+                requested = f"{report.first_refusal_percent:.1f} % of the GPUs"
+                rows.append(("first refusal", f"when the pods requested {requested}"))
             for at, percent in report.unallocated_gpu_percent.items():
-                unallocated = (
-                    "no arrival falls on it" if percent is None else f"{percent:.2f} % of the GPUs not allocated"
-                )
+                unallocated = "no arrival there" if percent is None else f"{percent:.2f} % of the GPUs not allocated"
                 rows.append((f"at {at} %", unallocated))
         case QueueReport():
             rows.append(("jobs", f"{report.jobs:,}; {report.started_jobs:,} started, {report.ended_jobs:,} ended"))
@@ -89,12 +88,12 @@ def _rows(report: SimulationReport) -> list[tuple[str, str]]:
             if report.allocated_gpu_percent is not None:
                 rows.append(("allocated", f"{report.allocated_gpu_percent:.1f} % of the GPUs, mean over the time"))
             if report.evictions or report.failures:
-                stopped = f"{report.evictions:,} times for others, {report.failures:,} times by a node that failed"
+                stopped = f"{report.evictions:,} evictions, {report.failures:,} failures of nodes"
                 rows.append(("stopped", f"{stopped}; {report.lost_gpu_hours:,.1f} GPU hours of work lost"))
             if report.jain_index is not None:
-                rows.append(("evenness", f"Jain index {report.jain_index:.3f} over the queues, mean over the time"))
+                rows.append(("fairness", f"Jain index {report.jain_index:.3f} over the queues, mean over the time"))
         case SnapshotReport():
-            rows[0:1] = [("running", f"{report.running_pods:,} pods"), ("waited", arrived)]
+            rows[0:1] = [("running", f"{report.running_pods:,} pods"), ("waiting", arrived)]
     if report.refused:
         reasons = ", ".join(f"{count:,} {code}" for code, count in report.refused.items())
         rows.append(("not placed", f"{sum(report.refused.values()):,} pods: {reasons}"))
@@ -112,7 +111,7 @@ def _show_pods(report: SnapshotReport, console: Console) -> None:
         console.print_rows(table, [(escape(one.pod), escape(one.node)) for one in report.placed], _SHOWN)
     if report.waiting:
         console.print()
-        table = Table("pod", "can it start", prose("why not now"))
+        table = Table("pod", "can start", prose("why not now"))
         rows = [(escape(one.pod), one.when, escape(f"{one.code}: {one.message}")) for one in report.waiting]
         console.print_rows(table, rows, _SHOWN)
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from dovetail.cli.cluster import at_option, now_ms, tell_problems
+from dovetail.cli.cluster import at_option, now_ms, print_problems
 from dovetail.cli.console import Console
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.scheduling import fabric_option
@@ -62,7 +62,7 @@ class _Failures(_Duration):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         up, colon, down = value.partition(":")
         if not colon:
-            self.fail(f"{value!r} must be two times such as 30d:4h: between failures, and of a repair", param, ctx)
+            self.fail(f"{value!r} must be two durations such as 30d:4h: between failures, and of a repair", param, ctx)
         return super().convert(up, param, ctx), super().convert(down, param, ctx)
 
 
@@ -71,7 +71,7 @@ class _Weight(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         match = re.fullmatch(r"(.+)=([1-9][0-9]{0,5})", value)
-        return (match[1], int(match[2])) if match else self.fail(f"{value!r} must be such as team-a=3", param, ctx)
+        return (match[1], int(match[2])) if match else self.fail(f"{value!r} must be QUEUE=N: team-a=3", param, ctx)
 
 
 @click.command(name="simulate")
@@ -81,75 +81,73 @@ class _Weight(click.ParamType[Any]):
 )
 @click.option("--pods", metavar="FILE", help="Pod list in openb's columns (csv, csv.gz).")
 @click.option("--jobs", metavar="FILE", help="Job list: vc,job,submit_s,num_gpu,duration_s (csv, csv.gz).")
-@click.option(
-    "--vc", metavar="NAME", multiple=True, help="Only the jobs of this virtual cluster; several are possible."
-)
+@click.option("--vc", metavar="NAME", multiple=True, help="Only the jobs of this virtual cluster; can be repeated.")
 @click.option(
     "--policy",
     type=click.Choice([*POLICIES, *ORDERS]),
     multiple=True,
-    help="Who places, or for jobs that queue also in which order. Several are compared. Default: dovetail.",
+    help="Scoring policy, or with --jobs also a queue order. Several are compared. Default: dovetail.",
 )
 @click.option(
     "--line",
     type=click.Choice([line.value for line in PlainLine]),
-    help="What the first that does not fit means to those behind.",
+    help="What jobs behind one that does not fit do: wait (strict), backfill (easy) or start if they fit (skip).",
 )
-@click.option("--queues-by", type=click.Choice(list(QUEUES_BY)), help="A queue for each virtual cluster, or user.")
-@click.option("--weight", type=_Weight(), multiple=True, help="Of a queue; 1 where nothing is said.")
-@click.option("--half-life", type=_Duration(), help="After what time usage counts half. Default: 7d.")
+@click.option("--queues-by", type=click.Choice(list(QUEUES_BY)), help="Make a queue for each virtual cluster, or user.")
+@click.option("--weight", type=_Weight(), multiple=True, help="Weight of a queue. Default: 1.")
+@click.option("--half-life", type=_Duration(), help="Half-life of usage. Default: 7d.")
 @click.option(
     "--least-served-first",
     is_flag=True,
-    help="In each queue that job goes first that had least GPU time; others give way to it.",
+    help="Order each queue by attained service, the least first, and preempt for it.",
 )
-@click.option("--checkpoint", type=_Duration(), help="How often jobs save their work that do not say it themselves.")
-@click.option("--startup", type=_Duration(), help="What jobs need to go on from a checkpoint.")
-@click.option("--failures", type=_Failures(), help="Let nodes fail: mean time between failures, and of a repair.")
-@click.option("--seed", type=int, default=42, show_default=True, help="Of the order of nodes and pods.")
+@click.option("--checkpoint", type=_Duration(), help="Checkpoint interval of jobs that declare none.")
+@click.option("--startup", type=_Duration(), help="Time that jobs need to resume from a checkpoint.")
+@click.option("--failures", type=_Failures(), help="Let nodes fail: mean time between failures, mean time to repair.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Seed of the order of nodes and pods.")
 @click.option(
     "--until",
     type=click.IntRange(1, 1000),
     metavar="PERCENT",
-    help=f"Let pods arrive until they ask for this much of all GPUs; nobody leaves. Default: {UNTIL_PERCENT}.",
+    help=f"Let pods arrive, and none end, until they request this much of all GPUs. Default: {UNTIL_PERCENT}.",
 )
-@click.option("--timed", is_flag=True, help="Let the pods of --pods arrive and leave at the times of the list instead.")
+@click.option("--timed", is_flag=True, help="Let the pods of --pods arrive and end at the times of the list instead.")
 @click.option(
     "--churn",
     type=click.IntRange(1, 1000),
     metavar="PERCENT",
-    help="Let pods of these shapes come and go instead, at this load of the GPUs.",
+    help="Let pods of these shapes arrive and end at random instead, with this load of the GPUs.",
 )
-@click.option("--runtime", type=_Duration(), help="Mean run time with --churn. Default: 2h.")
-@click.option("--for", "for_time", type=_Duration(), help="How long pods come with --churn. Default: 12h.")
-@at_option("Of MANIFEST: what the time is there, as in 2026-01-31T12:00:00Z. Default: now.")
+@click.option("--runtime", type=_Duration(), help="With --churn: mean run time. Default: 2h.")
+@click.option("--for", "for_time", type=_Duration(), help="With --churn: how long pods arrive. Default: 12h.")
+@at_option("With MANIFEST: the time that it describes, such as 2026-01-31T12:00:00Z. Default: now.")
 @fabric_option
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Also draw the result."
 )
 @output_option
-def command(paths: tuple[str, ...], plot: Path | None, output: str, **given: Any) -> None:
+def command(paths: tuple[str, ...], plot: Path | None, output: str, **options: Any) -> None:
     """Run a trace or manifests through the scheduler's core under a virtual clock.
 
     \b
     Without arguments: the sample that comes with Dovetail (openb: 1,213 nodes, 6,212 GPUs).
-    --nodes --pods     a list of pods that arrive until 130 % of the GPUs are asked for, as in the FGD paper;
-                       with --timed they come and go at the times of the list, with --churn at a load.
+    --nodes --pods     a list of pods that arrive until they request 130 % of the GPUs, as in the FGD paper;
+                       with --timed they arrive and end at the times of the list, with --churn at a load.
     --nodes --jobs     a list of jobs with durations that queue for a cluster such as 16x8.
-    MANIFEST...        files, folders or - (stdin): what `dovetail snapshot` or kubectl prints. Who of the
-                       pending pods would be placed now, and where?
+    MANIFEST...        files, folders or - (stdin) that `dovetail snapshot` or kubectl printed: which of the
+                       pending pods would be placed now, and where.
     """
     console = Console(stderr=True)
     if plot is not None and not plot.parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(plot.parent)!r}", param_hint="--plot")
-    _check_usage(paths, given)
+    _check_usage(paths, options)
     try:
-        task = _task(paths, given, console)
+        task = _task(paths, options, console)
     except (TraceError, ManifestError) as error:
         raise click.ClickException(str(error)) from error
-    policies = tuple(dict.fromkeys(given["policy"])) or ("dovetail",)
-    _check_policies(task, policies, given["line"])
-    runs = [_run(task, policy, given, console) for policy in policies]
+    policies = tuple(dict.fromkeys(options["policy"])) or ("dovetail",)
+    _check_policies(task, policies, options["line"])
+    runs = [_run(task, policy, options, console) for policy in policies]
     reports = [task.report(run) for run in runs]
     if output == "json":
         write_json(reports if len(reports) > 1 else reports[0])
@@ -168,84 +166,84 @@ def command(paths: tuple[str, ...], plot: Path | None, output: str, **given: Any
         console.print(f"drawn: {plot}")
 
 
-def _check_usage(paths: tuple[str, ...], given: dict[str, Any]) -> None:
-    nodes, pods, jobs = given["nodes"], given["pods"], given["jobs"]
+def _check_usage(paths: tuple[str, ...], options: dict[str, Any]) -> None:
+    nodes, pods, jobs = options["nodes"], options["pods"], options["jobs"]
     workloads = [name for name, value in (("MANIFEST", paths), ("--pods", pods), ("--jobs", jobs)) if value]
     if len(workloads) > 1:
-        raise click.UsageError(f"{' and '.join(workloads)} are different workloads: give one of them")
+        raise click.UsageError(f"{' and '.join(workloads)} are different workloads: use one of them")
     if (pods or jobs) and not nodes:
         raise click.UsageError(f"{workloads[0]} needs --nodes: a file{' or a size such as 16x8' if jobs else ''}")
     if nodes and not (pods or jobs):
         raise click.UsageError("--nodes needs --pods or --jobs")
     for name in _JOBS_ONLY:
-        if given[name] and not jobs:
-            raise click.UsageError(f"--{name.replace('_', '-')} belongs to --jobs")
-    if given["at_ms"] and not paths:
-        raise click.UsageError("--at is the time of what MANIFEST describes")
-    ways = [f"--{name}" for name in ("until", "timed", "churn") if given[name]]
+        if options[name] and not jobs:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --jobs")
+    if options["at_ms"] and not paths:
+        raise click.UsageError("--at needs a MANIFEST")
+    ways = [f"--{name}" for name in ("until", "timed", "churn") if options[name]]
     if ways and (paths or jobs):
-        raise click.UsageError("--until, --timed and --churn belong to --pods and to the sample")
+        raise click.UsageError("--until, --timed and --churn go with --pods or the sample")
     if len(ways) > 1:
-        raise click.UsageError(f"{' and '.join(ways)} are different ways to arrive: give one of them")
+        raise click.UsageError(f"{' and '.join(ways)} are different kinds of arrivals: use one of them")
     for name in _CHURN_ONLY:
-        if given[name] and not given["churn"]:
-            raise click.UsageError(f"--{name.removesuffix('_time')} belongs to --churn")
-    if given["weight"] and not given["queues_by"]:
+        if options[name] and not options["churn"]:
+            raise click.UsageError(f"--{name.removesuffix('_time')} needs --churn")
+    if options["weight"] and not options["queues_by"]:
         raise click.UsageError("--weight needs --queues-by")
 
 
 def _check_policies(task: Task, policies: tuple[str, ...], line: str | None) -> None:
     orders = [policy for policy in policies if policy in ORDERS]
     if orders and not task.job_list:
-        raise click.UsageError(f"--policy {orders[0]} is an order of jobs that queue: it needs --jobs")
+        raise click.UsageError(f"--policy {orders[0]} is a queue order: it needs --jobs")
     if len(policies) > 1 and not task.queues:
-        raise click.UsageError("several --policy are compared where jobs queue: with --jobs, --timed or --churn")
+        raise click.UsageError("several --policy can be compared only with --jobs, --timed or --churn")
     if line and not orders:
-        raise click.UsageError(f"--line is of the published orders: --policy {', '.join(ORDERS)}")
+        raise click.UsageError(f"--line goes with the published queue orders: --policy {', '.join(ORDERS)}")
     if line == PlainLine.EASY and (preempting := [order for order in orders if ORDERS[order].preempts]):
-        raise click.UsageError(f"--line easy is for orders that do not preempt, as {preempting[0]} does")
+        raise click.UsageError(f"--line easy needs an order without preemption; {preempting[0]} preempts")
 
 
-def _task(paths: tuple[str, ...], given: dict[str, Any], console: Console) -> Task:
+def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> Task:
     if paths:
         found = cluster.read(paths)
-        tell_problems(found)
+        print_problems(found)
         if found.skipped:
             kinds = ", ".join(f"{count} {kind}" for kind, count in found.skipped.items())
-            console.print(f"read, and nothing is decided by it: {kinds}")
+            console.print(f"read, without effect on decisions: {kinds}")
         return of_manifests(paths, found)
-    if given["jobs"] is not None:
-        failure_ms, repair_ms = given["failures"] or (0, 0)
+    if options["jobs"] is not None:
+        failure_ms, repair_ms = options["failures"] or (0, 0)
         habits = Habits(
-            checkpoint_ms=given["checkpoint"] or 0,
-            startup_ms=given["startup"] or 0,
-            queues_by=given["queues_by"] or "",
-            weights=dict(given["weight"]),
-            half_life_ms=given["half_life"] or DEFAULT_HALF_LIFE_MS,
-            least_served_first=given["least_served_first"],
+            checkpoint_ms=options["checkpoint"] or 0,
+            startup_ms=options["startup"] or 0,
+            queues_by=options["queues_by"] or "",
+            weights=dict(options["weight"]),
+            half_life_ms=options["half_life"] or DEFAULT_HALF_LIFE_MS,
+            least_served_first=options["least_served_first"],
             failure_ms=failure_ms,
             repair_ms=repair_ms,
-            seed=given["seed"],
+            seed=options["seed"],
         )
-        return of_jobs(given["jobs"], given["nodes"], given["vc"], habits)
+        return of_jobs(options["jobs"], options["nodes"], options["vc"], habits)
     churn = None
-    if given["churn"] is not None:
-        churn = Churn(given["churn"], given["runtime"] or 2 * _HOUR_MS, given["for_time"] or 12 * _HOUR_MS)
-    until = UNTIL_PERCENT if given["until"] is None else given["until"]
-    return of_pods(given["nodes"], given["pods"], given["seed"], until, given["timed"], churn)
+    if options["churn"] is not None:
+        churn = Churn(options["churn"], options["runtime"] or 2 * _HOUR_MS, options["for_time"] or 12 * _HOUR_MS)
+    until = UNTIL_PERCENT if options["until"] is None else options["until"]
+    return of_pods(options["nodes"], options["pods"], options["seed"], until, options["timed"], churn)
 
 
-def _run(task: Task, policy: str, given: dict[str, Any], console: Console) -> SimulationRun:
+def _run(task: Task, policy: str, options: dict[str, Any], console: Console) -> SimulationRun:
     simulation: VirtualClock
     if policy in ORDERS:
-        line = PlainLine(given["line"]) if given["line"] else None
-        half_life_ms = given["half_life"] or DEFAULT_HALF_LIFE_MS
-        simulation = Plain(task.workload, ORDERS[policy], line, half_life_ms, given["seed"])
+        line = PlainLine(options["line"]) if options["line"] else None
+        half_life_ms = options["half_life"] or DEFAULT_HALF_LIFE_MS
+        simulation = Plain(task.workload, ORDERS[policy], line, half_life_ms, options["seed"])
     else:
-        scoring = POLICIES[policy](given["seed"], [pod.request for job in task.workload.jobs for pod in job.pods])
-        core = Policy(fabric=given["fabric"], scoring=scoring)
+        scoring = POLICIES[policy](options["seed"], [pod.request for job in task.workload.jobs for pod in job.pods])
+        core = Policy(fabric=options["fabric"], scoring=scoring)
         if task.snapshot:
-            simulation = Once(task.workload, core, given["at_ms"] or now_ms())
+            simulation = Once(task.workload, core, options["at_ms"] or now_ms())
         else:
             simulation = Simulation(task.workload, core, patient=task.patient)
     events = sum(1 + (job.duration_ms is not None) for job in task.workload.jobs)
@@ -255,4 +253,4 @@ def _run(task: Task, policy: str, given: dict[str, Any], console: Console) -> Si
         began_s = time.perf_counter()
         result = simulation.run(lambda done: progress.update(bar, completed=done) if done % 128 == 0 else None)
         seconds = time.perf_counter() - began_s
-    return SimulationRun(task.workload, policy, given["seed"], result, seconds)
+    return SimulationRun(task.workload, policy, options["seed"], result, seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `dovetail simulate` is to simulate: its workload, from files and options."""
+"""The task of `dovetail simulate`: its workload, from files and options."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _ONE_QUEUE: dict[str, Callable[[Pod], str]] = {**QUEUES_BY, "": lambda pod: DEFA
 
 
 class Task(Struct, frozen=True):
-    """`patient` as in Simulation; `report` and `picture` are how it is told. `job_list`: what counts of a job is
-    how many GPUs it asks for."""
+    """A workload to simulate. `patient` as in Simulation; `report` makes the report of a run, and `picture` is the
+    function of `sim.plots` that draws it. `job_list`: the workload is a job list, whose jobs request only GPUs."""
 
     workload: Workload
     patient: bool
@@ -44,17 +44,18 @@ class Task(Struct, frozen=True):
 
     @property
     def snapshot(self) -> bool:
-        """Whether it is a cluster at one moment."""
+        """Whether the workload is a cluster at one moment."""
         return self.picture == "draw_nodes"
 
     @property
     def queues(self) -> bool:
-        """Whether jobs queue, so that the order of those who wait decides something."""
+        """Whether jobs queue, so that the queue order matters."""
         return self.picture == "draw_queue"
 
 
 class Churn(Struct, frozen=True):
-    """Pods that come and go: the offered load, the mean run time, and for how long they come."""
+    """Pods that arrive and end at random: the offered load in percent of the GPUs, the mean run time, and for how long
+    they arrive."""
 
     percent: int
     runtime_ms: int
@@ -62,9 +63,9 @@ class Churn(Struct, frozen=True):
 
 
 class Habits(Struct, frozen=True):
-    """What a job list does not say: how often jobs save their work, what they need to go on, whose queue they are in
-    ("" one for all), what queues weigh, how fast they forget, and whether that of their jobs goes first that had least;
-    and how often nodes fail (0: never) and for how long."""
+    """What a job list lacks: the checkpoint interval of jobs and the time to resume from one, the field that is the
+    queue of a job ("": one queue for all), weights and half-life of queues, whether queues order jobs by attained
+    service, and the mean time between failures of a node (0: none) and to repair."""
 
     checkpoint_ms: int
     startup_ms: int
@@ -85,12 +86,12 @@ def of_pods(nodes: str | None, pods: str | None, seed: int, until: int, timed: b
     workload = Workload(name, tuple(map(NodeChanged, cluster)), arrivals)
     if timed:
         if not openb.has_times(arrivals):
-            raise TraceError("has no creation_time, scheduled_time and deletion_time, which --timed follows", str(pods))
+            raise TraceError("has no creation_time, scheduled_time and deletion_time, which --timed needs", str(pods))
         return Task(workload, True, of_queue, "draw_queue")
     try:
         if churn is not None:
-            come = churned(workload, churn.percent, churn.runtime_ms, churn.for_ms, seed)
-            return Task(come, True, of_queue, "draw_queue")
+            churning = churned(workload, churn.percent, churn.runtime_ms, churn.for_ms, seed)
+            return Task(churning, True, of_queue, "draw_queue")
         return Task(inflated(workload, until, seed), False, lambda run: of_arrivals(run, until), "draw_arrivals")
     except ValueError as error:
         raise TraceError(str(error)) from error
@@ -101,7 +102,7 @@ def of_jobs(jobs: str, nodes: str, vcs: tuple[str, ...], habits: Habits) -> Task
     cluster = _cluster(nodes)
     most = max((dict(node.allocatable).get(GPU, 0) for node in cluster), default=0)
     if not most:
-        raise TraceError("has no node with a GPU, which every job asks for", nodes)
+        raise TraceError("has no node with a GPU, and every job requests one", nodes)
     read = tuple(_with_habits(job, habits) for job in job_lists.read_jobs(Path(jobs), most, vcs))
     name = f"{' '.join((_stem(jobs), *vcs))} on {_stem(nodes)}"
     workload = Workload(name, tuple(map(NodeChanged, cluster)), read)
@@ -109,7 +110,7 @@ def of_jobs(jobs: str, nodes: str, vcs: tuple[str, ...], habits: Habits) -> Task
         workload = in_queues(workload, _ONE_QUEUE[habits.queues_by], habits.weights)
         unknown = habits.weights.keys() - {queue.name for queue in workload.queues}
         if unknown:
-            raise TraceError(f"--weight names what is no {habits.queues_by} here: {', '.join(sorted(unknown))}", jobs)
+            raise TraceError(f"--weight: there is no {habits.queues_by} {', '.join(sorted(unknown))}", jobs)
         queues = tuple(
             replace(queue, half_life_ms=habits.half_life_ms, least_served_first=habits.least_served_first)
             for queue in workload.queues
@@ -122,13 +123,14 @@ def of_jobs(jobs: str, nodes: str, vcs: tuple[str, ...], habits: Habits) -> Task
 
 
 def of_manifests(paths: tuple[str, ...], found: Manifests) -> Task:
+    """A cluster at one moment, from manifests."""
     problems = tuple(map(str, found.problems))
     workload = snapshot(", ".join(paths), found.events)
     return Task(workload, True, lambda run: of_snapshot(run, problems), "draw_nodes")
 
 
 def _cluster(nodes: str) -> tuple[Node, ...]:
-    """A node list, or nodes of one size."""
+    """The nodes of a node list, or of a size such as 16x8."""
     if Path(nodes).is_file():
         return openb.read_nodes(Path(nodes))
     return clusters.uniform_nodes(*clusters.parse_uniform(nodes))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.views.jobs import JobNotFound
-from dovetail.views.standings import QueueShare, share
+from dovetail.views.queue_shares import QueueShare, share
 from tests.views.queued import DAY, HOUR, NOW, node, pod, queue, state_of, used
 
 TODAY = NOW // DAY

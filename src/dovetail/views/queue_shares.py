@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the queues stand: what each has, is due and has used, as a tree.
+"""The tree of queues: allocation, fair share and usage of each.
 
-Rules: GPU-hours are those that queues are charged: a pod's dominant share of the cluster, in GPUs (in CPUs where it has
-none). Days are those of UTC: used in one day is today's, in seven that of today and the six days before. Credit is what
-was due by weight alone over the time that counts, less what was used: below zero for who used more.
+Rules: GPU-hours are those that queues are charged: a pod's dominant share of the cluster, in GPUs (in CPUs if the
+cluster has no GPUs). Days are in UTC: the usage of 1 day is that of today, of 7 days that of today and the six days
+before. Credit is the decayed fair share by weight alone, less the decayed usage: negative after more usage than that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOWS = (1, 7, 30)
 
 
 class UserShare(Struct, frozen=True):
-    """`gpu_hours` are decayed; `part_ppm` is the user's part of what the queue used."""
+    """A user of a queue. `gpu_hours` are decayed; `part_ppm` is the user's part of the usage of the queue."""
 
     user: str
     gpu_hours: float
@@ -29,10 +29,11 @@ class UserShare(Struct, frozen=True):
 
 
 class QueueShare(Struct, frozen=True):
-    """`depth` is 0 at the top. Amounts are by class, as in `core.queues.types`. `charged_milli` is what the queue is
-    charged now, in milli-GPU. The GPU-hours of days are as they were used, `gpu_hours` are decayed. `usage_ppm` is the
-    part of the cluster that these are, `weight_ppm` the part that its weight is worth among its siblings. `head` is the
-    job that is tried first of it, "" where nobody waits. `problem` says why it cannot be used as it is written."""
+    """The status of a queue. `depth` is 0 at the top. Amounts are by class, as in `core.queues.types`; `due` is the
+    fair share. `charged_milli` is what the queue is charged now, in milli-GPU. GPU-hours of days are not decayed,
+    `gpu_hours` are. `usage_ppm` is the latter as a part of the cluster, `weight_ppm` the part of its weight among its
+    siblings. `head` is its first job in queue order, "" if none waits. `problem` is why the queue cannot be used as
+    written."""
 
     queue: str
     depth: int
@@ -59,7 +60,7 @@ class QueueShare(Struct, frozen=True):
 
 
 def share(state: State, now_ms: int, queue: str = "") -> tuple[QueueShare, ...]:
-    """The queue and those below it, or all of them; each before those below it. Raises NotFound."""
+    """The queue and those below it, or all queues; a parent comes before its children. Raises JobNotFound."""
     if queue:
         queue_named(state, queue)
     standings = [one for one in state.standings(now_ms) if inside(state, one.name, queue)]
@@ -88,5 +89,5 @@ def _share(state: State, one: QueueStanding, top: int, first: str, waiting: int)
 
 
 def hours(milli_ms: int) -> float:
-    """GPU-hours of milli-GPU times ms."""
+    """GPU-hours from milli-GPU times ms."""
     return round(milli_ms / _MILLI_MS_PER_HOUR, 3)
