@@ -27,7 +27,7 @@ from benchmarks.live.scenario import NAMESPACE, Meta, Scenario, SeenPod
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_config
 from dovetail.kube.api.listing import list_all
-from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.reflector import Change, Reflector, ReflectorTimes
 from dovetail.kube.api.resources import EVENTS, PODS, RESOURCE_CLAIMS
 from tools.controlplane.children import Children, tail
 from tools.controlplane.plane import Plane
@@ -139,7 +139,7 @@ async def _watched_run(plane: Plane, client: Client, heat: Heat, argv: list[str]
     stream = Stream(client, scenario, heat.contestant.scheduler_name)
     binds = _Binds(stream)
     bound = {"fieldSelector": "spec.nodeName!="}
-    bound_pods = Reflector(client, PODS, SeenPod, binds.sink, params=bound, heartbeat_s=STALLED_S)
+    bound_pods = Reflector(client, PODS, SeenPod, binds.sink, params=bound, times=ReflectorTimes(heartbeat_s=STALLED_S))
     scratch = Path(tempfile.mkdtemp(prefix="dovetail-live-"))
     log = scratch / "scheduler.log"
     children = Children()

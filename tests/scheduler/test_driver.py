@@ -25,6 +25,7 @@ from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
+from dovetail.scheduler.events import SchedulerRun
 from dovetail.scheduler.informers import Informers
 from tests.bound import bound
 from tests.patience import PATIENCE_S
@@ -48,7 +49,7 @@ class Bench:
         self.leads = True
         self.state = State(Policy(attempts_per_step=64, start_deadline_ms=60_000))
         self.driver = Driver(
-            self.state, self.mirror, client, Clock(), leads=lambda: self.leads, run_id="run", instance="here"
+            self.state, self.mirror, client, Clock(), leads=lambda: self.leads, run=SchedulerRun("run", "here")
         )
 
     @asynccontextmanager

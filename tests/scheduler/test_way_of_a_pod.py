@@ -26,6 +26,7 @@ from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Playground
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
+from dovetail.scheduler.events import SchedulerRun
 from dovetail.scheduler.informers import Informers
 from tests.patience import PATIENCE_S
 
@@ -110,7 +111,7 @@ async def measured() -> dict[str, dict[str, int]]:
     async with Client(ClusterConfig(server.playground.url)) as client:
         informers = Informers(client, await discover(client), Translator())
         state = State(Policy(attempts_per_step=64))
-        driver = Driver(state, informers, client, Clock(), leads=lambda: True, run_id="run", instance="here")
+        driver = Driver(state, informers, client, Clock(), leads=lambda: True, run=SchedulerRun("run", "here"))
         tasks = [asyncio.create_task(informers.run())]
         await informers.synced()
         tasks += [asyncio.create_task(part.run()) for part in (driver.binder, driver.reporter, driver)]

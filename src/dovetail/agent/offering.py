@@ -19,16 +19,14 @@ from dovetail.agent.cdi import GPU_KIND, CdiError, CdiFolder, Edits
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.config import Config
 from dovetail.agent.dra.driver import DraDriver, DriverError, Folders
-from dovetail.agent.dra.partitions import NvmlPartitions
+from dovetail.agent.dra.partitions import Partitions
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.kubelet.numa_guard import NumaGuard
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.kubelet.settling import BEGINS, Settling
 from dovetail.agent.machine.driver_files import DriverFiles, DriverFilesError
-from dovetail.agent.machine.gpus import Observed
 from dovetail.agent.machine.host import Gpu, Host
-from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.mps.clients import Mps
 from dovetail.agent.options import AgentOptions
 from dovetail.agent.plugin.plugins import Counts, DevicePlugins
@@ -55,8 +53,7 @@ class Offering:
         config: Config,
         client: Client,
         chosen: Allocations,
-        nvml: Nvml,
-        observed: Observed | None,
+        partitions: Partitions,
         *,
         changed: Callable[[], None],
         registered: Callable[[], None],
@@ -108,7 +105,7 @@ class Offering:
                 options.cdi_folder,
             )
             self._driver = DraDriver(
-                client, options.node_name, self._files, NvmlPartitions(nvml, observed), self._claims_held,
+                client, options.node_name, self._files, partitions, self._claims_held,
                 folders=folders, partitionable=options.partitionable, changed=changed,
             )  # fmt: skip
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.config import Config
 from dovetail.agent.config_watch import Configuring
+from dovetail.agent.dra.partitions import NvmlPartitions
 from dovetail.agent.health import xids
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.health.watch import HealthWatch
@@ -101,7 +102,7 @@ class Agent:
         self._looks = Looks(ended_s=time.monotonic())
         self._chosen = Allocations(client, options.node_name)
         self._offering = Offering(
-            options, config, client, self._chosen, self._nvml, self._observed,
+            options, config, client, self._chosen, NvmlPartitions(self._nvml, self._observed),
             changed=self._due.set, registered=lambda: self._publisher.notify(), differed=self._differed,
         )  # fmt: skip
         self._publisher = Publisher(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)

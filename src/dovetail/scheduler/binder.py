@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from dovetail.core.decisions import Bind, VolumePick
 from dovetail.core.events import BindFailed
 from dovetail.kube.api import resources as kinds
-from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.client import MERGE_PATCH, Attempts, Client
 from dovetail.kube.api.errors import Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode
@@ -196,7 +196,7 @@ class Binder:
         body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id, item.record)
         path = kinds.PODS.path(target.namespace, target.name, "binding")
         try:
-            await self._client.request("POST", path, body, idempotent=True)
+            await self._client.request("POST", path, body, attempts=Attempts(idempotent=True))
         except KubeError as error:
             # Also a refusal may follow an attempt that worked and whose answer was lost.
             return await self._resolve(bind, target, error)

@@ -35,7 +35,7 @@ from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics, nominations, wire
 from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.events import EventKind, Events
+from dovetail.scheduler.events import EventKind, Events, SchedulerRun
 from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.messages import told
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
@@ -60,8 +60,7 @@ class Driver:
         clock: Clock,
         *,
         leads: Callable[[], bool],
-        run_id: str,
-        instance: str,
+        run: SchedulerRun,
         recorder: Recorder | None = None,
         divider: MigRepartitioner | None = None,
     ) -> None:
@@ -74,12 +73,12 @@ class Driver:
         self._recorder = recorder
         self._divider = divider
         self.binder = Binder(
-            client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run_id
+            client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run.id
         )
         self.reporter = Reporter(client, self.binder.idle, leads)
-        self._events = Events(self.reporter, clock, run_id, instance)
+        self._events = Events(self.reporter, clock, run)
         self._preemptions = Preemptions(
-            client, clock, mirror, self._events, Nominations(mirror, self.reporter, run_id),
+            client, clock, mirror, self._events, Nominations(mirror, self.reporter, run.id),
             may_write=leads, spawn=lambda work: self._tasks.create_task(work),
         )  # fmt: skip
         self._tasks: asyncio.TaskGroup

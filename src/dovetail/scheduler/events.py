@@ -9,41 +9,43 @@ from __future__ import annotations
 
 from enum import Enum
 
+from msgspec import Struct
+
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.translate.translator import PodRef
 from dovetail.scheduler import wire
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.reporter import Reporter, StepReport
+from dovetail.scheduler.wire import EventType
+
+
+class SchedulerRun(Struct, frozen=True):
+    """One run of a scheduler. `id` and the number of a step are the id of what was decided in it, which events carry;
+    `instance` is the replica."""
+
+    id: str
+    instance: str
 
 
 class EventKind(Enum):
-    """(reason, action, type). Reasons and actions are kube-scheduler's own where it has the event."""
+    """Reasons and actions are kube-scheduler's own where it has the event."""
 
-    BOUND = ("Scheduled", "Binding", "Normal")
-    HELD = ("FailedScheduling", "Scheduling", "Warning")
-    BIND_FAILED = ("FailedScheduling", "Binding", "Warning")
-    PREEMPTED = ("Preempted", "Preempting", "Normal")
-    MOVED = ("Moved", "Preempting", "Normal")
-    RELEASED = ("GangReleased", "Evicting", "Warning")
-    BROKEN = ("GangBroken", "Evicting", "Warning")
-    PREEMPTING = ("WaitingForEvictions", "Preempting", "Normal")
-    GIVEN_UP = ("PreemptionGivenUp", "Preempting", "Warning")
-
-    def __init__(self, reason: str, action: str, severity: str) -> None:
-        self.reason = reason
-        self.action = action
-        self.severity = severity
+    BOUND = EventType("Scheduled", "Binding", "Normal")
+    HELD = EventType("FailedScheduling", "Scheduling", "Warning")
+    BIND_FAILED = EventType("FailedScheduling", "Binding", "Warning")
+    PREEMPTED = EventType("Preempted", "Preempting", "Normal")
+    MOVED = EventType("Moved", "Preempting", "Normal")
+    RELEASED = EventType("GangReleased", "Evicting", "Warning")
+    BROKEN = EventType("GangBroken", "Evicting", "Warning")
+    PREEMPTING = EventType("WaitingForEvictions", "Preempting", "Normal")
+    GIVEN_UP = EventType("PreemptionGivenUp", "Preempting", "Warning")
 
 
 class Events:
-    """`run_id` and the number of a step are the id of what was decided in it, which the event carries; `instance` is
-    who writes."""
-
-    def __init__(self, reporter: Reporter, clock: Clock, run_id: str, instance: str) -> None:
+    def __init__(self, reporter: Reporter, clock: Clock, run: SchedulerRun) -> None:
         self._reporter = reporter
         self._clock = clock
-        self._run_id = run_id
-        self._instance = instance
+        self._run = run
 
     def put(
         self,
@@ -57,9 +59,9 @@ class Events:
         """About a pod. `step` is when it was decided, None where it was not; `related` is another pod that it is
         about."""
         body = wire.event(
-            regarding=target, related=related,
-            severity=kind.severity, reason=kind.reason, action=kind.action, note=note, instance=self._instance,
-            decision="" if step is None else wire.decision_id(self._run_id, step), now_ms=self._clock.now_ms(),
+            kind.value, regarding=target, related=related, note=note,
+            decision="" if step is None else wire.decision_id(self._run.id, step),
+            instance=self._run.instance, now_ms=self._clock.now_ms(),
         )  # fmt: skip
         report = StepReport("event", "POST", kinds.EVENTS.path(target.namespace), body)
         self._reporter.put(f"event/{kind.name}/{target.uid}", report)

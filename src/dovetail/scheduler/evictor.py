@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from dovetail.core.decisions import Cause
 from dovetail.kube.api import resources as kinds
-from dovetail.kube.api.client import STRATEGIC_PATCH, Client
+from dovetail.kube.api.client import STRATEGIC_PATCH, Attempts, Client
 from dovetail.kube.api.errors import ApiError, Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
 from dovetail.kube.translate.translator import PodRef, Translator
 from dovetail.scheduler import metrics, wire
@@ -148,7 +148,7 @@ class Evictor:
                     return "not leader", ""
                 try:
                     # Sent twice, the second finds the pod ending, which is no disruption any more.
-                    await self._client.request("POST", path, body, params=params, idempotent=True)
+                    await self._client.request("POST", path, body, params=params, attempts=Attempts(idempotent=True))
                     return "evicted", ""
                 except NotFound:
                     return "gone", ""

@@ -17,7 +17,7 @@ from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.discovery import Served
 from dovetail.kube.api.errors import KubeError, NotFound
-from dovetail.kube.api.reflector import Change, Drift, Reflector, log_drift
+from dovetail.kube.api.reflector import Change, Drift, Reflector, ReflectorHandlers, ReflectorTimes, log_drift
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.gangs.dialects import Dialect
@@ -80,8 +80,8 @@ class Informers:
             sink,
             params=source.params,
             keep=source.keep,
-            on_drift=drifted,
-            apart_s=_APART_S,
+            handlers=ReflectorHandlers(drift=drifted),
+            times=ReflectorTimes(apart_s=_APART_S),
         )
 
     def tell(self, events: list[Event]) -> None:

@@ -24,7 +24,7 @@ from msgspec import Struct
 from dovetail.core.queues.status import QueueStanding
 from dovetail.core.reasons import Expected
 from dovetail.core.state import State
-from dovetail.kube.api.client import JSON_PATCH, Client
+from dovetail.kube.api.client import JSON_PATCH, Attempts, Client
 from dovetail.kube.api.errors import Invalid, KubeError, NotFound
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.translate.queues import queue_status
@@ -134,7 +134,9 @@ class QueueStatusWriter:
         ]
         path = QUEUES.path(name=due.name, subresource="status")
         try:
-            await self._client.request("PATCH", path, patch, content_type=JSON_PATCH, idempotent=True)
+            await self._client.request(
+                "PATCH", path, patch, content_type=JSON_PATCH, attempts=Attempts(idempotent=True)
+            )
         except (NotFound, Invalid) as error:
             known = self._mirror.queues.known.get(("", due.name))
             if isinstance(error, NotFound) or known is None or known.metadata.uid != due.uid:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from dovetail.kube.api.client import JSON, STRATEGIC_PATCH, Client
+from dovetail.kube.api.client import JSON, STRATEGIC_PATCH, Attempts, Client
 from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound
 from dovetail.scheduler import metrics
 
@@ -134,7 +134,7 @@ class Reporter:
         try:
             # An event carries a name of its own: written twice it is refused the second time, which is as good.
             await self._client.request(
-                report.method, report.path, report.body, content_type=content_type, idempotent=True
+                report.method, report.path, report.body, content_type=content_type, attempts=Attempts(idempotent=True)
             )
         except AlreadyExists:
             return "written"

@@ -28,7 +28,7 @@ from dovetail.core.cluster.claims import BINDING_TIMEOUT_MS
 from dovetail.core.decisions import Bind, ClaimToMake
 from dovetail.core.dra.types import Allocation
 from dovetail.kube.api import resources as kinds
-from dovetail.kube.api.client import MERGE_PATCH, STRATEGIC_PATCH, Client
+from dovetail.kube.api.client import MERGE_PATCH, STRATEGIC_PATCH, Attempts, Client
 from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, Invalid, KubeError, NotFound
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.claims import AllocationResult, DeviceClass, DeviceResult, DeviceStatus, ResourceClaim
@@ -113,7 +113,9 @@ class DeviceReservations:
         self._check_leader()
         path, body = kinds.RESOURCE_CLAIMS.path(_named(made.claim)[0]), wire_claims.extended(made, pod, uid)
         try:
-            return await self._client.request("POST", path, body, decode=ResourceClaim, idempotent=True)
+            return await self._client.request(
+                "POST", path, body, decode=ResourceClaim, attempts=Attempts(idempotent=True)
+            )
         except AlreadyExists:
             found = await self._get(made.claim)
         if not _owned(found, uid):

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dovetail.kube.api.client import Client
+from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.errors import KubeError
 
 PATH = "/metrics"
@@ -109,5 +109,5 @@ class Reviews:
     async def _review(self, path: str, api_version: str, kind: str, spec: dict[str, Any], decode: type[Any]) -> Any:
         body = {"apiVersion": api_version, "kind": kind, "spec": spec}
         return await self._client.request(
-            "POST", path, body, decode=decode, timeout_s=_TIMEOUT_S, retries=1, idempotent=True
+            "POST", path, body, decode=decode, attempts=Attempts(_TIMEOUT_S, retries=1, idempotent=True)
         )

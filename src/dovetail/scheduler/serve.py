@@ -22,7 +22,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import Served, discover
 from dovetail.kube.api.errors import ApiError
-from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector
+from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector, LeaseLock
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.translate.translator import Translator
 from dovetail.recording.folder import MIB
@@ -30,6 +30,7 @@ from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
+from dovetail.scheduler.events import SchedulerRun
 from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
 from dovetail.scheduler.queue_status import QueueStatusWriter
@@ -94,10 +95,10 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
 
         elector = Elector(
             client,
-            options.lease_name,
-            options.lease_namespace,
+            LeaseLock(
+                options.lease_namespace, options.lease_name, LEASE_LABEL, {SCHEDULER_NAME: options.scheduler_name}
+            ),
             options.identity,
-            marks={"labels": LEASE_LABEL, "annotations": {SCHEDULER_NAME: options.scheduler_name}},
             on_started_leading=started_leading,
             on_stopped_leading=lost.set,
         )
@@ -109,7 +110,7 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
             divider = MigRepartitioner(client, mirror.feed, clock, leads) if options.divide_mig else None
             driver = Driver(
                 State(options.policy), mirror, client, clock,
-                leads=leads, run_id=run_id, instance=options.identity, recorder=recorder, divider=divider,
+                leads=leads, run=SchedulerRun(run_id, options.identity), recorder=recorder, divider=divider,
             )  # fmt: skip
             if endpoints is not None:
                 endpoints.follow(driver, mirror.reflectors)

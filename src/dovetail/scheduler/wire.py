@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -122,9 +123,17 @@ def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: 
     )
 
 
+class EventType(NamedTuple):
+    """What an Event is for machines: its reason, its action, and its type ("Normal" or "Warning")."""
+
+    reason: str
+    action: str
+    type: str
+
+
 def event(
-    *, regarding: PodRef, severity: str, reason: str, action: str, note: str, decision: str, instance: str,
-    now_ms: int, related: PodRef | None = None,
+    event_type: EventType, *, regarding: PodRef, note: str, decision: str, instance: str, now_ms: int,
+    related: PodRef | None = None,
 ) -> bytes:  # fmt: skip
     """An events.k8s.io/v1 Event about a pod. `decision` is the id of the decision that it reports, "" for none. It is
     named after the pod and the moment, in nanoseconds, as client-go names events."""
@@ -138,11 +147,9 @@ def event(
             "eventTime": timestamp(now_ms, micro=True),
             "reportingController": REPORTER,
             "reportingInstance": clipped(instance, _INSTANCE_BYTES),
-            "action": action,
-            "reason": reason,
             "regarding": _reference(regarding),
             "note": clipped(note, NOTE_BYTES),
-            "type": severity,
+            **event_type._asdict(),
         }
         | ({"related": _reference(related)} if related is not None else {})
     )

@@ -15,13 +15,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dovetail import __version__
 from dovetail.agent.machine.host import Gpu, GpuFabric, GpuInstance, Host, HostNic, Unread
-from dovetail.agent.publish.gpunode import GPUNodeWriter, document, plugin_condition, status_of
+from dovetail.agent.publish.gpunode import GPUNodeWriter, PluginState, document, plugin_condition, status_of
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.api.errors import NotFound, Unreachable
 from dovetail.kube.api.resources import GPU_NODES, NODES
 from dovetail.kube.objects.topology import (
+    AgentState,
     DeviceDifference,
     GPUNode,
     GPUNodeSpec,
@@ -241,7 +243,9 @@ def conditions(api: Api) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize("process", ["the same", "the next"])
 async def test_that_the_plugin_is_gone_is_told_beside_all_that_was_told(api: Api, clocks: Clocks, process: str) -> None:
     mine = writer(api, clocks)
-    told = status(ill=SICK, honours_choice=True, plugin=plugin_condition("", ""))
+    told = status(
+        ill=SICK, agent=AgentState(__version__, honours_choice=True), plugin=PluginState(plugin_condition("", ""))
+    )
     await mine.write(told)
     before = deepcopy(api.objects["gpu-1"]["status"])
     assert conditions(api)["PluginRegistered"] == ("True", "Registered")
@@ -330,10 +334,12 @@ def test_more_than_can_be_listed_is_counted() -> None:
 DEFINITION = ROOT / "deploy/crds/gpunode.yaml"
 WHOLE = {
     "unread": [Unread("gpus[1].fabric", "nvmlDeviceGetGpuFabricInfoV: the driver is too old for this call")],
-    "honours_choice": True,
-    "sharing": GpuSharing("time-slicing", 4, False, "nvidia.com/gpu.shared"),
-    "differences": [DeviceDifference("default", "p", "u-1", "nvidia.com/gpu", "0", "1"),
-                    DeviceDifference("default", "q", "u-2", "nvidia.com/gpu", "", "0")],
+    "agent": AgentState(__version__, honours_choice=True),
+    "plugin": PluginState(
+        sharing=GpuSharing("time-slicing", 4, False, "nvidia.com/gpu.shared"),
+        differences=(DeviceDifference("default", "p", "u-1", "nvidia.com/gpu", "0", "1"),
+                     DeviceDifference("default", "q", "u-2", "nvidia.com/gpu", "", "0")),
+    ),
     "mig": MigState("m-1", "refused", "GPU-0 has no profile 8g.40gb; nearest: 7g.40gb"),
 }  # fmt: skip
 

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.kube.api import watch
-from dovetail.kube.api.client import Client
+from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.api.discovery import discover
 from dovetail.kube.api.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unreachable
-from dovetail.kube.api.lease import Elector
+from dovetail.kube.api.lease import Elector, LeaseLock
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import (
     COMPOSITE_POD_GROUPS,
@@ -35,6 +35,7 @@ from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
 
+TWICE = Attempts(idempotent=True)
 NAMESPACE = "transport"
 
 
@@ -97,9 +98,9 @@ async def test_a_binding_and_an_eviction_that_a_budget_forbids(client: Client) -
     await client.request("POST", NODES.path(), {"metadata": {"name": "transport-node"}})
     await client.request("POST", PODS.path(NAMESPACE), pod("guarded", app="guarded"))
     binding = {"metadata": {"name": "guarded"}, "target": {"kind": "Node", "name": "transport-node"}}
-    await client.request("POST", PODS.path(NAMESPACE, "guarded", "binding"), binding, idempotent=True)
+    await client.request("POST", PODS.path(NAMESPACE, "guarded", "binding"), binding, attempts=TWICE)
     with pytest.raises(Conflict, match="already assigned"):
-        await client.request("POST", PODS.path(NAMESPACE, "guarded", "binding"), binding, idempotent=True)
+        await client.request("POST", PODS.path(NAMESPACE, "guarded", "binding"), binding, attempts=TWICE)
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     await client.request(
         "PATCH",
@@ -118,12 +119,12 @@ async def test_a_binding_and_an_eviction_that_a_budget_forbids(client: Client) -
     await client.request("DELETE", PODS.path(NAMESPACE, "guarded"), params={"gracePeriodSeconds": 0})
 
 
-FOLLOWED = {"namespace": NAMESPACE, "params": {"labelSelector": "followed=yes"}, "limit": 2}
+FOLLOWED = {"labelSelector": "followed=yes", "fieldSelector": f"metadata.namespace={NAMESPACE}"}
 
 
 async def create(client: Client, name: str) -> None:
     thing = {"metadata": {"name": name, "labels": {"followed": "yes"}}}
-    await client.request("POST", CONFIG_MAPS.path(NAMESPACE), thing, idempotent=True)
+    await client.request("POST", CONFIG_MAPS.path(NAMESPACE), thing, attempts=TWICE)
 
 
 async def delete(client: Client, name: str) -> None:
@@ -132,12 +133,14 @@ async def delete(client: Client, name: str) -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_following(client: Client, streaming: bool) -> None:
-    path = CONFIG_MAPS.path(NAMESPACE)
+    path = CONFIG_MAPS.path()
     if not streaming:
         client.without_streaming_list.add(path)
     for name in ("a", "b", "c"):
         await create(client, name)
-    async with follow(client, CONFIG_MAPS, **FOLLOWED) as followed:
+    in_pages = await list_all(client, CONFIG_MAPS, Pod, params=FOLLOWED, limit=2)
+    assert [name for _, name in in_pages.objects] == ["a", "b", "c"]
+    async with follow(client, CONFIG_MAPS, params=FOLLOWED) as followed:
         assert await followed.next(3) == [("added", name) for name in "abc"]
         assert (path in client.without_streaming_list) is not streaming
         await create(client, "d")
@@ -149,7 +152,7 @@ async def test_following(client: Client, streaming: bool) -> None:
 
 
 async def test_a_restart_of_the_server_loses_nothing(client: Client, plane: Plane) -> None:
-    async with follow(client, CONFIG_MAPS, **FOLLOWED) as followed:
+    async with follow(client, CONFIG_MAPS, params=FOLLOWED) as followed:
         await create(client, "before")
         assert await followed.next() == [("added", "before")]
         await asyncio.to_thread(plane.restart_apiserver)
@@ -181,7 +184,11 @@ async def test_one_of_two_electors_leads_and_then_the_other(client: Client) -> N
     def stand(name: str) -> tuple[Elector, asyncio.Event]:
         started = asyncio.Event()
         elector = Elector(
-            client, "dovetail", NAMESPACE, name, on_started_leading=started.set, on_stopped_leading=started.clear
+            client,
+            LeaseLock(NAMESPACE, "dovetail"),
+            name,
+            on_started_leading=started.set,
+            on_stopped_leading=started.clear,
         )
         return elector, started
 
@@ -210,7 +217,8 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
     balancer = Balancer(plane.url)
     async with serve_raw(balancer.play) as front:
         config = replace(load_kubeconfig([plane.kubeconfig]), server=front.replace("http:", "https:"))
-        async with Client(config) as client, follow(client, CONFIG_MAPS, namespace=namespace, heartbeat_s=9.0) as seen:
+        own = {"fieldSelector": f"metadata.namespace={namespace}"}
+        async with Client(config) as client, follow(client, CONFIG_MAPS, params=own, heartbeat_s=9.0) as seen:
             await seen.reflector.synced.wait()
             await asyncio.sleep(12.0)
             assert seen.errors.empty(), seen.errors.get_nowait()

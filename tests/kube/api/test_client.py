@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from dovetail.kube.api import errors
-from dovetail.kube.api.client import APPLY_PATCH, JSON_PATCH, Client, retry_delay_s
+from dovetail.kube.api.client import APPLY_PATCH, JSON_PATCH, Attempts, Client, retry_delay_s
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.credentials import Files
 from dovetail.kube.api.errors import ApiError, reply_error
@@ -122,7 +122,7 @@ async def test_busy_answers_are_waited_out_and_then_raised(client: Client, colle
     assert len(collection.requests) == 3
     collection.faults = [status(503, "ServiceUnavailable")] * 3
     with pytest.raises(ApiError, match="503"):
-        await client.request("GET", "/x", retries=2)
+        await client.request("GET", "/x", attempts=Attempts(retries=2))
     assert not collection.faults
 
 
@@ -131,7 +131,7 @@ async def test_busy_answers_are_waited_out_and_then_raised(client: Client, colle
     [
         ("POST", {}, 1),
         ("PATCH", {"content_type": JSON_PATCH}, 1),
-        ("POST", {"idempotent": True}, 2),
+        ("POST", {"attempts": Attempts(idempotent=True)}, 2),
         ("PATCH", {"content_type": APPLY_PATCH}, 2),
         ("PUT", {}, 2),
         ("DELETE", {}, 2),
@@ -161,7 +161,7 @@ async def test_a_write_without_an_answer(method: str, options: dict, sent: int) 
 async def test_a_write_that_never_left_is_only_unreachable() -> None:
     async with Client(ClusterConfig("http://127.0.0.1:1")) as client:
         with pytest.raises(errors.Unreachable):
-            await client.request("POST", "/x", {}, retries=0)
+            await client.request("POST", "/x", {}, attempts=Attempts(retries=0))
 
 
 async def test_a_rotated_token_is_read_again_after_401(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_the_urgent_does_not_wait_for_a_place(collection: Collection) -> N
     async with serve(collection.handle) as url, Client(ClusterConfig(url), concurrency=1) as client:
         ordinary = asyncio.create_task(client.request("GET", "/x"))
         await asked.wait()
-        await client.request("GET", PODS.path(), urgent=True)
+        await client.request("GET", PODS.path(), attempts=Attempts(urgent=True))
         assert not ordinary.done()
         answer.set()
         await ordinary
@@ -260,4 +260,4 @@ async def test_no_token_becomes_a_header_of_its_own() -> None:
     config = ClusterConfig("http://127.0.0.1:1", source=Files(token="a\r\nImpersonate-User: admin"))
     with pytest.raises(errors.ConfigError, match="the token"):
         async with Client(config) as client:
-            await client.fetch("GET", "/x", retries=0)
+            await client.fetch("GET", "/x", attempts=Attempts(retries=0))

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dovetail.kube.api import http1
-from dovetail.kube.api.client import Client
+from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.decoding import Reader
 from dovetail.kube.api.errors import ApiError
@@ -232,9 +232,9 @@ def test_the_next_request_gets_its_own_answer(wire: bytes, cuts: set[int]) -> No
         async with serve_raw(tampering(pieces(wire, cuts)), sound) as url, Client(ClusterConfig(url)) as client:
             async with asyncio.timeout(PATIENCE_S):
                 with contextlib.suppress(ApiError):
-                    await client.fetch("GET", "/first", timeout_s=0.2, retries=0)
+                    await client.fetch("GET", "/first", attempts=Attempts(0.2, retries=0))
                 await asyncio.sleep(0.002)
-                assert await client.fetch("GET", "/second", timeout_s=PATIENCE_S, retries=0) == b"second"
+                assert await client.fetch("GET", "/second", attempts=Attempts(PATIENCE_S, retries=0)) == b"second"
 
     asyncio.run(check())
 

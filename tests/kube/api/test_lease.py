@@ -21,6 +21,7 @@ from dovetail.kube.api.lease import (
     Failed,
     Happening,
     Lead,
+    LeaseLock,
     LeaseLook,
     LeaseRecord,
     LeaseState,
@@ -253,8 +254,7 @@ class Running:
         self.started, self.stopped = asyncio.Event(), asyncio.Event()
         self.elector = Elector(
             client,
-            "dovetail",
-            "kube-system",
+            LeaseLock("kube-system", "dovetail"),
             "host",
             on_started_leading=self.started.set,
             on_stopped_leading=self.stopped.set,

@@ -13,7 +13,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.decoding import BadObject
 from dovetail.kube.api.errors import KubeError
-from dovetail.kube.api.reflector import Change, Drift, Reflector
+from dovetail.kube.api.reflector import Change, Drift, Reflector, ReflectorHandlers, ReflectorTimes, whole
 from dovetail.kube.api.resources import PODS, Resource
 from dovetail.kube.api.watch import HEARTBEAT_S
 from tests.kube.api.fake_server import Collection, Pod, serve, serve_raw, status
@@ -23,7 +23,14 @@ from tests.patience import PATIENCE_S
 class Followed:
     """A running reflector, and the changes that it reported."""
 
-    def __init__(self, client: Client, resource: Resource, **options: object) -> None:
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        params: dict[str, str] | None,
+        keep: Callable[[Pod], Pod],
+        **times: float,
+    ) -> None:
         self.told: asyncio.Queue[Change[Pod]] = asyncio.Queue()
         self.bad: asyncio.Queue[BadObject] = asyncio.Queue()
         self.errors: asyncio.Queue[KubeError] = asyncio.Queue()
@@ -34,10 +41,10 @@ class Followed:
             resource,
             Pod,
             self._take,
-            on_bad_object=self.bad.put_nowait,
-            on_error=self.errors.put_nowait,
-            on_drift=self.drifts.append,
-            **options,
+            params=params,
+            keep=keep,
+            handlers=ReflectorHandlers(self.bad.put_nowait, self.errors.put_nowait, self.drifts.append),
+            times=ReflectorTimes(**times),
         )
 
     def _take(self, batch: list[Change[Pod]]) -> None:
@@ -56,8 +63,15 @@ class Followed:
 
 
 @asynccontextmanager
-async def follow(client: Client, resource: Resource = PODS, **options: object) -> AsyncIterator[Followed]:
-    followed = Followed(client, resource, **options)
+async def follow(
+    client: Client,
+    resource: Resource = PODS,
+    *,
+    params: dict[str, str] | None = None,
+    keep: Callable[[Pod], Pod] = whole,
+    **times: float,
+) -> AsyncIterator[Followed]:
+    followed = Followed(client, resource, params, keep, **times)
     task = asyncio.create_task(followed.reflector.run())
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -24,8 +24,8 @@ LONG = ["x" * 1_025, "ü" * 513, "…" * 342, "é" + "x" * 1_023, "😀" * 100_0
 
 def event(note: str, instance: str = "me") -> bytes:
     return wire.event(
-        regarding=PodRef("texts", "p", "u"), severity="Warning", reason="FailedScheduling", action="Scheduling",
-        note=note, decision="", instance=instance, now_ms=NOW_MS,
+        wire.EventType("FailedScheduling", "Scheduling", "Warning"),
+        regarding=PodRef("texts", "p", "u"), note=note, decision="", instance=instance, now_ms=NOW_MS,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.kube.api.client import Client
+from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.credentials import Files
 from dovetail.kube.api.errors import ConfigError, Unreachable
@@ -95,10 +95,10 @@ def test_both_sides_show_certificates(cluster: Cluster, run: Callable[..., None]
                 assert await client.request("GET", "/x", decode=str) == "scheduler"
             async with Client(replace(config, tls_server_name="elsewhere")) as client:
                 with pytest.raises(Unreachable, match="certificate"):
-                    await client.request("GET", "/x", retries=0)
+                    await client.request("GET", "/x", attempts=Attempts(retries=0))
             async with Client(replace(config, ca_pem=Authority().pem)) as client:
                 with pytest.raises(Unreachable, match="certificate"):
-                    await client.request("GET", "/x", retries=0)
+                    await client.request("GET", "/x", attempts=Attempts(retries=0))
             async with Client(replace(config, ca_pem="", insecure_skip_tls_verify=True)) as client:
                 assert await client.request("GET", "/x", decode=str) == "scheduler"
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 
 NAME = "gpu.nvidia.com"
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+_NVIDIA_SMI = ("nvidia-smi",)
+"""The command that sets time slices."""
 VERSIONS = ("v1.DRAPlugin", HEALTH_SERVICE)
 _AGAIN_S = 10.0
 _AGAIN_MAX_S = 300.0
@@ -77,8 +79,7 @@ class Folders(Struct, frozen=True):
 
 class DraDriver:
     """`held` returns the claims (namespace, name) that pods on this node use according to the kubelet. `changed` is
-    called when MIG instances were created or destroyed. With `partitionable` instances are created for claims.
-    `nvidia_smi` is the command that sets time slices."""
+    called when MIG instances were created or destroyed. With `partitionable` instances are created for claims."""
 
     def __init__(
         self,
@@ -89,22 +90,19 @@ class DraDriver:
         held: Callable[[], Awaitable[Names]],
         *,
         folders: Folders = Folders(),
-        name: str = NAME,
         partitionable: bool = False,
         changed: Callable[[], None] = lambda: None,
-        nvidia_smi: Sequence[str] = ("nvidia-smi",),
     ) -> None:
         """Raises CheckpointError."""
         self._client = client
         self._node = node
         self._held = held
         self._folders = folders
-        self._name = name
         self._partitionable = partitionable
         self._changed = changed
-        checkpoint, slice_of = folders.plugin / "claims.json", partial(set_slice, nvidia_smi)
+        checkpoint, slice_of = folders.plugin / "claims.json", partial(set_slice, _NVIDIA_SMI)
         self._prepared = Prepared(checkpoint, CdiFolder(folders.cdi), files, partitions, slice_of)
-        self._publisher = SlicePublisher(client, name, node)
+        self._publisher = SlicePublisher(client, NAME, node)
         self._known = asyncio.Event()
         """Set once the kubelet has registered the driver."""
         self._found = asyncio.Event()
@@ -145,7 +143,7 @@ class DraDriver:
             devices = offered(host, self._partitionable, self._prepared.made)
         self._devices = {device.name: device for device in devices}
         if host.known:
-            self._publisher.want(contents(host, devices, self._name, ill))
+            self._publisher.want(contents(host, devices, NAME, ill))
             self._found.set()
         self._health.update(devices, ill)
         if self._running is None:
@@ -161,10 +159,10 @@ class DraDriver:
             self._running = None
 
     async def _start(self) -> None:
-        for other in self._folders.registry.glob(f"{self._name}*.sock"):
+        for other in self._folders.registry.glob(f"{NAME}*.sock"):
             if other != self._registry and answers(other):
                 raise DriverError(
-                    f"another driver serves {self._name} on this node ({other}): switch off its devices or dovetail's"
+                    f"another driver serves {NAME} on this node ({other}): switch off its devices or dovetail's"
                 )
         async with AsyncExitStack() as stack:
             plugin = service(
@@ -202,15 +200,15 @@ class DraDriver:
 
     @property
     def _endpoint(self) -> Path:
-        return self._folders.plugin / f"{self._name}.sock"
+        return self._folders.plugin / f"{NAME}.sock"
 
     @property
     def _registry(self) -> Path:
-        return self._folders.registry / f"{self._name}-dovetail-reg.sock"
+        return self._folders.registry / f"{NAME}-dovetail-reg.sock"
 
     async def _info(self, request: registration.InfoRequest, context: Context) -> registration.PluginInfo:
         return registration.PluginInfo(
-            type="DRAPlugin", name=self._name, endpoint=str(self._endpoint), supported_versions=VERSIONS
+            type="DRAPlugin", name=NAME, endpoint=str(self._endpoint), supported_versions=VERSIONS
         )
 
     async def _registered(
@@ -218,9 +216,9 @@ class DraDriver:
     ) -> registration.RegistrationStatusResponse:
         if request.plugin_registered:
             self._known.set()
-            log.info("the kubelet has registered the DRA driver %s", self._name)
+            log.info("the kubelet has registered the DRA driver %s", NAME)
         else:
-            log.error("the kubelet has refused the DRA driver %s: %s", self._name, request.error)
+            log.error("the kubelet has refused the DRA driver %s: %s", NAME, request.error)
         return registration.RegistrationStatusResponse()
 
     async def _prepare_all(
@@ -297,7 +295,7 @@ class DraDriver:
         devices = claim.status.allocation.devices
         found = []
         for number, result in enumerate(devices.results):
-            if result.driver != self._name:
+            if result.driver != NAME:
                 continue
             at = f"status.allocation.devices.results[{number}]"
             if result.pool != self._node:
@@ -308,10 +306,10 @@ class DraDriver:
                 rule = f"nearest device: {known}" if known else "it has none"
                 raise ClaimError(f"{at}.device: {result.device!r} is not offered by this node now; {rule}")
             kind = "gpu" if device.partition is None else "mig"
-            sliced = interval(self._name, kind, result.request, devices.config)
+            sliced = interval(NAME, kind, result.request, devices.config)
             found.append(WantedClaim(device, result.request, result.share_id, result.admin_access, sliced))
         if not found:
-            raise ClaimError(f"no device of {self._name} is allocated to the claim")
+            raise ClaimError(f"no device of {NAME} is allocated to the claim")
         return tuple(found)
 
     def _answer(self, record: PreparedRecord) -> list[dra.Device]:

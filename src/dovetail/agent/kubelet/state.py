@@ -29,7 +29,7 @@ from dovetail.agent.machine.sysfs import Sysfs, SysfsError, SysfsNumaNode, natur
 from dovetail.core.devices.kubelet.cpus import default_reservation
 from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, InventoryError
 from dovetail.core.quantities import QuantityError, parse
-from dovetail.kube.api.client import Client
+from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import ConfigError
 from dovetail.kube.api.resources import NODES
@@ -129,7 +129,7 @@ async def read_kubelet_config(
         certificate = ""
     server = replace(cluster, server=url, ca_pem=f"{cluster.ca_pem}\n{certificate}", tls_server_name=node_name)
     async with Client(server, retries=1) as client:
-        answer = await client.request("GET", "/configz", decode=_Answer, timeout_s=10.0)
+        answer = await client.request("GET", "/configz", decode=_Answer, attempts=Attempts(timeout_s=10.0))
     return answer.kubeletconfig
 
 

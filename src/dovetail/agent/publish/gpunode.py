@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from dovetail import __version__
 from dovetail.agent.machine.host import Host, Unread
@@ -52,22 +53,27 @@ _LONGEST_REASON = 1024
 _NO_ILLNESS: Mapping[str, str] = {}
 
 
+class PluginState(Struct, frozen=True):
+    """The device plugin of a node: its condition PluginRegistered (None if no plugin runs), how it shares GPUs, and the
+    pods that have other devices than the chosen ones, the latest last."""
+
+    registered: Condition | None = None
+    sharing: GpuSharing | None = None
+    differences: tuple[DeviceDifference, ...] = ()
+
+
 def status_of(
     host: Host,
     *,
     kubelet: KubeletState | None = None,
     unread: Iterable[Unread] = (),
     ill: Mapping[str, str] = _NO_ILLNESS,
-    honours_choice: bool = False,
-    fences: bool = False,
-    sharing: GpuSharing | None = None,
-    differences: Sequence[DeviceDifference] = (),
+    agent: AgentState = AgentState(__version__),
+    plugin: PluginState = PluginState(),
     mig: MigState | None = None,
-    plugin: Condition | None = None,
 ) -> GPUNodeStatus:
     """The status of the GPUNode, without times. `unread` are fields besides those of the host. `ill` has the reasons by
-    the uuid of an unhealthy GPU or MIG instance. `plugin` is the condition PluginRegistered, None if no device plugin
-    runs."""
+    the uuid of an unhealthy GPU or MIG instance."""
     missed = [*host.unread, *unread]
     lost = _lost(missed)
     count = max([gpu.index for gpu in host.gpus] + list(lost), default=-1) + 1
@@ -75,7 +81,7 @@ def status_of(
     order = [place.get(index) for index in range(count)]
     sick = {uuid for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ())) if uuid in ill}
     return GPUNodeStatus(
-        conditions=_conditions(missed, lost, {uuid: ill[uuid] for uuid in sorted(sick)}, kubelet, plugin),
+        conditions=_conditions(missed, lost, {uuid: ill[uuid] for uuid in sorted(sick)}, kubelet, plugin.registered),
         unread=_fields(missed),
         driver_version=host.driver,
         nvml_version=host.nvml,
@@ -102,10 +108,10 @@ def status_of(
             for nic in host.nics[:_MOST_GPUS]
         ),
         clique=host.clique if not lost else "",
-        sharing=sharing,
+        sharing=plugin.sharing,
         kubelet=kubelet,
-        agent=AgentState(__version__, honours_choice, fences),
-        differences=tuple(differences[-_MOST_DIFFERENCES:]),
+        agent=agent,
+        differences=tuple(plugin.differences[-_MOST_DIFFERENCES:]),
         mig=mig,
     )
 

@@ -24,6 +24,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from dovetail import __version__
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.config import Config
@@ -41,14 +42,14 @@ from dovetail.agent.kubelet.state import (
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError
 from dovetail.agent.options import AgentOptions
-from dovetail.agent.publish.gpunode import RENEW_S, GPUNodeWriter, carried, plugin_condition, status_of
+from dovetail.agent.publish.gpunode import RENEW_S, GPUNodeWriter, PluginState, carried, plugin_condition, status_of
 from dovetail.agent.publish.labels import NodeLabels, labels_of, pci_of
 from dovetail.agent.publish.zones import NodeZones, zones_of_node
 from dovetail.core.model import GPU
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError, NotFound
-from dovetail.kube.objects.topology import DeviceDifference, GpuSharing, KubeletState, MigState
+from dovetail.kube.objects.topology import AgentState, DeviceDifference, GpuSharing, KubeletState, MigState
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,11 @@ class Publisher:
         if not complete and time.monotonic() - (self._incomplete_since_s or 0) < _REGISTRATION_MAX_S:
             return _REGISTRATION_S
         kubelet, unread = await self._kubelet_state(facts, sysfs, allocatable)
-        shared = self._config.sharing.get(GPU)
+        sharing = None
+        if shared := self._config.sharing.get(GPU):
+            sharing = GpuSharing(
+                shared.strategy, shared.replicas, shared.fail_requests_greater_than_one, shared.renamed
+            )
         ill: dict[str, str] = {}
         for one in facts.ill:
             ill[one.uuid] = "; ".join(filter(None, (ill.get(one.uuid), f"{one.code}: {one.message}")))
@@ -176,15 +181,10 @@ class Publisher:
             kubelet=kubelet,
             unread=(*unread, *(Unread("agent", fault) for fault in facts.faults)),
             ill=ill,
-            honours_choice=bool(facts.registered),
-            fences=facts.fences,
-            sharing=None if shared is None else GpuSharing(
-                shared.strategy, shared.replicas, shared.fail_requests_greater_than_one, shared.renamed
-            ),
-            differences=facts.differences,
+            agent=AgentState(__version__, honours_choice=bool(facts.registered), fences=facts.fences),
+            plugin=PluginState(plugin, sharing, facts.differences),
             mig=facts.mig,
-            plugin=plugin,
-        )  # fmt: skip
+        )
         if not facts.host.known:
             await self._writer.write(carried(status, await self._writer.before()))
             self.published = True

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import click
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.lint import admission
@@ -32,6 +33,15 @@ class NotKnown(click.ClickException):
     """The inventory or the cluster could not be read."""
 
     exit_code = 3
+
+
+class InventorySource(Struct, frozen=True):
+    """Where the nodes are known from: files, or with `cluster` the cluster of the kubeconfig and its context."""
+
+    inventory: tuple[str, ...]
+    cluster: bool
+    kubeconfig: str | None
+    context: str | None
 
 
 class _Rules(click.ParamType[tuple[str, ...]]):
@@ -113,7 +123,8 @@ def command(
     the cluster cannot be read.
     """
     rules = tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in skip)
-    _refuse_contradictions(paths, fix, diff, output, policy, deny, cluster, inventory, bool(kubeconfig or context))
+    source = InventorySource(inventory, cluster, kubeconfig, context)
+    _refuse_contradictions(paths, fix, diff, output, policy, deny, source)
     if policy:
         missing = [rule for rule in deny if rule not in {one.id for one in rules if one.cel}]
         if missing:
@@ -126,7 +137,7 @@ def command(
         return
     files = [read(name) for name in names(paths)]
     objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
-    cluster_facts = _cluster_facts(inventory, cluster, kubeconfig, context)
+    cluster_facts = _cluster_facts(source)
     facts = replace(cluster_facts, objects=objects + cluster_facts.objects)
     if diff:
         show_diffs(files, [_fixed(file, facts, rules) for file in files])
@@ -142,10 +153,11 @@ def command(
 
 
 def _refuse_contradictions(
-    paths: tuple[str, ...], fix: bool, diff: bool, output: str, policy: bool, deny: tuple[str, ...], cluster: bool,
-    inventory: tuple[str, ...], named_cluster: bool,
+    paths: tuple[str, ...], fix: bool, diff: bool, output: str, policy: bool, deny: tuple[str, ...],
+    source: InventorySource,
 ) -> None:  # fmt: skip
     """Raises UsageError."""
+    looks, named = source.cluster, bool(source.kubeconfig or source.context)
     if not paths and not policy:
         raise click.UsageError("name files or folders to lint, or - for standard input")
     for wrong, why in (
@@ -153,9 +165,9 @@ def _refuse_contradictions(
         (diff and output != "text", f"--diff prints a diff, not {output}"),
         (bool(deny) and not policy, "--deny needs --policy"),
         (policy and bool(paths), "--policy prints policies and lints nothing: omit the paths"),
-        (cluster and bool(inventory), "--cluster and --inventory both define the nodes: use one of them"),
-        (named_cluster and not cluster, "--kubeconfig and --context need --cluster"),
-        (paths.count(STDIN) + inventory.count(STDIN) > 1, "- is standard input, which can be read once"),
+        (looks and bool(source.inventory), "--cluster and --inventory both define the nodes: use one of them"),
+        (named and not looks, "--kubeconfig and --context need --cluster"),
+        (paths.count(STDIN) + source.inventory.count(STDIN) > 1, "- is standard input, which can be read once"),
     ):
         if wrong:
             raise click.UsageError(why)
@@ -171,17 +183,17 @@ def _findings(file: File, facts: Facts, rules: Sequence[Rule]) -> Iterable[LintF
     return lint(file.documents, facts, rules)
 
 
-def _cluster_facts(inventory: tuple[str, ...], cluster: bool, kubeconfig: str | None, context: str | None) -> Facts:
+def _cluster_facts(source: InventorySource) -> Facts:
     """The facts of the cluster or of the inventory; empty without both. Raises NotKnown."""
-    if cluster:
+    if source.cluster:
         # Imported here: to load the client takes longer than to lint most files.
         from dovetail.cli.lint.cluster import read_facts
 
-        return read_facts(config_of(kubeconfig, context), NotKnown)
-    if not inventory:
+        return read_facts(config_of(source.kubeconfig, source.context), NotKnown)
+    if not source.inventory:
         return Facts()
     objects = []
-    for file in map(read, inventory):
+    for file in map(read, source.inventory):
         errors = [file.error] if file.error else [each.error for each in file.documents if each.error]
         for error in errors:
             place = f"{file.name}:{error.line}" if error.line else file.name
@@ -189,5 +201,5 @@ def _cluster_facts(inventory: tuple[str, ...], cluster: bool, kubeconfig: str | 
         objects += [whole for document in file.documents for whole in document.objects()]
     facts = facts_of(objects)
     if not facts.nodes:
-        raise NotKnown(f"{', '.join(inventory)}: no Node found; `kubectl get nodes -o yaml` prints them")
+        raise NotKnown(f"{', '.join(source.inventory)}: no Node found; `kubectl get nodes -o yaml` prints them")
     return facts

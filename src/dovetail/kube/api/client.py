@@ -17,10 +17,11 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self, TypedDict, TypeVar, Unpack, overload
+from typing import Self, TypeVar, overload
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from dovetail import __version__
 from dovetail.kube.api.config import ClusterConfig
@@ -40,6 +41,7 @@ from dovetail.kube.api.http1 import Connection, ConnectionPool, Dropped, NotConn
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Params = Mapping[str, str | int] | None
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -73,24 +75,19 @@ def retry_delay_s(attempt: int, failure: ApiError, *, idempotent: bool, jitter: 
     return min(_RETRY_AFTER_MAX_S, failure.retry_after_s) + backoff_s
 
 
-class RequestOptions(TypedDict, total=False):
-    """The options of a request besides method, path and body.
+class Attempts(Struct, frozen=True):
+    """How a request is sent.
 
-    timeout_s   for each attempt, 30 unless given
-    retries     attempts after the first, the client's own number unless given
-    idempotent  whether the write may be sent twice; worked out from the method and the kind of patch unless given
+    timeout_s   of each attempt
+    retries     attempts after the first; None: as many as the client makes
+    idempotent  whether the write may be sent twice; None: as the method and the kind of patch allow
     urgent      goes past the limit on concurrency; for what must not wait behind a burst of writes (a lease)
-    most_bytes  of the reply's body: TooLarge is raised where there are more, and they are not read
     """
 
-    params: Mapping[str, str | int] | None
-    content_type: str
-    accept: str
-    timeout_s: float
-    retries: int | None
-    idempotent: bool | None
-    urgent: bool
-    most_bytes: int
+    timeout_s: float = 30.0
+    retries: int | None = None
+    idempotent: bool | None = None
+    urgent: bool = False
 
 
 class Client:
@@ -137,13 +134,15 @@ class Client:
 
     @overload
     async def request(
-        self, method: str, path: str, body: object = None, *, decode: type[T], **options: Unpack[RequestOptions]
-    ) -> T: ...
+        self, method: str, path: str, body: object = None, *, decode: type[T], params: Params = ...,
+        content_type: str = ..., accept: str = ..., attempts: Attempts = ...,
+    ) -> T: ...  # fmt: skip
 
     @overload
     async def request(
-        self, method: str, path: str, body: object = None, *, decode: None = None, **options: Unpack[RequestOptions]
-    ) -> None: ...
+        self, method: str, path: str, body: object = None, *, decode: None = None, params: Params = ...,
+        content_type: str = ..., accept: str = ..., attempts: Attempts = ...,
+    ) -> None: ...  # fmt: skip
 
     async def request(
         self,
@@ -152,10 +151,15 @@ class Client:
         body: object = None,
         *,
         decode: type[T] | None = None,
-        **options: Unpack[RequestOptions],
+        params: Params = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        attempts: Attempts = Attempts(),
     ) -> T | None:
         """Send a request and return its reply as a `decode`, or None without one. Raises ApiError."""
-        reply = await self.fetch(method, path, body, **options)
+        reply = await self.fetch(
+            method, path, body, params=params, content_type=content_type, accept=accept, attempts=attempts
+        )
         if decode is None:
             return None
         try:
@@ -174,27 +178,26 @@ class Client:
         path: str,
         body: object = None,
         *,
-        params: Mapping[str, str | int] | None = None,
+        params: Params = None,
         content_type: str = JSON,
         accept: str = JSON,
-        timeout_s: float = 30.0,
-        retries: int | None = None,
-        idempotent: bool | None = None,
-        urgent: bool = False,
+        attempts: Attempts = Attempts(),
         most_bytes: int = sys.maxsize,
     ) -> bytes:
-        """As `request`, but the reply as it came. Options are those of `RequestOptions`."""
+        """As `request`, but the reply as it came. Raises TooLarge where its body has more than `most_bytes`: these are
+        not read."""
         payload = b"" if body is None else body if isinstance(body, bytes) else _encode(body)
+        idempotent = attempts.idempotent
         if idempotent is None:
             idempotent = method in _REPEATABLE or content_type in _REPEATABLE
-        attempts = 1 + (self._retries if retries is None else retries)
+        most = 1 + (self._retries if attempts.retries is None else attempts.retries)
         refused: Identity | None = None
         attempt = 0
         while True:
             identity = await self._identify()
             request = self._compose(method, path, params, content_type, accept, payload)
             try:
-                return await self._exchange(request, f"{method} {path}", timeout_s, idempotent, urgent, most_bytes)
+                return await self._exchange(request, f"{method} {path}", attempts, idempotent, most_bytes)
             except Unauthorized:
                 if refused or not await self._reidentify(identity):
                     raise
@@ -202,7 +205,7 @@ class Client:
             except ApiError as failure:
                 delay_s = retry_delay_s(attempt, failure, idempotent=idempotent, jitter=self.jitter())
                 attempt += 1
-                if delay_s is None or attempt == attempts:
+                if delay_s is None or attempt == most:
                     raise
                 await asyncio.sleep(delay_s)
 
@@ -232,11 +235,11 @@ class Client:
         except (NotConnected, Dropped, TimeoutError) as error:
             raise no_reply(type(error).__name__, str(error), where, harmless=True) from error
 
-    async def _exchange(
-        self, request: bytes, where: str, timeout_s: float, harmless: bool, urgent: bool, most_bytes: int
-    ) -> bytes:
+    async def _exchange(self, request: bytes, where: str, attempts: Attempts, harmless: bool, most_bytes: int) -> bytes:
         try:
-            status, headers, body = await self._pool.exchange(request, timeout_s, urgent=urgent, most_bytes=most_bytes)
+            status, headers, body = await self._pool.exchange(
+                request, attempts.timeout_s, urgent=attempts.urgent, most_bytes=most_bytes
+            )
         except TooLong as error:
             raise TooLarge(0, "TooLarge", str(error), where) from error
         except NotConnected as error:
@@ -252,7 +255,7 @@ class Client:
         self,
         method: str,
         path: str,
-        params: Mapping[str, str | int] | None,
+        params: Params,
         content_type: str,
         accept: str,
         payload: bytes,

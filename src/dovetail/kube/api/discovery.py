@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from dovetail.kube.api.client import JSON, Client
+from dovetail.kube.api.client import JSON, Attempts, Client
 from dovetail.kube.api.errors import ApiError
 from dovetail.kube.api.resources import Resource
 
@@ -90,7 +90,9 @@ async def discover(client: Client) -> Served:
     async def ask(api_version: str) -> None:
         root = "/apis" if "/" in api_version else "/api"
         try:
-            document = await client.request("GET", f"{root}/{api_version}", decode=_Resources, retries=1)
+            document = await client.request(
+                "GET", f"{root}/{api_version}", decode=_Resources, attempts=Attempts(retries=1)
+            )
         except ApiError:
             failed.append(api_version)
         else:

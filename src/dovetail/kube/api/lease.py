@@ -16,13 +16,13 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dovetail.kube.api.client import JSON, MERGE_PATCH, Client, RequestOptions
+from dovetail.kube.api.client import JSON, MERGE_PATCH, Attempts, Client
 from dovetail.kube.api.errors import AlreadyExists, Conflict, KubeError, NotFound
 from dovetail.kube.api.resources import LEASES
 
@@ -44,6 +44,21 @@ class Terms(Struct, frozen=True):
     def __post_init__(self) -> None:
         if not self.duration_ms > self.renew_deadline_ms > self.retry_period_ms > 0:
             raise ValueError(f"lease duration > renew deadline > retry period > 0 does not hold: {self}")
+
+
+class LeaseLock(Struct, frozen=True):
+    """The Lease that candidates contend for, and the labels and annotations that it gets when it is taken."""
+
+    namespace: str
+    name: str
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+    @property
+    def marks(self) -> dict[str, dict[str, str]]:
+        """Of the metadata, the part that is not empty."""
+        both = {"labels": self.labels, "annotations": self.annotations}
+        return {field: values for field, values in both.items() if values}
 
 
 class LeaseRecord(Struct, frozen=True):
@@ -189,29 +204,24 @@ def _monotonic_ms() -> int:
 class Elector:
     """One candidate. `identity` gets a random suffix, as two processes of one name would both believe that they lead.
 
-    `marks` are labels and annotations that a lease gets when it is taken. `on_started_leading` and
-    `on_stopped_leading` are called in turn, the second also when `run` is cancelled; they must not block. The second
-    may come late (a frozen process), which is why acts are guarded by `is_leader`.
+    `on_started_leading` and `on_stopped_leading` are called in turn, the second also when `run` is cancelled; they must
+    not block. The second may come late (a frozen process), which is why acts are guarded by `is_leader`.
     """
 
     def __init__(
         self,
         client: Client,
-        name: str,
-        namespace: str,
+        lock: LeaseLock,
         identity: str,
         *,
         on_started_leading: Callable[[], None],
         on_stopped_leading: Callable[[], None],
-        marks: Mapping[str, Mapping[str, str]] = {},
         terms: Terms = Terms(),
         clock_ms: Callable[[], int] = _monotonic_ms,
     ) -> None:
         self.identity = f"{identity}_{secrets.token_hex(4)}"
         self._client = client
-        self._name = name
-        self._namespace = namespace
-        self._marks = marks
+        self._lock = lock
         self._on_started_leading = on_started_leading
         self._on_stopped_leading = on_stopped_leading
         self._clock_ms = clock_ms
@@ -276,15 +286,15 @@ class Elector:
             return Failed()
 
     async def _look(self) -> ObservedLease:
-        path = LEASES.path(self._namespace, self._name)
+        path = LEASES.path(self._lock.namespace, self._lock.name)
         try:
-            lease = await self._client.request("GET", path, decode=_Lease, **self._options())
+            lease = await self._client.request("GET", path, decode=_Lease, attempts=self._attempts())
         except NotFound:
             return ObservedLease(None)
         return ObservedLease(lease.record())
 
     async def _write(self, write: Write) -> LeaseWritten | Failed:
-        record, now = write.record, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        record, lock, now = write.record, self._lock, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec: dict[str, object] = {
             "holderIdentity": record.holder,
             "leaseDurationSeconds": record.duration_ms // 1_000,
@@ -294,29 +304,30 @@ class Elector:
         metadata: dict[str, object] = {}
         if write.acquire:
             spec["acquireTime"] = now
-            metadata |= self._marks
+            metadata |= self._lock.marks
         if record.version:
             # A patch, as a PUT of the fields read here would drop the labels and annotations of others.
-            method, path, content_type = "PATCH", LEASES.path(self._namespace, self._name), MERGE_PATCH
+            method, path, content_type = "PATCH", LEASES.path(lock.namespace, lock.name), MERGE_PATCH
             metadata["resourceVersion"] = record.version
             body: dict[str, object] = {"metadata": metadata, "spec": spec}
         else:
-            method, path, content_type = "POST", LEASES.path(self._namespace), JSON
-            metadata["name"] = self._name
+            method, path, content_type = "POST", LEASES.path(lock.namespace), JSON
+            metadata["name"] = lock.name
             body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": metadata, "spec": spec}
-        options = self._options() | RequestOptions(content_type=content_type)
         try:
-            lease = await self._client.request(method, path, body, decode=_Lease, **options)
+            lease = await self._client.request(
+                method, path, body, decode=_Lease, content_type=content_type, attempts=self._attempts()
+            )
         except NotFound:
             if record.version:
                 raise
-            there = f"there is no namespace {self._namespace} for the lease"
-            log.warning("election: %s: kubectl create namespace %s; trying again", there, self._namespace)
+            there = f"there is no namespace {lock.namespace} for the lease"
+            log.warning("election: %s: kubectl create namespace %s; trying again", there, lock.namespace)
             return Failed()
         return LeaseWritten(lease.record())
 
-    def _options(self) -> RequestOptions:
+    def _attempts(self) -> Attempts:
         """No request may outlast the leadership, as stepping down would wait for it, or queue behind other writes."""
         until_ms = self._state.leads_until_ms
         left_ms = self._state.terms.renew_deadline_ms if until_ms is None else until_ms - self._clock_ms()
-        return {"timeout_s": max(left_ms, 1) / 1_000, "retries": 0, "urgent": True}
+        return Attempts(max(left_ms, 1) / 1_000, retries=0, urgent=True)

@@ -56,12 +56,11 @@ async def list_all(
     resource: Resource,
     kind: type[T],
     *,
-    namespace: str | None = None,
     params: Mapping[str, str] | None = None,
     limit: int = 500,
 ) -> Listing[T]:
     """All objects, `limit` to a page at most. `params` may hold labelSelector and fieldSelector. Raises ApiError."""
-    reader, path = Reader(resource, kind), resource.path(namespace)
+    reader, path = Reader(resource, kind), resource.path()
     with gc_paused():
         for _ in range(2):
             try:

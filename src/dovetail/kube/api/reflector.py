@@ -81,6 +81,24 @@ def whole(object: T) -> T:
     return object
 
 
+class ReflectorHandlers(Struct, frozen=True):
+    """What is called for a bad object, for a failed list or watch, and for a drift."""
+
+    bad_object: Callable[[BadObject], None] = log_bad_object
+    error: Callable[[KubeError], None] = log_error
+    drift: Callable[[Drift], None] = log_drift
+
+
+class ReflectorTimes(Struct, frozen=True):
+    """The time between two audits, and between two looks for a kind that is not served; `heartbeat_s` and `apart_s` are
+    those of `watch`."""
+
+    audit_every_s: float = 600.0
+    recheck_s: float = 60.0
+    heartbeat_s: float = HEARTBEAT_S
+    apart_s: float = 0.0
+
+
 class Reflector(Generic[T]):
     """Follows one collection, or the part that `params` (labelSelector, fieldSelector) selects.
 
@@ -99,17 +117,10 @@ class Reflector(Generic[T]):
         kind: type[T],
         sink: Callable[[list[Change[T]]], None],
         *,
-        namespace: str | None = None,
         params: Mapping[str, str] | None = None,
         keep: Callable[[T], T] = whole,
-        on_bad_object: Callable[[BadObject], None] = log_bad_object,
-        on_error: Callable[[KubeError], None] = log_error,
-        on_drift: Callable[[Drift], None] = log_drift,
-        audit_every_s: float = 600.0,
-        recheck_s: float = 60.0,
-        heartbeat_s: float = HEARTBEAT_S,
-        apart_s: float = 0.0,
-        limit: int = 500,
+        handlers: ReflectorHandlers = ReflectorHandlers(),
+        times: ReflectorTimes = ReflectorTimes(),
     ) -> None:
         self.resource = resource
         self.known: dict[Key, T] = {}
@@ -118,21 +129,14 @@ class Reflector(Generic[T]):
         self.served = True
         self.resource_version = ""
         self._client = client
-        self._path = resource.path(namespace)
+        self._path = resource.path()
         self._reader = Reader(resource, kind)
         self._kind = kind
         self._sink = sink
-        self._namespace = namespace
         self._params = params
         self._keep = keep
-        self._on_bad_object = on_bad_object
-        self._on_error = on_error
-        self._on_drift = on_drift
-        self._audit_every_s = audit_every_s
-        self._recheck_s = recheck_s
-        self._heartbeat_s = heartbeat_s
-        self._apart_s = apart_s
-        self._limit = limit
+        self._handlers = handlers
+        self._times = times
         self._heard_s = time.monotonic()
         self._advanced = asyncio.Event()
         self._auditing = asyncio.Lock()
@@ -163,14 +167,14 @@ class Reflector(Generic[T]):
             as_of = _order(listing.resource_version)
             # Where no bookmark comes there was no event either, so what is not known after the wait was missed.
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._heartbeat_s):
+                async with asyncio.timeout(self._times.heartbeat_s):
                     while _order(self.resource_version) < as_of:
                         self._advanced.clear()
                         await self._advanced.wait()
             drift = self._drift(listing.objects, as_of)
         if drift:
             self._relist = True
-            self._on_drift(drift)
+            self._handlers.drift(drift)
         return drift
 
     def _drift(self, listed: Mapping[Key, Identified], as_of: int) -> Drift:
@@ -192,12 +196,12 @@ class Reflector(Generic[T]):
 
     async def _audit_now_and_then(self) -> None:
         while True:
-            await asyncio.sleep(self._audit_every_s * (0.8 + 0.4 * self._client.jitter()))
+            await asyncio.sleep(self._times.audit_every_s * (0.8 + 0.4 * self._client.jitter()))
             if self.synced.is_set() and self.served:
                 try:
                     await self.audit()
                 except KubeError as error:
-                    self._on_error(error)
+                    self._handlers.error(error)
 
     async def _follow(self) -> None:
         failures = 0
@@ -214,13 +218,13 @@ class Reflector(Generic[T]):
             except NotFound:
                 self._replace({}, [], "")
                 self.served = False
-                await asyncio.sleep(self._recheck_s)
+                await asyncio.sleep(self._times.recheck_s)
                 continue
             except KubeError as error:
                 if self._refuses_streaming_list(error):
                     self._client.without_streaming_list.add(self._path)
                     continue
-                self._on_error(error)
+                self._handlers.error(error)
             else:
                 # The end of a watch is a word, too.
                 self._heard_s = time.monotonic()
@@ -243,10 +247,9 @@ class Reflector(Generic[T]):
             self._client,
             self._reader,
             self.resource_version,
-            namespace=self._namespace,
             params=self._params,
-            heartbeat_s=self._heartbeat_s,
-            apart_s=self._apart_s,
+            heartbeat_s=self._times.heartbeat_s,
+            apart_s=self._times.apart_s,
         )
         async with aclosing(batches):
             if not self.resource_version:
@@ -261,9 +264,7 @@ class Reflector(Generic[T]):
                     return
 
     async def _list(self, kind: type[K]) -> Listing[K]:
-        return await list_all(
-            self._client, self.resource, kind, namespace=self._namespace, params=self._params, limit=self._limit
-        )
+        return await list_all(self._client, self.resource, kind, params=self._params)
 
     async def _stream_list(self, batches: AsyncIterator[Batch[T]]) -> None:
         objects: dict[Key, T] = {}
@@ -285,7 +286,7 @@ class Reflector(Generic[T]):
         log.debug("%s: %d objects are listed, at version %s", self.resource, len(objects), resource_version)
         self.unreadable = {one.key for one in bad if one.key}
         for one in bad:
-            self._on_bad_object(one)
+            self._handlers.bad_object(one)
         changes: list[Change[T]] = []
         # Not a difference of sets, whose order changes from run to run.
         for key in [key for key in self.known if key not in objects and key not in self.unreadable]:
@@ -303,7 +304,7 @@ class Reflector(Generic[T]):
             if isinstance(event, BadObject):
                 if event.key not in self.unreadable or event.deleted:
                     # Somebody may write it all the time.
-                    self._on_bad_object(event)
+                    self._handlers.bad_object(event)
                 if event.key is None:
                     continue
                 if event.deleted:

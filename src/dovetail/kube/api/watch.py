@@ -50,7 +50,6 @@ async def watch(
     reader: Reader[T],
     resource_version: str = "",
     *,
-    namespace: str | None = None,
     params: Mapping[str, str] | None = None,
     heartbeat_s: float = HEARTBEAT_S,
     apart_s: float = 0.0,
@@ -61,7 +60,7 @@ async def watch(
 
     Raises ApiError: Gone when the version is too old, Unreachable with reason SILENT after `heartbeat_s` of silence.
     """
-    path = reader.resource.path(namespace)
+    path = reader.resource.path()
     query: dict[str, str | int] = {**(params or {}), "watch": "true", "allowWatchBookmarks": "true"}
     query["timeoutSeconds"] = round((_LASTS_S if resource_version else _INITIAL_S) * (1.0 + client.jitter()))
     if resource_version:

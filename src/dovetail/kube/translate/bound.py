@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from dovetail.core.bounded_cache import remembered
+from dovetail.core.bounded_cache import Remembered, remembered, same
 from dovetail.core.devices.gpu_sharing import Isolation
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI, Gang, Instance, Pod, Problem
@@ -70,28 +70,21 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     @property
     def wishes(self) -> Wishes:
         """As if the pod itself had said all of it."""
-        return _wishes(
-            self.queue, self.user, "required" if self.nvlink else "", self.gpu_memory_mib, self.gpu_milli,
-            self.isolation, self.max_runtime_ms, self.checkpoint_interval_ms, self.startup_ms, self.preemptible,
-            self.movable,
+        return _shared(
+            Wishes(
+                queue=self.queue, user=self.user, nvlink="required" if self.nvlink else "",
+                gpu_memory_mib=self.gpu_memory_mib, gpu_milli=self.gpu_milli, isolation=self.isolation,
+                max_runtime_ms=self.max_runtime_ms, checkpoint_interval_ms=self.checkpoint_interval_ms,
+                startup_ms=self.startup_ms, preemptible=self.preemptible, movable=self.movable,
+            )
         )  # fmt: skip
 
 
 NOT_RECORDED = Bound()
 
 
-@remembered(4096)
-def _wishes(
-    queue: str, user: str, nvlink: str, memory_mib: int, milli: int, isolation: Isolation | Literal[""],
-    max_runtime_ms: int, checkpoint_interval_ms: int, startup_ms: int, preemptible: bool | None,
-    movable: bool | None,
-) -> Wishes:  # fmt: skip
-    """One object for all pods of a job."""
-    return Wishes(
-        queue=queue, user=user, nvlink=nvlink, gpu_memory_mib=memory_mib, gpu_milli=milli, isolation=isolation,
-        max_runtime_ms=max_runtime_ms, checkpoint_interval_ms=checkpoint_interval_ms, startup_ms=startup_ms,
-        preemptible=preemptible, movable=movable,
-    )  # fmt: skip
+_shared: Remembered[Wishes] = remembered(4096)(same)
+"""One object for all pods of a job."""
 
 
 _encode = msgspec.json.Encoder().encode
