@@ -143,7 +143,7 @@ async def test_a_resource_that_is_no_longer_offered_is_withdrawn(place: Path) ->
         await node.plugins.update(host(2, mig={1: [("2g.10gb", 0, 2)]}), ())
         await node.kubelet.devices("nvidia.com/mig-2g.10gb", 1)
         await node.kubelet.until(lambda: node.kubelet.capacity("nvidia.com/mig-1g.5gb") == (0, 0))
-        assert node.plugins.registered == {GPU, "nvidia.com/mig-2g.10gb"}
+        await until(lambda: node.plugins.registered == {GPU, "nvidia.com/mig-2g.10gb"})
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
