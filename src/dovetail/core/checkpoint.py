@@ -2,9 +2,9 @@
 """A state written down as values, and a state made from them.
 
 Rules: `restore(take(state))` knows the same objects, and holds the same room, GPUs and volumes for the same pods, with
-the same back-offs and deadlines. It is canonical: caches, the numbering of domains and the marks of who was refused
-are made anew, so everybody who waits is tried again at once. Two states restored from one checkpoint decide alike for
-ever; a driver that wants its later decisions to be repeatable goes on from the restored state.
+the same back-offs and deadlines. It is canonical: caches, the numbering of domains and the marks of refused
+workloads are made again, so all waiting workloads are tried at once. Two states restored from one checkpoint decide the
+same for ever; a driver that wants its later decisions to be repeatable goes on from the restored state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Avoided(Struct, frozen=True):
 
 
 class ToldRefusal(Struct, frozen=True):
-    """What was said about a root, when, and of which pods."""
+    """The refusal that was reported of a workload (`root`), when, and for which pods."""
 
     root: str
     refusal: Refusal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of the scheduler: events in, decisions out. The recipe of the whole product."""
+"""One step of the scheduler: events in, decisions out. The live scheduler and the simulator both call this."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.core.state import State
 
 
 def tell(state: State, events: Iterable[Event], now_ms: int) -> None:
-    """Apply events that happen now, and decide nothing: what they begin, a back-off say, begins now."""
+    """Apply the events at this time, and decide nothing. A back-off that an event begins starts at this time."""
     state.advance(now_ms)
     for event in events:
         state.apply(event)
@@ -24,8 +24,8 @@ def tell(state: State, events: Iterable[Event], now_ms: int) -> None:
 def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     """Apply the events, then try the waiting workloads in order, within the policy's bound of work.
 
-    The state counts what is decided as done: the driver carries it out or tells `BindFailed`. `state.busy` says that
-    another step is worth taking at once, `state.next_wake_ms()` when one is due at the latest.
+    The state counts each decision as carried out; for a bind that failed the driver passes `BindFailed` to a later
+    step. `state.busy`: another step is due at once. `state.next_wake_ms()`: when one is due at the latest.
     """
     tell(state, events, now_ms)
     state.advance(now_ms)

@@ -62,7 +62,7 @@ class Bind(Struct, frozen=True):
     mbps: int = 0
     ideal_mbps: int = 0
     unsure: str = ""
-    """Why it cannot be said whether the kubelet will let the pod in; "" where that is known, or nothing is managed."""
+    """Why it is not known whether the kubelet will admit the pod; "" where it is known, or nothing is managed."""
     claims: tuple[ClaimGrant, ...] = ()
     """What is allocated for the pod's claims; those of its claims that have an allocation already are not here."""
     instances: tuple[Instance, ...] = ()
@@ -75,7 +75,7 @@ class Bind(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """These pods stay pending; told when the reason is new or its numbers are old."""
+    """These pods stay pending. Decided when the reason is new or its numbers are old."""
 
     gang: str
     uids: tuple[str, ...]
@@ -84,8 +84,8 @@ class Hold(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """A gang gives back what it holds: evict these bound pods. It started by half and cannot be completed in time, or
-    (`broken`) a pod of it failed for good and the others are too few."""
+    """Evict these bound pods of a gang. It started in part and was not completed in time (`half`), or a pod of it
+    failed for good and the others are too few (`broken`)."""
 
     gang: str
     uids: tuple[str, ...]
@@ -98,11 +98,11 @@ Cause = Literal["reclaim", "preempt", "move"]
 
 
 class Evict(Struct, frozen=True):
-    """The pods `uids` give way to `workload` (`gang` "" for a lone pod): to another queue that takes back what is due
-    to it (reclaim), to a higher priority in the same queue (preempt), or since they have a place elsewhere, which is
-    kept for what their owners make anew (move: `targets` are the nodes, pod by pod). `nominations` are the pods (uid)
-    of the workload with the nodes that are held for them from now on; they are bound once the room is there.
-    `lost_milli_ms` is the work that is lost, in milli-GPU times ms. `message` says for whom and why."""
+    """Evict the pods `uids` for a gang (`gang` "": a lone pod): for another queue that reclaims what is due to it
+    (reclaim), for a higher priority in the same queue (preempt), or because there is room for them elsewhere, which is
+    kept for the new pods of their owners (move: `targets` are the nodes, pod by pod). `nominations` are the pods (uid)
+    of the preemptor with their nominated nodes; they are bound once the victims are gone. `lost_milli_ms` is the work
+    that is lost, in milli-GPU times ms. `message` names the preemptor and the reason."""
 
     gang: str
     uids: tuple[str, ...]
@@ -115,7 +115,7 @@ class Evict(Struct, frozen=True):
 
 
 class Unnominate(Struct, frozen=True):
-    """What was held for these pods after an `Evict` is given up: their nominations are to be cleared."""
+    """Clear the nominated nodes of these pods: the reservation after an `Evict` has ended."""
 
     gang: str
     uids: tuple[str, ...]

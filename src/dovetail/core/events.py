@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can happen to a cluster. Each event carries the whole record (the last one wins) or the name of what is gone.
 
-An event is idempotent: told twice, it changes nothing the second time. Order between objects does not matter for
-correctness: a pod may be told before its node, its gang or its claims. Only what a pod that runs already has used since
-its queue's usage was written down is charged if nodes and queues are told before it.
+An event is idempotent: the second of two equal ones changes nothing. The order between objects does not matter for
+correctness: a pod may come before its node, its gang or its claims. One thing depends on it: the usage of a running pod
+since the status of its queue was written is charged only if nodes and queues come before the pod.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class PodChanged(Struct, frozen=True):
 
 class PodRemoved(Struct, frozen=True):
     """A pod that is deleted or finished (phase Succeeded or Failed): it holds nothing any more. `ended_ms` is when its
-    containers had ended (epoch ms, 0: now); `succeeded` is whether it did what it had to do, so that its run time says
-    something about others of its family, `failed` whether it failed and nobody had told it to go. `gang` is the gang of
-    one that had ended before it was told, in which it is not told itself."""
+    containers ended (epoch ms, 0: now). `succeeded`: it completed, so that its run time counts for others of its
+    family. `failed`: it failed by itself, not by deletion or eviction. `gang`: the gang of a pod that ended before it
+    became known; such a pod has no PodChanged."""
 
     uid: str
     ended_ms: int = 0
@@ -141,7 +141,7 @@ class BindFailed(Struct, frozen=True):
 
 
 class EvictionFailed(Struct, frozen=True):
-    """The driver could not carry out an `Evict` for the pod `uid`, which stays. Who was to have its room gives up."""
+    """The driver could not carry out an `Evict` for the pod `uid`, which stays. The preemptor's reservation fails."""
 
     uid: str
     message: str
@@ -149,7 +149,7 @@ class EvictionFailed(Struct, frozen=True):
 
 class PodRejected(Struct, frozen=True):
     """The kubelet of `node` did not admit a pod of this owner, for `reason` (TopologyAffinityError ...). The pod itself
-    is told as removed."""
+    has a PodRemoved."""
 
     owner: str
     node: str

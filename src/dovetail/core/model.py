@@ -175,13 +175,12 @@ class Container(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """What is known of the work that a pod does, alike for all pods of a job. `family` names the like of it, whose run
-    times are learned together ("" for none): what makes it, without what differs from run to run, and its image.
-    `movable` says whether it may be moved so that others fit; None: where its work is saved.
-    `max_runtime_ms` is when it is over at the latest (0 unknown). `checkpoint_interval_ms` is how often it saves what
-    it did (0 unknown), `startup_ms` how long it takes to go on from there. `preemptible` None: its queue says it.
-    `preempts` is false where others must not give way to it (preemptionPolicy Never). `grace_ms` is how long it may
-    take to end."""
+    """The work of a pod, the same for all pods of a job. `family` names the group of pods whose run times are learned
+    together ("" for none): their owner, without what differs from run to run, and their image. `movable`: whether it
+    may be moved so that others fit; None: only where its work is saved. `max_runtime_ms` is the limit of its run time
+    (0 unknown). `checkpoint_interval_ms` is how often it saves its work (0 unknown), `startup_ms` how long a restart
+    from there takes. `preemptible` None: as its queue has it. `preempts` is false with preemptionPolicy Never.
+    `grace_ms` is its grace period."""
 
     family: str = ""
     max_runtime_ms: int = 0
@@ -198,17 +197,16 @@ NO_WORK = Work()
 
 class Pod(Struct, frozen=True):
     """A pod that is not finished. `node` is "" while it is not bound; `created_ms` and `bound_ms` are the API server's
-    times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is true
-    where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims. `devices` are the
-    indices of the GPUs that were written down for it, None where nobody did. `owner` ("namespace/uid") is the
-    controller that makes another one when it fails, "" for none. `device_claims` are the keys ("namespace/name") of its
-    ResourceClaims. `instances` are the MIG instances that were written down for it. `containers` are known of a pod
-    that waits and asks for resources for which devices by claim may stand in; `by_claim` are those that it was given
-    so. `queue` is what the pod itself names ("": its namespace says it). `user` is whose it is. `checkpoint_ms` is when
-    it last saved what it did (epoch ms, 0 unknown). `recorded`: what decides was written down with its bind; of others
-    that are bound it is not sure whether they may use their queue. `own_volumes` and `own_device_claims` are those of
-    `claims` and `device_claims` that are made for this pod alone, by a template in its spec: one of such a name that
-    was made for another is not its own."""
+    times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed`: the
+    pod names this scheduler. `claims` are names of PersistentVolumeClaims. `devices` are the indices of the GPUs in its
+    record, None without one. `owner` ("namespace/uid") is the controller that replaces it when it fails, "" for none.
+    `device_claims` are the keys ("namespace/name") of its ResourceClaims. `instances` are the MIG instances in its
+    record. `containers` are known of a waiting pod that requests resources which devices by claim may provide;
+    `by_claim` are the resources that it has so. `queue` is the queue that the pod names ("": that of its namespace).
+    `user` is the user that it counts for. `checkpoint_ms` is when it last saved its work (epoch ms, 0 unknown).
+    `recorded`: its bind wrote a record; whether another bound pod may use its queue is checked again. `own_volumes` and
+    `own_device_claims` are those of `claims` and `device_claims` that a template in its spec makes for this pod alone:
+    one of such a name that was made for another pod is not its own."""
 
     uid: str
     namespace: str

@@ -23,21 +23,20 @@ DEFAULT_FABRIC = (
 
 class Policy(Struct, frozen=True):
     """`attempts_per_step` bounds the work of one step (gangs and lone pods tried, pods decided, and each pod that looks
-    at other pods), so that the driver can begin to bind.
-    `search_limit` bounds the domains tried for one gang. A half-started gang is released after `start_deadline_ms`,
-    and one of which a pod failed for good after `broken_deadline_ms` (0: never; see `core.workloads.broken`).
-    A pending gang whose reason stays the same is told again at most every `tell_again_ms`. `scoring` chooses among the
-    nodes that fit.
+    at other pods), so that the driver can begin to bind. `search_limit` bounds the domains tried for one gang. A
+    half-started gang is released after `start_deadline_ms`, and one of which a pod failed for good after
+    `broken_deadline_ms` (0: never; see `core.workloads.broken`). The refusal of a pending gang whose reason stays the
+    same is reported again at most every `tell_again_ms`. `scoring` chooses among the nodes that fit.
 
-    `history_milli` is k of the division of what nobody has guaranteed: how much the past moves a queue's part, in
-    thousandths (0: not at all). `reserve` holds room for the first job that does not fit. `preempt` lets jobs give way
-    to others; at most `searches_per_step` times in a step it is searched who could, each with at most `probes` trials.
-    Who was to give way and is not gone after its own grace and `eviction_deadline_ms` is given up on.
+    `history_milli` is k of the division of what no queue has guaranteed: how much past usage moves a queue's part, in
+    thousandths (0: not at all). `reserve` holds a reservation for the first job that does not fit. `preempt` allows
+    preemption and reclaim: at most `searches_per_step` searches for victims in a step, each with at most `probes` dry
+    runs. A victim that is not gone after its grace period and `eviction_deadline_ms` fails the reservation.
 
-    At most `moves_per_hour` pods are moved in an hour so that others fit (0: nobody is), and those of a job again only
-    after `move_again_ms` (see `preemption.consolidation`).
+    At most `moves_per_hour` pods are moved in an hour so that others fit (0: none), and those of a job again only after
+    `move_again_ms` (see `preemption.consolidation`).
 
-    `remember_refusals` refuses a job by what was found out about an equal one, as long as that holds; False tries each.
+    `remember_refusals` refuses a job as an equal one was refused, as long as that holds; False tries each.
 
     `model_milli` weighs what GPU models are charged, by the value of nvidia.com/gpu.product (1000 where it is not
     there)."""
@@ -65,6 +64,6 @@ _SEARCHES = 64
 
 
 def unhurried(policy: Policy) -> Policy:
-    """The policy for looking instead of running: one step tries everybody and searches for many who could give way, and
-    every reason is worked out anew."""
+    """The policy for queries: one step tries all workloads, makes many searches for victims, and works out every reason
+    again."""
     return replace(policy, attempts_per_step=2**31, tell_again_ms=0, searches_per_step=_SEARCHES)

@@ -109,7 +109,7 @@ class NodeCount(Struct, frozen=True):
 
 
 class Repartition(Struct, frozen=True):
-    """A proposal to divide idle cards of a node anew."""
+    """A proposal to change the MIG layout of idle cards of a node."""
 
     node: str
     changes: tuple[InstanceChange, ...]
@@ -119,8 +119,8 @@ class Repartition(Struct, frozen=True):
 
 
 class Sure(StrEnum):
-    """How sure an expected start is. Known: by the limits of the run times of all whose end it waits for. Learned: some
-    of these ends are estimates. Unknown: no start can be given."""
+    """How sure an expected start is. Known: all pods whose end it waits for have limits of their run times. Learned:
+    some of these ends are estimates. Unknown: there is no expected start."""
 
     KNOWN = "Known"
     LEARNED = "Learned"
@@ -128,8 +128,8 @@ class Sure(StrEnum):
 
 
 class Expected(Struct, frozen=True):
-    """When a job starts at the latest, as far as that can be said: `start_ms` (epoch ms, 0 where it cannot), and
-    `basis`, what that is worked out from, or why none can be given."""
+    """When a job starts at the latest: `start_ms` (epoch ms, 0 where it is not known), and `basis`, what that is worked
+    out from, or why it is not known."""
 
     sure: Sure
     start_ms: int = 0
@@ -138,9 +138,8 @@ class Expected(Struct, frozen=True):
 
 class Refusal(Struct, frozen=True):
     """Why a pod or gang is pending. `nodes` counts the nodes that refuse the pod (of a gang, its hardest pod), out of
-    `total_nodes`. `repartition` would make the MIG instances that are lacking. `expected` is told of a job for which
-    room is held. `reclaim` says what became of the search for jobs that could give way to it, "" where nobody has
-    to."""
+    `total_nodes`. `repartition` would make the MIG instances that are lacking. `expected` is that of a job with a
+    reservation. `reclaim` is the outcome of the search for victims, "" where there was none."""
 
     reason: Reason
     when: When

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything the core remembers between steps, and how each event changes it.
+"""The state of the core between steps, and how each event changes it.
 
-Rules: an event for an object replaces what was known of it. A pod that was decided but not yet seen bound keeps its
-place ("assumed") until it is seen bound, reported as failed, or gone. Everything here can be rebuilt from the API
-server's objects: a restart loses no pod and gives no room twice. Which of a node's GPUs a pod holds is among them where
-it was written down at the bind; a pod that names none gets what these leave, and the same in whatever order the pods
-come.
+Rules: an event for an object replaces the record of that object. A pod that was decided and is not seen bound yet keeps
+its place ("assumed") until it is seen bound, its bind failed, or it is gone. Everything here can be rebuilt from the
+API server's objects: a restart loses no pod and allocates nothing twice. The GPUs of a bound pod are those that its
+bind wrote; a pod without such a record gets what the others leave, and the same in whatever order the pods come.
 """
 
 from __future__ import annotations
@@ -202,7 +201,7 @@ class State:
         self.queue.push(workload, self.rank(workload), self.queue_order.line(workload))
 
     def sync(self, pod: Pod) -> None:
-        """Count the pod for its queue as it is now."""
+        """Count the pod, as it is now, for its queue."""
         self.shares.sync(pod)
         self.queue_order.counted((pod,))
 
@@ -272,13 +271,13 @@ class State:
                 self.touch(workload)
 
     def _release(self, pod: Pod) -> None:
-        """Nothing asks for what the pod asked for, unless others do."""
+        """Forget the request of a pod that is gone, unless other pods have the same."""
         if pod.managed:
             self.cluster.peers.release(pod.request)
         self.cluster.shapes.release(pod.request)
 
     def _hold(self, pod: Pod) -> None:
-        """A bound pod holds its room where it is, whatever was decided for it."""
+        """A bound pod holds resources on its node, whatever was decided for it."""
         cluster = self.cluster
         slot = cluster.nodes.slot_of(pod.node)
         placement = cluster.placements.get(pod.uid)
@@ -417,7 +416,7 @@ class State:
 
 
 def _seen_alike(old: Pod, new: Pod) -> bool:
-    """Whether other pods and volumes see no difference."""
+    """Whether the two are the same to other pods and to volumes."""
     return old.deleting == new.deleting and old.labels == new.labels and old.claims == new.claims
 
 

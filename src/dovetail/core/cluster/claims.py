@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceClaims and DeviceClasses: what is allocated for whom, and what can be allocated on which node.
+"""ResourceClaims and DeviceClasses: what is allocated, and what can be allocated on which node.
 
-Rules: a claim that the API tells as allocated holds its devices; what was decided here (`hold`) is assumed until the
-API tells the claim as allocated, with the same devices or others, or it is given back (`release`). What is allocated,
+Rules: a claim with an allocation in its status holds these devices. What was decided here (`hold`) is assumed until the
+claim shows an allocation, of the same devices or others, or it is released (`release`). What is allocated,
 and where it can be used, is written as the upstream scheduler does it. What nodes offer is in `offers`.
 Sources: kube-scheduler's plugin dynamicresources, dynamic-resource-allocation/structured (1.37).
 """
@@ -41,7 +41,7 @@ MOST_CONSUMERS = 256
 BINDING_TIMEOUT_MS = 600_000
 """How long devices may take to become ready (bindingTimeout of kube-scheduler's DynamicResourcesArgs)."""
 MOST_TIMES = 4096
-"""Pods of one shape on one node that are told apart from any more."""
+"""Pods of one shape on one node are counted up to this number."""
 _REMEMBERED = 65_536
 _CLOSE_BITS = 16
 _FEW = 1024
@@ -124,7 +124,7 @@ class Claims:
         self._nodes.devices_journal.extend(self.offers.places)
 
     def put_claim(self, claim: Claim) -> bool:
-        """Insert or replace. An allocation that is told replaces the one that was assumed."""
+        """Insert or replace. An allocation in the status replaces the assumed one."""
         old = self.claims.get(claim.key)
         if old == claim:
             return False
@@ -139,7 +139,7 @@ class Claims:
             self.offers.enter(now, 1)
         if old is None or len(claim.reserved_for) < len(old.reserved_for):
             return True
-        # What we assumed and is told now is no news, nor are more consumers.
+        # An allocation as it was assumed changes nothing, nor do more consumers.
         bare, old_bare = (replace(one, allocation=None, reserved_for=()) for one in (claim, old))
         return held != now or bare != old_bare
 
@@ -172,18 +172,18 @@ class Claims:
                     del self._users[key]
 
     def users(self, key: str) -> Iterable[str]:
-        """The uids of the pods that use a claim, in the order in which they were told."""
+        """The uids of the pods that use a claim, in the order in which they became known."""
         return self._users.get(key, ())
 
     # What a pod's claims allow.
 
     def allocation(self, key: str) -> Allocation | None:
-        """What a claim has, told or assumed."""
+        """The allocation of a claim, from its status or assumed."""
         claim = self.claims.get(key)
         return claim.allocation if claim is not None and claim.allocation is not None else self._assumed.get(key)
 
     def _unallocated(self, pod: Pod) -> list[tuple[str, Claim]]:
-        """The pod's claims that have nothing yet, by key; those that are not told are left out."""
+        """The pod's claims without an allocation, by key; claims that are not known are left out."""
         claims, assumed = self.claims, self._assumed
         return [
             (key, claim)

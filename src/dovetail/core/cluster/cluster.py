@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster: nodes, who holds what on them, and everything a decision reads, behind apply, place, trial and check.
+"""The cluster: nodes, the pods placed on them, and everything else that a decision reads.
 
-Rules: every change goes through `apply` (what the world told) or `place`/`unplace` (what was decided). Changes under
-`trial()` are undone unless kept. `changes` has what may let something fit that was refused. A pod holds its room
-from the moment it is placed, whoever placed it, until it is told to be gone.
+Rules: every change of a placement goes through `place` and `unplace`. Changes inside a `trial()` are undone unless
+kept. `changes` lists what may let a refused workload fit. A pod holds its resources from the moment it is placed, by
+this scheduler or another, until it is gone.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ from dovetail.core.model import Node, Pod, Request
 
 
 class _Evicted(Struct):
-    """What has to be put back to undo the eviction of a pod in a trial: its placement with the MIG instances and the
-    grants that it had, the last entry in the books of its node, the order of the pods there, who inherited grants, and
-    what claims of its own had."""
+    """What undoes the eviction of a pod in a trial: its placement with its MIG instances and grants, the last entry of
+    its node's kubelet, the order of the pods there, the pods that inherited grants, and what its own claims had."""
 
     placement: Placement
     slices: tuple[int, ...]
@@ -67,7 +66,7 @@ class Trial:
         self.kept = True
 
     def placed(self) -> list[Placement]:
-        """Who was placed in it and is there still, in order."""
+        """The placements that were made in it and are still there, in order."""
         return [done for done in self._log if isinstance(done, Placement)]
 
     def __enter__(self) -> Trial:
@@ -138,7 +137,7 @@ class Cluster:
                 self._hand_out_again(slot)
 
     def _measure(self) -> None:
-        """Resources are offered that none was before: pods may have asked for them."""
+        """Nodes offer resources that no node offered before: pods may request them."""
         nodes = self.nodes
         asking = [placement for placement in self.placements.values() if placement.shape.unoffered]
         for placement in asking:
@@ -152,7 +151,7 @@ class Cluster:
         nodes.resizes += 1
 
     def _devices(self, slot: int) -> tuple[object, ...]:
-        """What the GPUs that pods hold there depend on."""
+        """All that the allocation of GPUs on the node depends on."""
         nodes = self.nodes
         memory_mib, sliced = int(nodes.gpu_memory_mib[slot]), bool(nodes.sliced[slot])
         record = nodes.records[slot]
@@ -162,7 +161,7 @@ class Cluster:
         )  # fmt: skip
 
     def remove_node(self, name: str) -> None:
-        """Pods that are still told to be there keep their place in the books until they are told to be gone."""
+        """Pods that are bound to the node stay counted there until they are gone."""
         slot = self.nodes.slots.get(name)
         if slot is not None and self.nodes.remove(name):
             self.rejections.forget_node(name)
@@ -180,14 +179,14 @@ class Cluster:
             self.unsettled[slot] = None
 
     def leave(self, slot: int) -> None:
-        """The world has taken a pod off a slot: another one there may get now what it asks for, and what was written
-        down for it. If the node is gone too and nobody is on it, the slot can be used again."""
+        """A pod is gone from a slot: another pod there may get now what it requests, or what its bind wrote. If the
+        node is gone too and no pod is left on it, the slot can be used again."""
         if any(self._lacks(self.placements[uid]) for uid in self.on_slot.get(slot, ())):
             self.unsettled[slot] = None
         self._vacate_if_gone(slot)
 
     def _lacks(self, placement: Placement) -> bool:
-        """Whether the pod has less than it asks for, or others than were written down for it."""
+        """Whether the pod has less than it requests, or other devices than its bind wrote."""
         pod, shape, held = placement.pod, placement.shape, placement.devices
         if shape.gpus > len(held) or (shape.fraction and not held) or (pod.devices or held) != held:
             return True
@@ -196,7 +195,7 @@ class Cluster:
         return placement.entry is None and placement.slot in self.kubelets.books and shape.request.managed is not None
 
     def settle(self) -> None:
-        """Hand out the devices again on slots where the pods, or the devices written down for them, have changed."""
+        """Allocate the devices again on slots where the pods, or the devices that their binds wrote, have changed."""
         for slot in self.unsettled:
             before = self._handed_out(slot)
             self._hand_out_again(slot)
@@ -212,11 +211,12 @@ class Cluster:
         )  # fmt: skip
 
     def _hand_out_again(self, slot: int) -> None:
-        """What was written down comes first; of those that claim the same, and of the others, who was bound first."""
+        """Devices that a bind wrote come first; among pods that claim the same, and among the others, the first
+        bound."""
         placements = sorted([self.placements[uid] for uid in self.on_slot.get(slot, ())], key=_precedence)
         for placement in placements:
             if not placement.pod.node:
-                # What was decided is being written down.
+                # Its bind is under way, with these devices.
                 devices, instances = placement.devices or None, self.slices.instances(placement)
                 placement.pod = replace(placement.pod, devices=devices, instances=instances)
         self.gpus.let_go(slot)
@@ -240,11 +240,11 @@ class Cluster:
             yield placement.pod, placement.slot
 
     def shape_of(self, pod: Pod) -> Shape:
-        """The shape of a pod that waits: what it asks for, with what its claims still want."""
+        """The shape of a waiting pod: its request, with what its claims still want."""
         return self.shape_with(pod, self.claims.wanted(pod) if pod.device_claims else ())
 
     def shape_with(self, pod: Pod, wants: tuple[ClaimSpec, ...]) -> Shape:
-        """The shape of a pod that waits if these are the claims that still want something."""
+        """The shape of a waiting pod if these are the claims that still want something."""
         shape = self.shapes.of(pod.request, wants)
         if pod.containers and (classes := self.claims.classes_for(pod)):
             return self.shapes.of_several(shape, classes, pod.containers, self.claims.made(pod))
@@ -255,7 +255,7 @@ class Cluster:
         shapes: list[Shape] = []
         plain: Request | None = None
         for pod in pods:
-            # Pods of a gang mostly ask for the same, and what waits for no claims is told by its request alone.
+            # Pods of a gang mostly request the same, and without claims the request alone is the shape.
             if pod.request is not plain or pod.device_claims or pod.containers:
                 shape = self.shape_of(pod)
                 plain = None if pod.device_claims or pod.containers else pod.request
@@ -263,8 +263,8 @@ class Cluster:
         return shapes
 
     def place(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...] = (), shape: Shape | None = None) -> Placement:
-        """Put one pod on a slot, whether it fits or not (the world may have decided so). Devices for its claims are
-        allocated where `shape` says that it wants some."""
+        """Place one pod on a slot, whether it fits or not (it may be bound there). Devices for its claims are allocated
+        where `shape` wants some."""
         self.place_alike(shape or self.shapes.without(pod.request, pod.by_claim), [pod], {slot: 1})
         placement = self.placements[pod.uid]
         if picks:
@@ -273,8 +273,8 @@ class Cluster:
         return placement
 
     def place_alike(self, shape: Shape, pods: list[Pod], where: dict[int, int]) -> None:
-        """Put pods of one shape on slots, so many on each, the first ones first. The arrays are updated once per slot,
-        not once per pod."""
+        """Place pods of one shape on slots, so many on each, in order. The arrays are updated once per slot, not
+        once per pod."""
         if shape.stand_ins is not None:
             self._place_by_form(shape, pods, where)
             return
@@ -368,7 +368,7 @@ class Cluster:
         self._count(pod, slot)
 
     def _take_off(self, placement: Placement) -> list[tuple[Placement, tuple[ClaimGrant, ...]]]:
-        """Free what a placement holds. Returns who inherited grants, with those that they had before."""
+        """Free what a placement holds. Returns the placements that inherited grants, with their grants before."""
         slot, pod, shape, nodes = placement.slot, placement.pod, placement.shape, self.nodes
         uid = pod.uid
         del self.placements[uid]
@@ -389,8 +389,8 @@ class Cluster:
         return heirs
 
     def _give_back(self, placement: Placement) -> list[tuple[Placement, tuple[ClaimGrant, ...]]]:
-        """What was allocated for the claims of a pod that leaves; a claim that others use stays allocated for them.
-        Returns these, with the grants that they had before."""
+        """Release what was allocated for the claims of a pod that leaves. A claim that other pods use stays allocated,
+        and its grant goes to one of them. Returns these placements, with their grants before."""
         inherited = []
         for grant in placement.grants:
             heirs = (self.placements.get(uid) for uid in self.claims.users(grant.claim))
@@ -403,7 +403,7 @@ class Cluster:
         return inherited
 
     def recount(self, placement: Placement, pod: Pod) -> None:
-        """A placed pod changed in what others see of it, not in what it asks for: it stays, with the same GPUs."""
+        """A placed pod changed its labels or volumes, not its request: it keeps its place and its GPUs."""
         self._uncount(placement.pod, placement.slot)
         placement.pod = pod
         self._count(pod, placement.slot)

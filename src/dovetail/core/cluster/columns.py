@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node labels as columns: for each label key that somebody asks about, one integer per node slot.
+"""Node labels as columns: for each label key that is read, one integer per node slot.
 
 A column is made at the first question about its key and kept up to date from then on, so a selector over 50,000 nodes
 is one array comparison, and the domains of any topology key are the value ids of its column. All keys that no node has

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which GPUs of its node each placed pod holds.
 
-Rules: what was written down for a pod is held again if it is free; else what the node's kubelet will give out, else the
-best by the node's wiring, else the lowest numbers. A pod may have a part of a GPU, or of several. When a node's devices
-are handed out anew, what was written down comes first, and the other pods get what is left.
+Rules: a pod gets the GPUs of its record if they are free; else those that the node's kubelet will allocate, else the
+best by the node's links, else the lowest numbers. A pod may have a part of a GPU, or of several. When a node's devices
+are allocated again, pods with a record come first, and the others get what is left.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Gpus:
         return 0 if missing and missing & ~self._out(placement.slot) else written
 
     def _out(self, slot: int) -> int:
-        """The GPUs that the node offers no more and that nobody holds. A pod that has one keeps it."""
+        """The GPUs that the node offers no more and that no pod holds. A pod that has one keeps it."""
         held = (self._placements[uid].gpu_bits for uid in self._on_slot.get(slot, ()))
         return self._nodes.gpus_out(slot) & ~sum(held)
 
@@ -205,13 +205,13 @@ class Gpus:
             nodes.gpu_parts[gpu, slot] = left
 
     def hold_as_before(self, placement: Placement) -> None:
-        """Give a placement that was let go what it had; nobody has had it since."""
+        """Restore what a placement held before it was released; no other has held it since."""
         if placement.share_bits:
             self._take_shares(placement, placement.share_bits, placement.share)
         self._nodes.gpu_free_bits[placement.slot] &= ~placement.gpu_bits
 
     def hold_exactly(self, devices: Mapping[str, tuple[int, ...]]) -> None:
-        """Give every placed pod the GPUs of its node that it is told to hold, by index."""
+        """Allocate these GPUs, by index, to the placed pods."""
         for slot in self._on_slot:
             for placement in self.let_go(slot):
                 held, shape = devices[placement.pod.uid], placement.shape

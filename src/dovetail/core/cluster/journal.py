@@ -16,7 +16,7 @@ _NOTHING: Slots = np.empty(0, dtype=np.int64)
 
 class Journal:
     """An append-only list of slots with cursors into it. Only the last `limit` entries are kept: a reader that fell
-    further behind is told to start over."""
+    further behind has to start over."""
 
     __slots__ = ("_limit", "end", "entries")
 

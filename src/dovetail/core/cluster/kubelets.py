@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kubelet of each node holds for whom, and whether it would let one more pod in.
+"""The allocations of each node's kubelet, and whether the kubelet would admit one more pod.
 
-Rules: a node whose inventory is told has books of CPUs, memory and devices, kept by the kubelet's own rules. A pod that
-the managers of a kubelet cannot refuse (`Request.managed` None) is in no book. What a kubelet answers depends on what
-is held there and on the shape, not on the node: equal questions are answered once. Which GPUs a plugin prefers is our
-own choice, since our plugin answers with what was written down. What the world has placed is held as far as the
-kubelet's rules explain it; a pod that should have been rejected is in no book.
+Rules: a node with a known inventory has books of CPUs, memory and devices, kept by the kubelet's own rules. A pod that
+the managers of a kubelet cannot refuse (`Request.managed` None) is in no book. The answer of a kubelet depends on what
+is allocated there and on the shape, not on the node: equal questions are answered once. Which GPUs a plugin prefers is
+this scheduler's choice, since its plugin answers with the record of the bind. Pods that are bound already are entered
+as far as the kubelet's rules explain them; a pod that should have been rejected is in no book.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _REMEMBERED = 65_536
 
 @mypyc_attr(acyclic=True)
 class KubeletStock:
-    """What a kubelet of one kind holds, for whomever, as in `Holdings`; devices sorted by resource. Of those that are
-    equal there is one, by `number`."""
+    """What a kubelet of one kind has allocated in all, as in `Holdings`; devices sorted by resource. Equal ones are one
+    object, with one `number`."""
 
     __slots__ = ("devices", "memory", "number", "shared_cpus")
 
@@ -49,7 +49,7 @@ class KubeletStock:
 
 @mypyc_attr(acyclic=True)
 class KubeletAnswer:
-    """`admitted` None: it cannot be said, for the reason in `message`. Else `reason` and `message` are the kubelet's.
+    """`admitted` None: it is not known, for the reason in `message`. Else `reason` and `message` are the kubelet's.
     `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random."""
 
     __slots__ = ("admitted", "after", "certain", "gpu_bits", "has", "message", "reason")
@@ -74,14 +74,14 @@ class KubeletAnswer:
 
     @property
     def held(self) -> PodHeld | None:
-        """What the pod holds then; None where it is not let in, or is nobody."""
+        """What the pod holds then; None where it is not admitted, or in an entry without a pod."""
         return self.has.held if isinstance(self.has, Alone) else self.has
 
 
 @mypyc_attr(acyclic=True)
 class KubeletEntry:
-    """A pod in the books of its node: what the kubelet answered to it, and the entry before it. Books begin, and go on
-    after somebody left from their midst, with an entry of nobody."""
+    """A pod in the books of its node: the answer of the kubelet to it, and the entry before it. Books begin with an
+    entry without a pod, and go on with one after a pod other than the last has left."""
 
     __slots__ = ("answer", "before")
 
@@ -96,7 +96,7 @@ class KubeletEntry:
 
     @property
     def held(self) -> PodHeld | None:
-        """What it holds; None for nobody."""
+        """What the pod holds; None in an entry without a pod."""
         return self.answer.held
 
 
@@ -117,7 +117,7 @@ class Kubelets:
         self.books: dict[int, KubeletEntry] = {}
 
     def open(self, slot: int) -> None:
-        """Begin the node's books anew, with nobody in them; none where its inventory is not told."""
+        """Begin the node's books again, without pods; there are none where its inventory is not known."""
         inventory, layout = self._nodes.inventory(slot), self._nodes.layout(slot)
         self.books.pop(slot, None)
         self._of_slot.pop(slot, None)
@@ -147,7 +147,7 @@ class Kubelets:
         return self._work_out(self._of_slot[slot], shape, stock)
 
     def ask_empty(self, slot: int, shape: Shape) -> KubeletAnswer:
-        """Would the node let the pod in if nobody else were there? Ask where its kubelet has a say."""
+        """Whether the node would admit the pod if no other were there. Only for nodes with a managed kubelet."""
         kind = self._of_slot[slot]
         answer = self._answers.get(shape.id, {}).get(kind.empty.number)
         return answer if answer is not None else self._work_out(kind, shape, kind.empty)
@@ -314,7 +314,7 @@ def _linked(layout: Layout | None, shape: Shape, answer: KubeletAnswer) -> Kubel
 
 
 def _beginning(stock: KubeletStock) -> KubeletEntry:
-    """An entry of nobody."""
+    """An entry without a pod."""
     return KubeletEntry(KubeletAnswer(True, "", "", True, 0, stock, None))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kinds of pods come, and how many go: how many of each class were told so far, and how many ended.
+"""The mix of pods: how many of each class have come so far, and how many have ended.
 
 Rules: a class is what a pod asks of cores and GPUs, and where it may go; not its memory, and nothing that looks at
-other pods. A pod counts once, when it is first told. Pods that want what is not counted in GPUs and cores (claims, MIG
+other pods. A pod counts once, when it becomes known. Pods that want what is not counted in GPUs and cores (claims, MIG
 instances, replicas, other devices) belong to no class. A pod that had a GPU, or a share of one, and is gone has ended.
 When many came, or of many classes, all counts are halved: what was long ago counts less.
 """
@@ -23,8 +23,8 @@ Record = tuple[Request, int]
 
 
 class Mix:
-    """`counts` by class, who came first at first; `seen` is how many pods were ever counted, `ended` how many of those
-    that `counts` goes back to had GPUs and are gone."""
+    """`counts` by class, in the order in which they came; `seen` is the number of pods ever counted, `ended` the number
+    of pods with GPUs among those in `counts` that are gone."""
 
     def __init__(self) -> None:
         self.counts: dict[Request, int] = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node table: one slot per node in arrays of integers, one array row per resource.
 
-Rules: a slot keeps its node for life and is reused after the node is gone; slots are given in the order in which nodes
-are told, so no result depends on names. A slot without a node has nothing allocatable and matches nothing. Pods may
-hold room on a node that is not told yet, or is told with less than they hold: free amounts then go below zero.
+Rules: a slot keeps its node for life and is reused after the node is gone; slots are assigned in the order in which
+nodes become known, so no result depends on names. A slot without a node has nothing allocatable and matches nothing.
+Pods may be placed on a node that is not known yet, or has less than they hold: free amounts then go below zero.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Nodes:
         return len(self.records)
 
     def slot_of(self, name: str) -> int:
-        """The slot of a node, given out on first sight (a pod may be told before its node)."""
+        """The slot of a node, assigned at the first call (a pod may become known before its node)."""
         slot = self.slots.get(name)
         if slot is None:
             slot = self._vacant.pop() if self._vacant else self._append()
@@ -198,7 +198,7 @@ class Nodes:
         self.amounts_journal.add(slot)
 
     def gpu_count(self, slot: int) -> int:
-        """How many whole GPUs the node has, as far as they can be told apart; those that are out count with them."""
+        """How many whole GPUs the node has, as far as they can be distinguished; unhealthy ones count too."""
         record = self.records[slot]
         if record is None or record.sliced or (record.sharing is not None and record.sharing.resource == GPU):
             return 0

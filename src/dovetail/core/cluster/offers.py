@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What devices each node is offered, and which of them are taken.
+"""The devices that ResourceSlices offer on each node, and which of them are taken.
 
 Rules: nodes of one kind that have the same devices taken have one number, so that equal questions are answered once.
-Whatever is told only marks slots; numbers are brought up to date when something is asked (`catch_up`).
+An event only marks slots; numbers are brought up to date when they are read (`catch_up`).
 Source: kube-scheduler's plugin dynamicresources, dynamic-resource-allocation/structured (1.37).
 """
 
@@ -24,7 +24,7 @@ from dovetail.core.model import NodeTerm
 
 
 class OfferStock(NamedTuple):
-    """What a node has, and what of it is taken. States that answer alike have one number, 0 where there is nothing."""
+    """What a node has, and what of it is taken. Equivalent stocks have one number, 0 where there is nothing."""
 
     kind: DeviceKind
     taken: Taken
@@ -32,7 +32,7 @@ class OfferStock(NamedTuple):
 
 
 class OfferPlace(Struct):
-    """What a slot's node is offered. `offers[bit]` are its devices."""
+    """What is offered on a slot's node. `offers[bit]` are its devices."""
 
     name: str
     pools: tuple[PoolHere, ...]
@@ -42,7 +42,7 @@ class OfferPlace(Struct):
 
 
 class Offers:
-    """`slices` by name, as they were told. The node table's `device_numbers[slot]` is the number of what is free."""
+    """`slices` by name. The node table's `device_numbers[slot]` is the number of what is free."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many pods that affinity and spread terms speak of are on each node.
+"""The number of pods on each node that affinity and spread terms select.
 
 A matcher is what picks pods: selectors with their namespaces, all of which must match. Counts are kept per node slot
 for matchers that some known pod of this scheduler uses; domains are added up when a decision asks. `carriers` counts,
-per required anti-affinity term, the placed pods that carry it: they repel others. A pod is held against those that may
-pick it, by its labels, not against all.
+per required anti-affinity term, the placed pods that carry it: they repel others. A pod is compared with
+the matchers that may pick it, by its labels, not with all.
 Source of the rules: kube-scheduler's plugins interpodaffinity and podtopologyspread.
 """
 
@@ -58,7 +58,7 @@ class Peers:
         self.wanted: set[Matcher] = set()
         """Matchers of required affinity: a new pod that they pick can make room for a waiting one."""
         self.labels: dict[str, Mapping[str, str]] = {}
-        """The labels of each namespace that was told."""
+        """The labels of each known namespace."""
 
     def retain(self, request: Request, placed: Iterable[tuple[Pod, int]]) -> None:
         """A pod with this request became known; `placed` are all placed pods with their slots."""
@@ -87,7 +87,7 @@ class Peers:
                 self.wanted.discard(matcher)
 
     def add(self, pod: Pod, slot: int) -> bool:
-        """Count a placed pod. True where it may satisfy somebody's required affinity."""
+        """Count a placed pod. True where it may satisfy the required affinity of a waiting pod."""
         for term in pod.request.anti_affinity:
             carriers = self.carriers.get(term)
             if carriers is None:
@@ -135,7 +135,7 @@ class Peers:
         return (Namespace(name, tuple(labels.items())) for name, labels in self.labels.items())
 
     def labels_of(self, namespace: str) -> Mapping[str, str]:
-        """The labels of a namespace; none where it is not told."""
+        """The labels of a namespace; none where it is not known."""
         return self.labels.get(namespace, {})
 
     def set_namespace(self, namespace: Namespace, placed: Iterable[tuple[Pod, int]]) -> bool:

@@ -122,7 +122,7 @@ class Shapes:
         self._made = 0
         self._asked: dict[Request, _Asked] = {}
         self._unused: dict[Request, None] = {}
-        """Requests without users, who lost theirs first at first."""
+        """Requests without users, in the order in which they lost the last one."""
         self._by_stand_ins: dict[int, dict[tuple[Classes, tuple[Container, ...], bool], Shape]] = {}
         """By the number of the plain shape."""
         self._forgotten: list[int] = []

@@ -105,13 +105,13 @@ class Slices:
             placement.slices = ()
 
     def hold_as_before(self, placement: Placement, own: Used) -> None:
-        """Give a placement that was let go the instances that it had; nobody has had them since."""
+        """Restore the instances of a placement that was released; no other has held them since."""
         slot = placement.slot
         placement.slices = own
         self.used[slot] = tuple([held | more for held, more in zip(self.used[slot], own, strict=True)])
 
     def hold_exactly(self, placements: Mapping[str, Placement], slices: Mapping[str, Used]) -> None:
-        """Give every placed pod the instances of its node that it is told to have."""
+        """Allocate these instances to the placed pods."""
         for placement in placements.values():
             self.free(placement)
         for uid, own in slices.items():

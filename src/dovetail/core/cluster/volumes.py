@@ -68,12 +68,12 @@ class Volumes:
         self.attached[slot] = +self.attached[slot]
 
     def put_claim(self, claim: VolumeClaim) -> None:
-        """Insert or replace; placed pods that use it are counted anew, as its volume may have become known."""
+        """Insert or replace; placed pods that use it are counted again, as its volume may have become known."""
         self.claims[claim.key] = claim
         self._count_anew(claim.key)
 
     def put_volume(self, volume: Volume) -> None:
-        """Insert or replace; it may be told after the pods that use it, and only it knows its driver."""
+        """Insert or replace; it may become known after the pods that use it, and it alone has its driver."""
         self.volumes[volume.name] = volume
         self._count_anew(volume.claim)
 

@@ -25,7 +25,7 @@ def binds_of(state: State, workload: str, members: Sequence[Pod], placed: Sequen
     names, nominated = cluster.nodes.names, cluster.nominated
     for p in placed if nominated else ():
         nominated.pop(p.uid, None)
-    # Pods that join others have no rank: the ranks are given.
+    # Pods that join a running gang get no rank: its ranks are assigned already.
     ranks = _ranks(cluster.fabric, placed) if gang and there is placed else []
     wired, books = len(cluster.nodes.layouts) > 1, bool(cluster.kubelets.books)
     binds: list[Decision] = []

@@ -26,7 +26,7 @@ _AGAIN_MS = 60_000
 
 
 class Signature(NamedTuple):
-    """Workloads with one signature are refused alike: it is all that a remembered answer may read. `alike` is what the
+    """Workloads with one signature get the same refusal: it is all that a cached answer may read. `alike` is what the
     workload wants. `fixed`: it must not be preempted. `preempts`: it may preempt others. `work` is what pods that may
     be moved for it are weighed against; None where no pod is moved."""
 
@@ -62,7 +62,7 @@ class EquivalenceCache:
         self.beside: dict[object, Refusal] = {}
         self.sought: dict[object, str] = {}
         self.again_ms = 0
-        """When such a search may find somebody that it did not find before, although nothing happens."""
+        """When such a search may find victims that it did not find before, although nothing happens."""
         self._known: dict[Signature, Known] = {}
         self._parts = 0
         """The length of all signatures (see `core.complexity`)."""

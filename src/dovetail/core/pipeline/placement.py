@@ -38,8 +38,8 @@ Outcome = tuple[list[Decision], Refusal | None]
 
 
 class PlacementPhase:
-    """For one workload. `took_least`: an elastic group was given no more than it needs; what else its queue may have it
-    gets pod by pod."""
+    """For one workload. `took_least`: an elastic group was placed with the fewest pods; the others that its queue
+    allows follow one by one."""
 
     def __init__(self, state: State, workload: str, queue: str, members: Sequence[Pod]) -> None:
         self._state = state
@@ -223,18 +223,18 @@ class PlacementPhase:
         raise AssertionError("every pod was placed")
 
     def _reported_lately(self) -> Refusal | None:
-        """The numbers of a search that failed need not be worked out anew every time; that it can never succeed must
-        be taken back at once."""
+        """The last refusal, if it is recent: the numbers of a failed search are not worked out each time. A refusal for
+        good is never kept, since it must be withdrawn at once."""
         lately = self._state.queue.reported_lately(self._workload, self._state.now_ms, self._state.policy.tell_again_ms)
         return lately if lately is not None and lately.reason in NO_ROOM and lately.when is When.NOT_YET else None
 
 
 def _elastic(group: Group) -> bool:
-    """Whether it may be given more pods than it needs."""
+    """Whether it may get more pods than it needs."""
     return len(fewest(group)) < len(group.all_pods())
 
 
 def _reserved(state: State, first: Reservation) -> Refusal:
-    """That somebody waits longer for the room."""
+    """The refusal because of a reservation of another workload."""
     until = f", which starts {first.expected.basis} at the latest" if first.expected.start_ms else ""
     return Refusal(Reason.RESERVED, When.NOT_YET, f"for {state.workloads.name_of(first.workload)}{until}")

@@ -3,7 +3,8 @@
 
 Rules
 - A search for victims comes first (`preemption.search`). Where it finds some, they are evicted, and the workload has
-  nominated nodes until they are gone. That ends in a start, or all of it is given up and the nominations are cleared.
+  nominated nodes until they are gone. That ends in a start, or the reservation is released and the nominations are
+  cleared.
 - Else the first workload in queue order that does not fit gets a reservation (`reservations.backfill`). A later
   workload that wants the same nodes gets none, except by displacing the first.
 """
@@ -72,8 +73,8 @@ class PostFilter:
         return [pods[uid] for uid, _ in own.nominated if uid in pods and uid not in placements]
 
     def make(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
-        """Decisions that make room, and why the workload waits now. For workloads of one `kind` (None: of its own) the
-        search for victims ends alike."""
+        """Decisions that make room, and why the workload waits now. `kind` is the signature of the workload, whose
+        search for victims ends the same for all of it; None: it has none."""
         decisions: list[Decision] = []
         own = self._state.reservations.by_workload.get(self._workload)
         if own is not None and own.evicts:
@@ -111,7 +112,7 @@ class PostFilter:
         if left and self._state.now_ms >= own.deadline_ms:
             self._state.reservations.spare(left)
             return f"of {_pods(len(own.leaving))} to give way {len(left)} did not end"
-        # All are gone and it does not fit all the same: somebody else has come, or a node has gone.
+        # All are gone and it still does not fit: another pod has come, or a node has gone.
         return "" if left else "the room that was made is not there any more"
 
     def _evicting(self, own: Reservation, refusal: Refusal) -> Refusal:
@@ -174,7 +175,7 @@ class PostFilter:
         message = f"it has room elsewhere, and where it was {state.workloads.name_of(self._workload)} is to start"
         lost = found.lost_milli_ms
         evict = Evict(self._gang, uids, "move", found.placed, lost, message, state.steps, targets)
-        # Its owner has as long to make each anew as it may take to end.
+        # Its owner has as long to replace each pod as the pod may take to end.
         until_ms = state.now_ms + self._grace_ms(uids) + 2 * state.policy.eviction_deadline_ms
         pairs = zip(uids, targets, strict=True)
         state.moves.begin(pairs, state.now_ms, until_ms, state.policy.move_again_ms)

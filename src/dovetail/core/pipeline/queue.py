@@ -39,7 +39,7 @@ class SchedulingQueue:
         self._order = order
         self._heaps: dict[Line, list[Place]] = {}
         self._heads: dict[str, dict[Line, str]] = {}
-        """The lines in which somebody waits, by queue, with the workload that is first in each."""
+        """The lines that are not empty, by queue, with the first workload of each."""
         self._ranks: dict[str, Place] = {}
         self._parked: dict[str, Place] = {}
         self._lines: dict[str, Line] = {}

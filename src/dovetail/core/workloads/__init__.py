@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads: which pods and gangs there are, and which of them start together."""
+"""Workloads: the pods and gangs that there are, which of them start together, and the life of a gang."""

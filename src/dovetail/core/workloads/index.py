@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who belongs to which gang: all known pods, the gangs, and their trees.
+"""The workload index: all known pods, the gangs and their trees, and which pods belong to which gang.
 
-Rules: the unit of decision is a workload: the top of a gang tree, or a pod on its own (`pod/<uid>`). A gang may be told
-after its pods; until then its pods wait. A gang has started once it had its minimum on nodes at the same time, and
-enough of its sub-gangs had; from then on each of its pending pods is placed as it comes, since it replaces or extends
-what runs, and each sub-gang that comes later starts on its own.
+Rules: the unit of decision is a workload: the top of a gang tree, or a pod on its own (`pod/<uid>`). A gang may become
+known after its pods; until then its pods wait. A gang has started once it had its minimum on nodes at the same time,
+and enough of its sub-gangs had (`lifecycle`). From then on each of its pending pods is placed as it comes, since it
+replaces or extends what runs, and each sub-gang that comes later starts on its own.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _ALIKE = attrgetter(
 )  # fmt: skip
 _KINDS_KIB = 16 * 1024
 MOST_DEPTH = 8
-"""Gangs below each other. What lies deeper waits, and is told so."""
+"""Gangs below each other. A gang that lies deeper is refused."""
 MOST_GANGS = 256
-"""Gangs of one workload. Of more so many and one are looked at, whenever one of them changes, and they wait."""
+"""Gangs of one workload. A workload with more is refused; of its gangs no more than one beyond this are read."""
 Precedence = tuple[int, int]
-"""Priority, and how little the job had (a level, negative): who has less gives way within a queue."""
+"""Priority, and the level of service that the job had, negative. Within a queue the lower precedence is preempted."""
 
 
 class Rank(NamedTuple):
-    """The place of a workload in its line: priority first, then the level of what it had, then age."""
+    """The place of a workload in its queue: priority first, then the level of service that it had, then age."""
 
     priority: int
     level: int
@@ -55,7 +55,7 @@ class WorkloadIndex:
         self._children: dict[str, dict[str, None]] = {}
         self.lives = GangLives()
         self.kinds: dict[str, int] = {}
-        """By uid of a pod its kind: pods of one kind differ in nothing but who they are and since when they wait."""
+        """The kind of each pod, by uid. Pods of one kind differ in nothing but their names and ages."""
         self._kinds = Remembered[int](_KINDS_KIB, self._new_kind)
         self._last_kind = 0
 
@@ -86,7 +86,7 @@ class WorkloadIndex:
         return self._last_kind
 
     def distinct(self, pods: Sequence[Pod]) -> Sequence[Pod]:
-        """One pod of each kind among them, the first: whoever asks about all of them asks these."""
+        """The first pod of each kind among them: what holds for these holds for all."""
         if len(pods) <= 1:
             return pods
         kinds, found = self.kinds, dict[int, Pod]()
@@ -123,19 +123,19 @@ class WorkloadIndex:
         return self.top(pod.gang) if pod.gang else LONE + pod.uid
 
     def job_of(self, pod: Pod) -> str:
-        """What outlives its pods: its gang's workload, else the controller that made it, else the pod itself."""
+        """The job of a pod: its gang's workload, else the controller that made it, else the pod itself."""
         return self.top(pod.gang) if pod.gang else pod.owner or pod.uid
 
     def name_of(self, workload: str) -> str:
-        """What people call a workload: "namespace/name" of the pod, or of the gang."""
+        """The name of a workload for users: "namespace/name" of the pod, or of the gang."""
         pod, gang = self.pods.get(workload.removeprefix(LONE)), self.gangs.get(workload)
         if workload.startswith(LONE):
             return pod.key if pod is not None else workload
         return f"{gang.namespace}/{gang.name}" if gang is not None else workload
 
     def top(self, gang_id: str) -> str:
-        """The workload above a gang; of gangs that are below themselves one and the same for all of them. One
-        that lies too deep stands alone."""
+        """The workload above a gang. Gangs whose parents form a cycle have one workload; a gang that lies too deep is a
+        workload of its own."""
         path = [gang_id]
         while (gang := self.gangs.get(gang_id)) is not None and gang.parent:
             gang_id = gang.parent
@@ -147,7 +147,7 @@ class WorkloadIndex:
         return gang_id
 
     def circles(self, gang_id: str) -> bool:
-        """Whether the gang is below itself, as far as anybody looks."""
+        """Whether the parents of the gang form a cycle of at most MOST_DEPTH."""
         above = gang_id
         for _ in range(MOST_DEPTH):
             gang = self.gangs.get(above)
@@ -192,21 +192,21 @@ class WorkloadIndex:
         return below[0].distinct() if len(below) == 1 else self.distinct(self.members(workload))
 
     def first(self, workload: str) -> Pod | None:
-        """Who was told first of all known pods of a workload; of a tree of gangs, of the first that has any."""
+        """The pod of a workload that became known first; of a tree of gangs, that of the first gang with pods."""
         if workload.startswith(LONE):
             return self.pods.get(workload[len(LONE) :])
         below = self._below(workload)
         return next(iter(below[0].pods.values())) if below else None
 
     def created_ms(self, workload: str) -> int:
-        """When the oldest of all known pods of a workload was made; 0 where it has none."""
+        """When the oldest known pod of a workload was created; 0 where it has none."""
         if workload.startswith(LONE):
             pod = self.pods.get(workload[len(LONE) :])
             return pod.created_ms if pod is not None else 0
         return min([members.created_ms for members in self._below(workload)], default=0)
 
     def priority(self, workload: str) -> int:
-        """The highest of all known pods of a workload; 0 where it has none."""
+        """The highest priority of the known pods of a workload; 0 where it has none."""
         if workload.startswith(LONE):
             pod = self.pods.get(workload[len(LONE) :])
             return pod.priority if pod is not None else 0
@@ -241,19 +241,19 @@ class WorkloadIndex:
         return found
 
     def bound(self, workload: str) -> list[Pod]:
-        """The pods of a gang that are told to be on a node."""
+        """The bound pods of a gang."""
         return [pod for members in self._below(workload) if members.bound for pod in members.pods.values() if pod.node]
 
     def groups(self, workload: str) -> list[Group]:
-        """What is placed together or not at all, one after another: the whole workload; of one that has started, or
-        that lacks nobody it needs, each pending pod, and each sub-gang that has not."""
+        """The groups of a workload; each is placed together or not at all. That is the whole workload or, where it has
+        started or has its minimum, each pending pod and each sub-gang that has not started."""
         if workload.startswith(LONE):
             return [Group(pods=[self.pods[workload[len(LONE) :]]], alike=True)]
         return list(self._parts(workload))
 
     def next_pods(self, workload: str) -> list[Pod]:
-        """The fewest pods of a workload that can start next, the others of a gang that can grow left out; nobody where
-        nobody of it can start."""
+        """The fewest pods of a workload that can start next, without those by which an elastic gang can grow; none
+        where none can start."""
         if workload.startswith(LONE) or workload not in self.gangs:
             return list(filter(startable, self.waiting(workload).values()))
         return next((pods for group in self._parts(workload) if (pods := fewest(group))), [])
@@ -302,8 +302,8 @@ class WorkloadIndex:
         )
 
     def has_started(self, gang_id: str) -> bool:
-        """Whether the gang had its minimum on nodes before. After a restart of the scheduler it shows in the times:
-        whoever is pending was created after the first member was bound, so it is no member of the first start."""
+        """Whether the gang had its minimum on nodes before. After a restart of the scheduler the times show it: every
+        pending pod was created after the first one was bound, so none of them is left over from the first start."""
         state = self.lives.state(gang_id)
         if state is not GangState.PENDING:
             return state is not GangState.STARTING
@@ -346,7 +346,7 @@ def startable(pod: Pod) -> bool:
 
 
 def complete(group: Group) -> bool:
-    """Whether enough startable pods exist; sub-gangs that lack pods are dropped where fewer are enough."""
+    """Whether enough startable pods exist. Drops sub-gangs that lack pods where fewer are enough."""
     whole = [child for child in group.groups if complete(child)] if group.groups else group.groups
     if len(whole) < group.groups_needed or len(group.pods) < group.missing:
         return False

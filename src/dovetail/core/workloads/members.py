@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pods of one gang, in the order in which they are placed, and of what kinds they are.
 
-Rules: they are kept as they are told, since a gang is looked at far more often than it changes: whenever it is tried,
-and whenever one more of its pods is told.
+Rules: order and counts are kept up to date with each change, since a gang is read far more often than it changes:
+whenever it is tried, and whenever one more of its pods becomes known.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _Place = tuple[int, int, str]
 
 
 class Members:
-    """`pods` by uid, who was told first at first; `line` who is placed before whom; `bound` how many are on a node, as
-    far as that was told, and `leaving` how many of those are being deleted."""
+    """`pods` by uid, in the order in which they became known; `line` the order in which they are placed; `bound` the
+    number of bound pods, and `leaving` the number of those that are being deleted."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
@@ -69,12 +69,12 @@ class Members:
 
     @property
     def priority(self) -> int:
-        """The highest of a pod; there are some."""
+        """The highest priority of a pod. There must be pods."""
         return -self.line[0][0]
 
     @property
     def created_ms(self) -> int:
-        """When the oldest of the pods was made; there are some."""
+        """When the oldest pod was created. There must be pods."""
         if self._created_ms is None:
             self._created_ms = min([created_ms for _, created_ms, _ in self.line])
         return self._created_ms
