@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live driver: watch -> events -> core.step -> carry out. `serve.run` wires it; what it decides is the core's."""
+"""The live driver: watch -> events -> core.step -> binds, evictions and reports. `serve.run` assembles it."""

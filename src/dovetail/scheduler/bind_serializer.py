@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose turn it is to go to a node whose device plugin gives pods the devices that were chosen for them.
+"""The order of binds to a node whose device plugin allocates the devices that were chosen for each pod.
 
 Rules
-- Such a plugin learns the resource and the number from the kubelet, not the pod (see `kube.nodes.admissions`). So of
-  the pods that ask for the same number of one resource only one at a time is on its way to a node.
-- A kubelet that aligns devices to NUMA nodes decides by itself on which, from what is free at that moment. What it will
-  say was worked out for pods that come in the order in which they were decided: so all go there one by one, and the
-  next only when there was time to hear what the one before was given. When a pod leaves the node, or was given others
-  than were chosen, who still waits is handed back, to be decided anew. Where a fence left the kubelet no choice (see
-  `fences`), they go one by one as well, and there is nothing else to wait for; of a pod that came without one, what it
-  was given is waited for, whatever the agent can do by then.
-- Nobody waits longer than half a minute, as a kubelet may admit nobody. The plugin then goes by the order in which pods
-  were bound, and finds out afterwards what it cannot know before.
-- Nodes whose plugin does not honour what was chosen are not concerned.
-- Nobody goes to a node whose kubelet has no device plugin at the moment, since it would reject the pod for good: who
-  was to go there, or waits for it, is handed back, to be decided anew.
+- The kubelet passes the resource and the number to the plugin, not the pod (see `kube.nodes.admissions`). So of the
+  pods that request the same number of one resource, only one at a time is in flight to a node.
+- A kubelet that aligns devices to NUMA nodes picks the NUMA nodes itself, from the devices free at that moment. The
+  core predicted its pick for pods that arrive in the order of the decisions. So pods are bound to such a node one by
+  one, and each waits until there was time to read back the devices of the one before. When a pod leaves the node, or
+  got other devices than chosen, the waiting binds are handed back and decided again. Where a NUMA guard left the
+  kubelet no choice (see `numa_guard`), the pods also go one by one, without the wait for the read-back. A pod that came
+  without a guard is read back, whatever the agent supports by then.
+- A bind waits half a minute at most, as a kubelet may admit no pod. The plugin then matches devices to pods by the
+  order of their binds, and detects a wrong match afterwards.
+- Nodes whose plugin does not honour the choice are exempt.
+- No pod is bound to a node whose kubelet has no device plugin at the moment: the kubelet would reject it for good. The
+  binds to that node are handed back and decided again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dovetail.scheduler.numa_guard import aligns, fenced, honours, plugin_gone
 T = TypeVar("T")
 _PATIENCE_S = 30.0
 _READ_BACK_S = 0.5
-"""In which an agent has told what a pod was given."""
+"""Within this time an agent has reported the devices of an admitted pod."""
 
 
 class BindSerializer(Generic[T]):
-    """`go` is called with what was given to `take`, at once or when its turn has come, or `hand_back`."""
+    """Each item passed to `take` ends in one call: of `go`, at once or when its turn comes, or of `hand_back`."""
 
     def __init__(self, feed: Translator, go: Callable[[T], None], hand_back: Callable[[T], None]) -> None:
         self._feed = feed
@@ -43,12 +43,12 @@ class BindSerializer(Generic[T]):
         self._hand_back = hand_back
         self._waiting: dict[str, list[tuple[str, Sizes, T]]] = {}
         self._sent: dict[str, dict[str, Sizes]] = {}
-        """Who was let go to each node and is not admitted yet."""
+        """The pods in flight to each node: released, and not admitted yet."""
         self._sent_to: dict[str, str] = {}
         self._behind_fence: set[str] = set()
-        """Those of them for which a fence stood when they were bound."""
+        """Those of them that were bound while a NUMA guard was in force."""
         self._settling: dict[str, int] = {}
-        """Of how many pods of a node it may still be told that they were given others."""
+        """The number of admitted pods per node whose devices are not read back yet."""
         feed.admissions.listener = self
         feed.given.changed = self._changed
 
@@ -66,26 +66,26 @@ class BindSerializer(Generic[T]):
             asyncio.get_running_loop().call_later(_PATIENCE_S, self._next, node, uid)
 
     def barred(self, node: str, uid: str) -> bool:
-        """Whether the kubelet of the node would reject the pod, as it has no device plugin."""
+        """Whether the kubelet of the node would reject the pod, because it has no device plugin."""
         return plugin_gone(self._feed.gpu_node(node)) and bool(self._feed.admissions.sizes(uid))
 
     def told(self, node: GPUNode) -> None:
-        """Hears of every GPUNode."""
+        """Receives every change of a GPUNode."""
         if node.status.plugin_gone:
             for _, _, item in self._waiting.pop(node.metadata.name, ()):
                 self._hand_back(item)
 
     def fence_stands(self, uid: str) -> None:
-        """For a pod that was let go, which is bound now."""
+        """Record that a NUMA guard is in force for this pod, which is about to be bound."""
         self._behind_fence.add(uid)
 
     def failed(self, uid: str) -> None:
-        """It does not go there after all."""
+        """The bind of the pod did not succeed: free its turn."""
         if uid in self._sent_to:
             self._next(self._arrived(uid))
 
     def admitted(self, uid: str, node: str) -> None:
-        """As of `admissions.Listener`."""
+        """See `admissions.Listener`."""
         behind_fence = uid in self._behind_fence
         self._arrived(uid)
         if self._aligns(node) and not behind_fence:
@@ -94,7 +94,7 @@ class BindSerializer(Generic[T]):
         self._next(node)
 
     def gone(self, uid: str, node: str) -> None:
-        """As of `admissions.Listener`."""
+        """See `admissions.Listener`."""
         sent_to = self._arrived(uid)
         left = node or sent_to
         if fenced(self._feed.gpu_node(left)):
@@ -119,7 +119,7 @@ class BindSerializer(Generic[T]):
         self._next(node)
 
     def _changed(self, node: str) -> None:
-        """The books of the node are no longer those by which was decided who waits for it."""
+        """The free devices of the node have changed since the waiting binds were decided."""
         if self._aligns(node):
             for _, _, item in self._waiting.pop(node, ()):
                 self._hand_back(item)
@@ -127,7 +127,7 @@ class BindSerializer(Generic[T]):
             self._next(node)
 
     def _next(self, node: str, impatient: str = "") -> None:
-        """Let go whoever finds nobody in the way, and who has waited long enough."""
+        """Release the binds that nothing blocks, and the pod `impatient`, which has waited long enough."""
         waiting, aligns = self._waiting.pop(node, []), self._aligns(node)
         under_way = self._feed.admissions.coming(node) | self._sent.get(node, {})
         taken = {size for sizes in under_way.values() for size in sizes}

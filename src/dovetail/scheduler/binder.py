@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carrying out binds: many at a time, volumes and devices first, and what went wrong goes back to the core as an event.
+"""Executes binds, many at a time: volumes and devices first. A failed bind goes back to the core as an event.
 
-Rules: nothing is written unless this process is the leader at that moment. A bind is sent with the pod's uid, so it
-cannot hit another pod of the same name, and may be repeated. Whatever the answer to it, if it was not a plain yes, the
-pod is read until it is known what became of it; only then the core is told, always, as what is not bound must not stay
-assumed. A pod that is bound elsewhere is left to the watch to tell. Who waits for volumes, for drivers to make devices
-ready, or for its turn on a node (see `turns`) holds up nobody else. A bind that fails gives back the pod's
-ResourceClaims before the core hears of it. Where a fence is needed on its node (see `fences`) that is put up last.
+Rules
+- Nothing is written unless this process is the leader at that moment.
+- A bind carries the pod's uid as precondition: it cannot hit another pod of the same name, and may be repeated.
+- After any answer but success the pod is read until its state is certain. Then the core always gets an event, as a pod
+  that is not bound must not stay assumed. For a pod that is bound to another node, the watch delivers that event.
+- A bind that waits for volumes, for drivers that prepare devices, or for its turn on a node (see `bind_serializer`)
+  delays no other bind.
+- A failed bind releases the pod's ResourceClaims before the core gets the event.
+- Where the node needs a NUMA guard (see `numa_guard`), it is requested last, right before the bind.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from dovetail.scheduler.reservations import DeviceReservations, NotReady
 
 WORKERS = 96
 _LULL_S = 0.1
-"""Binds come in bursts: what waits for their end must not begin between two."""
+"""Binds come in bursts. Work that waits for the end of a burst must not start between two binds."""
 _SOON_MS = 1_000
 _NODE_RETRY_MS = 5_000
 _REFUSED_RETRY_MS = 10_000
@@ -45,12 +48,12 @@ _ASK_AGAIN_S = 1.0
 _PREPARE_TIMEOUT_S = 600.0
 _PREPARE_POLL_S = 0.2
 _BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
-"""The volume controller's mark; a volume name alone may still be taken back."""
+"""The annotation of the volume controller. A claim with a volume name but without it may still lose the volume."""
 
 
 class _Item(Struct, frozen=True):
-    """A bind that was decided at `decided_s`, with the record to be written. `claims`: the pod has ResourceClaims to be
-    reserved. `slow`: it waits for volumes or drivers first. `stale`: it is to be decided again."""
+    """A bind decided at `decided_s` (time.monotonic), with the record to write. `claims`: the pod has ResourceClaims to
+    reserve. `slow`: it waits for volumes or drivers first. `stale`: it goes back to the core, to be decided again."""
 
     bind: Bind
     target: PodRef
@@ -62,12 +65,12 @@ class _Item(Struct, frozen=True):
 
 
 class NotLeader(Exception):
-    """This process must not write any more."""
+    """This process is not the leader and must not write."""
 
 
 class Binder:
-    """`put` is given every Bind, whose devices and record are written down with the pod; `bound` is called for each
-    success, `failed` with what the core must know and the pod that can be told why (None: it is gone)."""
+    """`put` takes each Bind; its devices and record are written to the pod with the bind. `bound` is called for each
+    success. `failed` is called with the event for the core and with the pod to report on (None: no report)."""
 
     def __init__(
         self,
@@ -96,7 +99,8 @@ class Binder:
         mirror.feed.gpu_node_told = self._gpu_node_told
         self._in_flight = 0
         self.idle = asyncio.Event()
-        """Set while nothing is on its way, and was for a moment, but what waits for volumes, drivers and its turn."""
+        """Set when no bind has been in flight for a moment. Binds that wait for volumes, drivers or their turn do not
+        count."""
         self.idle.set()
         self._lull: asyncio.TimerHandle | None = None
 
@@ -112,7 +116,7 @@ class Binder:
             self._turns.take(bind.node, bind.uid, item)
 
     async def let_go(self, keys: Sequence[str], uid: str, made: str) -> None:
-        """Give back devices that will not become ready, for a pod that waits for them."""
+        """Release devices that will not become ready, of a pod that waits for them."""
         with suppress(NotLeader):
             await self._reservations.let_go(keys, uid, made)
 
@@ -124,7 +128,7 @@ class Binder:
         self._enqueue(replace(item, stale=True))
 
     async def _withdraw(self, bind: Bind) -> str:
-        """Nothing went wrong that anybody should hear of."""
+        """Return a stale bind to the core, without an event on the pod: this is no error."""
         await self._reservations.give_back(bind, bind.uid)
         why = "its node has changed before its turn came"
         self._failed(BindFailed(bind.uid, "", why, self._clock.now_ms()), None)
@@ -139,7 +143,7 @@ class Binder:
         self._begin()
 
     def _begin(self) -> None:
-        """A worker for what has come, if there are not enough."""
+        """Start one more worker, up to WORKERS."""
         if self._tasks is not None and self._workers < WORKERS:
             self._workers += 1
             self._tasks.create_task(self._work(self._tasks))
@@ -155,7 +159,7 @@ class Binder:
         while self._queue:
             item = self._queue.popleft()
             if item.slow:
-                # A provisioner or driver may take minutes, which no worker has to spare.
+                # A provisioner or driver may take minutes: a task of its own, so that no worker is blocked.
                 tasks.create_task(self._prepare(item))
             elif item.stale:
                 self._end(item, await self._withdraw(item.bind))
@@ -175,10 +179,10 @@ class Binder:
         metrics.BIND_SECONDS.observe(time.monotonic() - item.decided_s)
 
     async def _carry_out(self, item: _Item) -> str:
-        """Bind one pod. Returns the result, as the metric names it."""
+        """Bind one pod. Returns the result as the metric labels it."""
         bind, target = item.bind, item.target
         if ("", bind.node) not in self._mirror.nodes.known:
-            # The API server would bind the pod all the same, to be deleted by the pod collector a minute later.
+            # The API server would still bind the pod, and the pod garbage collector would delete it a minute later.
             return await self._fail(bind, target, bind.node, _NODE_RETRY_MS, "the node was deleted", "node gone")
         self._check_leader()
         if item.claims:
@@ -198,7 +202,7 @@ class Binder:
         try:
             await self._client.request("POST", path, body, attempts=Attempts(idempotent=True))
         except KubeError as error:
-            # Also a refusal may follow an attempt that worked and whose answer was lost.
+            # Even a refusal may follow an earlier attempt that succeeded and whose answer was lost.
             return await self._resolve(bind, target, error)
         self._bound(bind, target)
         return "bound"
@@ -208,7 +212,7 @@ class Binder:
         return await self._fail(bind, target, "", _SOON_MS if soon else _REFUSED_RETRY_MS, str(error), "claims")
 
     async def _resolve(self, bind: Bind, target: PodRef, error: KubeError) -> str:
-        """Find out what became of the pod, however long the server is away."""
+        """Read the pod until its state is certain, however long the server is away."""
         while True:
             try:
                 pod = await self._client.request("GET", kinds.PODS.path(target.namespace, target.name), decode=Pod)
@@ -217,7 +221,7 @@ class Binder:
             except KubeError as unknown:
                 self._check_leader()
                 if not isinstance(unknown, Unreachable):
-                    # Of a server that is away the reflectors say enough.
+                    # When the server is away, the reflectors log it.
                     metrics.log.warning("cannot tell whether %s was bound to %s: %s", target, bind.node, unknown)
                 await asyncio.sleep(_ASK_AGAIN_S)
                 continue
@@ -227,7 +231,7 @@ class Binder:
                 self._bound(bind, target)
                 return "bound"
             if pod.spec.node_name:
-                # Another scheduler was faster: the watch tells where it went, and that place counts.
+                # Another scheduler was faster: the watch delivers the node of the pod.
                 return "bound elsewhere"
             if isinstance(error, Conflict | Unreachable | OutcomeUnknown):
                 return await self._fail(bind, target, "", _SOON_MS, str(error), "conflict")
@@ -238,7 +242,7 @@ class Binder:
         return "gone"
 
     async def _fail(self, bind: Bind, target: PodRef, node: str, retry_ms: int, why: str, result: str) -> str:
-        """`node` is what to keep the pod away from for so long; "" for every node."""
+        """Report a failed bind. The pod avoids `node` ("": every node) for `retry_ms`. Returns `result`."""
         await self._reservations.give_back(bind, target.uid)
         metrics.log.warning("pod %s was not bound to %s (%s): %s", target, bind.node, result, why)
         self._failed(BindFailed(bind.uid, node, why, self._clock.now_ms() + retry_ms), target)
@@ -249,11 +253,11 @@ class Binder:
             raise NotLeader("the lease is no longer ours: nothing more is written")
 
     async def _prepare(self, item: _Item) -> None:
-        """Reserve the chosen volumes and devices, ask for other volumes to be provisioned, and bind once everything is
+        """Reserve the chosen volumes and devices, request provisioning of the other volumes, and bind when all are
         ready.
 
-        Gives up after ten minutes (kube-scheduler's bindTimeoutSeconds and bindingTimeout), and at once when a claim
-        goes away.
+        Fails after ten minutes (kube-scheduler's bindTimeoutSeconds and bindingTimeout), and at once when a claim is
+        deleted.
         """
         bind, target = item.bind, item.target
         deadline_s = time.monotonic() + _PREPARE_TIMEOUT_S
@@ -277,13 +281,14 @@ class Binder:
             self._turns.take(bind.node, bind.uid, replace(item, slow=False))
 
     def _waiting(self, bind: Bind, asked: set[str]) -> list[str]:
-        """What has still to be made ready by others, in words."""
+        """The volumes and device conditions that are not ready yet, as text for the message."""
         unbound = [pick.claim for pick in bind.volumes if not self._claim_bound(pick, bind.node, asked)]
         volumes = [f"a volume for {claim} (see its events and the logs of its provisioner)" for claim in unbound]
         return volumes + self._reservations.unmet(bind)
 
     async def _choose_volume(self, pick: VolumePick, node: str) -> None:
-        """Every write is conditional on what we know: a volume or claim that somebody else has taken is left alone."""
+        """Reserve the volume, or request its provisioning. Every write is conditional on the version that was read: a
+        volume or claim that another component has taken is not overwritten."""
         self._check_leader()
         namespace, name = pick.claim.split("/", 1)
         claim = self._mirror.claims.known.get((namespace, name))
@@ -306,8 +311,8 @@ class Binder:
         await self._client.request("PATCH", kinds.PVS.path(name=pick.volume), body, content_type=MERGE_PATCH)
 
     def _claim_bound(self, pick: VolumePick, node: str, asked: set[str]) -> bool:
-        """Whether the claim has its volume for good. `asked` collects the claims seen with the node that they are to be
-        provisioned for: a provisioner that cannot do it takes that annotation off again."""
+        """Whether the claim is bound to its volume for good. `asked` collects the claims seen with the annotation that
+        selects this node: a provisioner that cannot make the volume there removes the annotation again."""
         namespace, name = pick.claim.split("/", 1)
         claim = self._mirror.claims.known.get((namespace, name))
         if claim is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time that the core is told: epoch milliseconds that only go forward.
+"""The time that the core receives: epoch milliseconds that never go back.
 
-The wall clock is read once; from then on the monotonic clock counts. So a step of the wall clock (NTP, a resumed
-machine) neither ends back-offs early nor releases gangs, and times still compare with those of the API server.
+The wall clock is read once; after that the monotonic clock counts. So a step of the wall clock (NTP, a resumed machine)
+neither ends back-offs early nor releases gangs, and the times still compare with those of the API server.
 """
 
 from __future__ import annotations

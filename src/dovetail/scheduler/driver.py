@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop: events from the mirror into the core, its decisions out to the binder and the reporter.
+"""The main loop: events from the informers go into the core, its decisions go to the binder and the reporter.
 
-Rules: one step is small, so that binds already decided go out while the rest is being decided. A process that does not
-lead keeps its state warm and decides nothing. Time is the driver's clock; a step is taken when something changed (what
-changes in short succession comes together, see `kube.api.watch`), when the core has work left, or when the core said
-that one is due. A recorder, where there is one, makes the calls of the core; between two of them it may hand over
-another state, equal in all that counts. Devices are written down with the bind where they can be told apart: on nodes
-whose layout is known, and where a share of one was chosen.
+Rules
+- One step is small, so that binds already decided go out while the core decides the rest.
+- A process that does not lead keeps its state up to date and decides nothing.
+- A step runs when something changed (changes in short succession are batched, see `kube.api.watch`), when the core has
+  work left, or at the time that the core has set. The time is that of the driver's clock.
+- A recorder, if there is one, calls the core. Between two calls it may replace the state by an equivalent one.
+- Devices are written with the bind only where the core chose particular ones: on nodes whose layout is known, and for a
+  share of one device.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _GROUP_CONDITIONS = {
     NATIVE.id_prefix: "PodGroupInitiallyScheduled",
     COMPOSITE.id_prefix: "CompositePodGroupInitiallyScheduled",
 }
-"""The upstream condition types; the other dialects' objects belong to their own controllers."""
+"""The upstream condition types. The objects of the other dialects belong to their own controllers."""
 
 
 class Driver:
@@ -66,7 +68,7 @@ class Driver:
     ) -> None:
         self.state = state
         self.last_step_s: float | None = None
-        """When the loop last turned, by time.monotonic(); None before it was started."""
+        """The time.monotonic() of the last pass of the loop; None before the first."""
         self._mirror = mirror
         self._clock = clock
         self._leads = leads
@@ -83,17 +85,17 @@ class Driver:
         )  # fmt: skip
         self._tasks: asyncio.TaskGroup
         self._starting: dict[str, str] = {}
-        """Gangs that were decided and are not seen to have started yet, with the fabric level that holds each."""
+        """Gangs with decided binds that have not started yet, with the fabric level that holds each."""
         self._has_led = False
 
     @property
     def differences(self) -> int:
-        """How many pods are known to have other devices than were chosen for them."""
+        """The number of pods known to have other devices than were chosen for them."""
         return len(self._mirror.feed.given)
 
     @property
     def changed_records(self) -> int:
-        """How many pods have a record that somebody has changed since they were bound."""
+        """The number of pods whose record was changed after they were bound."""
         return len(self._mirror.feed.memory.changed)
 
     async def run(self) -> None:
@@ -162,8 +164,8 @@ class Driver:
                 self._preemptions.give_up(decision)
 
     def _bind(self, bind: Bind) -> None:
-        """Hand a bind to the binder, once older reports of the pod are withdrawn: an "unschedulable" condition or a
-        nomination must not be written after the bind. The record holds what is in force now, however long the bind
+        """Pass a bind to the binder, after older reports of the pod are withdrawn: an "unschedulable" condition or a
+        nomination must not be written after the bind. The record holds the values in force now, however long the bind
         takes."""
         feed, cluster = self._mirror.feed, self.state.cluster
         if self._divider is not None:
@@ -173,7 +175,7 @@ class Driver:
             return
         placement = cluster.placements.get(bind.uid)
         if self._layout(bind.node) is None and not (placement is not None and placement.share_bits):
-            # The devices were only counted off.
+            # The core counted the devices and chose no particular ones.
             bind = replace(bind, devices=())
         queue = self.state.shares.queue_of(self.state.workloads.pods[bind.uid])
         record = feed.decided(bind.uid, queue, bind.node, wire.devices(bind))
@@ -217,16 +219,15 @@ class Driver:
             self._events.put(target, EventKind.BIND_FAILED, f"binding failed: {failed.message}")
 
     def _let_go(self, uid: str) -> None:
-        """Of a pod that waits, devices that will not become ready."""
+        """Release the devices of a waiting pod that will not become ready."""
         pod = self.state.workloads.pods.get(uid)
         stuck = self.state.cluster.claims.stuck(pod) if pod is not None and pod.device_claims else []
         if pod is not None and stuck:
             self._tasks.create_task(self.binder.let_go(stuck, uid, claim_key(pod)))
 
     def _note(self, events: list[Event]) -> None:
-        """What happened, after the core has decided about it: rejections are counted, starts of gangs reported, and
-        nominations ended. When this process begins to lead all pods are looked at: the one before may have nominated
-        some."""
+        """Process the events that the core has consumed: count rejections, report started gangs, end nominations. The
+        first call as leader looks at all pods, as the previous leader may have nominated some."""
         if not self._has_led:
             for pod in self.state.workloads.pods.values():
                 self._preemptions.seen(pod)
@@ -247,7 +248,7 @@ class Driver:
         self._has_led = True
 
     def _note_start(self, pod: Pod) -> None:
-        """Report a gang that has started: when its pods are seen bound, however many attempts that took."""
+        """Report a gang as started once its pods are seen bound, after any number of attempts."""
         workload_index = self.state.workloads
         workload = workload_index.workload_of(pod)
         if workload not in self._starting or not workload_index.has_started(workload):
@@ -262,7 +263,7 @@ class Driver:
         refusal = hold.refusal
         metrics.count(metrics.REFUSALS, refusal.reason.code, refusal.when.value)
         if refusal.reason in (Reason.GATED, Reason.DELETING):
-            # The API server has said so itself; the scheduler does not consider such pods at all.
+            # The API server reports these states itself; the scheduler does not consider such pods.
             return
         message = told(refusal, self._clock.now_ms())
         if self._divider is not None and hold.uids:

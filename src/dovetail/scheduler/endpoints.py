@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """/healthz, /readyz and /metrics of the scheduler.
 
-The process is live while the loop turns, and before it begins: the API server may be away, and first lists may take
-minutes. It is ready once the first lists are complete.
+The process is live while the main loop passes, and also before it starts: the API server may be away, and the first
+lists may take minutes. It is ready once the first lists are complete.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from dovetail.scheduler.queue_metrics import measure
 PATHS = ("/healthz", "/readyz", "/metrics")
 _STUCK_S = 60.0
 Refusal = tuple[int, str]
-"""A status and why."""
+"""An HTTP status and the reason as text."""
 Review = Callable[[str], Awaitable[Refusal | None]]
-"""From the Authorization header of a request to why it is refused; None: it may read the metrics."""
+"""Maps the Authorization header of a request to a refusal; None: the request may read the metrics."""
 
 
 class Endpoints:
-    """Before `follow` it says what is `awaited`. Without a `review` everybody may read the metrics."""
+    """Before `follow`, /readyz answers that the process waits for `awaited`. Without a `review` every client may read
+    the metrics."""
 
     def __init__(self, awaited: str, review: Review | None = None) -> None:
         self._awaited = awaited
@@ -38,11 +39,11 @@ class Endpoints:
         self._reflectors: tuple[Reflector[Any], ...] = ()
 
     def follow(self, driver: Driver, reflectors: Iterable[Reflector[Any]]) -> None:
-        """From now on it tells of these."""
+        """Answer for this driver and these reflectors from now on."""
         self._driver, self._reflectors = driver, tuple(reflectors)
 
     def answers(self) -> Mapping[str, Answer]:
-        """By path."""
+        """The handler of each path."""
         return dict(zip(PATHS, (self._healthz, self._readyz, self._metrics), strict=True))
 
     async def _healthz(self, _: web.BaseRequest) -> web.Response:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events on pods: what was decided or happened, and by which decision.
+"""Events on pods: what happened, and the id of the decision behind it.
 
-Rules: what can happen is a closed set, which docs/reference/events.md lists. Events go through the reporter, behind the
-binds; while one waits, a later one of the same kind and pod takes its place.
+Rules: the reasons are a closed set; docs/reference/events.md lists them. Events go through the reporter, after the
+binds. While an event waits, a later one of the same kind and pod replaces it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dovetail.scheduler.wire import EventType
 
 
 class SchedulerRun(Struct, frozen=True):
-    """One run of a scheduler. `id` and the number of a step are the id of what was decided in it, which events carry;
-    `instance` is the replica."""
+    """One run of a scheduler. `id` and the number of a step form the decision id, which events carry; `instance` is the
+    replica."""
 
     id: str
     instance: str
 
 
 class EventKind(Enum):
-    """Reasons and actions are kube-scheduler's own where it has the event."""
+    """Reasons and actions are those of kube-scheduler where it has the same event."""
 
     BOUND = EventType("Scheduled", "Binding", "Normal")
     HELD = EventType("FailedScheduling", "Scheduling", "Warning")
@@ -56,8 +56,8 @@ class Events:
         step: int | None = None,
         related: PodRef | None = None,
     ) -> None:
-        """About a pod. `step` is when it was decided, None where it was not; `related` is another pod that it is
-        about."""
+        """Queue an Event about a pod. `step` is the step of the decision, None if there is none; `related` is a second
+        pod that it concerns."""
         body = wire.event(
             kind.value, regarding=target, related=related, note=note,
             decision="" if step is None else wire.decision_id(self._run.id, step),

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carrying out evictions: by the API that keeps disruption budgets, all pods of one decision or, as far as that can be
-known before, none.
+"""Executes evictions through the Eviction API, which respects disruption budgets: all pods of one decision or, as far
+as a dry run can tell, none.
 
 Rules
-- Nothing is written unless this process is the leader at that moment. Every request names the pod's uid: another pod of
-  the same name is left alone. Pods end with their own grace.
-- Before the first of several pods is evicted, all are asked for without effect (dryRun): a budget that forbids one
-  keeps the others running. What a budget still allows for each of them it may not allow for all, so the second asking
-  may be refused as well.
-- What is refused for now (a budget, a server that has too much to do) is asked for again, later each time, for half a
-  minute; then it has failed. A server that cannot be reached is waited for. A pod that is gone is as good as evicted.
-- The eviction comes first, then the reason in the pod's condition DisruptionTarget: the API server writes that
-  condition itself, over any other, when it evicts, and a pod that stays must not carry it.
+- Nothing is written unless this process is the leader at that moment. Every request carries the pod's uid: another pod
+  of the same name is never evicted. Pods end with their own grace period.
+- Before the first of several pods is evicted, a dry run asks for all of them: a budget that forbids one keeps the
+  others running. A budget may allow each eviction alone and not all together, so the real request may still be refused.
+- A temporary refusal (a budget, an overloaded server) is retried with back-off for half a minute; then the eviction has
+  failed. An unreachable server is retried without limit. A pod that is gone counts as evicted.
+- The eviction comes first, then the reason in the pod's condition DisruptionTarget: on eviction the API server writes
+  that condition itself, over any other, and a pod that stays must not carry it.
 Sources: k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go; pkg/scheduler/framework/preemption (the reason).
 """
 
@@ -37,7 +36,7 @@ _PATIENCE_S = 30.0
 _AGAIN_S = 0.5
 _AGAIN_MAX_S = 8.0
 _FOR_NOW = (401, 408, 409, 429)
-"""Refusals that may end by themselves; a conflict is about the uid, and the watch tells what became of the pod."""
+"""Temporary refusals. A conflict is about the uid; the watch then shows the pod's state."""
 
 _REASONS = {
     "reclaim": "PreemptionByScheduler",
@@ -46,15 +45,15 @@ _REASONS = {
     "release": "GangReleased",
     "broken": "GangBroken",
 }
-"""Of the condition: upstream's own word where there is one."""
+"""The reason in the condition DisruptionTarget: the upstream one where there is one."""
 
 Result = Literal["evicted", "gone", "refused", "withdrawn", "not leader"]
 
 
 class Victim(Struct, frozen=True):
-    """A pod that is to leave its node, for `workload` (the gang, or the lone pod's uid, that gets the room; of a gang
-    that is released, or broken, that gang itself). `note` says for whom and why, `step` is when it was decided, and
-    `preemptor` one of the pods that get the room."""
+    """A pod to evict. `workload` is the gang, or the uid of the single pod, that gets the capacity; for a released or
+    broken gang it is that gang itself. `note` states the beneficiary and the reason, `step` is the step of the
+    decision, `preemptor` is one of the pods that get the capacity."""
 
     target: PodRef
     cause: Cause | Literal["release", "broken"]
@@ -65,7 +64,7 @@ class Victim(Struct, frozen=True):
 
 
 class Evictor:
-    """`evicted` is called for each pod that was told to end, `failed` for one that stays, with why."""
+    """`evicted` is called for each evicted pod, `failed` for a pod that stays, with the reason."""
 
     def __init__(
         self,
@@ -84,21 +83,21 @@ class Evictor:
         self._evicted = evicted
         self._failed = failed
         self._wanted: dict[str, Victim] = {}
-        """By uid. Who is not in it any more is left alone."""
+        """By uid. A pod that is no longer in it is not evicted."""
         self._room = asyncio.Semaphore(_IN_FLIGHT)
 
     async def evict(self, victims: Sequence[Victim]) -> None:
-        """All of one decision. Returns when it is known what became of each."""
+        """Evict the pods of one decision. Returns when each request has its final result."""
         self._wanted |= {victim.target.uid: victim for victim in victims}
         if len(victims) == 1 or await self._agreed(victims):
             await asyncio.gather(*(self._carry_out(victim) for victim in victims))
 
     def withdraw(self, workload: str) -> None:
-        """Whoever was to have the room wants it no more: who was not evicted yet stays."""
+        """Cancel the evictions for this workload that are not done yet: it no longer needs the capacity."""
         self._wanted = {uid: victim for uid, victim in self._wanted.items() if victim.workload != workload}
 
     async def _agreed(self, victims: Sequence[Victim]) -> bool:
-        """Whether each of them could be evicted now. If not, all stay, and one is told as failed."""
+        """Whether the dry run allows each eviction. If not, all pods stay, and one is reported as failed."""
         answers = await asyncio.gather(*(self._ask(victim, dry_run=True) for victim in victims))
         if all(result in ("evicted", "gone") for result, _ in answers):
             return True
@@ -132,7 +131,7 @@ class Evictor:
         metrics.count(metrics.EVICTIONS, victim.cause, result)
 
     async def _ask(self, victim: Victim, *, dry_run: bool) -> tuple[Result, str]:
-        """How it ended, and why it was refused."""
+        """Request one eviction, with retries. Returns the result, and the reason of a refusal."""
         target = victim.target
         path = kinds.PODS.path(target.namespace, target.name, "eviction")
         body = wire.eviction(target.namespace, target.name, target.uid)
@@ -147,7 +146,7 @@ class Evictor:
                 if not self._may_write():
                     return "not leader", ""
                 try:
-                    # Sent twice, the second finds the pod ending, which is no disruption any more.
+                    # Safe to repeat: a second request finds the pod terminating, which is no further disruption.
                     await self._client.request("POST", path, body, params=params, attempts=Attempts(idempotent=True))
                     return "evicted", ""
                 except NotFound:
@@ -160,7 +159,7 @@ class Evictor:
             wait_s = min(2 * wait_s, _AGAIN_MAX_S)
 
     async def _say_why(self, victim: Victim) -> None:
-        """In the condition of a pod that may be gone by now."""
+        """Write the reason into the condition DisruptionTarget; the pod may be gone by now."""
         target = victim.target
         path = kinds.PODS.path(target.namespace, target.name, "status")
         body = wire.disruption_target(target.uid, _REASONS[victim.cause], victim.note, self._clock.now_ms())
@@ -181,6 +180,6 @@ def _final(error: KubeError) -> bool:
 
 
 def _cause_of(error: KubeError) -> str:
-    """In a budget's own words, where one forbids it."""
+    """The error, with the messages of the budget that forbids the eviction."""
     causes = [cause.message for cause in error.details.causes if cause.message] if isinstance(error, ApiError) else []
     return "; ".join([str(error), *causes])

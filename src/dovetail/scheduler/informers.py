@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster as events: a reflector for every kind that the core needs, translated by the feed into one inbox.
+"""The cluster as events: one reflector per resource that the core needs; the translator (`feed`) turns their changes
+into events of one inbox.
 
-Rules: what the server does not serve is left out, and found again by its reflector when it appears. Owners that tell a
-gang's size are fetched once per wish of the feed, and again until they can be read. The driver starts when every first
-list is complete.
+Rules: a resource that the server does not serve is skipped; its reflector finds it when it appears. Owners that define
+a gang's size are fetched when the translator requests them, and retried until they can be read. The driver starts when
+every first list is complete.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from dovetail.scheduler import metrics
 _OWNER_RETRY_S = 5.0
 _OWNER_RETRY_MAX_S = 80.0
 _APART_S = 0.015
-"""So long after a read of a watch is the next: a stream of pods is taken in, and decided, some at a time. Of 200 pods a
-second three come together so: each costs less, as what is touched for it has not left the caches, and half of them wait
-for 12 ms. Longer rests save nothing more."""
+"""The pause between two reads of a watch, so that a stream of pods is read and decided in small batches. At 200 pods a
+second a batch has three: each pod costs less, as its data is still in the CPU caches, and half of them wait for 12 ms.
+Longer pauses save nothing more."""
 
 
 class Informers:
-    """`inbox` collects events in order; `changed` is set when there are some."""
+    """`inbox` collects events in order; `changed` is set while it has any."""
 
     def __init__(self, client: Client, served: Served, feed: Translator) -> None:
         self.inbox: list[Event] = []
@@ -59,7 +60,7 @@ class Informers:
         self.device_classes: Reflector[DeviceClass] = by_resource[kinds.DEVICE_CLASSES]
 
     def resource_of(self, dialect: Dialect[Any]) -> Resource:
-        """The version of a dialect's resource that is followed."""
+        """The version of a dialect's resource that has a reflector."""
         followed = {reflector.resource for reflector in self.reflectors}
         return next(resource for resource in dialect.resources if resource in followed)
 
@@ -96,14 +97,14 @@ class Informers:
                 self._tasks.create_task(self._fetch(ref))
 
     async def run(self) -> None:
-        """Follow everything until cancelled."""
+        """Run all reflectors until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for reflector in self.reflectors:
                 tasks.create_task(reflector.run())
 
     async def synced(self) -> None:
-        """Wait for every first list. What was read then stays: the collector need not look at it again."""
+        """Wait for every first list, then exclude the objects read from garbage collection: they stay."""
         for reflector in self.reflectors:
             await reflector.synced.wait()
         self.inbox.sort(key=rank)
@@ -115,8 +116,8 @@ class Informers:
         return events
 
     async def _fetch(self, ref: OwnerRef) -> None:
-        """Read an owner, as often as it takes. One that is gone is told as None; the gang then waits, with that as
-        reason."""
+        """Read an owner, with retries until it can be read. For a missing owner the feed receives None; the gang then
+        waits, with that reason."""
         wait_s = _OWNER_RETRY_S
         document: dict[str, object] | None
         try:

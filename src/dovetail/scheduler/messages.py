@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is decided, in the words of conditions and events.
+"""Decisions as the text of conditions and events.
 
-A refusal says its code and whether waiting helps, the numbers, when the job starts at the latest with what that rests
-on, and what became of the search for others who could give way. Instants are in UTC.
+A refusal states its code and whether waiting helps, the numbers, the latest start of the job with the basis of that
+estimate, and the result of the search for victims. Times are in UTC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def told(refusal: Refusal, now_ms: int) -> str:
-    """A refusal, as users read it."""
+    """The text of a refusal, for users."""
     sentences = [f"{refusal.reason.code} ({refusal.when}): {refusal}"]
     if refusal.expected is not None:
         sentences.append(expected_start(refusal.expected, now_ms))
@@ -28,7 +28,7 @@ def told(refusal: Refusal, now_ms: int) -> str:
 
 
 def expected_start(expected: Expected, now_ms: int) -> str:
-    """In a sentence."""
+    """The expected start as one sentence."""
     if not expected.start_ms:
         return f"No start can be given: {expected.basis}"
     left_ms = expected.start_ms - now_ms
@@ -38,7 +38,7 @@ def expected_start(expected: Expected, now_ms: int) -> str:
 
 
 def duration(span_ms: int) -> str:
-    """Its two largest units: "2 h 5 min". Seconds are rounded up."""
+    """The span in its two largest units: "2 h 5 min". Seconds are rounded up."""
     left_s = -(-span_ms // 1_000)
     parts = []
     for unit, seconds in _UNITS:
@@ -53,6 +53,6 @@ def duration(span_ms: int) -> str:
 
 
 def given_way(evict: Evict) -> str:
-    """For whom and why pods are evicted, and what that costs."""
+    """The beneficiary and the reason of an eviction, and the work that it loses."""
     count = "1 pod gives way" if len(evict.uids) == 1 else f"{len(evict.uids)} pods give way"
     return f"{evict.message} ({count}; {evict.lost_milli_ms / 1_000 / _MS_PER_MINUTE:.1f} GPU-minutes of work are lost)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler counts about itself, in Prometheus' terms. docs/reference/metrics.md lists every one."""
+"""The Prometheus metrics of the scheduler. docs/reference/metrics.md lists all of them."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ RESERVED_WAIT_SECONDS = Gauge(
 
 
 def count(counter: Counter, *labels: str, times: int = 1) -> None:
-    """So many more of what has these labels."""
+    """Add `times` to the counter with these labels."""
     _labelled(counter, *labels).inc(times)
 
 
 @cache
 def _labelled(counter: Counter, *labels: str) -> Counter:
-    """Found once: prometheus_client takes a lock and builds a key each time, which for a pod that comes alone is a
-    fiftieth of all its work."""
+    """Cached, because prometheus_client takes a lock and builds a key at each lookup: a fiftieth of all the work for a
+    single pod."""
     return counter.labels(*labels)

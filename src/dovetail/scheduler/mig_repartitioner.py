@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has idle MIG cards divided anew for pods that wait for instances which nobody has, by the agents of the nodes.
+"""Has the node agents repartition idle MIG GPUs for pods that wait for instances which do not exist.
 
-Rules: the core proposes (`placing.repartition`), the GPUNode's spec says what some GPUs of its node shall have, the
-agent does it on idle GPUs and tells in the status how it ended. A pod must have waited for ten seconds, as what it
-needs is often given back. One layout at a time is under way on a node. A node that refused is not asked again for ten
-minutes. Nodes without an agent are left alone. What is written names the version of the object that was read: a layout
-that somebody else has set since is not overwritten.
+Rules: the core proposes a layout (`placing.repartition`); the scheduler writes it to the spec of the GPUNode; the agent
+applies it to idle GPUs and reports the result in the status. A pod must have waited for ten seconds first, as instances
+are often freed in that time. A node applies one layout at a time. After a refusal a node gets no request for ten
+minutes. Nodes without an agent are skipped. The patch carries the resourceVersion that was read: a layout that another
+component has set since is not overwritten.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Wish(Struct):
-    """`since_ms` is when the pod first waited for it, `layout_id` what was asked for last, "" for nothing."""
+    """A layout that a pod waits for. `since_ms`: since when; `layout_id`: the last request for it, "" for none."""
 
     proposal: Repartition
     since_ms: int
@@ -41,7 +41,7 @@ class _Wish(Struct):
 
 
 class MigRepartitioner:
-    """`wish` is told what the core proposes for a pod that waits; `run` asks for it when it is due."""
+    """`wish` takes the core's proposal for a waiting pod; `run` requests the layouts that are due."""
 
     def __init__(self, client: Client, feed: Translator, clock: Clock, may_write: Callable[[], bool]) -> None:
         self._client = client
@@ -50,10 +50,10 @@ class MigRepartitioner:
         self._may_write = may_write
         self._wishes: dict[str, _Wish] = {}
         self._refused: dict[str, int] = {}
-        """Until when a node is not asked again."""
+        """The time (ms) until which a node gets no request."""
 
     def wish(self, uid: str, proposal: Repartition | None) -> None:
-        """None: it waits for nothing of the kind any more."""
+        """Record the proposal for a pod; None: the pod no longer waits for instances."""
         if proposal is None:
             self._wishes.pop(uid, None)
         elif uid in self._wishes:
@@ -62,14 +62,14 @@ class MigRepartitioner:
             self._wishes[uid] = _Wish(proposal, self._clock.now_ms())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Request due layouts until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             if self._may_write():
                 await self.look()
 
     async def look(self) -> None:
-        """Ask for all that is due."""
+        """Request all layouts that are due now."""
         now_ms = self._clock.now_ms()
         for uid, wish in list(self._wishes.items()):
             if self._feed.pod_ref(uid) is None:
@@ -116,7 +116,7 @@ def _under_way(node: GPUNode) -> bool:
 
 
 def divided(gpu: GpuStatus, change: InstanceChange) -> list[dict[str, object]]:
-    """All instances that the GPU is to have, in the order of their starts."""
+    """All instances that the GPU has after the change, in the order of their starts."""
     kept = [one for one in gpu.mig or () if (one.profile, one.start) not in change.destroy]
     made = [MigInstance(profile, start) for profile, start in change.create]
     return [{"profile": one.profile, "start": one.start} for one in sorted([*kept, *made], key=lambda one: one.start)]

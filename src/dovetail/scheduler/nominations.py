@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""status.nominatedNodeName of pods for which others give way: set while their room is held, and taken back with it.
+"""status.nominatedNodeName of preemptors: set while capacity is held for the pod, cleared when the hold ends.
 
-Rules: a nomination is ours where the pod carries the id of our decision and is not bound; those of other components
-(an autoscaler's) are left alone. One of ours that nobody here holds is from a scheduler that ended before its
-preemption did, and is cleared: it would keep room from others that nobody waits for. Most API servers clear it when
-they bind the pod; where one does not, it is cleared afterwards.
+Rules: a nomination is ours if the pod carries the id of our decision and is not bound; those of other components (an
+autoscaler) are not touched. One of ours without a hold is from a scheduler that ended before its preemption did. It is
+cleared, as it would block capacity for no pod. Most API servers clear the field when they bind the pod; where one does
+not, it is cleared here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.reporter import Reporter, StepReport
 
 KEY = "nomination/{}"
-"""The reporter's key of what is written of the pod with this uid."""
+"""The reporter's key for the nomination of the pod with this uid."""
 
 
 class Nominations:
@@ -28,22 +28,22 @@ class Nominations:
         self._held: set[str] = set()
 
     def put(self, uid: str, node: str, step: int) -> None:
-        """In this step room was held for the pod on the node."""
+        """Nominate the pod to the node; `step` is the step of the decision that holds capacity there."""
         self._held.add(uid)
         self._write(uid, wire.nomination(uid, node, wire.decision_id(self._run_id, step)))
 
     def clear(self, uid: str) -> None:
-        """What was held for the pod is given up."""
+        """Clear the nomination: the hold for the pod has ended."""
         self._held.discard(uid)
         self._write(uid, wire.nomination(uid, None))
 
     def bind_failed(self, uid: str) -> None:
-        """The pod was not bound where its room was."""
+        """Clear the nomination of a pod whose bind has failed."""
         if uid in self._held:
             self.clear(uid)
 
     def seen(self, pod: Pod) -> None:
-        """A pod as the API server has it now."""
+        """Process the current state of a pod at the API server."""
         if pod.node:
             self._held.discard(pod.uid)
         if pod.nominated_node and pod.managed and pod.uid not in self._held and self._ours(pod):

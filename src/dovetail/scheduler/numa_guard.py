@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the agent of a node leave its kubelet no other devices than those that were chosen, before a pod is bound there.
+"""Requests a NUMA guard from the agent of a node before a pod is bound there: the agent leaves the kubelet only the
+devices that were chosen for the pod.
 
-Rules: it concerns nodes whose kubelet aligns devices to NUMA nodes, where these are several and the agent says that it
-can (see `agent.kubelet.numa_guard`). Who is to come is written to the spec of the GPUNode, and its status says when the
-fence stands. After a second without it the pod is bound all the same: it may be given others than were chosen, as
-without a fence, and that is told.
+Rules: a guard is needed on nodes with several NUMA nodes whose kubelet aligns devices to them, and whose agent supports
+guards (see `agent.kubelet.numa_guard`). The scheduler writes the pod to `spec.fence` of the GPUNode; the status shows
+when the guard is in force. After one second without it the pod is bound anyway. The kubelet may then allocate other
+devices than chosen, and that difference is reported.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ _ALIGNED = ("best-effort", "restricted", "single-numa-node")
 
 
 def honours(told: GPUNode | None) -> bool:
-    """Whether the device plugin of the node gives pods what was chosen for them."""
+    """Whether the device plugin of the node allocates the devices that were chosen for a pod."""
     return told is not None and told.status.agent is not None and told.status.agent.honours_choice
 
 
 def aligns(told: GPUNode | None) -> bool:
-    """Whether also its kubelet has a say in it."""
+    """Whether the plugin honours the choice and the kubelet also aligns devices to NUMA nodes."""
     kubelet = told.status.kubelet if told is not None else None
     return honours(told) and kubelet is not None and kubelet.topology_manager_policy in _ALIGNED
 
 
 def fenced(told: GPUNode | None) -> bool:
-    """Whether a fence makes the kubelet give what was chosen."""
+    """Whether binds to the node need a NUMA guard, and its agent supports it."""
     if told is None or not aligns(told) or told.status.agent is None or not told.status.agent.fences:
         return False
     return len({gpu.numa_node for gpu in told.status.gpus if gpu.numa_node is not None}) > 1
 
 
 def plugin_gone(told: GPUNode | None) -> bool:
-    """Whether its kubelet would reject whoever asks for GPUs."""
+    """Whether the kubelet would reject every pod that requests GPUs, as its device plugin is gone."""
     return told is not None and told.status.plugin_gone
 
 
 class NumaGuards:
-    """`put_up` is awaited before a bind is sent; `told` is to hear of every GPUNode."""
+    """Await `put_up` before a bind is sent; pass every change of a GPUNode to `told`."""
 
     def __init__(self, client: Client, feed: Translator, run_id: str) -> None:
         self._client = client
@@ -59,14 +60,14 @@ class NumaGuards:
         self._awaited: dict[str, asyncio.Event] = {}
 
     def told(self, node: GPUNode) -> None:
-        """Hears of every GPUNode."""
+        """Receives every change of a GPUNode."""
         stands = self._awaited.get(node.status.fence)
         if stands is not None:
             stands.set()
 
     async def put_up(self, bind: Bind) -> bool:
-        """Whether a fence stands for this pod. Returns at once where it needs none, and after a second at the
-        latest."""
+        """Request a guard for this pod; whether it is in force. Returns at once where none is needed, and after one
+        second at the latest."""
         chosen = wire.devices(bind)
         if not chosen or not fenced(self._feed.gpu_node(bind.node)):
             return False

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Having pods give way: the evictions of a decision, the nominations of who gets the room, and what both are told.
+"""Executes preemptions: the evictions of the victims, the nominations of the preemptors, and the events on both.
 
-Rules: a preemption is a transaction of the core's. It ends when the pods are bound, or is given up (`Unnominate`), by
-the core itself or because a pod stays (`EvictionFailed`): then nominations are cleared and who was not evicted yet is
-left alone. Pods of a gang that is released go the same way, but each on its own: one that a budget protects keeps
-nobody else, and the core asks again when its deadline has passed once more.
+Rules: a preemption is a transaction of the core. It ends when the preemptors are bound, or is given up (`Unnominate`)
+by the core itself or because a victim stays (`EvictionFailed`). Then the nominations are cleared, and victims that are
+not evicted yet stay. The pods of a released gang are evicted the same way, but independently: a pod that a budget
+protects does not keep the others, and the core releases it again after another deadline.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _WHY: dict[Released, str] = {
     "broken": "the gang cannot go on",
 }
 _KINDS: dict[str, EventKind] = {"release": EventKind.RELEASED, "broken": EventKind.BROKEN}
-"""Of pods that make room for nobody in particular, by the cause of their eviction."""
+"""The events of evictions without a preemptor, by cause."""
 
 
 class Preemptions:
-    """`spawn` runs what takes time beside everything else."""
+    """`spawn` runs the evictions as tasks in the background."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Preemptions:
         )
 
     def evict(self, evict: Evict) -> None:
-        """Who gets the room is told first: it is to wait for the nodes that are held for it."""
+        """Nominate the preemptors and send their events first, then evict the victims."""
         workload = evict.gang or (evict.nominations[0][0] if evict.nominations else "")
         note = given_way(evict)
         for uid, node in evict.nominations:
@@ -94,7 +94,7 @@ class Preemptions:
         self._nominations.bind_failed(uid)
 
     def seen(self, pod: Pod) -> None:
-        """A pod that is on a node or nominated to one, as the API server has it now."""
+        """Process the current state of a pod that is bound or nominated."""
         self._nominations.seen(pod)
 
     def gone(self, uid: str) -> None:

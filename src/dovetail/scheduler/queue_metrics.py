@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues and held room as gauges, measured when they are asked for.
+"""Gauges of queues and reservations, computed at each scrape.
 
-Rules: amounts are in units, not in the core's integers: CPUs, bytes, GPUs, compute slices. A queue that is gone has no
-gauge any more.
+Rules: amounts are in plain units, not in the core's integers: CPUs, bytes, GPUs, compute slices. The gauges of a
+deleted queue disappear.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeping the status of every Queue: what it holds, what is due to it, and the history that outlives this process.
+"""Writes the status of every Queue: its allocation, its fair share, and its usage history, which survives a restart.
 
 Rules
-- Only the leader writes. A status is written where something has changed about the queue and its jobs, at most once a
-  second; where only its part of the division or an expected start has, which others move as well, after ten seconds;
-  and each minute where it is charged. Of many that are due, those that were written longest ago come first.
-- It is written as a whole, and only into the object that was read: a queue that was made again under the name begins
-  anew. A queue without an object (`default`, unless somebody made it) has no status.
-- At the end everything is written once more, as far as a few seconds allow: what was begun or ended since the last
-  write would otherwise count from that write on.
+- Only the leader writes.
+- A change of the queue or its jobs is written at most once a second. A change of only the fair share or of an expected
+  start, which other queues also cause, is written after ten seconds. A queue that is being charged is written every
+  minute. If many are due, the one written longest ago comes first.
+- A status is written as a whole, and only into the object with the uid that was read: a queue recreated under the same
+  name starts from zero. A queue without an object (`default`, unless it was created) has no status.
+- At shutdown all statuses are written once more, within a few seconds. Otherwise jobs that began or ended since the
+  last write would be charged from that write on.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ _DRIFT_MS = 10_000
 _REFUSED_RETRY_MS = 10_000
 _AT_ONCE = 50
 _PART = 20
-"""At most a twentieth of the time goes into looking."""
+"""The computation of what is due takes at most one twentieth of the time."""
 _LAST_S = 3.0
 
 
 class _Written(Struct, frozen=True):
-    """What was last written into the object `uid`: what is the queue's own, and what others move; None where it was
-    refused."""
+    """The last write into the object `uid`. `own` is the part that only the queue and its jobs change (None: the write
+    was refused), `drift` the part that other queues also change."""
 
     uid: str
     at_ms: int
@@ -60,7 +61,7 @@ class _Due(Struct, frozen=True):
 
 
 class QueueStatusWriter:
-    """`run` keeps the objects up to date; `state` is asked for anew each time."""
+    """`run` keeps the objects up to date. `state` is called each time, as the state may be replaced."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class QueueStatusWriter:
         self._written: dict[str, _Written] = {}
 
     async def run(self) -> None:
-        """Until cancelled; then it writes once more."""
+        """Write until cancelled, then once more."""
         try:
             took_s = 0.0
             while True:
@@ -94,7 +95,7 @@ class QueueStatusWriter:
                     await self._write_all(self._due(0) if self._may_write() else [])
 
     def _due(self, at_least_every_ms: int) -> list[_Due]:
-        """What is to be written now, the oldest first."""
+        """The statuses to write now; the one written longest ago first."""
         now_ms, state, due = self._clock.now_ms(), self._state(), []
         standings = {standing.name: standing for standing in state.standings(now_ms)}
         self._written = {name: written for name, written in self._written.items() if name in standings}
@@ -156,7 +157,7 @@ class QueueStatusWriter:
 
 
 def _own(status: dict[str, Any]) -> dict[str, Any]:
-    """The status without what changes with time and with other queues."""
+    """The status without the parts that change with time or with other queues."""
     conditions = [{k: v for k, v in one.items() if k != "lastTransitionTime"} for one in status["conditions"]]
     head = {k: v for k, v in status.get("head", {}).items() if k != "expectedStart"}
     return status | {"usage": status["usage"]["rate"], "conditions": conditions, "head": head, "due": None}
@@ -167,7 +168,7 @@ def _drift(status: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def head_of(state: State, standing: QueueStanding) -> tuple[str, str, Expected | None] | None:
-    """The first job of a queue that waits: its name, why in a word, and when it is expected to start."""
+    """The first waiting job of a queue: its name, the code of its refusal, and its expected start."""
     members = state.workloads.members(standing.head) if standing.head else []
     if not members:
         return None

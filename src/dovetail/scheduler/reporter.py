@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telling users: pod conditions, PodGroup conditions and events, written behind the binds and all of them in the end.
+"""Writes reports: pod conditions, PodGroup conditions, nominations and events, after the binds.
 
-Rules: while binds are under way reports wait, `BEHIND_S` at most, and then are written one at a time, so that binds are
-not delayed, together with those that would have to go a little later; without binds they are written at once, many at a
-time. Reports of one key replace each other while they wait, and are written one after another, so the last word is the
-newest. A report that the server refuses is counted and dropped; one that does not reach it, or comes when it has too
-much to do, waits again.
+Rules
+- While binds are in flight, reports wait, `BEHIND_S` at most. Then they are written one at a time, so that binds are
+  not delayed, together with the reports that would be due shortly after. Without binds, many are written at a time.
+- A waiting report is replaced by a later one with the same key. Reports of one key are written in sequence, so the
+  newest is written last.
+- A report that the server refuses is counted and dropped. One that does not reach the server, or meets an overloaded
+  one, is retried.
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ from dovetail.scheduler import metrics
 
 WORKERS = 32
 BEHIND_S = 5.0
-"""How long a report waits for binds at most."""
+"""The longest time that a report waits for binds."""
 _TOGETHER_S = 1.0
-"""With a report that must not wait any longer go those of so much later: to sleep between two costs as much as to write
-one."""
+"""An overdue report is written together with those queued up to this much later: to sleep between two costs as much as
+to write one."""
 _AGAIN = "again"
 _AGAIN_S = 1.0
 _PASSING = (0, 429, 502, 503, 504)
-"""Statuses that say nothing about the report; 0 is no reply."""
+"""Statuses after which a report is retried, as the cause is not the report; 0 is no reply."""
 
 
 class StepReport(Struct, frozen=True):
-    """One write. `kind` is for the metric: "condition", "event" or "group"."""
+    """One write. `kind` is the label of the metric: "condition", "event", "group" or "nomination"."""
 
     kind: str
     method: str
@@ -42,17 +44,16 @@ class StepReport(Struct, frozen=True):
 
 
 class Reporter:
-    """`put(key, report)`: a later report with the same key takes the place of one that is not written yet."""
+    """`put(key, report)` queues a report; it replaces one with the same key that is not written yet."""
 
     def __init__(self, client: Client, binds_idle: asyncio.Event, may_write: Callable[[], bool]) -> None:
         self._client = client
         self._binds_idle = binds_idle
         self._may_write = may_write
         self._waiting: dict[str, tuple[StepReport, float]] = {}
-        """What is to be written, and since when of its key something is."""
+        """The report to write for each key, and since when the key has one."""
         self._turns = asyncio.Semaphore(0)
-        """One for each report that waits and each worker that is to look for one: who waits for a turn is woken alone,
-        not all of them for every report."""
+        """One permit for each waiting report, so that a report wakes one worker and not all of them."""
         self._writing: set[str] = set()
         self._written = asyncio.Event()
         self.idle = asyncio.Event()
@@ -65,7 +66,7 @@ class Reporter:
         self._turns.release()
 
     async def withdraw(self, key: str) -> None:
-        """Take back what is not written yet; what is being written is waited for."""
+        """Drop the report of this key if it is not written yet; wait for a write in progress."""
         self._waiting.pop(key, None)
         while key in self._writing:
             await self._written.wait()
@@ -78,7 +79,7 @@ class Reporter:
 
     @property
     def queued(self) -> int:
-        """How many reports wait."""
+        """The number of waiting reports."""
         return len(self._waiting)
 
     async def run(self) -> None:
@@ -94,7 +95,7 @@ class Reporter:
             await self._turns.acquire()
             key = next((key for key in self._waiting if key not in self._writing), None)
             if key is None:
-                # Taken back, replaced, or in the hands of who writes the one before it.
+                # Withdrawn, replaced, or another worker writes an earlier report of the same key.
                 continue
             report, since_s = self._waiting[key]
             if not self._binds_idle.is_set() and (patient or since_s > due_since_s):
@@ -127,12 +128,12 @@ class Reporter:
             self.idle.set()
 
     async def _write(self, report: StepReport) -> str:
-        """Write once; how it ended, for the metric."""
+        """Write once. Returns the result as the metric labels it."""
         if not self._may_write():
             return "not leader"
         content_type = STRATEGIC_PATCH if report.method == "PATCH" else JSON
         try:
-            # An event carries a name of its own: written twice it is refused the second time, which is as good.
+            # Safe to repeat: an event has a unique name, so a second write is refused as AlreadyExists.
             await self._client.request(
                 report.method, report.path, report.body, content_type=content_type, attempts=Attempts(idempotent=True)
             )

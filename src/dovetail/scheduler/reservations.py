@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceClaims on their way to a bind: allocated and reserved for the pod first, given back when the bind fails.
+"""ResourceClaims of a bind: allocated and reserved for the pod before it, released when the bind fails.
 
 Rules
-- Of each claim that has no allocation yet: the finalizer first, then allocation and reservation in one status update.
-  Of the others: the reservation alone. What is there already is not written again, so everything may be repeated, and
-  a claim that was reserved before a crash is found as such.
-- A claim is written as it was when the bind was decided. After a conflict it is read again: as long as it is the same
-  claim with the same allocation, or still none, or ours, it is tried again; else the bind fails.
-- A claim whose opaque parameters no patch leaves as they are is written as protobuf (see `wire_protobuf`).
-- Pods that share a claim take turns, and whoever comes first writes what was allocated for all.
-- The claim of a pod's extended resources is made first, under a name that is its own: one that an earlier try left is
-  used. Then the pod's status says which container has what of it. Giving it back deletes it.
-- Giving back takes the pod from the consumers; the last one takes the allocation along, as the claim controller does.
-- Devices with binding conditions are waited for, ten minutes from their allocation on; one that has failed fails the
-  bind at once.
+- A claim without allocation gets the finalizer first, then allocation and reservation in one status update. Any other
+  claim gets the reservation alone. Nothing is written twice, so every step may be repeated, and a claim that was
+  reserved before a crash is recognized.
+- The first write uses the version of the claim known when the bind was decided. After a conflict the claim is read
+  again. The write is retried while it is the same claim and its allocation is unchanged, absent or ours; else the bind
+  fails.
+- A claim whose opaque parameters a patch would change is written as protobuf (see `wire_protobuf`).
+- Pods that share a claim are reserved in turn; the first one writes the allocation for all.
+- The claim for a pod's extended resources is created first, under its own name; one left by an earlier attempt is
+  reused. Then the pod's status maps containers to the requests of the claim. To release this claim is to delete it.
+- A release removes the pod from the consumers; the release of the last consumer also removes the allocation, as in the
+  claim controller.
+- Devices with binding conditions are awaited for ten minutes from their allocation; a failure condition fails the bind
+  at once.
 Source: plugins/dynamicresources (PreBind, Unreserve, isClaimReadyForBinding), controller/resourceclaim (syncClaim).
 """
 
@@ -42,11 +44,11 @@ _NOT_ACCEPTABLE = 406
 
 
 class NotReady(Exception):
-    """Why a bind cannot go out to the node that was chosen."""
+    """The chosen node cannot be used for the bind; the message is the reason."""
 
 
 class _InFlight(Struct):
-    """A claim of pods that are being bound: as it is known best, and what was decided to allocate for it."""
+    """A claim of pods that are being bound: its latest known version, and the allocation decided for it."""
 
     claim: ResourceClaim | None
     allocation: Allocation | None = None
@@ -55,7 +57,7 @@ class _InFlight(Struct):
 
 
 class DeviceReservations:
-    """`expect` is told each bind when it is decided, `forget` when it has ended, however it ended."""
+    """Call `expect` for each bind when it is decided, and `forget` when it has ended, with any result."""
 
     def __init__(self, client: Client, clock: Clock, mirror: Informers, check_leader: Callable[[], None]) -> None:
         self._client = client
@@ -84,7 +86,7 @@ class DeviceReservations:
                 del self._in_flight[key]
 
     def waits(self, bind: Bind) -> bool:
-        """Whether a driver has to make devices ready before the pod can be bound."""
+        """Whether a driver must prepare devices before the pod can be bound."""
         for known in (self._in_flight[key] for key in _claims_of(bind)):
             granted = known.allocation.grants if known.allocation is not None else ()
             if any(grant.conditions for grant in granted):
@@ -94,8 +96,8 @@ class DeviceReservations:
         return False
 
     async def reserve(self, bind: Bind, pod: str, uid: str) -> None:
-        """Allocate and reserve all claims of the pod. Raises NotReady and KubeError; what was reserved until then is
-        to be given back."""
+        """Allocate and reserve all claims of the pod. Raises NotReady and KubeError; the caller then releases the
+        claims reserved so far."""
         for key in _claims_of(bind):
             known = self._in_flight[key]
             async with known.turn:
@@ -109,7 +111,8 @@ class DeviceReservations:
             await self._client.request("PATCH", path, body, content_type=STRATEGIC_PATCH)
 
     async def _make(self, made: ClaimToMake, pod: str, uid: str) -> ResourceClaim:
-        """The claim for the extended resources of the pod, as it is now."""
+        """Create the claim for the extended resources of the pod, or read the existing one. Raises NotReady where that
+        one cannot be used."""
         self._check_leader()
         path, body = kinds.RESOURCE_CLAIMS.path(_named(made.claim)[0]), wire_claims.extended(made, pod, uid)
         try:
@@ -132,7 +135,7 @@ class DeviceReservations:
         if decided is None:
             raise NotReady(f"the resourceclaim {key} was deleted")
         if decided.status.allocation is None and known.allocation is None:
-            # The bind of another pod has allocated it a moment ago, and the watch has not told yet.
+            # The bind of another pod has just allocated it, and the watch has not delivered the change yet.
             decided = known.claim = await self._get(key)
         claim = decided
         for _ in range(_TRIES):
@@ -171,7 +174,7 @@ class DeviceReservations:
         return await self._patch(path, wire_claims.reserved(claim, pod, uid, allocation), STRATEGIC_PATCH)
 
     async def _add(self, path: str, patch: bytes, add: Callable[[bytes], bytes]) -> ResourceClaim:
-        """Patch a claim, or, where a patch would change what must not change, add to what is stored."""
+        """Patch a claim. Where a patch would change an immutable field, append to the stored protobuf instead."""
         try:
             return await self._patch(path, patch, STRATEGIC_PATCH)
         except Invalid as refusal:
@@ -191,16 +194,16 @@ class DeviceReservations:
         return self._mirror.device_classes.known.get(("", name))
 
     def unmet(self, bind: Bind) -> list[str]:
-        """The binding conditions that are still to come true. Raises NotReady where one never will."""
+        """The binding conditions that are not true yet. Raises NotReady where one cannot become true."""
         return [what for key in _claims_of(bind) for what in self._unmet(key, _is_made(bind, key))]
 
     def _unmet(self, key: str, made: bool) -> Iterator[str]:
-        # What is seen may be older than our own write.
+        # The watched version may be older than our own write.
         claim = self._mirror.device_claims.known.get(_named(key))
         written = self._in_flight[key].claim
         if claim is None or written is None or claim.metadata.uid != written.metadata.uid:
             if made:
-                # The watch has not told of it yet.
+                # The watch has not delivered it yet.
                 yield f"resourceclaim {key}"
                 return
             raise NotReady(f"the resourceclaim {key} was deleted")
@@ -219,13 +222,13 @@ class DeviceReservations:
                     yield what
 
     def _overdue(self, claim: ResourceClaim) -> bool:
-        """Whether its devices were allocated longer ago than they are waited for."""
+        """Whether the time for the binding conditions, counted from the allocation, has passed."""
         stamp = claim.status.allocation.allocation_timestamp if claim.status.allocation is not None else None
         return stamp is not None and self._clock.now_ms() - epoch_ms(stamp) > BINDING_TIMEOUT_MS
 
     async def let_go(self, keys: Iterable[str], uid: str, made: str) -> None:
-        """Give back what these claims have, whose devices will not become ready, where they are reserved for nobody
-        else than the pod; the claim `made` for its extended resources is deleted. Source: PostFilter of the plugin
+        """Remove the allocation of these claims, whose devices will not become ready, unless they are reserved for
+        another pod. The claim `made` for the pod's extended resources is deleted. Source: PostFilter of the plugin
         dynamicresources."""
         for key in keys:
             claim = self._mirror.device_claims.known.get(_named(key))
@@ -243,8 +246,8 @@ class DeviceReservations:
                 metrics.log.warning("the resourceclaim %s keeps devices that do not become ready: %s", key, error)
 
     async def give_back(self, bind: Bind, uid: str) -> None:
-        """Take the pod from the consumers of its claims. What cannot be written now stays reserved for the pod, which
-        is tried again with it."""
+        """Remove the pod from the consumers of its claims. A claim that cannot be written now stays reserved for the
+        pod, and its next bind uses it."""
         for key in _claims_of(bind):
             known = self._in_flight[key]
             async with known.turn:
@@ -291,12 +294,12 @@ class DeviceReservations:
 
 
 def _claims_of(bind: Bind) -> tuple[str, ...]:
-    """All that must be reserved for the pod."""
+    """The keys of all claims to reserve for the pod."""
     return bind.reserve if bind.made is None else (*bind.reserve, bind.made.claim)
 
 
 def _is_made(bind: Bind, key: str) -> bool:
-    """Whether the claim is the one of the pod's extended resources."""
+    """Whether this is the claim for the pod's extended resources."""
     return bind.made is not None and bind.made.claim == key
 
 
@@ -305,7 +308,7 @@ def _owned(claim: ResourceClaim, pod_uid: str) -> bool:
 
 
 def _same(key: str, claim: ResourceClaim, decided: ResourceClaim, granted: Allocation | None) -> ResourceClaim:
-    """The claim as it is now. Raises NotReady where it is not any more what was decided about."""
+    """The claim, if it is still the one of the decision. Raises NotReady where it has changed."""
     if claim.metadata.uid != decided.metadata.uid:
         raise NotReady(f"the resourceclaim {key} was deleted and made again")
     now = claim.status.allocation
@@ -330,6 +333,6 @@ def _results(claim: ResourceClaim | None) -> tuple[DeviceResult, ...]:
 
 
 def _is(allocation: AllocationResult, granted: Allocation) -> bool:
-    """Whether it is what we decided on: an answer of ours may have been lost."""
+    """Whether the allocation equals our decision: an earlier write may have succeeded and its answer been lost."""
     mine = [(g.request, g.driver, g.pool, g.device, g.share) for g in granted.grants]
     return mine == [(r.request, r.driver, r.pool, r.device, r.share_id) for r in allocation.devices.results]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read /metrics: the API server says whose token it is (TokenReview), and whether they may `get` the
-nonResourceURL `/metrics` (SubjectAccessReview), as kube-scheduler asks it.
+"""Authorization for /metrics, as in kube-scheduler: the API server authenticates the token (TokenReview) and checks
+that its user may `get` the nonResourceURL `/metrics` (SubjectAccessReview).
 
-Rules: an answer holds for a minute, a refusal for ten seconds; tokens are kept as their digests, `_KEPT` at most. So
-many questions are asked at a time that strangers' tokens cost the API server little.
+Rules: an approval is cached for a minute, a refusal for ten seconds. Tokens are kept as digests, `_KEPT` at most. At
+most `_AT_ONCE` tokens are reviewed at a time, so that unknown tokens cost the API server little.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Reviews:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def refusal(self, authorization: str) -> Refusal | None:
-        """Why who shows this Authorization header may not read it, as a status and a text; None: they may."""
+        """Why a request with this Authorization header may not read it: an HTTP status and a text; None: it may."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting the scheduler together and running it until it is told to stop or loses the lease."""
+"""Assembles the scheduler and runs it until it is stopped or loses the lease."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ _CONNECTIONS = 128
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 10.0
 COLLECT_AFTER = 20_000
-"""New objects until the garbage collector looks for cycles among them. Hardly anything here is one, and every 700, as
-Python has it, costs a twentieth of the CPU time of a burst of binds."""
+"""The number of new objects after which the garbage collector runs. Cycles are rare here, and Python's default of 700
+costs a twentieth of the CPU time of a burst of binds."""
 LEASE_NAMESPACE = "dovetail-system"
-"""Of the manifests in deploy/ as well: who elects in two namespaces has two leaders."""
+"""The manifests in deploy/ use the same one: elections in two namespaces would have two leaders."""
 _MEND = "kubectl apply -f deploy/annotations.yaml, and name in it the user that the scheduler is"
 
 
 class LeadershipLost(Exception):
-    """Another process leads now, or may: this one must end, so that it starts again with a clean state."""
+    """Another process leads now, or may lead. This process must end and restart with a clean state."""
 
 
 class SchedulerOptions(Struct, frozen=True):
-    """What `dovetail scheduler` can be told. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
-    `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory to record into,
-    None for none, and `recording_mib` the most that it may take. `divide_mig`: agents are to divide idle MIG cards.
-    `authorize_metrics`: who reads the metrics shows a token, and the API server says whether they may."""
+    """The options of `dovetail scheduler`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
+    `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory of the
+    recording, None for none, and `recording_mib` its maximum size. `divide_mig`: agents repartition idle MIG GPUs on
+    request. `authorize_metrics`: a request for the metrics needs a token that the API server authorizes."""
 
     scheduler_name: str = "dovetail"
     leader_elect: bool = True
@@ -116,7 +116,7 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
                 endpoints.follow(driver, mirror.reflectors)
             statuses = QueueStatusWriter(client, clock, mirror, state=lambda: driver.state, may_write=leads)
             try:
-                # The election outlives the rest: what is written at the end needs the lease.
+                # The election ends last: the writes at shutdown need the lease.
                 async with asyncio.TaskGroup() as election, asyncio.TaskGroup() as tasks:
                     tasks.create_task(mirror.run())
                     await mirror.synced()
@@ -129,7 +129,7 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
                     if divider is not None:
                         tasks.create_task(divider.run())
                     if options.leader_elect:
-                        # Not before: who cannot read the cluster must not keep the lease from who can.
+                        # Not earlier: a process that cannot read the cluster must not hold the lease.
                         election.create_task(elector.run())
                         tasks.create_task(_end_when(lost))
             finally:
@@ -138,7 +138,7 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
 
 
 def _log_findings(about: str, findings: tuple[LayoutFinding, ...]) -> None:
-    """Once for each change."""
+    """Log the findings of one object; called once for each change."""
     if findings:
         metrics.log.warning("%s: %s", about, "; ".join(map(str, findings)))
     else:
@@ -147,7 +147,7 @@ def _log_findings(about: str, findings: tuple[LayoutFinding, ...]) -> None:
 
 @contextmanager
 def _recording(options: SchedulerOptions, run_id: str) -> Iterator[Recorder | None]:
-    """Records until the end of the block, where it is asked for."""
+    """Record until the end of the block, if recording is enabled."""
     if options.recording is None:
         yield None
         return
@@ -173,7 +173,7 @@ async def _end_when(lost: asyncio.Event) -> None:
 
 
 async def _first_contact(client: Client) -> Served:
-    """What the server serves, asked as often as it takes while it is away. Raises ApiError where it refuses."""
+    """The resources that the server serves; retried while the server is away. Raises ApiError where it refuses."""
     wait_s = _FIRST_WAIT_S
     while True:
         try:
@@ -188,11 +188,11 @@ async def _first_contact(client: Client) -> Served:
 
 @asynccontextmanager
 async def _listening(options: SchedulerOptions, client: Client) -> AsyncIterator[Endpoints | None]:
-    """Health and metrics until the end of the block, where they are asked for. Raises OSError."""
+    """Serve health and metrics until the end of the block, if enabled. Raises OSError."""
     if not options.listen:
         yield None
         return
-    # A fifth of the time to start, which who asks for no endpoint need not wait.
+    # Imported only if needed: these imports take a fifth of the startup time.
     from dovetail.kube import probe_server
     from dovetail.scheduler.endpoints import Endpoints
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bodies that the scheduler writes: bindings, conditions, events, volume choices. Encoded once each; pure but for
-the names of events."""
+"""The request bodies that the scheduler writes: bindings, conditions, events, volume choices. Encoded once each; pure
+except for the names of events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def devices(bind: Bind) -> str:
-    """What was chosen, as the annotation dovetail.dev/devices has it; "" for nothing."""
+    """The chosen devices in the format of the annotation dovetail.dev/devices; "" for none."""
     if not bind.devices and not bind.instances:
         return ""
     return ",".join([*map(str, bind.devices), *map(shown, bind.instances)])
@@ -44,14 +44,14 @@ def _second(epoch_s: int) -> str:
 
 
 def decision_id(run_id: str, step: int) -> str:
-    """Of whatever was decided in one step of one run: `dovetail replay` finds it by this."""
+    """The id of the decisions of one step of one run; `dovetail replay` takes it."""
     return f"{run_id}-{step}"
 
 
 def binding(namespace: str, name: str, uid: str, bind: Bind, run_id: str, record: str) -> bytes:
-    """The uid is a precondition: a pod that was deleted and made again under the name is not bound by mistake. The API
-    server copies the annotations to the pod: what was decided reaches the node together with the pod, and with it
-    `record`, what decides about it from now on."""
+    """A Binding. The uid is a precondition: a pod that was deleted and recreated under the name is not bound by
+    mistake. The API server copies the annotations to the pod, so the decision and the `record` of the bound pod reach
+    the node together with the pod."""
     annotations = {BOUND: record, DECISION: decision_id(run_id, bind.step)}
     if chosen := devices(bind):
         annotations[DEVICES] = chosen
@@ -68,12 +68,12 @@ def binding(namespace: str, name: str, uid: str, bind: Bind, run_id: str, record
 
 
 def unschedulable(uid: str, reason: str, message: str, now_ms: int) -> bytes:
-    """A strategic merge patch of a pod's status (conditions merge by type); it fails if the uid is another."""
+    """A strategic merge patch of a pod's status (conditions merge by type); it fails if the uid differs."""
     return _pod_condition(uid, "PodScheduled", "False", reason, message, now_ms)
 
 
 def disruption_target(uid: str, reason: str, message: str, now_ms: int) -> bytes:
-    """The same for a pod that is made to end, for the rules of its owner (a Job's podFailurePolicy)."""
+    """The same for an evicted pod; its owner may act on the condition (a Job's podFailurePolicy)."""
     return _pod_condition(uid, "DisruptionTarget", "True", reason, message, now_ms)
 
 
@@ -90,15 +90,15 @@ def _pod_condition(uid: str, kind: str, status: str, reason: str, message: str, 
 
 
 def nomination(uid: str, node: str | None, decision: str = "") -> bytes:
-    """A strategic merge patch of a pod's status: the node whose room is held for it, by which decision; None: no node
-    any more. It fails if the uid is another."""
+    """A strategic merge patch of a pod's status: the node with capacity held for it, and the id of the decision; None
+    clears the node. It fails if the uid differs."""
     annotations = {"annotations": {DECISION: decision}} if decision else {}
     return _encode({"metadata": {"uid": uid} | annotations, "status": {"nominatedNodeName": node}})
 
 
 def extended_claim(uid: str, claim: str, uses: Iterable[ExtendedUse]) -> bytes:
-    """A strategic merge patch of a pod's status: which container has which extended resource by which request of the
-    claim. It fails if the uid is another."""
+    """A strategic merge patch of a pod's status: the request of the claim behind each container's extended resource.
+    It fails if the uid differs."""
     mappings = [{"containerName": u.container, "resourceName": u.resource, "requestName": u.request} for u in uses]
     status = {"requestMappings": mappings, "resourceClaimName": claim}
     return _encode({"metadata": {"uid": uid}, "status": {"extendedResourceClaimStatus": status}})
@@ -124,7 +124,7 @@ def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: 
 
 
 class EventType(NamedTuple):
-    """What an Event is for machines: its reason, its action, and its type ("Normal" or "Warning")."""
+    """The machine-readable part of an Event: its reason, its action, and its type ("Normal" or "Warning")."""
 
     reason: str
     action: str
@@ -135,8 +135,8 @@ def event(
     event_type: EventType, *, regarding: PodRef, note: str, decision: str, instance: str, now_ms: int,
     related: PodRef | None = None,
 ) -> bytes:  # fmt: skip
-    """An events.k8s.io/v1 Event about a pod. `decision` is the id of the decision that it reports, "" for none. It is
-    named after the pod and the moment, in nanoseconds, as client-go names events."""
+    """An events.k8s.io/v1 Event about a pod. `decision` is the id of the decision that it reports, "" for none. Its
+    name is made of the pod's name and the time in nanoseconds, as in client-go."""
     annotations = {"annotations": {DECISION: decision}} if decision else {}
     name = f"{regarding.name[:230]}.{time.time_ns():x}"
     return _encode(
@@ -161,14 +161,14 @@ def _reference(pod: PodRef) -> dict[str, str]:
 
 def claim_of_volume(namespace: str, name: str, uid: str, version: str) -> bytes:
     """A merge patch that reserves a PersistentVolume for a claim; the volume controller completes the binding. It fails
-    where the volume has changed since `version`: another claim may have it."""
+    if the volume has changed since `version`: another claim may have it."""
     ref = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name, "uid": uid}
     return _encode({"metadata": {"resourceVersion": version}, "spec": {"claimRef": ref}})
 
 
 def node_of_claim(node: str, version: str) -> bytes:
-    """A merge patch that asks the provisioner to make the claim's volume reachable from a node. It fails where the
-    claim has changed since `version`: another pod may have asked for another node."""
+    """A merge patch that requests a volume reachable from a node from the claim's provisioner. It fails if the claim
+    has changed since `version`: another pod may have selected another node."""
     return _encode({"metadata": {"resourceVersion": version, "annotations": {SELECTED_NODE_ANNOTATION: node}}})
 
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bodies that the scheduler writes into ResourceClaims. Pure; encoded once each.
+"""The request bodies that the scheduler writes into ResourceClaims. Pure; encoded once each.
 
-All are patches that name the uid and the version that was read: a claim that has changed since, or that was made again
-under the name, is left alone. What adds is a strategic merge patch, which the API server works out without a detour by
-JSON in three quarters of the time; what takes something away has to be a plain merge patch, as the other leaves in a
-list what it does not name. The status has no say over the metadata, and an update of the claim none over its status
-(registry/resource/resourceclaim/strategy.go): the finalizer needs a write of its own.
+Patches carry the uid and the resourceVersion that was read: they fail on a claim that has changed since, or was
+recreated under the name. Additions are strategic merge patches, which the API server applies without a detour through
+JSON in three quarters of the time. Removals must be plain merge patches, as a strategic one keeps list entries that it
+does not name. A status update cannot change the metadata, and an update of the claim cannot change its status
+(registry/resource/resourceclaim/strategy.go): so the finalizer needs a separate write.
 
-Rules of an allocation, as kube-scheduler writes it: results in the order of the grants, with the tolerations of the
-request and the conditions of the device; configurations of classes first, each class once, then those of the claim as
-far as they are about what was chosen; one that is about all requests names none.
+Rules of an allocation, as in kube-scheduler: results are in the order of the grants, with the tolerations of the
+request and the conditions of the device. Configurations of classes come first, each class once, then those of the claim
+that apply to the chosen requests. A configuration for all requests names none.
 Source: k8s.io/dynamic-resource-allocation/structured (Allocate).
 """
 
@@ -36,15 +36,15 @@ from dovetail.kube.objects.claims import (
 from dovetail.scheduler.wire import timestamp
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
-"""Keeps a claim from going away while something is allocated for it."""
+"""The finalizer that keeps a claim while devices are allocated for it."""
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
-"""The annotation of a claim that was made for extended resources."""
+"""The annotation of a claim created for extended resources."""
 _encode = msgspec.json.Encoder().encode
 _Json = dict[str, Any]
 
 
 def extended(made: ClaimToMake, pod_name: str, pod_uid: str) -> bytes:
-    """The claim of a pod's extended resources, protected from the start. Source: preFilterExtendedResources."""
+    """The claim for a pod's extended resources, with the finalizer. Source: preFilterExtendedResources."""
     namespace, _, name = made.claim.partition("/")
     requests = [
         {
@@ -75,7 +75,7 @@ def without_finalizer(meta: ClaimMeta) -> bytes:
 
 
 def reserved(claim: ResourceClaim, pod_name: str, pod_uid: str, allocation: _Json | None) -> bytes:
-    """Makes the pod a consumer of the claim, with what was allocated where that is new."""
+    """Adds the pod to the consumers of the claim, with `allocation` if that is new."""
     consumers = [*claim.status.reserved_for, Consumer(resource="pods", name=pod_name, uid=pod_uid)]
     status: _Json = {"reservedFor": consumers}
     if allocation is not None:
@@ -84,7 +84,7 @@ def reserved(claim: ResourceClaim, pod_name: str, pod_uid: str, allocation: _Jso
 
 
 def given_back(claim: ResourceClaim, pod_uid: str) -> bytes:
-    """Takes the pod from the claim's consumers. When no other is left the devices are free again."""
+    """Removes the pod from the claim's consumers, and the allocation if no other consumer is left."""
     others = [consumer for consumer in claim.status.reserved_for if consumer.uid != pod_uid]
     status: _Json = {"reservedFor": others} if others else {"reservedFor": None, "allocation": None}
     return _encode({"metadata": _version(claim.metadata), "status": status})
@@ -100,7 +100,7 @@ def allocation(
     class_named: Callable[[str], DeviceClass | None],
     now_ms: int,
 ) -> _Json:
-    """`status.allocation` of a claim that was granted these devices."""
+    """The field `status.allocation` of a claim for these granted devices."""
     requests = claim.spec.devices.requests or ()
     chosen = {grant.request for grant in granted.grants}
     picked = dict(_picked(request, chosen) for request in requests)
@@ -122,7 +122,7 @@ def allocation(
 
 
 def _picked(request: DeviceRequest, chosen: set[str]) -> tuple[str, ExactRequest | None]:
-    """The name under which a request was granted, and the alternative that it was."""
+    """The name under which a request was granted, and the alternative that was granted."""
     if request.exactly is not None:
         return request.name, request.exactly
     for one in request.first_available:
@@ -195,5 +195,5 @@ def _entry(
 
 
 def _is_about(requests: Sequence[str], name: str) -> bool:
-    """Whether one of these names is that of a request, or of the request whose alternative it is."""
+    """Whether one of `requests` is `name`, or the request that `name` is an alternative of."""
     return name in requests or name.partition("/")[0] in requests

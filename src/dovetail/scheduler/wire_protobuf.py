@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceClaims as protobuf, as far as something is added to them. Pure.
+"""Additions to ResourceClaims in protobuf. Pure.
 
-A patch of a claim goes through JSON on the server, which writes opaque parameters anew: without spaces, with `<`, `>`
-and `&` escaped. Where they were stored otherwise, the server takes that for a change of what never changes, and refuses
-the patch. As protobuf they stay as they are. To add to a message one appends: a field that is there twice is merged,
-and repeated fields grow.
+For a patch of a claim, the server encodes opaque parameters again as JSON: without spaces, with `<`, `>` and `&`
+escaped. If they were stored differently, the server sees a change of an immutable field and refuses the patch. Protobuf
+keeps them unchanged. An addition to a message is appended: a field that occurs twice is merged, and repeated fields
+grow.
 Sources: k8s.io/apimachinery/pkg/runtime (Unknown), pkg/apis/meta/v1 and k8s.io/api/resource/v1 (generated.proto).
 """
 
@@ -13,22 +13,22 @@ from __future__ import annotations
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _RAW = 2
-"""Field of the envelope that holds the object; before it stands its type."""
+"""The field of the envelope that holds the object; the field before it is the type."""
 _METADATA, _STATUS = 1, 3
 _FINALIZERS = 14
 _RESERVED_FOR = 2
 _RESOURCE, _NAME, _UID = 3, 4, 5
 _BYTES = 2
-"""Wire type of everything here."""
+"""The wire type of all fields used here."""
 
 
 def with_finalizer(stored: bytes, finalizer: str) -> bytes:
-    """The claim with one more finalizer. Raises ValueError for what is no object."""
+    """The claim with one more finalizer. Raises ValueError if `stored` is no object."""
     return _appended(stored, _field(_METADATA, _field(_FINALIZERS, finalizer.encode())))
 
 
 def with_consumer(stored: bytes, pod: str, uid: str) -> bytes:
-    """The claim reserved for one more pod. Raises ValueError for what is no object."""
+    """The claim reserved for one more pod. Raises ValueError if `stored` is no object."""
     consumer = b"".join(_field(n, text.encode()) for n, text in ((_RESOURCE, "pods"), (_NAME, pod), (_UID, uid)))
     return _appended(stored, _field(_STATUS, _field(_RESERVED_FOR, consumer)))
 
@@ -61,7 +61,7 @@ def _encoded(number: int) -> bytes:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins there, and where it ends."""
+    """The number encoded at this offset, and the offset after it."""
     number = shift = 0
     for end, byte in enumerate(data[at : at + 10], at + 1):
         number |= (byte & 127) << shift
