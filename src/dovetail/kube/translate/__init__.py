@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From Kubernetes objects to the events and records of the core."""
+"""Translates Kubernetes objects to the events and records of the core."""

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users write under `dovetail.dev/`: one table of labels and annotations, with the rule of each.
+"""The labels and annotations of users under `dovetail.dev/`: one table, with the rule of each.
 
 Rules
 - They are read on pods, on PodGroups and on the workload objects that own pods.
-- A bad value, a known key in the wrong place and a key that is not known each give a Problem with the field's path, the
-  value, the rule and the nearest valid value or key. Nothing under the prefix is skipped but what we write ourselves.
-- Levels are node label keys, the widest wish first, separated by commas. These short names stand for them: region, zone
+- An invalid value, a known key in the wrong place and an unknown key each give a Problem with the field's path, the
+  value, the rule and the nearest valid value or key. Only the keys that the scheduler writes are skipped.
+- Levels are node label keys, the widest first, separated by commas. They have short names: region, zone
   (topology.kubernetes.io/...), datacenter, spine, block (network.topology.nvidia.com/...), rack (dovetail.dev/rack),
   clique (nvidia.com/gpu.clique), host (kubernetes.io/hostname).
-On a pod that is in no gang, levels have no effect: it is always inside one domain.
-- `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are what the pod needs of each of its GPUs, rounded up, and
-  `gpu-isolation` is the least that must keep other pods from it. They are said on the pod: pods of a gang may differ.
-- What we write ourselves is not read here: the record of a bound pod is in `bound`.
-- Of more than MOST_KEYS keys the first are read, and of a value longer than LONGEST nothing; both are Problems.
-- Nothing here knows what time it is: whether `last-checkpoint` lies in the future is for the core.
+  On a pod without a gang, levels have no effect: a single pod is always inside one domain.
+- `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are the pod's need of each of its GPUs, rounded up;
+  `gpu-isolation` is the minimum isolation from other pods. They are read on the pod: pods of a gang may differ.
+- The keys that the scheduler writes are not read here: the record of a bound pod is in `bound`.
+- Of more than MOST_KEYS keys only the first are read, and a value longer than LONGEST is not read; both are Problems.
+- There is no clock here: the core checks whether `last-checkpoint` lies in the future.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ _INDEX = re.compile(r"0|[1-9][0-9]?")
 _DECIMAL = re.compile(r"-?([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})")
 _MIB = 2**20
 MOST_KEYS = 32
-"""Labels and annotations of ours that are read of one object: more than there are."""
+"""The labels and annotations under the prefix that are read of one object: more than the table has."""
 LONGEST = 4096
 _NEAREST_TOLD = 4
 
 
 class Wishes(Struct, frozen=True):
-    """What an object asks for by our labels and annotations; empty values where it asks for nothing."""
+    """The requests of an object in its `dovetail.dev/` labels and annotations; empty values where it has none."""
 
     queue: str = ""
     user: str = ""
@@ -93,7 +93,7 @@ class Wishes(Struct, frozen=True):
 
 
 class _BadValue(ValueError):
-    """The value breaks the rule of its key; the argument is the nearest valid value, where it can be worked out."""
+    """The value breaks the rule of its key; the argument is the nearest valid value, where it can be computed."""
 
 
 class Key(Struct, frozen=True):
@@ -129,7 +129,7 @@ def _levels(text: str) -> tuple[str, ...]:
 
 
 def level(text: str) -> str:
-    """The node label key that a level's name stands for; "" where it is no valid key."""
+    """The node label key for a level's name; "" if it is no valid key."""
     key = LEVELS.get(text, text)
     domain, _, name = key.rpartition("/")
     valid = NAME.fullmatch(name) and ("/" not in key or (len(domain) <= 253 and _DOMAIN.fullmatch(domain)))
@@ -137,7 +137,7 @@ def level(text: str) -> str:
 
 
 def duration_ms(text: str) -> int:
-    """Of a text such as 1h30m. Raises ValueError."""
+    """The duration of a text such as 1h30m, in ms. Raises ValueError."""
     match = _DURATION.fullmatch(text) if text else None
     if match is None:
         raise _BadValue
@@ -174,7 +174,7 @@ def _truth(text: str) -> bool:
 def _memory_mib(text: str) -> int:
     size = parse(text)
     if size < _MIB:
-        # Nobody means bytes.
+        # An amount in bytes is a forgotten unit.
         raise _BadValue(f"{ceil(size)}Mi" if size > 0 else "1Mi")
     return ceil(size / _MIB)
 
@@ -218,7 +218,7 @@ _Items = tuple[tuple[str, str], ...]
 
 
 def wishes_of(meta: ObjectMeta) -> Wishes:
-    """What the object asks for. It never fails: `problems` says what is wrong."""
+    """The requests of the object. It never fails: invalid ones are in `problems`."""
     labels = tuple([item for item in meta.labels.items() if item[0].startswith(PREFIX)])
     annotations = tuple([item for item in meta.annotations.items() if item[0].startswith(PREFIX)])
     if not labels and not annotations:
@@ -262,7 +262,7 @@ _remembered: Remembered[Wishes] = Remembered(4096, _read)
 
 
 def last_checkpoint_ms(meta: ObjectMeta) -> int:
-    """When a pod that is bound last saved what it did, as it says now; 0 where it says no time."""
+    """The time of the last checkpoint of a bound pod, in its current annotation; 0 if it has none that is valid."""
     text = meta.annotations.get(_LAST_CHECKPOINT)
     try:
         return _time_ms(text) if text is not None else 0
@@ -271,7 +271,7 @@ def last_checkpoint_ms(meta: ObjectMeta) -> int:
 
 
 def indices_of(text: str) -> tuple[int, ...] | None:
-    """The GPUs that a value of DEVICES names; None where it is no list of different indices that a node can have."""
+    """The GPU indices in a value of DEVICES; None if it is no list of distinct indices that a node can have."""
     parts = text.split(",", MAX_GPUS)
     if not all(_INDEX.fullmatch(part) and int(part) < MAX_GPUS for part in parts) or len(set(parts)) < len(parts):
         return None

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What decides about a bound pod: written down by the scheduler with the Binding, and kept for as long as the pod is.
+"""The record of a bound pod: the scheduler writes it with the Binding, and it is in force for the life of the pod.
 
 Rules
-- The record is the annotation `dovetail.dev/bound`, compact JSON of what was in force when the pod was bound: what its
-  labels and annotations, its PodGroup or owner and its namespace said together. What anybody writes on these later
-  changes nothing of a pod that is bound. `last-checkpoint` alone is read on: it makes a pod only cheaper to evict.
-- A pod has one record in the life of a process: that of the decision to bind it, or else what was read when it was
-  first seen on its node. If the annotation says something else later, that is not used, and said.
-- A record holds for the pod whose uid it has. Where it is missing, damaged or of another pod, as on pods that somebody
-  else bound, only that is read which is to nobody's advantage: who the pod says it is for, of which the core checks the
-  rights (`Pod.recorded` is false); its queue says whether it may be preempted, it has whole GPUs and replicas as its
-  containers ask for, and no devices by name.
+- The record is the annotation `dovetail.dev/bound`: compact JSON of the values in force when the pod was bound, merged
+  from its labels and annotations, its PodGroup or owner, and its namespace. Later changes of these objects do not
+  affect a bound pod. Only `last-checkpoint` is still read: it can only make a pod cheaper to evict.
+- A process uses one record for a pod: that of the decision to bind it, or else the annotation when the pod was first
+  seen on its node. A later change of the annotation is not used, and is reported.
+- A record is valid for the pod with its uid. If it is missing, damaged or of another pod, as on pods that another
+  component bound, only values that give no advantage are read: queue and user of the pod, whose rights the core checks
+  (`Pod.recorded` is false). Its queue decides whether it may be preempted; it has the whole GPUs and replicas that its
+  containers request, and no particular devices.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What was in force. `version` is 0 where nobody wrote anything down. `queue` is the queue that the pod was placed
-    for; `gang` the id of its gang ("" for none), of which `gang_min` pods had to start together, and whose own priority
-    was `gang_priority` (None: that of its pods). Of each GPU it has `gpu_milli` or `gpu_memory_mib` (0: all of it).
-    `devices` are those that were chosen, as the annotation dovetail.dev/devices has them. `owner` is the uid of its
-    controller."""
+    """The values in force when the pod was bound. `version` is 0 if there is no record. `queue` is the queue of the
+    decision; `gang` the id of the gang ("" for none), `gang_min` its minimum of pods that start together, and
+    `gang_priority` its priority (None: that of its pods). `gpu_milli` or `gpu_memory_mib` is the pod's share of each
+    GPU (0: all of it). `devices` are the chosen ones, in the format of the annotation dovetail.dev/devices. `owner` is
+    the uid of the controller."""
 
     version: int = 0
     uid: str = ""
@@ -64,12 +64,12 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     @property
     def recorded(self) -> bool:
-        """Whether a scheduler wrote it down."""
+        """Whether a scheduler wrote the record."""
         return self.version > 0
 
     @property
     def wishes(self) -> Wishes:
-        """As if the pod itself had said all of it."""
+        """The record in the form of the pod's own labels and annotations."""
         return _shared(
             Wishes(
                 queue=self.queue, user=self.user, nvlink="required" if self.nvlink else "",
@@ -92,13 +92,13 @@ _decode = msgspec.json.Decoder(Bound).decode
 
 
 def text_of(bound: Bound) -> str:
-    """As the annotation has it."""
+    """The record as the text of the annotation."""
     return _encode(bound).decode()
 
 
 class Kept(Struct):
-    """The record of a pod, with the text of its annotation ("" for none) and the node ("": it is not seen there yet);
-    `problem` is what is wrong with the annotation."""
+    """The record of a pod, with the text of its annotation ("" for none) and the node; `problem` is what is wrong with
+    the annotation."""
 
     bound: Bound
     text: str
@@ -107,8 +107,9 @@ class Kept(Struct):
 
 
 class BoundRecords:
-    """The records of pods that are bound, or on their way to a node, by uid. `changed` are the pods whose annotation is
-    not what was written with the Binding. With `believes` a bound pod without a record is as one that waits."""
+    """The records of pods that are bound or about to be bound, by uid. `changed` are the pods whose annotation differs
+    from the one written with the Binding. With `believes`, the labels and annotations of a bound pod without a record
+    count as those of a waiting pod."""
 
     def __init__(self, believes: bool = False) -> None:
         self._believes = believes
@@ -116,8 +117,8 @@ class BoundRecords:
         self._kept: dict[str, Kept] = {}
 
     def decide(self, pod: Pod, queue: str, gang: Gang | None, devices: str, node: str) -> Kept:
-        """The record of a pod of this gang that is to be bound to the node for this queue, with these devices. It is in
-        force from now on."""
+        """Make the record of a pod of this gang that is about to be bound to the node, for this queue and with these
+        devices. It is in force from now on."""
         request, work = pod.request, pod.work
         least, priority = (gang.min_count, gang.priority) if gang is not None else (0, None)
         bound = Bound(
@@ -130,20 +131,20 @@ class BoundRecords:
         return kept
 
     def drop(self, uid: str) -> None:
-        """The pod is gone, or not bound after all."""
+        """Forget the record: the pod is gone, or its bind has failed."""
         self._kept.pop(uid, None)
         self.changed.discard(uid)
 
     def of(self, obj: PodObject, ours: bool) -> Kept | None:
-        """What is in force for a pod; None where it waits and is not decided, and for those of other schedulers (not
-        `ours`) that write no records."""
+        """The record in force for a pod. None for a waiting pod without a decision, and for a pod of another scheduler
+        (not `ours`) that writes no records."""
         uid, node = obj.metadata.uid, obj.spec.node_name
         kept = self._kept.get(uid)
         if not node or ((self._believes or not ours) and BOUND not in obj.metadata.annotations):
             return kept
         text = obj.metadata.annotations.get(BOUND, "")
         if kept is None or kept.node != node:
-            # Somebody else may have bound it elsewhere.
+            # Another component may have bound it to another node.
             kept = self._kept[uid] = read(obj)
         elif text != kept.text:
             if uid not in self.changed:
@@ -156,7 +157,7 @@ class BoundRecords:
 
 
 def read(obj: PodObject) -> Kept:
-    """What is written down on a pod that is on a node."""
+    """The record in the annotation of a bound pod, or NOT_RECORDED with the problem."""
     meta = obj.metadata
     text = meta.annotations.get(BOUND, "")
     try:
@@ -178,8 +179,8 @@ def read(obj: PodObject) -> Kept:
 
 
 def devices_of(text: str, resources: Resources) -> tuple[tuple[int, ...] | None, tuple[Instance, ...]]:
-    """The GPUs (None: it names none that can be used) and MIG instances that a record names, for a pod on a node that
-    asks for these resources."""
+    """The GPUs (None: no usable ones) and MIG instances in the text of a record, for a bound pod that requests these
+    resources."""
     amounts, devices = dict(resources), indices_of(text)
     if devices is not None and len(devices) == (amounts.get(GPU) or amounts.get(SHARED_GPU, 0)):
         return devices, ()
@@ -187,7 +188,7 @@ def devices_of(text: str, resources: Resources) -> tuple[tuple[int, ...] | None,
 
 
 def unused_devices(pod: Pod, bound: Bound) -> tuple[LayoutFinding, ...]:
-    """Why the devices in the record of a pod that is on a node do not count; nothing where they do."""
+    """Why the devices in the record of a bound pod are not used; empty if they are."""
     if not bound.devices or not pod.node or pod.devices is not None:
         return ()
     amounts = dict(pod.request.resources)

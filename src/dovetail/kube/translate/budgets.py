@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PodDisruptionBudgets: from the object to the core's record.
 
-Rules: what the disruption controller last worked out counts, and nothing while it has not seen the object as it is: the
-eviction API does the same. Without a selector a budget is about no pod. A selector that cannot be read here is a
-finding; the eviction API still keeps it.
+Rules: the number allowed is the last one of the disruption controller, and 0 while the controller has not observed the
+current generation, as in the Eviction API. A budget without a selector selects no pod. A selector that cannot be read
+here is a finding; the Eviction API still enforces it.
 Source: k8s.io/kubernetes pkg/registry/core/pod/storage/eviction.go.
 """
 
@@ -18,7 +18,7 @@ from dovetail.kube.translate.selectors import label_selector
 
 
 def budget(obj: PodDisruptionBudget) -> tuple[Budget, tuple[LayoutFinding, ...]]:
-    """The record of a budget, and what of its selector cannot be read."""
+    """The record of a budget, and the parts of its selector that cannot be read."""
     meta, status, problems = obj.metadata, obj.status, list[Problem]()
     allowed = status.disruptions_allowed if status.observed_generation >= meta.generation else 0
     said, selector = of_selector(obj.spec.selector), None

@@ -2,11 +2,11 @@
 """DeviceClasses and ResourceClaims: from wire structs to core records.
 
 Rules
-- What a request asks of a capacity keeps the name that it is written with; what an allocation took of one is qualified.
-- What cannot be honoured as written becomes a Problem, which keeps the pods of the claim pending.
-- The spec of a claim never changes, so it is translated once; equal specs are one.
-- Whether a CEL expression compiles is not known here.
-Not known here, as their feature gates are off: derived attributes, claims of PodGroups.
+- A capacity in a request keeps its name as written; a consumed capacity in an allocation gets its qualified name.
+- A field that cannot be honoured as written becomes a Problem, which keeps the pods of the claim pending.
+- The spec of a claim is immutable, so it is translated once; equal specs share one record.
+- CEL expressions are not compiled here.
+Not supported, as their feature gates are off: derived attributes, claims of PodGroups.
 Sources: k8s.io/api resource/v1 (1.37), pkg/apis/resource/{v1,validation}.
 """
 
@@ -36,7 +36,7 @@ from dovetail.kube.translate.selectors import node_terms
 from dovetail.kube.translate.slices import NOT_IN_USE, Problems, milli, qualified
 
 MOST_RESULTS = 32
-"""Devices, requests, constraints and configurations of one claim, and selectors of one request."""
+"""The limit of devices, requests, constraints and configurations of one claim, and of selectors of one request."""
 MOST_ALTERNATIVES = 8
 LONGEST_EXPRESSION = 10 * 1024
 _LONGEST_MESSAGE = 256
@@ -48,7 +48,8 @@ _TOLERATED: dict[str, Effect] = {"NoSchedule": "NoSchedule", "NoExecute": "NoExe
 
 
 def device_class(obj: wire.DeviceClass) -> types.DeviceClass:
-    """A selector that is of another language than CEL is an empty expression, which no device matches."""
+    """The record of a DeviceClass. A selector in another language than CEL becomes an empty expression, which no device
+    matches."""
     meta, spec = obj.metadata, obj.spec
     return types.DeviceClass(
         meta.name,
@@ -59,7 +60,7 @@ def device_class(obj: wire.DeviceClass) -> types.DeviceClass:
 
 
 def claim(obj: wire.ResourceClaim, told: Claim | None = None) -> Claim:
-    """`told` is what the claim was before: of one with the same uid the spec stays."""
+    """The record of a claim. `told` is the previous record: its spec is reused if the uid is the same."""
     meta, status = obj.metadata, obj.status
     if told is not None and told.uid == meta.uid and told.problem is None:
         spec, problem = told.spec, None
@@ -83,8 +84,8 @@ def claim(obj: wire.ResourceClaim, told: Claim | None = None) -> Claim:
 
 
 def _readiness(status: wire.ResourceClaimStatus) -> tuple[str, int]:
-    """Why the devices will never be ready, "" where they may; and since when they are awaited, 0 where they are not, or
-    nobody knows. Source: isClaimReadyForBinding of the plugin dynamicresources."""
+    """Why the devices will never be ready ("" if they may be), and since when they are awaited (0 if they are not, or
+    if there is no timestamp). Source: isClaimReadyForBinding of the plugin dynamicresources."""
     if status.allocation is None or not any(one.binding_conditions for one in status.allocation.devices.results):
         return "", 0
     said = {(one.driver, one.pool, one.device, one.share_id): one.conditions or () for one in status.devices}
@@ -102,7 +103,7 @@ def _readiness(status: wire.ResourceClaimStatus) -> tuple[str, int]:
 
 
 def claim_spec(obj: wire.DeviceClaim, path: str = "spec.devices") -> tuple[ClaimSpec, Problem | None]:
-    """What is asked for, and what of it cannot be honoured."""
+    """The record of a claim's spec, and what of it cannot be honoured."""
     problems: Problems = []
     wired = obj.requests or ()
     requests = tuple(_request(request, f"{path}.requests[{i}]", problems) for i, request in enumerate(wired))
@@ -198,7 +199,7 @@ def _selectors(wired: Sequence[wire.DeviceSelector], path: str, problems: Proble
 
 
 def _tolerations(wired: Sequence[wire.DeviceToleration], path: str, problems: Problems) -> tuple[Toleration, ...]:
-    """Those for effect None are left out: nothing is kept away by it."""
+    """The tolerations. Those for effect None are left out, as such a taint keeps no pod away."""
     found = []
     for i, one in enumerate(wired):
         operator = one_of(_OPERATORS, one.operator, f"{path}[{i}].operator", problems)

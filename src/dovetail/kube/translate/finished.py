@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that were over before they were first seen: what they say of others, and what they had.
+"""Pods that were finished when first seen: their rejections by kubelets, and their run times.
 
 Rules
-- That a kubelet did not admit a pod is told of those that a controller makes again. Of what had failed before it was
-  first seen two pods count for each owner, node and reason: how long ago that was is not known, nor whether the node
-  has changed since, and a third would keep the owner away for ever.
-- A pod that ran while nobody followed is told as one that is on its node and as one that is gone at once after that:
-  so its time is charged, and others of its kind are known to take as long. These are the pods of this scheduler of
-  which it is known when they began and ended, the newest ones, from the first that ended to the last.
-- Others hold what it had by now: no devices are told of it, and no gang waits for it.
+- A rejection by a kubelet is reported for pods that a controller will recreate. Of pods that had failed before they
+  were first seen, two count for each owner, node and reason: the time of the failure is unknown, and so is whether the
+  node has changed since. A third one would keep the owner away from the node for ever.
+- A pod that ran while no scheduler watched is reported as bound to its node and as removed right after that. So its
+  time is charged, and it counts for the estimates of pods of its family. This covers the newest pods of this scheduler
+  with known start and end, in the order of their ends.
+- Other pods may have its devices by now: it is reported without devices and without a gang.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dovetail.kube.translate.standalone import AnyChange
 _FAILED_BEFORE = 2
 _NEWEST = 10_000
 _TOLD_KIB = 4 * 1024
-"""Of owner, node and reason, as of so many thousand pods; of whom was forgotten two more count."""
+"""The size of the memory of rejections, in KiB. For an entry that was dropped, two more rejections count."""
 
 
 class Finished:
@@ -33,10 +33,10 @@ class Finished:
     def __init__(self, scheduler_name: str) -> None:
         self._scheduler_name = scheduler_name
         self._told = Remembered[list[ev.PodRejected]](_TOLD_KIB, lambda *_: [])
-        """Of pods that had failed before they were first seen: what was told, by owner, node and reason."""
+        """The rejections reported for pods that had failed before they were first seen, by owner, node and reason."""
 
     def rejection(self, change: AnyChange[Pod], known: bool) -> Iterable[ev.PodRejected]:
-        """That a kubelet did not admit the pod, told once; `known` is one that was told before."""
+        """The rejection of the pod by a kubelet, reported once; `known`: the pod was reported before."""
         obj = change.object
         reason, owner = pods.rejection(obj), pods.owner_of(obj.metadata)
         if not reason or not owner or obj.spec.scheduler_name != self._scheduler_name:
@@ -51,7 +51,7 @@ class Finished:
                 yield rejected
 
     def missed(self, over: Iterable[AnyChange[Pod]]) -> list[Pod]:
-        """Of these finished pods those that ran while they were not followed, in the order in which they ended."""
+        """The finished pods that ran while no scheduler watched, in the order of their ends."""
         found = [
             (pods.ended_ms(change.object), change.object)
             for change in over

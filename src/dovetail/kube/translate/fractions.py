@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pod wants of each of its GPUs, and the names of the MIG slices that it asks for.
+"""The pod's need of each of its GPUs, and the resource names of MIG slices.
 
 Rules
-- `gpu-memory` and `gpu-fraction` are of each GPU or replica that the pod asks for, and one of them is enough. Of whole
-  GPUs `gpu-memory` means that each has at least so much. They are no request: a container asks for the devices.
-- A MIG slice has the memory of its profile: it is compared with `gpu-memory` and never shared further by us.
-- Whole GPUs and MIG slices are isolated strongly, unless the node shares them, which the core knows; replicas that bear
-  a name of their own (`.shared`) never are, and of those of a MIG slice nothing can be promised.
-- A misspelt MIG resource is a Problem. One that is rightly spelt and of no product that is known may still be offered
-  by a node: the core says so where none does.
+- `gpu-memory` and `gpu-fraction` apply to each GPU or replica that the pod requests; a pod has at most one of the two.
+  For whole GPUs `gpu-memory` is the minimum memory of each. They request no devices: a container must do that.
+- A MIG slice has the memory of its profile: it is compared with `gpu-memory`, and the scheduler never shares it.
+- Whole GPUs and MIG slices have strong isolation, unless the node shares them, which the core checks. Replicas with a
+  resource name of their own (`.shared`) never have it, and replicas of a MIG slice guarantee nothing.
+- A misspelt MIG resource is a Problem. A well-spelt one of an unknown product may still be offered by a node; the core
+  reports it if no node does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Misspelt = tuple[str, str, str]
 
 
 def with_share(request: Request, wishes: Wishes) -> Request:
-    """The request of a pod that wishes this of its GPUs. A pod that asks for MIG slices alone opens no GPU."""
+    """The request with the share of each GPU in `wishes`. A pod that requests only MIG slices shares no GPU."""
     return _remembered(request, wishes)
 
 
@@ -53,7 +53,7 @@ _remembered = Remembered[Request](4096, _with_share)
 
 
 def share_problems(pod: Pod, resources: tuple[tuple[str, int], ...], wishes: Wishes) -> Iterable[Problem]:
-    """What is wrong with the wishes for GPUs of a pod that asks for these amounts."""
+    """The invalid GPU annotations of a pod that requests these amounts."""
     asked = tuple(name for name, _ in resources)
     for key in (MEMORY, FRACTION, ISOLATION):
         if rule := _share_rule(key, asked, wishes):
@@ -63,7 +63,7 @@ def share_problems(pod: Pod, resources: tuple[tuple[str, int], ...], wishes: Wis
 
 @remembered(1024)
 def _share_rule(key: str, resources: tuple[str, ...], wishes: Wishes) -> str:
-    """The rule that the annotation breaks beside the others and the names that are asked for; "" for none."""
+    """The rule that the annotation breaks, given the other annotations and the requested resources; "" for none."""
     slices = [(name, read) for name in resources if (read := names.read(name)) is not None]
     gpus = [name for name in (SHARED_GPU, GPU) if name in resources]
     if key == FRACTION:
@@ -87,7 +87,7 @@ def _share_rule(key: str, resources: tuple[str, ...], wishes: Wishes) -> str:
 
 
 def _too_small(name: str, read: names.Name, memory_mib: int) -> str:
-    """Where no product has that much memory in a slice of this name."""
+    """The rule that is broken if no product has that much memory in a slice of this name; "" if one has."""
     having = [geometry for geometry in GEOMETRIES if geometry.find(read.profile) is not None]
     most = max((g.profiles[g.index(read.profile)].memory_mib for g in having), default=memory_mib)
     if most >= memory_mib:
@@ -98,8 +98,8 @@ def _too_small(name: str, read: names.Name, memory_mib: int) -> str:
 
 
 def misspelt(path: str, limits: _Items, requests: _Items) -> Iterable[Misspelt]:
-    """Resources that are meant to be MIG slices and are not spelt as device plugins spell them. `path` is that of the
-    container's resources. A name that is in both is returned once."""
+    """The resources that look like MIG slices and are not spelt as in device plugins. `path` is that of the container's
+    resources. A name in both limits and requests is returned once."""
     limited = {name for name, _ in limits}
     for place, name, amount in (
         *[("limits", name, amount) for name, amount in limits],
@@ -111,5 +111,5 @@ def misspelt(path: str, limits: _Items, requests: _Items) -> Iterable[Misspelt]:
 
 @remembered(4096)
 def name_problems(found: tuple[Misspelt, ...]) -> tuple[Problem, ...]:
-    """With the nearest valid name of each."""
+    """A Problem for each misspelt resource, with the nearest valid name."""
     return tuple(Problem(field, amount, names.fault(name)) for field, name, amount in found)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod as it was told: what it says itself or what was written down when it was bound, and what its gang adds.
+"""A pod as reported to the core: from its own metadata or from its record, plus the values of its gang.
 
-Rules: of a pod that waits its labels and annotations count, after those of what declares its gang. Of one that is
-bound, or decided, the record counts (see `bound`); what its metadata said when it was first seen so serves only the
-pods of its gang that wait. Its gang is the recorded one, and no object changes what is recorded.
+Rules: for a waiting pod its labels and annotations count, together with those of the object that declares its gang. For
+a pod that is bound, or has a decision, the record counts (see `bound`); its metadata when first seen in that state only
+serves the waiting pods of its gang. Its gang is the recorded one, and no object changes recorded values.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from dovetail.kube.translate.work import with_declared
 
 
 class KnownPod(Struct):
-    """A pod as it was told. `problem` and `work` are its own, without what its gang adds; `written` are the devices
-    that were written down for it, `findings` what is wrong with what is written. `bound` is its record, None where it
-    waits; `late` is what changed while it was on its way to its node."""
+    """A pod as last reported to the core (`told`). `problem` and `work` are its own, without the values of its gang;
+    `written` are the devices in its record, `findings` the problems of the record. `bound` is the record, None for a
+    waiting pod; `late` is the latest object of a pod whose bind is in flight."""
 
     told: Pod
     problem: Problem | None
@@ -44,10 +44,10 @@ class KnownPod(Struct):
     late: PodObject | None = None
 
     def add(self, declared: Declared | None) -> bool:
-        """Bring what a pod's gang adds to it up to date; whether that changed the pod."""
+        """Update the values that come from the pod's gang; whether that changed the pod."""
         added = self._of_bound(declared) if self.bound is not None else self._of_waiting(declared)
         told = self.told
-        # Mostly nothing, and to build a record anew is a tenth of what a change of a pod costs.
+        # Mostly nothing has changed, and a new record is a tenth of the cost of a change of a pod.
         for field, value in added.items():
             if getattr(told, field) != value:
                 self.told = replace(told, **added)
@@ -88,12 +88,12 @@ class KnownPod(Struct):
 
 
 def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: KnownPod | None = None) -> KnownPod:
-    """What a pod of this scheduler or another one tells by itself, or what its record `kept` says of it. `old` is what
-    was known of it before."""
+    """Translate a pod of any scheduler, from its own object or from its record `kept`, without the values of its gang.
+    `old` is the result for its previous version."""
     bound = kept.bound if kept is not None else None
     wishes, member, own = NOTHING, None, None
     if bound is not None and old is not None and old.bound is bound:
-        # Bound as it was: what its metadata says now decides nothing any more.
+        # The same record as before: the current metadata has no effect.
         wishes, member = old.wishes, old.member
         if old.told.managed:
             own = MetadataRecord(wishes, owned_by(obj) if obj.metadata.owner_references else None)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of what a tenant writes on one object is read, so that each object costs little time and memory.
+"""Limits on the parts of one object that are read, so that each object costs little time and memory.
 
 Rules
-- Far more fits into every limit than anybody needs. The API server has none of its own but the size of an object.
-- A pod of this scheduler with more of something than its limit stays pending with a Problem that names the field.
-- Of a pod that is on a node, whoever put it there, the first ones count, in the order in which they are written: its
-  labels, required anti-affinity terms, host ports and claims. Too many containers count as one that asks for all that
-  they ask for, as if init containers ran beside the others: a kubelet gives it to them. Of more than MOST_SUMMED not
-  everything is read, but all GPUs: then the pod counts as one that takes all CPU and memory of its node.
-- What a pod says of where it may go counts in parts, as in `core.complexity`. Where they are too many, nothing of it is
-  read but required anti-affinity terms.
+- Every limit is far above real use. The API server limits only the size of an object.
+- A pod of this scheduler that exceeds a limit stays pending with a Problem that names the field.
+- For a bound pod of any scheduler the first entries count, in the order as written: its labels, required anti-affinity
+  terms, host ports and claims. Too many containers count as one that requests the sum of all, as if init containers ran
+  beside the others: the kubelet grants their requests. Above MOST_SUMMED containers all GPUs are counted, and the pod
+  counts as one that takes all CPU and memory of its node.
+- Placement rules of a pod are measured in parts, as in `core.complexity`. If they are too many, only required
+  anti-affinity terms are read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_PARTS = 4096
 MOST_LABELS = 256
 MOST_CONTAINERS = 64
 MOST_SUMMED = 256
-"""Containers, those with GPUs first: no node has GPUs for more."""
+"""The containers that are summed at most, those with GPUs first: no node has GPUs for more."""
 MOST_AMOUNTS = 256
 MOST_RESOURCES = 64
 MOST_PORTS = 256
@@ -60,14 +60,14 @@ _NVIDIA = "nvidia.com/"
 
 
 class Bounded(NamedTuple):
-    """A pod with what is read of it, and what was too much."""
+    """A pod reduced to the parts that are read, and a Problem for each limit that it exceeds."""
 
     pod: Pod
     problems: tuple[Problem, ...]
 
 
 def bounded(obj: Pod) -> Bounded:
-    """What is read of a pod."""
+    """The pod itself if it is within all limits, else its reduced form with the Problems."""
     meta, spec = obj.metadata, obj.spec
     every = (*spec.init_containers, *spec.containers) if spec.init_containers else spec.containers
     amounts = ports = 0
@@ -110,7 +110,7 @@ def bounded(obj: Pod) -> Bounded:
 
 
 def too_many(field: str, count: int, most: int) -> Problem | None:
-    """Where there are more than the limit."""
+    """A Problem if the count is above the limit."""
     return Problem(field, str(count), f"are too many; the limit is {most}") if count > most else None
 
 
@@ -131,7 +131,7 @@ def _cut(obj: Pod, said: int, too_wide: bool) -> Pod:
 
 
 def _together(spec: PodSpec) -> Container:
-    """All containers as one."""
+    """One container with the sum of all requests and the host ports of the pod."""
     every = (*spec.containers, *spec.init_containers)
     whole: dict[str, dict[str, int]] = {}
     for container in every:
@@ -151,7 +151,7 @@ def _together(spec: PodSpec) -> Container:
 
 
 def _add(whole: dict[str, dict[str, int]], name: str, quantity: Quantity) -> None:
-    """Whole numbers of one unit are added up as they are written."""
+    """Add a quantity to the sum of its resource and unit: whole numbers of one unit are summed as written."""
     by_unit = whole.get(name)
     if by_unit is None:
         if len(whole) >= MOST_RESOURCES and not counts_always(name):
@@ -176,17 +176,17 @@ def _total(by_unit: dict[str, int]) -> str:
 
 
 def counts_always(resource: str) -> bool:
-    """Whether it is read however many others there are."""
+    """Whether the resource is read regardless of the number of others."""
     return is_native(resource) or counts_first(resource)
 
 
 def is_native(resource: str) -> bool:
-    """A resource of Kubernetes itself; all others are extended resources, counted in whole numbers."""
+    """Whether it is a native resource of Kubernetes; all others are extended resources, counted in whole numbers."""
     return "/" not in resource or resource.partition("/")[0].endswith("kubernetes.io")
 
 
 def counts_first(resource: str) -> bool:
-    """Whether it is read before other resources: it is a GPU or a part of one."""
+    """Whether the resource is read before others: it is a GPU or a part of one."""
     return resource.startswith(_NVIDIA) and (resource in (GPU, SHARED_GPU) or resource.startswith(RESOURCE_PREFIX))
 
 
@@ -201,7 +201,7 @@ def _first(terms: tuple[PodAffinityTerm, ...]) -> tuple[PodAffinityTerm, ...]:
 
 
 def _of_peers_and_nodes(spec: PodSpec) -> int:
-    """Parts of the pod's affinity and of its spread constraints; of more than the limit some number above it."""
+    """The parts of the pod's affinity and its spread constraints; above the limit, any number above it."""
     found = 0
     if spec.topology_spread_constraints:
         found += _of_spread(spec.topology_spread_constraints, MOST_PARTS)
@@ -262,14 +262,14 @@ def _of_term(selector: LabelSelector | None) -> int:
 
 
 def of_selector(wire: LabelSelector | None, most: int = MOST_PARTS) -> int:
-    """Parts of a label selector; of more than the limit some number above it."""
+    """The parts of a label selector; above the limit, any number above it."""
     if wire is None:
         return 0
     return TERM * len(wire.match_labels) + of_requirements(wire.match_expressions, most)
 
 
 def of_requirements(wire: Iterable[SelectorRequirement], most: int) -> int:
-    """Parts of expressions; of more than the limit some number above it."""
+    """The parts of expressions; above the limit, any number above it."""
     found = 0
     for requirement in wire:
         values = requirement.values
@@ -283,5 +283,5 @@ def of_requirements(wire: Iterable[SelectorRequirement], most: int) -> int:
 
 
 def name(text: str) -> str:
-    """A name that is written where the API server does not check it. No object has a longer one, nor this."""
+    """A name from a field that the API server does not validate, cut to the longest name that an object can have."""
     return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}..."

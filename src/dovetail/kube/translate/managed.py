@@ -2,12 +2,12 @@
 """A pod as the resource managers of a kubelet see it: container by container, in their order.
 
 Rules
-- Devices of plugins concern every pod, CPUs and memory only Guaranteed ones. A pod without devices that is Guaranteed
-  by no version's rules can be refused by no manager: it is None here.
-- A limit without a request is the request, as the API server has it. Amounts that cannot be read count as absent: the
-  pod waits for that reason anyway. Fractions of a unit are rounded up, as the kubelet does.
+- Plugin devices are managed for every pod, CPUs and memory only for Guaranteed pods. For a pod without devices that is
+  not Guaranteed under the rules of any version, the result is None: no manager can refuse it.
+- A limit without a request is the request, as in the API server. Unreadable amounts count as absent: the pod stays
+  pending for that reason anyway. Fractions of a unit are rounded up, as in the kubelet.
 - An empty `spec.resources` counts as none.
-Not known here: devices of DRA claims, resizing in place, ephemeral containers (which are never managed).
+Not supported: devices of DRA claims, in-place resize, ephemeral containers (which are never managed).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _Items = tuple[tuple[str, Quantity], ...]
 def managed_of(
     containers: Iterable[tuple[_Items, _Items, ManagedKind]], requests: _Items, limits: _Items, overhead: _Items
 ) -> ManagedPod | None:
-    """A pod of these containers (requests, limits and kind of each), with these requests and limits of the pod as a
-    whole. None where no manager can refuse it."""
+    """A pod with these containers (requests, limits and kind of each) and these pod-level requests and limits. None if
+    no manager can refuse it."""
     found = ManagedPod(
         tuple(
             ManagedContainer(_amounts((*own_limits, *own_requests)), _amounts(own_limits), kind)
@@ -51,7 +51,7 @@ def managed_of(
 
 
 def _amounts(items: Iterable[tuple[str, Quantity]]) -> Amounts:
-    """Of what is there twice the last counts."""
+    """The amounts by resource; if a resource occurs twice, the last amount counts."""
     found = {}
     for name, quantity in items:
         try:

@@ -2,22 +2,22 @@
 """Pods, nodes and namespaces: from wire structs to core records.
 
 Rules
-- A record says everything already resolved (see `core.model`); the rules of amounts are in `translate_requests`, those
-  of selectors in `selectors`, those of our own labels and annotations in `annotations`.
-- Whatever cannot be honoured as written becomes the record's Problem; a pod of another scheduler has none, as it only
-  counts for what it holds.
-- Who asks for GPUs and is on the host's network or has RDMA devices (`rdma/*`) talks to other nodes: its GPUs should be
-  near NICs. Which GPUs were written down for a pod is read once it is bound.
-- A pod failed at the door where its status has a reason that a kubelet gives when it does not admit a pod. `Evicted` is
-  none of them, though a kubelet may reject with it: pods that ran fail with it too.
-- A node that is not ready says so by its taints, so conditions are not read. `pods` missing from allocatable means that
-  no pod fits, as upstream.
+- A record has all values resolved (see `core.model`). The rules of amounts are in `requests`, those of selectors in
+  `selectors`, those of the `dovetail.dev/` labels and annotations in `annotations`.
+- A field that cannot be honoured as written becomes the record's Problem. A pod of another scheduler has none, as only
+  the resources that it holds count.
+- A pod that requests GPUs and uses the host network or RDMA devices (`rdma/*`) communicates with other nodes: its GPUs
+  should be near NICs. The GPUs chosen for a pod are read once it is bound.
+- A pod was rejected by its kubelet if its status has a reason of the kubelet's admission. `Evicted` does not count,
+  although a kubelet may reject with it: pods that ran fail with it too.
+- A node that is not ready has taints for that, so conditions are not read. If `pods` is missing from allocatable, no
+  pod fits, as upstream.
 - Equal parts are built once: pods of one template share their Request.
-- A ResourceClaim that is still to be made from a template is named by UNMADE and its name in the pod. That of extended
-  resources is one of the pod's once it is bound.
-- Of a pod of another scheduler it is read what it asks for; its ports and whom it keeps away once it has a node, or is
-  to have one. How much is read of any pod has `limits`.
-Not known here: runtime classes.
+- A ResourceClaim not created yet from its template has the name UNMADE plus its name in the pod. The claim for extended
+  resources belongs to the pod's claims once the pod is bound.
+- Of a pod of another scheduler only the requests are read, and once it is bound or nominated, its host ports and its
+  anti-affinity. How much of any pod is read is in `limits`.
+Not supported: runtime classes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from dovetail.kube.translate.work import work_of
 FINISHED = frozenset({"Succeeded", "Failed"})
 EVERY_IP = "0.0.0.0"
 UNMADE = "?"
-"""Begins the name of a ResourceClaim that is still to be made: no object can be called so."""
+"""The prefix of the name of a ResourceClaim that is not created yet; no object can have such a name."""
 _REJECTIONS = frozenset(
     {
         "AppArmor", "EmptyPodSharedPoolError", "InitContainerRestartPolicyForbidden", "InvalidNodeInfo", "NodeAffinity",
@@ -76,14 +76,15 @@ _REJECTIONS = frozenset(
         "UnexpectedAdmissionError", "UnexpectedPredicateFailureType", "UnknownReason", "VolumeAttachmentLimitExceeded",
     }
 )  # fmt: skip
-"""Why kubelets do not admit pods (v1.37: pkg/kubelet/kubelet.go, lifecycle/predicate.go, cm/admission/errors.go)."""
+"""The reasons of kubelets for rejections (v1.37: pkg/kubelet/kubelet.go, lifecycle/predicate.go,
+cm/admission/errors.go)."""
 _ENDED = frozenset({"Ready", "ContainersReady", "DisruptionTarget"})
-"""Conditions that change when a pod ends."""
+"""The conditions that change when a pod ends."""
 _OUT_OF = "OutOf"
-"""Begins all reasons that name a resource: OutOfcpu, OutOfnvidia.com/gpu."""
+"""The prefix of all reasons that name a resource: OutOfcpu, OutOfnvidia.com/gpu."""
 
 _LONGEST_UID = 189
-"""So that no more than 253 characters come of it and the namespace."""
+"""Together with the namespace and the slash this makes at most 253 characters."""
 
 _EFFECTS: dict[str, Effect] = {
     "NoSchedule": "NoSchedule", "PreferNoSchedule": "PreferNoSchedule", "NoExecute": "NoExecute",
@@ -94,22 +95,23 @@ _TOLERATION_OPERATORS: dict[str, Literal["Exists", "Equal", "Lt", "Gt"]] = {
 }  # fmt: skip
 
 shared = Remembered[Request](16384, same)
-"""One object for all equal requests."""
+"""Returns one object for all equal requests."""
 
 
 def is_finished(obj: PodObject) -> bool:
-    """Whether it will never run again: it holds nothing any more."""
+    """Whether the pod is in a final phase: it holds no resources any more."""
     return obj.status.phase in FINISHED
 
 
 def rejection(obj: PodObject) -> str:
-    """Why the kubelet of its node did not admit a pod; "" where it did, or nobody asked it yet."""
+    """The reason of the kubelet that rejected the pod; "" if none did."""
     reason = obj.status.reason if obj.status.phase == "Failed" and obj.spec.node_name else ""
     return reason if reason in _REJECTIONS or reason.startswith(_OUT_OF) else ""
 
 
 def succeeded(obj: PodObject) -> bool:
-    """Whether it did what it had to do. Who is told to go and leaves in good order is called Succeeded, too."""
+    """Whether the pod completed its work. A pod that is deleted or evicted and exits with 0 is Succeeded too; it does
+    not count."""
     told_to_go = obj.metadata.deletion_timestamp is not None or any(
         one.type == "DisruptionTarget" and one.status == "True" for one in obj.status.conditions
     )
@@ -117,13 +119,13 @@ def succeeded(obj: PodObject) -> bool:
 
 
 def failed(obj: PodObject) -> bool:
-    """Whether it failed, and nobody had deleted it."""
+    """Whether the pod failed without having been deleted."""
     return obj.status.phase == "Failed" and obj.metadata.deletion_timestamp is None
 
 
 def ended_ms(obj: PodObject) -> int:
-    """When a finished pod's last container had ended; 0 where nobody tells. Of one whose containers its node could not
-    tell any more it is when it was last known to change."""
+    """The end of a finished pod's last container, 0 if unknown. Without container states, as after the loss of a node,
+    it is the last change of the conditions that mark the end."""
     status = obj.status
     states = [one.state for one in (*status.init_container_statuses, *status.container_statuses)]
     ends = [epoch_ms(s.terminated.finished_at) for s in states if s is not None and s.terminated is not None]
@@ -132,7 +134,7 @@ def ended_ms(obj: PodObject) -> int:
 
 
 def owner_of(meta: ObjectMeta) -> str:
-    """The object's controller, as "namespace/uid"; "" where it has none."""
+    """The object's controller, as "namespace/uid"; "" if it has none."""
     for reference in meta.owner_references:
         if reference.controller:
             return _owner(meta.namespace, reference.uid[:_LONGEST_UID])
@@ -141,23 +143,24 @@ def owner_of(meta: ObjectMeta) -> str:
 
 @remembered(8192)
 def _owner(namespace: str, uid: str) -> str:
-    """With the namespace, as anybody can write any uid: nobody names what is not in theirs."""
+    """The uid with the namespace. Any user can write any uid, so it is only valid inside the namespace."""
     return f"{namespace}/{uid}" if uid else ""
 
 
 class MetadataRecord(NamedTuple):
-    """What is read of a pod's metadata: `wishes` by our labels and annotations, `owned` by its owner."""
+    """The parsed metadata of a pod: `wishes` from its `dovetail.dev/` labels and annotations, `owned` from its
+    owner."""
 
     wishes: Wishes
     owned: Membership | None
 
 
 _NO_METADATA = MetadataRecord(NOTHING, None)
-"""Of a pod of another scheduler nothing is read."""
+"""The value for a pod of another scheduler, whose metadata is not read."""
 
 
 def metadata_of(obj: PodObject) -> MetadataRecord:
-    """Read once for each version of a pod of this scheduler: its record and its gang both depend on it."""
+    """Parse the metadata of a pod of this scheduler, once for each version: its record and its gang depend on it."""
     meta = obj.metadata
     return MetadataRecord(wishes_of(meta), owned_by(obj) if meta.owner_references else None)
 
@@ -165,10 +168,10 @@ def metadata_of(obj: PodObject) -> MetadataRecord:
 def pod(
     obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = None, own: MetadataRecord | None = None
 ) -> Pod:
-    """The record of a pod that is not finished, without its gang, which depends on other objects (see `translator`).
-    `bound` is the record that was written when the pod was bound; None for one that waits. Of a pod of another
-    scheduler, which may be one of ours under another name, only the devices are taken from it. `own` is what was read
-    of the pod's metadata; None: it is read here."""
+    """The core's record of an unfinished pod, without its gang, which depends on other objects (see `translator`).
+    `bound` is the record written with the Binding; None for a waiting pod. For a pod of another scheduler, which may be
+    another instance of this one, only the devices are taken from it. `own` is the parsed metadata; None: it is parsed
+    here."""
     meta, spec, status = obj.metadata, obj.spec, obj.status
     managed = spec.scheduler_name == scheduler_name
     recorded = bound is not None and bound.version > 0
@@ -244,17 +247,17 @@ def pod(
 
 
 def with_nvlink(request: Request, nvlink: str) -> Request:
-    """The request of a pod for which `dovetail.dev/nvlink` says this."""
+    """The request of a pod with this value of `dovetail.dev/nvlink`."""
     required = nvlink == "required"
     return request if request.nvlink_required == required else shared(replace(request, nvlink_required=required))
 
 
 def _request_of(obj: PodObject, asked: Effective, problems: list[Problem], ours: bool) -> Request:
-    """What a pod of ours or of another scheduler asks for; one object for all equal ones."""
+    """The Request of a pod of this scheduler (`ours`) or another one; one object for all equal ones."""
     meta, spec = obj.metadata, obj.spec
     resources, managed = asked.resources, asked.managed
     names = [name for name, _ in resources]
-    # Its GPUs talk to those of other nodes.
+    # Its GPUs communicate with those of other nodes.
     near_nics = GPU in names and (spec.host_network or any(name.startswith("rdma/") for name in names))
     placed = bool(spec.node_name or obj.status.nominated_node_name)
     ports = _ports(spec) if ours or placed else ()
@@ -288,7 +291,7 @@ def _request_of(obj: PodObject, asked: Effective, problems: list[Problem], ours:
 
 
 def bound_ms(obj: PodObject) -> int:
-    """When the pod was put on its node; 0 where it is on none, or nobody tells."""
+    """The time when the pod was bound; 0 if it is not bound or the time is unknown."""
     if not obj.spec.node_name:
         return 0
     for condition in obj.status.conditions:
@@ -310,8 +313,8 @@ def _tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleration, ..
 
 
 def _ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Host ports of containers and sidecars, the first ones. On the host's network, a container's port is a port of the
-    host."""
+    """The host ports of containers and sidecars, the first MOST_PORTS. On the host network, a container's port is a
+    port of the host."""
     ports: set[tuple[str, int, str]] = set()
     sidecars = [c for c in spec.init_containers if c.restart_policy == SIDECAR]
     for container in (*spec.containers, *sidecars):
@@ -323,8 +326,8 @@ def _ports(spec: PodSpec) -> tuple[HostPort, ...]:
 
 
 def _claims(obj: PodObject) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the claims that the pod mounts, and those of them that are made for it alone: the claim of an ephemeral
-    volume is named after pod and volume."""
+    """The names of the claims that the pod mounts, and of those created for it alone: the claim of an ephemeral volume
+    is named after pod and volume."""
     names: list[str] = []
     own: list[str] = []
     for volume in obj.spec.volumes:
@@ -337,7 +340,7 @@ def _claims(obj: PodObject) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _device_claims(obj: PodObject, problems: list[Problem]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Keys of the pod's ResourceClaims, and of those of them that are made for it alone. Source: resourceclaim.Name of
+    """The keys of the pod's ResourceClaims, and of those created for it alone. Source: resourceclaim.Name of
     k8s.io/dynamic-resource-allocation."""
     made = {status.name: status.resource_claim_name for status in obj.status.resource_claim_statuses}
     names: list[str] = []
@@ -366,8 +369,8 @@ def node(
     parts: SharedParts = NO_PARTS,
     plugin_gone: bool = False,
 ) -> Node:
-    """The record of a node; `csi_node` is the object that tells how many volumes its drivers can attach, `layout`,
-    `inventory`, `parts` and `plugin_gone` are what is known of its inside."""
+    """The record of a node. `csi_node` has the attach limits of its drivers; `layout`, `inventory`, `parts` and
+    `plugin_gone` describe its hardware and its device plugin."""
     meta = obj.metadata
     allocatable, bad_amounts = node_amounts(tuple(obj.status.allocatable.items()))
     taints, bad_taints = _taints(obj.spec.taints)

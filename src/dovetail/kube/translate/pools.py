@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pools of devices: ResourceSlices, and the DeviceTaintRules that taint their devices.
 
-Rules: a slice is told with the taints of all rules, and again when a rule adds one or takes one away. Which slices of a
-pool count is the core's affair.
+Rules: a slice is reported with the taints of all rules, and again when a rule changes its taints. The core decides
+which slices of a pool count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.kube.translate import slices
 
 
 class Pools:
-    """`find` hears what of a slice cannot be used."""
+    """`find` receives the findings of each slice: what of it cannot be used."""
 
     def __init__(self, find: Callable[[str, tuple[LayoutFinding, ...]], None]) -> None:
         self._find = find
@@ -35,7 +35,7 @@ class Pools:
         return [ev.SliceRemoved(name)] if self._told.pop(name, None) is not None else []
 
     def put_rule(self, obj: DeviceTaintRule, deleted: bool) -> list[ev.Event]:
-        """Tells the slices again that the rule is, or was, about."""
+        """Report the slices again that the rule selects, or selected before."""
         about = [rule for rule in (self._rules.pop(obj.metadata.name, None), obj) if rule is not None]
         if not deleted:
             self._rules[obj.metadata.name] = obj

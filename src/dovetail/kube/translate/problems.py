@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How bad input is told: one Problem for an object, with the nearest valid value.
+"""Reports of invalid input: one Problem for an object, with the nearest valid value.
 
-An object has room for one Problem; the others are named in it, so that nobody mends them one by one. However much is
-written somewhere, and however wrong: what is told of it is short.
+A record holds one Problem; it names the fields of the others, so that a user can correct all at once. The text is short
+for any input.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def first_of(problems: Sequence[Problem]) -> Problem | None:
 
 
 def nearest(value: str, valid: Iterable[str], alike: float = 0.0) -> str:
-    """The valid value that looks most like this one; "" where there is none, or none that is at least so much `alike`:
-    1 is the same, 0 nothing in common."""
+    """The most similar valid value; "" if there is none with a similarity of at least `alike` (1: equal, 0: nothing in
+    common)."""
     known = list(islice(valid, _MOST_COMPARED))
     return next(iter(difflib.get_close_matches(value[:_LONGEST_COMPARED], known, 1, alike)), "")
 
 
 def shown(value: str) -> str:
-    """As much of a value as is told."""
+    """The value, cut to the length of a message."""
     return value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
 
 
 def one_of(allowed: Mapping[str, V], value: str, path: str, problems: list[Problem]) -> V | None:
-    """What `value` stands for; None, with a Problem, where it is not in the set."""
+    """The meaning of `value`; None, with a Problem, if it is not allowed."""
     found = allowed.get(value)
     if found is None:
         names = [name for name in allowed if name]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues: from the object to the core's record, and from what the core knows to the object's status.
+"""Queues: from the object to the core's record, and from the core's queue status to the object's status.
 
 Rules
-- A value of the spec that cannot be honoured is the record's Problem, with its place and the nearest valid value; the
-  rest of the record is what is valid. The tree (parents, cycles) is for the core, which knows all queues.
+- A value of the spec that cannot be honoured is the record's Problem, with its field and the nearest valid value; the
+  valid rest of the spec is used. The core checks the tree (parents, cycles), as it has all queues.
 - Amounts are rounded up: `gpu` to thousandths of a GPU, `gpuMemory` to MiB. GPU slices are whole.
-- Of the status only `usage` is read. Where it cannot be what the scheduler wrote, nothing of it counts, and a finding
-  says so: a part of a history would be worse than none. Whether `asOf` lies in the future is for the core.
-- A status is written as a whole: what is not in it is not so any more.
-- All numbers of the history are written exactly, so that what is read again is what was written.
+- Of the status only `usage` is read. If the scheduler cannot have written it, none of it counts, and there is a
+  finding: a part of a history would be worse than none. The core checks whether `asOf` lies in the future.
+- A status is written as a whole; a field that is absent in it is removed.
+- All numbers of the history are written exactly, so a value that is read equals the one that was written.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _WHOLE = re.compile(r"[0-9]{1,40}")
 _MIB = 2**20
 _ONCE = "must be there once each"
 _GPU_HOUR = 1000 * 3_600_000
-"""In milli-GPU times ms."""
+"""One GPU-hour in milli-GPU times ms."""
 
 
 class _Class(Struct, frozen=True):
-    """A class of resources under the name that it has in the object: its name in the core, how many of the core's units
-    a unit is, and valid quantities."""
+    """A resource class of the Queue object: its name in the core, the number of core units per unit, and valid
+    quantities."""
 
     name: str
     units: Fraction
@@ -86,7 +86,7 @@ _SHOWN = {found.name: field for field, found in _CLASSES.items()}
 
 
 def queue(obj: wire.Queue) -> Queue:
-    """The record of a queue. It never fails: `problem` says what is wrong with its spec."""
+    """The record of a queue. It never fails: `problem` is what is wrong with its spec."""
     spec, problems = obj.spec, list[Problem]()
     guarantee = _amounts(spec.guarantee, "spec.guarantee", problems)
     limit = _amounts(spec.limit, "spec.limit", problems)
@@ -162,7 +162,7 @@ def _amount(of: _Class, value: Quantity, path: str, problems: list[Problem]) -> 
         elif of.whole and amount.denominator != 1:
             rule, instead = "must be a whole number", str(ceil(amount))
         elif of.name == GPU_MEMORY and 0 < amount < 1:
-            # Nobody means bytes.
+            # An amount in bytes is a forgotten unit.
             rule, instead = "must be a quantity of memory of at least 1Mi, or 0", f"{ceil(exact)}Mi"
         else:
             return ceil(amount)
@@ -171,7 +171,7 @@ def _amount(of: _Class, value: Quantity, path: str, problems: list[Problem]) -> 
 
 
 def _check_guarantee(guarantee: dict[str, int], limit: dict[str, int], problems: list[Problem]) -> None:
-    """Nobody can be guaranteed more than it may have."""
+    """Check that no guarantee is above the queue's own limit."""
     of_models = sum(amount for name, amount in guarantee.items() if name.startswith(MODEL_PREFIX))
     for name, amount in guarantee.items():
         if amount > limit.get(name, amount):
@@ -197,7 +197,7 @@ def _number(value: int, least: int, most: int, path: str, problems: list[Problem
 
 
 def _duration(text: str | None, path: str, problems: list[Problem], *, zero: bool = False) -> int:
-    """In ms; 0 where there is none."""
+    """The duration in ms; 0 if there is none, or none that is valid."""
     if text is None:
         return 0
     try:
@@ -232,7 +232,7 @@ class _UsageAlone(Wire, frozen=True):
 
 
 def read_usage(obj: wire.Queue) -> tuple[Usage | None, tuple[LayoutFinding, ...]]:
-    """What the status says that the queue had used, and why that is not used."""
+    """The usage history in the status, and a finding if it is invalid and not used."""
     if obj.status is None:
         return None, ()
     try:
@@ -249,7 +249,7 @@ def read_usage(obj: wire.Queue) -> tuple[Usage | None, tuple[LayoutFinding, ...]
 
 
 class _NotOurs(Exception):
-    """The scheduler has not written this."""
+    """The usage has a value that the scheduler cannot have written."""
 
     def __init__(self, field: str, value: str, rule: str) -> None:
         super().__init__(field)
@@ -295,8 +295,8 @@ def queue_status(
     head: tuple[str, str, Expected | None] | None,
     before: wire.Queue | None = None,
 ) -> dict[str, Any]:
-    """The whole status of a queue: replace what is there by it. `head` is the first job that waits: its name, why, and
-    when it is expected to start. `before` is the object as it was last read, for the time since when it is ready."""
+    """The whole status of a queue, which replaces the old one. `head` is the first waiting job: its name, the code of
+    its refusal, and its expected start. `before` is the object as last read, for the transition time of Ready."""
     document: dict[str, Any] = {
         "allocated": amounts_document(standing.allocated),
         "guaranteed": amounts_document(standing.guarantee),
@@ -329,7 +329,7 @@ def queue_status(
 
 
 def _ready(standing: QueueStanding, now_ms: int, before: wire.Queue | None) -> dict[str, str]:
-    """The condition that says whether the queue can be used; its time is since when it has this status."""
+    """The condition Ready: whether the queue can be used, and since when it has this status."""
     problem = standing.problem
     status, since = "True" if problem is None else "False", timestamp(now_ms)
     for one in _conditions(before):
@@ -348,7 +348,7 @@ def _conditions(obj: wire.Queue | None) -> Iterable[wire.QueueCondition]:
 
 
 def amounts_document(amounts: Amounts) -> dict[str, Any]:
-    """Amounts as the object has them, exactly."""
+    """The exact amounts in the format of the object."""
     document: dict[str, Any] = {}
     models: dict[str, str] = {}
     for name, amount in amounts:
@@ -379,11 +379,11 @@ def _in_bytes(amount: int) -> str:
 
 
 def gpu_hours(milli_ms: int) -> str:
-    """Milli-GPU times ms as a decimal number of GPU-hours, to the thousandth."""
+    """A number of milli-GPU times ms as decimal GPU-hours, to the thousandth."""
     return f"{Decimal(milli_ms) / _GPU_HOUR:.3f}"
 
 
 def timestamp(moment_ms: int) -> str:
-    """Epoch milliseconds as in RFC 3339."""
+    """Epoch milliseconds in the format of RFC 3339."""
     moment = _START + timedelta(milliseconds=moment_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

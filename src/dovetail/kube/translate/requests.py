@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a pod asks for: its effective requests, exactly as kube-scheduler and the kubelet count them.
+"""The effective requests of a pod, computed exactly as in kube-scheduler and the kubelet.
 
 Rules
-- A limit without a request is the request (the API server has done that already; here it is the backstop).
-- Containers run together after the init containers; a sidecar (an init container that restarts always) runs on beside
-  everything that comes after it. The pod needs the largest sum that occurs.
-- Of a pod with statuses counts the largest of what the spec asks, what the kubelet allocated and what is in force; the
-  spec does not count once the kubelet has called the resize infeasible.
+- A limit without a request is the request (the API server sets it already; this is the backstop).
+- Containers run together, after the init containers. A sidecar (an init container that always restarts) keeps running
+  beside everything after it. The pod needs the largest sum that occurs.
+- For a pod with statuses the maximum counts of the spec, the allocation by the kubelet, and the values in force. The
+  spec does not count once the kubelet has reported the resize as infeasible.
 - Pod-level requests replace cpu, memory and hugepages; then the overhead is added.
-- Sums are exact and rounded up once, at the end. What is zero is left out. Of more than MOST_RESOURCES resources those
-  of Kubernetes and GPUs are told, and the first of the others by name.
-- GPUs and all other extended resources are whole numbers, and request and limit are the same.
-- A quantity that breaks a rule gives a Problem and counts as absent. One that is too large counts as the largest.
-- Containers are told one by one where one asks for a resource for which devices by claim may stand in.
-- All that follows from the quantities is worked out together, once for all pods of a template: also what the managers
-  of a kubelet read (see `managed`), and which names of MIG slices are misspelt (see `fractions`).
+- Sums are exact and rounded up once, at the end. Zero amounts are left out. Of more than MOST_RESOURCES resources the
+  native ones and GPUs are kept, and the first of the others by name.
+- GPUs and all other extended resources are whole numbers, with equal request and limit.
+- A quantity that breaks a rule gives a Problem and counts as absent. One above the maximum counts as the maximum.
+- The containers are listed individually if one requests a resource that a device claim may provide.
+- All results that depend on the quantities are computed together, once for all pods of a template. They include the
+  input of the kubelet's managers (see `managed`) and the misspelt names of MIG slices (see `fractions`).
 Source: k8s.io/component-helpers/resource/helpers.go (1.37), core validation of ResourceRequirements.
-Not known here: node-allocatable resources of DRA claims.
+Not supported: node-allocatable resources of DRA claims.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Items = tuple[tuple[str, Quantity], ...]
 
 
 class _Parts(NamedTuple):
-    """What the requests of one container depend on; `allocated` and `in_force` are None where no status tells."""
+    """The inputs of one container's requests; `allocated` and `in_force` are None if the status lacks them."""
 
     requests: _Items
     limits: _Items
@@ -66,9 +66,9 @@ class _Container(NamedTuple):
 
 
 class Effective(NamedTuple):
-    """Amounts by resource in the core's units, sorted by name, what is wrong with the pod's quantities, its containers
-    where they matter, the pod as a kubelet's managers see it (None: none of them can refuse it), and the misspelt names
-    of MIG slices."""
+    """The amounts by resource in the core's units, sorted by name; the problems of the quantities; the containers if a
+    claim may provide devices for them; the pod as a kubelet's managers see it (None: none of them can refuse it); the
+    misspelt names of MIG slices."""
 
     resources: Resources
     problems: tuple[Problem, ...]
@@ -78,9 +78,9 @@ class Effective(NamedTuple):
 
 
 def effective(pod: Pod) -> Effective:
-    """How much a pod asks for.
+    """The effective requests of a pod.
 
-    The answer depends on the quantities alone and is remembered by them: pods of one template share it.
+    The result depends only on the quantities and is cached by them: pods of one template share it.
     """
     spec, status = pod.spec, pod.status
     reported = {s.name: s for s in (*status.init_container_statuses, *status.container_statuses)}
@@ -130,7 +130,7 @@ def _effective(
 
     total = {} if infeasible else _together(main, init, lambda c: c.spec)
     if pod_level.allocated is not None and pod_level.in_force is not None:
-        # The kubelet's sums for the whole pod; they include pod-level requests and the overhead.
+        # The kubelet's sums for the whole pod, which include pod-level requests and the overhead.
         _raise_to(total, allocated)
         _raise_to(total, in_force)
     elif any(one.in_force is not one.spec or one.allocated is not one.spec for one in (*main, *init)):
@@ -163,7 +163,7 @@ def _effective(
         for i, p in enumerate(every)
         for found in misspelt(f"spec.{place}[{i}].resources", p.limits, p.requests)
     ]
-    # Nobody reads more of them, and a pod can have thousands.
+    # A user reads no more problems than that, and a pod can have thousands.
     return Effective(_rounded(total), tuple(problems[:MOST_RESOURCES]), _told(init, main), managed, tuple(wrong))
 
 
@@ -206,7 +206,7 @@ def _requests(parts: _Parts, path: str, problems: list[Problem]) -> Amounts:
 
 
 def _pod_level(parts: _Parts, total: Amounts, problems: list[Problem]) -> Amounts:
-    """Requests of the pod as a whole. Its limits stand in for what nobody below it requests."""
+    """The pod-level requests. A pod-level limit is the request of a resource that no container requests."""
     requests = _amounts(parts.requests, "spec.resources.requests", problems)
     limits = _amounts(parts.limits, "spec.resources.limits", problems)
     defaults = {name: limit for name, limit in limits.items() if name not in total}
@@ -218,7 +218,7 @@ def _at_pod_level(name: str) -> bool:
 
 
 def _together(main: list[_Container], init: list[_Container], view: Callable[[_Container], Amounts]) -> Amounts:
-    """What one view of the containers sums up to at the moment when most runs together."""
+    """The peak sum of one view of the containers over the life of the pod."""
     total: Amounts = {}
     beside: Amounts = {}
     peak: Amounts = {}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pod selects: nodes, other pods and how they spread, from wire structs to core records.
+"""The selectors of a pod for nodes, other pods and spreading: from wire structs to core records.
 
 Rules
-- `matchLabels` become `In` of one value. `matchLabelKeys` of a spread constraint are merged into the selector with the
-  pod's own values; a key that the pod does not carry is left out, and a missing selector stays one that matches
-  nothing. For pod affinity the API server has done that, with the labels of the moment in which the pod was made.
+- `matchLabels` become `In` with one value. `matchLabelKeys` of a spread constraint are merged into the selector with
+  the pod's own values; a key that the pod lacks is left out, and a missing selector still matches nothing. For pod
+  affinity the API server has done that, with the labels at the creation of the pod.
 - An affinity term without namespaces and without a namespace selector means the pod's own namespace.
-- A value of a closed set that is not known gives a Problem, and its requirement holds nowhere.
-- Not known here: kube-scheduler's default spread constraints for Services and ReplicaSets.
+- An unknown value of a closed set gives a Problem, and its requirement matches nothing.
+- Not supported: kube-scheduler's default spread constraints for Services and ReplicaSets.
 Sources: pkg/apis/core/v1/helper/helpers.go, plugins interpodaffinity and podtopologyspread, framework/types.go.
 """
 
@@ -46,7 +46,7 @@ def requirements(
     path: str,
     problems: list[Problem],
 ) -> tuple[Requirement, ...]:
-    """In the order in which they are written."""
+    """The requirements, in the order as written."""
     found = []
     for i, r in enumerate(wire):
         operator = operators.get(r.operator) or one_of(operators, r.operator, f"{path}[{i}].operator", problems)
@@ -55,7 +55,7 @@ def requirements(
 
 
 def label_selector(wire: base.LabelSelector | None, path: str, problems: list[Problem]) -> LabelSelector | None:
-    """None where there is no selector: it matches nothing. An empty selector matches everything."""
+    """The record of a selector. None, for no selector, matches nothing; an empty selector matches everything."""
     if wire is None:
         return None
     labels = [Requirement(key, "In", (value,)) for key, value in sorted(wire.match_labels.items())]
@@ -64,7 +64,7 @@ def label_selector(wire: base.LabelSelector | None, path: str, problems: list[Pr
 
 
 def node_terms(wire: base.NodeSelector | None, path: str, problems: list[Problem]) -> tuple[NodeTerm, ...] | None:
-    """None where nothing is required; no terms at all match nothing."""
+    """The terms of a node selector. None: nothing is required; an empty tuple matches no node."""
     if wire is None:
         return None
     return tuple(
@@ -89,7 +89,7 @@ def preferred_nodes(wire: NodeAffinity, path: str, problems: list[Problem]) -> t
 def peers(
     wire: PodAffinity | None, sign: int, pod: base.ObjectMeta, path: str, problems: list[Problem]
 ) -> tuple[tuple[PeerTerm, ...], tuple[PreferredPeers, ...]]:
-    """Required and preferred terms; `sign` is -1 for anti-affinity."""
+    """The required and the preferred terms; `sign` is -1 for anti-affinity."""
     if wire is None:
         return (), ()
     required = tuple(_peer_term(t, pod, f"{path}.required[{i}]", problems) for i, t in enumerate(wire.required))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceSlices: from wire structs to core records, with what DeviceTaintRules add.
+"""ResourceSlices: from wire structs to core records, with the taints of DeviceTaintRules.
 
 Rules
-- Names of attributes and capacities that have no domain get that of the driver. Of a name that is there in both forms
-  the qualified one counts.
-- Quantities are thousandths, rounded up, as Quantity.MilliValue does it.
-- Effects of taints that are not known are ignored, like None. A rule adds its taint to the devices that it selects,
-  after their own; rules count in the order of their names.
-- What cannot be honoured as written becomes a Problem, which makes the pool of the slice invalid.
-Not known here, as their feature gates are off: compatibility groups, node operations that are skipped,
-node-allocatable resources of devices.
+- A name of an attribute or capacity without a domain gets the domain of the driver. If a name occurs in both forms, the
+  qualified one counts.
+- Quantities are in thousandths, rounded up, as in Quantity.MilliValue.
+- Unknown effects of taints are ignored, like None. A rule adds its taint to the devices that it selects, after their
+  own taints; rules apply in the order of their names.
+- A field that cannot be honoured as written becomes a Problem, which makes the pool of the slice invalid.
+Not supported, as their feature gates are off: compatibility groups, skipped node operations, node-allocatable
+resources of devices.
 Sources: k8s.io/api resource/v1 (1.37), dynamic-resource-allocation resourceslice/tracker.
 """
 
@@ -49,7 +49,7 @@ Problems = list[Problem]
 
 
 def resource_slice(obj: wire.ResourceSlice, rules: Iterable[wire.DeviceTaintRule] = ()) -> Slice:
-    """The record of a slice with the taints that the rules add to its devices."""
+    """The record of a slice, with the taints that the rules add to its devices."""
     spec, driver = obj.spec, obj.spec.driver
     problems: Problems = []
     rules = sorted((rule for rule in rules if concerns(rule, obj)), key=lambda rule: rule.metadata.name)
@@ -77,7 +77,7 @@ def resource_slice(obj: wire.ResourceSlice, rules: Iterable[wire.DeviceTaintRule
 
 
 def concerns(rule: wire.DeviceTaintRule, obj: wire.ResourceSlice) -> bool:
-    """Whether a rule is about devices of this pool."""
+    """Whether a rule selects devices of this pool."""
     selector = rule.spec.device_selector
     return (
         selector is not None
@@ -125,7 +125,7 @@ def _device(
 
 
 def qualified(found: Mapping[str, T], domain: str) -> list[tuple[str, T]]:
-    """By qualified name, sorted."""
+    """The values by qualified name, sorted."""
     return sorted(
         {
             **{f"{domain}/{name}": value for name, value in found.items() if "/" not in name},
@@ -175,7 +175,7 @@ def _counters(found: Mapping[str, wire.Counter], path: str, problems: Problems) 
 
 
 def milli(quantity: Quantity, path: str, problems: Problems) -> int:
-    """0 with a Problem for what is no amount."""
+    """The quantity in thousandths; 0, with a Problem, if it is invalid."""
     text = str(quantity)
     found = _thousandths(text)
     if isinstance(found, int) and found >= 0:
@@ -187,7 +187,7 @@ def milli(quantity: Quantity, path: str, problems: Problems) -> int:
 
 @lru_cache(maxsize=8192)
 def _thousandths(text: str) -> int | str:
-    """The amount, or what is wrong with it."""
+    """The amount, or the rule that the text breaks."""
     try:
         return ceil(parse(text) * 1000)
     except QuantityError as error:
@@ -201,7 +201,7 @@ def _taint(obj: wire.DeviceTaint) -> DeviceTaint:
 def _one_term(
     obj: wire.ResourceSliceSpec | wire.SliceDevice, path: str, problems: Problems
 ) -> tuple[NodeTerm, ...] | None:
-    """The nodes of a slice or device. Selectors of several terms could not be joined in an allocation."""
+    """The nodes of a slice or device. A selector must have one term, as an allocation could not combine several."""
     if obj.node_selector is None:
         return None
     found = node_terms(obj.node_selector, f"{path}.nodeSelector", problems)

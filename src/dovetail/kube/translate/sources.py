@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a cluster the core is told: one row per kind, with how it is read and how it becomes events.
+"""The resources that the core needs: one row for each, with how it is read and translated to events.
 
-A kind that the server does not serve stays in the table in its preferred version: whoever follows it waits for it,
-whoever reads once takes it for empty.
+A resource that the server does not serve stays in the table in its preferred version: a reflector waits for it, and
+`read_once` treats it as empty.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ Changes = list[Change[Any]]
 
 
 class Source(Struct, frozen=True):
-    """`translate` turns the changes of one batch into events, in order; `keep` is what of an object is asked
-    for after that."""
+    """`translate` turns the changes of one batch into events, in order; `keep` reduces an object to the parts that are
+    read after that."""
 
     resource: Resource
     kind: type[Any]
@@ -57,10 +57,10 @@ class Source(Struct, frozen=True):
 
 
 def sources(feed: Translator, served: Served) -> Iterator[Source]:
-    """The table. Finished pods are read too: who leaves a selection is told as deleted, as it was before, and how it
-    ended is lost. Nodes of one batch are told from the oldest to the newest, so the order of the core's slots does not
-    come from names. What tells of the inside of nodes comes before the nodes: who reads once then tells each node
-    once."""
+    """The table. Finished pods are read too: with a field selector, a pod that finishes is reported as deleted in its
+    previous state, and its result is lost. Nodes of one batch are reported from the oldest to the newest, so the order
+    of the core's slots does not depend on names. Sources of hardware data come before the nodes, so that `read_once`
+    reports each node once."""
     yield Source(kinds.GPU_NODES, GPUNode, feed.gpu_nodes)
     yield Source(kinds.NODE_TOPOLOGIES, NodeResourceTopology, feed.node_topologies)
     yield Source(kinds.TAINT_RULES, DeviceTaintRule, feed.taint_rules)
@@ -87,9 +87,9 @@ _RANKS: dict[type[Event], int] = {
 
 
 def rank(event: Event) -> int:
-    """Sort by it the events of first lists that came in any order. A pod that ran before is charged where it is told:
-    its node, its namespace and its queue must be known by then. A node that changes takes back what its kubelet
-    rejected."""
+    """The sort key for the events of first lists, which arrive in any order. A pod that ran before is charged when it
+    is reported: its node, namespace and queue must come first. Rejections come last, as a change of a node clears the
+    rejections of its kubelet."""
     return _RANKS.get(type(event), 1)
 
 
@@ -103,14 +103,14 @@ async def read_once(client: Client, served: Served, feed: Translator) -> list[Ev
         events += source.translate([Change("added", object) for object in listing.objects.values()])
     wanted = feed.wanted_owners()
     for ref, answer in zip(wanted, await asyncio.gather(*(_owner(client, ref) for ref in wanted)), strict=True):
-        # Of one that cannot be read the gang stays unknown, and that is what its pods are told to wait for.
+        # If an owner cannot be read, its gang stays unknown, and its pods wait with that reason.
         if not isinstance(answer, KubeError):
             events += feed.owner(ref, answer)
     return events
 
 
 async def _owner(client: Client, ref: OwnerRef) -> dict[str, object] | KubeError | None:
-    """The object, None where it does not exist, or why it cannot be read."""
+    """The object; None if it does not exist; or the error why it cannot be read."""
     try:
         return await read_owner(client, ref)
     except NotFound:
@@ -120,13 +120,13 @@ async def _owner(client: Client, ref: OwnerRef) -> dict[str, object] | KubeError
 
 
 async def read_owner(client: Client, ref: OwnerRef) -> dict[str, object]:
-    """The object that owns pods. Raises ApiError, also for one that is longer than any needs to be."""
+    """Read the object that owns pods. Raises ApiError, also if it is longer than LONGEST_OWNER."""
     path = ref.resource.path(ref.namespace, ref.name)
     return owner_document(await client.fetch("GET", path), path)
 
 
 def owner_document(body: bytes, path: str) -> dict[str, object]:
-    """Raises BadReply."""
+    """Decode the object of an owner. Raises BadReply."""
     if len(body) > LONGEST_OWNER:
         raise BadReply(200, "BadReply", f"it has {len(body)} bytes; the limit is {LONGEST_OWNER}", f"GET {path}")
     try:
@@ -136,20 +136,20 @@ def owner_document(body: bytes, path: str) -> dict[str, object]:
 
 
 def claim_outline(claim: ResourceClaim) -> ResourceClaim:
-    """All of it, unless it says more than anybody reads: devices are never allocated for it then."""
+    """The whole claim, but without its spec if the expressions are too long: then no devices are ever allocated."""
     said = 0
     for request in claim.spec.devices.requests or ():
         for one in (request.exactly, *request.first_available):
             for selector in one.selectors if one is not None else ():
                 said += len(selector.cel.expression) if selector.cel is not None else 0
-    # The same expression may be there often, and counts once.
+    # An expression may be repeated, and `claim_spec` counts it once: hence the factor.
     return claim if said <= MOST_EXPRESSIONS * MOST_RESULTS else replace(claim, spec=ResourceClaimSpec())
 
 
 def outline(pod: Pod) -> Pod:
-    """What is asked for of a pod once it was translated: which one it is, and its annotations of ours. The rest of it
-    is most of what it takes, 3 KiB for a pod of one container, and of a cluster with many finished pods most of the
-    memory."""
+    """The parts of a pod that are read after its translation: its identity and its `dovetail.dev/` annotations. The
+    rest is most of its size, 3 KiB for a pod of one container, and most of the memory in a cluster with many finished
+    pods."""
     meta = pod.metadata
     ours = [item for item in meta.annotations.items() if item[0].startswith(PREFIX) and len(item[1]) <= LONGEST]
     kept = dict(ours[:MOST_KEYS])

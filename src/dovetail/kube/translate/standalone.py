@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that are translated each by itself: namespaces, storage, classes and claims of devices, queues, budgets.
+"""Objects that are translated independently: namespaces, storage, device classes and claims, queues, budgets.
 
 Rules
-- An event is told only where the record differs from the one told last.
-- A queue's usage is of the moment in which it is first told: what is written into its status afterwards is no event.
-  One that was made again under the name is told as another one.
+- An event is reported only if the record differs from the last one reported.
+- The usage of a queue is read when the queue is first reported: later writes of its status are no event. A queue that
+  was recreated under the name is reported as a new one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Find = Callable[[str, tuple[LayoutFinding, ...]], None]
 
 
 class AnyChange(Protocol[T_co]):
-    """What a reflector tells; for "deleted", `object` is the last state."""
+    """A change from a reflector; for "deleted", `object` is the last state."""
 
     @property
     def kind(self) -> Literal["added", "modified", "deleted"]: ...
@@ -40,8 +40,8 @@ class AnyChange(Protocol[T_co]):
 
 
 class Records:
-    """Every method takes what changed and returns the events that it means, in order. `find` takes what is found about
-    an object ("Queue NAME") and is not used."""
+    """Each method takes the changes of one resource and returns their events, in order. `find` receives the findings of
+    an object ("Queue NAME"): values that are not used."""
 
     def __init__(self, find: Find) -> None:
         self._find = find

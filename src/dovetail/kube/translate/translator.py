@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From changes of Kubernetes objects to the events of the core: the memory between the reflectors and `core.step`.
+"""Translates changes of Kubernetes objects to the events of the core: the state between the reflectors and `core.step`.
 
 Rules
-- An event is told only where the translated record differs from the one told last: heartbeats and status writes that
-  the core does not read end here. A finished pod is told as removed, and before that who made it and which kubelet did
-  not admit it. What is told of pods that had finished before is in `finished`, what each object tells by itself in
-  `records`.
-- Gangs are settled at the end of each batch: a gang changes with what declares it and with what its pods say. When it
-  becomes known into which sub-gang a pod belongs, the pod is told again.
-- A pod that names no queue or no user takes that of its PodGroup or workload object.
-- Of a pod that is bound, and of one that was decided, only the record counts (see `bound`): what its metadata, its
-  PodGroup, its owner or its namespace say later is kept aside, and used where the bind fails.
-- An owner is wanted once, and while its gang has pods that are not bound again after pods came or went: controllers
-  change the number of pods in their object before they change the pods. Who is in no gang does not wait for it. A gang
-  without object and without pods is forgotten.
-- Only pods that name this scheduler belong to gangs; the others are told for what they hold.
-- A node is told with what other objects tell of its inside (see `wiring`). What is contradictory in them, and what else
-  is not used and yet keeps nothing from being scheduled, is in `findings`, and told to `on_findings` when it changes.
-No input or output here: the driver fetches the wanted owners.
+- An event is reported only if the translated record differs from the last one reported: heartbeats and status writes
+  that the core does not read end here. A finished pod is reported as removed; if its kubelet rejected it, the rejection
+  with the owner of the pod comes first. Pods that were finished when first seen are in `finished`, objects that are
+  translated independently in `standalone`.
+- Gangs are settled at the end of each batch: a gang depends on the object that declares it and on its pods. When the
+  sub-gang of a pod becomes known, the pod is reported again.
+- A pod without a queue or user takes that of its PodGroup or workload object.
+- For a pod that is bound or has a decision, only the record counts (see `bound`). Later changes of its metadata, its
+  PodGroup, its owner or its namespace are kept, and used if the bind fails.
+- An owner is requested once. It is requested again when pods of its gang appear or disappear while some are unbound:
+  controllers change the number of pods in their object before they change the pods. A pod without a gang does not wait
+  for its owner. A gang without object and without pods is forgotten.
+- Only pods with the name of this scheduler belong to gangs; the others count for the resources that they hold.
+- A node is reported with the hardware data of other objects (see `wiring`). Contradictions in them, and other unused
+  values that block no pod, are in `findings`; `on_findings` is called when they change.
+No input or output here: the driver fetches the requested owners.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OnFindings = Callable[[str, tuple[LayoutFinding, ...]], None]
 
 
 class PodRef(Struct, frozen=True):
-    """A pod, as requests to the API server name it."""
+    """The identity of a pod in requests to the API server."""
 
     namespace: str
     name: str
@@ -65,7 +65,7 @@ class PodRef(Struct, frozen=True):
 
 
 class GangRef(Struct, frozen=True):
-    """The object whose status tells about a gang."""
+    """The object whose status reports on a gang."""
 
     dialect: Dialect[Any]
     namespace: str
@@ -73,19 +73,19 @@ class GangRef(Struct, frozen=True):
 
 
 def _nobody(node: topology.GPUNode) -> None:
-    """Nobody listens."""
+    """The listener until one is set."""
 
 
 class Translator:
-    """Every method takes what changed and returns the events that it means, in order."""
+    """Each method takes the changes of one resource and returns their events, in order."""
 
     def __init__(
         self, scheduler_name: str = "dovetail", on_findings: OnFindings | None = None, *, believes: bool = False
     ) -> None:
-        """believes: what stands on bound pods that have no record counts as if they waited, as in files that people
-        wrote."""
+        """believes: the labels and annotations of a bound pod without a record count as those of a waiting pod, as in
+        files written by hand."""
         self.findings: dict[str, tuple[LayoutFinding, ...]] = {}
-        """By "Node NAME", "Pod NAMESPACE/NAME", "ResourceSlice NAME", "Queue NAME" and so on."""
+        """The findings by object: "Node NAME", "Pod NAMESPACE/NAME", "ResourceSlice NAME", "Queue NAME" and so on."""
         self._on_findings = on_findings
         self._scheduler_name = scheduler_name
         self._pods: dict[str, KnownPod] = {}
@@ -94,25 +94,25 @@ class Translator:
         self._csi_nodes: dict[str, storage.CSINode] = {}
         self._wirings = Wirings()
         self.gpu_node = self._wirings.gpu_node
-        """The GPUNode of a node, as it was read."""
+        """Returns the GPUNode of a node as last read."""
         self.pools = Pools(self._find)
         self.admissions = Admissions()
         self.given = Given()
         self.memory = BoundRecords(believes)
         self.gpu_node_told: Callable[[topology.GPUNode], None] = _nobody
-        """Hears of every GPUNode that is told."""
+        """Called with each changed GPUNode."""
         self.schedulers: dict[str, str] | None = None
-        """Where it is given: by pod that is not ours, the schedulerName that it has."""
+        """If set: collects the schedulerName of each pod of another scheduler."""
         self.records = Records(self._find)
-        # Gangs: pods by the id of what they belong to, what is known of it, what was when its pods were told last, the
-        # objects that declare some, and the gangs that were told for each.
+        # Gangs, all by the id of the declaration: the member pods, the declaration, the declaration when its pods were
+        # last reported, the object that declares it, and the gangs reported for it.
         self._members: dict[str, MemberCounts] = {}
         self._declared: dict[str, Declared] = {}
         self._settled: dict[str, Declared] = {}
         self._objects: dict[str, GangRef] = {}
         self._told: dict[str, dict[str, Gang]] = {}
-        # Owners: that of each gang (pods may name it in several API versions: the first counts), the gangs that hang on
-        # each, what was fetched, and those that are to be fetched, unless none of their pods waits (see wanted_owners).
+        # Owners: that of each gang (pods may name it in several API versions: the first counts), the gangs of each
+        # owner, the fetched objects, and the owners to fetch, unless none of their pods waits (see wanted_owners).
         self._owner_of: dict[str, OwnerRef] = {}
         self._owned: dict[OwnerRef, dict[str, Membership]] = {}
         self._read: dict[OwnerRef, owners.OwnerRead] = {}
@@ -137,7 +137,7 @@ class Translator:
         return events
 
     def _remove(self, change: AnyChange[PodObject], events: list[ev.Event], unsettled: dict[str, None]) -> None:
-        """A pod that is deleted or finished."""
+        """Process a pod that is deleted or finished."""
         obj, uid = change.object, change.object.metadata.uid
         known = self._pods.pop(uid, None)
         self.admissions.drop(uid)
@@ -151,8 +151,8 @@ class Translator:
         events.append(_removed(obj) if translate.is_finished(obj) else ev.PodRemoved(uid))
 
     def decided(self, uid: str, queue: str, node: str, devices: str) -> str:
-        """The pod is to be bound to the node, for the queue, with these devices: from now on what it is told with
-        counts, until it is gone or `not_bound`. Returns its record, to be written with the Binding."""
+        """The core has decided to bind the pod to the node, for the queue and with these devices. From now on its
+        reported values are fixed, until it is gone or `not_bound`. Returns its record, to write with the Binding."""
         known = self._pods[uid]
         gang = self._told.get(known.member.id, {}).get(known.told.gang) if known.member is not None else None
         kept = self.memory.decide(known.told, queue, gang, devices, node)
@@ -161,7 +161,7 @@ class Translator:
         return kept.text
 
     def not_bound(self, uid: str) -> list[ev.Event]:
-        """The pod was not bound after all: it is told as it is now."""
+        """The bind has failed: report the pod in its current state."""
         known = self._pods.get(uid)
         if known is None or known.bound is None or known.told.node:
             return []
@@ -208,7 +208,7 @@ class Translator:
             events.append(ev.PodChanged(known.told))
 
     def _say(self, uid: str, known: KnownPod) -> None:
-        """What the pod says for its gang is as it is now."""
+        """Update the pod's contribution to its gang."""
         if known.member is not None:
             self._members.setdefault(known.member.id, MemberCounts()).put(uid, known)
 
@@ -244,19 +244,19 @@ class Translator:
                     books.pop(owner, None)
 
     def _add_gang(self, pod: KnownPod) -> bool:
-        """Bring what a pod's gang adds to it up to date; whether that changed the pod."""
+        """Update the values that come from the pod's gang; whether that changed the pod."""
         return pod.add(self._declared.get(pod.member.id) if pod.member is not None else None)
 
     def _add_given(self, pod: KnownPod) -> bool:
-        """Correct the devices of a pod that has others than were chosen; whether that changed the pod."""
+        """Correct the devices of a pod that has others than chosen; whether that changed the pod."""
         before = pod.told
         pod.told, findings = self.given.corrected(before, pod.written)
         self._find(f"Pod {before.key}", pod.findings + findings)
         return pod.told != before
 
     def _settle(self, declared_id: str) -> list[ev.Event]:
-        """Tell the gangs of a declared thing and its pods, as far as they differ from what was told. Each pod was told
-        with what was known when it came: all are looked at again where that is another thing now."""
+        """Report the gangs of one declaration and its pods, as far as they have changed. Each pod was reported with the
+        declaration at that time; if the declaration has changed since, all of them are checked again."""
         events: list[ev.Event] = []
         members, declared = self._members.get(declared_id), self._declared.get(declared_id)
         now: list[Gang] = []
@@ -277,7 +277,7 @@ class Translator:
         return events
 
     def pod_groups(self, dialect: Dialect[T], changes: Iterable[AnyChange[T]]) -> list[ev.Event]:
-        """Changes of a dialect's objects, of whatever version is served."""
+        """Changes of a dialect's objects, in any served version."""
         events: list[ev.Event] = []
         for change in changes:
             declared = dialect.declare(change.object)
@@ -292,7 +292,7 @@ class Translator:
         return events
 
     def wanted_owners(self) -> list[OwnerRef]:
-        """Objects to be fetched and told to `owner`; they stay wanted until then."""
+        """The owners to fetch and pass to `owner`; each stays in the list until then."""
         for ref in [ref for ref in self.stale if ref in self._read and not self._has_pending(ref)]:
             del self.stale[ref]
         return list(self.stale)
@@ -301,7 +301,7 @@ class Translator:
         return any(self._members[gang].waiting for gang in self._owned[ref])
 
     def owner(self, ref: OwnerRef, document: Mapping[str, object] | None) -> list[ev.Event]:
-        """What a wanted owner is; None where it does not exist. Owners that nobody needs any more are ignored."""
+        """Take the object of a requested owner; None if it does not exist. An owner without pods is ignored."""
         if ref not in self._owned:
             return []
         self.stale.pop(ref, None)
@@ -332,7 +332,7 @@ class Translator:
         return events
 
     def csi_nodes(self, changes: Iterable[AnyChange[storage.CSINode]]) -> list[ev.Event]:
-        """The attach limits of nodes, which are told with the nodes."""
+        """CSINodes have the attach limits of nodes, which are reported with the nodes."""
         events: list[ev.Event] = []
         for change in changes:
             name = change.object.metadata.name
@@ -344,7 +344,7 @@ class Translator:
         return events
 
     def gpu_nodes(self, changes: Iterable[AnyChange[topology.GPUNode]]) -> list[ev.Event]:
-        """GPUNodes tell of the inside of nodes, and of pods that were given other devices than were chosen."""
+        """GPUNodes have the hardware data of nodes, and the pods that got other devices than chosen."""
         changes = list(changes)
         events = self._wired(changes, self._wirings.put_gpu_node)
         uids = [uid for change in changes for uid in self.given.put(change.object, change.kind == "deleted")]
@@ -357,7 +357,7 @@ class Translator:
         return self._wired(changes, self._wirings.put_topology)
 
     def resource_slices(self, changes: Iterable[AnyChange[ResourceSlice]]) -> list[ev.Event]:
-        """Slices are pools of devices, and those of GPUs also tell of the inside of their node."""
+        """Slices form pools of devices; those of GPUs also have hardware data of their node."""
         changes = list(changes)
         events = [event for c in changes for event in self.pools.put_slice(c.object, c.kind == "deleted")]
         return events + self._wired(changes, self._wirings.put_slice)
@@ -366,12 +366,12 @@ class Translator:
         return [event for c in changes for event in self.pools.put_rule(c.object, c.kind == "deleted")]
 
     def _wired(self, changes: Iterable[AnyChange[T]], put: Callable[[T, bool], str]) -> list[ev.Event]:
-        """Objects that tell of the inside of nodes: each node that a batch is about is told once."""
+        """Apply a batch of objects with hardware data of nodes; each of the nodes is reported once."""
         names = dict.fromkeys([put(change.object, change.kind == "deleted") for change in changes])
         return [event for name in names for event in self._node_again(name)]
 
     def wiring(self, node: str) -> Wiring:
-        """What is known of the inside of a node, and from where."""
+        """The hardware data of a node, with its source."""
         return self._wirings.of(self._nodes[node][0]) if node in self._nodes else Wiring()
 
     def _node_again(self, name: str) -> list[ev.Event]:
@@ -399,18 +399,18 @@ class Translator:
             self._on_findings(about, findings)
 
     def pod_ref(self, uid: str) -> PodRef | None:
-        """How to name a pod to the API server; None where it is gone or finished."""
+        """The identity of a pod in requests to the API server; None if the pod is gone or finished."""
         known = self._pods.get(uid)
         return PodRef(known.told.namespace, known.told.name, uid) if known is not None else None
 
     def gang_ref(self, gang_id: str) -> GangRef | None:
-        """The object whose status tells about a gang or sub-gang; None where no PodGroup declares it."""
+        """The object whose status reports on a gang or sub-gang; None if no PodGroup declares it."""
         return self._objects.get(gang_id) or self._objects.get(gang_id.rpartition("/")[0])
 
 
 def _last_ones(changes: list[AnyChange[PodObject]]) -> list[AnyChange[PodObject]]:
-    """The changes without those of pods that have changed again since: somebody may write the same pod all the time. A
-    pod that is new, finished or deleted is looked at as it was."""
+    """The changes, without a modification of a pod that is followed by a later one: a client may write the same pod at
+    a high rate. Changes to new, finished or deleted are all kept."""
     later: dict[str, AnyChange[PodObject]] = {}
     found = []
     for change in reversed(changes):
@@ -427,6 +427,6 @@ def _passes(change: AnyChange[PodObject]) -> bool:
 
 
 def _removed(obj: PodObject, gang: str = "") -> ev.PodRemoved:
-    """A finished pod."""
+    """The event for a finished pod."""
     ended_ms = translate.ended_ms(obj)
     return ev.PodRemoved(obj.metadata.uid, ended_ms, translate.succeeded(obj), translate.failed(obj), gang)

@@ -2,15 +2,15 @@
 """Claims, volumes, storage classes and attach limits: from wire structs to core records.
 
 Rules
-- A claim is bound once the volume controller has completed it; one that names its volume but is not completed waits,
-  whatever its class says (upstream treats it as unbound and immediate).
+- A claim is bound once the volume controller has completed the bind. A claim with a volume name that is not completed
+  waits, with any class (upstream treats it as unbound and immediate).
 - A volume that is Released, Failed or being deleted offers no access mode, so no claim picks it.
-- A volume's zone and region labels bind it to nodes of these, or to nodes that have no such label at all; a value may
-  list several, joined by two underscores.
-- A size that cannot be read fits nothing: too large in a claim, zero in a volume. A selector that says too much selects
+- A volume with zone and region labels fits nodes with these values, or nodes that have no such label at all. A value
+  may list several, joined by two underscores.
+- An unreadable size fits nothing: it is too large in a claim, and zero in a volume. A selector above the limit selects
   nothing.
 Sources: plugins volumebinding and volumezone, k8s.io/component-helpers/storage.
-Not known here: in-tree volume types and their migration to CSI (their limits and their drivers' names), and the beta
+Not supported: in-tree volume types and their migration to CSI (their limits and their drivers' names), and the beta
 zone labels of nodes.
 """
 
@@ -48,7 +48,7 @@ def claim(obj: wire.PersistentVolumeClaim) -> VolumeClaim:
         namespace=meta.namespace,
         name=meta.name,
         volume=spec.volume_name if bound else "",
-        # A claim that names its volume must not be given another one: without a class the core lets it wait.
+        # A claim with a volume name must not get another volume: without a class the core lets it wait.
         storage_class="" if spec.volume_name and not bound else storage_class,
         request_bytes=_bytes(spec.resources.requests, MAX_QUANTITY + 1),
         access_modes=tuple(sorted(spec.access_modes)),
@@ -95,13 +95,13 @@ def storage_class(obj: wire.StorageClass) -> StorageClass:
 
 
 def attach_limits(obj: wire.CSINode) -> tuple[tuple[str, int], ...]:
-    """(driver, how many volumes it can attach to the node), for drivers that have a limit."""
+    """The driver and the number of volumes that it can attach to the node, for each driver with a limit."""
     drivers = ((d.name, d.allocatable.count) for d in obj.spec.drivers or () if d.allocatable is not None)
     return tuple(sorted((name, count) for name, count in drivers if count is not None))
 
 
 def _in_zone(terms: tuple[NodeTerm, ...] | None, labels: dict[str, str]) -> tuple[NodeTerm, ...] | None:
-    """The terms, narrowed to the zones and regions that the labels name."""
+    """The terms, narrowed to the zones and regions in the labels."""
     inside = tuple(
         Requirement(_ZONE_LABELS[key], "In", tuple(value.split("__")))
         for key, value in sorted(labels.items())

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of the work that a pod does: what makes it, how long it takes at most, what is lost when it is ended.
+"""The work of a pod: its family, its maximum run time, and the loss when it is evicted.
 
 Rules
-- The family is `NAMESPACE/KIND/NAME@IMAGE`: of what owns the pod (the workload object that its labels tell, else its
-  controller, else the pod itself), and the image of its first container.
-- From the end of NAME everything is taken that differs from run to run: parts that are whole numbers (the Jobs of a
-  CronJob, dates), what the API server and the controllers of Kubernetes append to make a name unique (5 to 10 of the
-  characters bcdfghjklmnpqrstvwxz2456789), hexadecimal hashes of 7 to 40 characters with a digit, and UUIDs. Parts are
-  separated by `-`, `.` or `_`; a first part always stays. So `nightly-29345670`, `nightly-x7k2p` and
-  `nightly-3f2a91c` are one family.
-- Of several limits of the run time the smallest counts: of the pod and of what declares it, as an annotation and as
-  activeDeadlineSeconds. In all else the object counts before its pods, as with all annotations.
+- The family is `NAMESPACE/KIND/NAME@IMAGE`: kind and name of the workload object from the pod's labels, else of its
+  controller, else of the pod itself, and the image of its first container.
+- The parts that differ between runs are removed from the end of NAME: whole numbers (the Jobs of a CronJob, dates),
+  unique suffixes of the API server and the controllers of Kubernetes (5 to 10 of the characters
+  bcdfghjklmnpqrstvwxz2456789), hexadecimal hashes of 7 to 40 characters with a digit, and UUIDs. Parts are separated by
+  `-`, `.` or `_`; the first part always stays. So `nightly-29345670`, `nightly-x7k2p` and `nightly-3f2a91c` are one
+  family.
+- Of several limits of the run time the smallest counts: annotations and activeDeadlineSeconds, of the pod and of the
+  object that declares its gang. For all other values the object takes precedence over its pods.
 Source: k8s.io/apimachinery pkg/util/rand (the characters), k8s.io/kubernetes pkg/controller/cronjob/utils.go.
 """
 
@@ -27,17 +27,17 @@ from dovetail.kube.translate.annotations import Wishes
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _HASH = r"(?=[0-9a-f]*[0-9])[0-9a-f]{7,40}"
 RUN = re.compile(rf"(?<=.)(?:[-._](?:[0-9]+|[bcdfghjklmnpqrstvwxz2456789]{{5,10}}|{_HASH}|{_UUID}))+\Z")
-"""What differs from run to run at the end of a name."""
+"""The parts at the end of a name that differ between runs."""
 _GRACE_S = 30
 _LONGEST = 512
-"""Characters that are read of a name and of an image: neither has a limit where a tenant writes it down."""
+"""The characters that are read of a name and of an image: the API server limits neither in a pod."""
 
 # Equal for all pods of a job, and one object for all of them.
 _shared = Remembered[Work](4096, same)
 
 
 def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
-    """What the pod alone tells; `owner` is the workload object that it belongs to."""
+    """The work of the pod from its own object; `owner` is the workload object that it belongs to."""
     meta, spec = obj.metadata, obj.spec
     kind, name = "Pod", meta.name
     if owner is not None:
@@ -59,7 +59,7 @@ def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
             preemptible=wishes.preemptible,
             movable=wishes.movable,
             preempts=spec.preemption_policy != "Never",
-            # As the API server: a negative one is a second.
+            # As in the API server, a negative value means one second.
             grace_ms=1000 * grace_s if grace_s >= 0 else 1000,
         )
     )
@@ -67,7 +67,7 @@ def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
 
 @remembered(4096)
 def with_declared(own: Work, declared: Wishes, deadline_ms: int) -> Work:
-    """The work of a pod whose gang is declared with these wishes and this limit of its run time (0: none)."""
+    """The work of a pod whose gang is declared with these annotations and this limit of the run time (0: none)."""
     limits_ms = own.max_runtime_ms, declared.max_runtime_ms, deadline_ms
     return _shared(
         Work(
