@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of GPUs: events of NVML, XID errors, and which GPUs are sick."""
+"""GPU health: NVML events, XID errors, and the list of unhealthy GPUs."""

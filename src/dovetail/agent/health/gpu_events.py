@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML tells of the health of GPUs, as it happens: it blocks, for a thread of its own.
+"""Reads GPU health from NVML: events as they occur, and a check of all GPUs every `look_s`. It blocks, so it runs in a
+thread of its own.
 
-Rules: an event is passed on when it comes, also between two calls of a look. All GPUs are looked at every `look_s`.
-A GPU that is lost makes NVML's wait fail for all; then the library is opened anew, and events are waited for from those
-that answer. As long as one does not, every look opens it anew: only so NVML finds one that is back.
-A failure of NVML itself is passed on, and tried again after a second, then ever later, at the latest when the next look
-is due.
+Rules: an event is passed on when it arrives, also between two NVML calls of a check. A lost GPU makes NVML's wait fail
+for all GPUs. Then the library is reopened, and events are awaited from the GPUs that answer. While one does not answer,
+each check reopens the library, as NVML finds a recovered GPU only that way. A failure of NVML as a whole is passed on
+and retried after one second, then with back-off up to `look_s`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from dovetail.agent.machine.nvml import Nvml, NvmlError
 XID = pynvml.nvmlEventTypeXidCriticalError
 DOUBLE_BIT = pynvml.nvmlEventTypeDoubleBitEccError
 RECOVERY_CHANGED = pynvml.nvmlEventTypeGpuRecoveryAction
-# Corrected errors are not waited for: nobody is ill of one, a storm of them would only wake the agent, and too many of
-# them are an XID of their own (92).
+# Corrected errors are not watched: a single one is harmless, a storm of them would only wake the agent, and too many of
+# them raise XID 92.
 _WANTED = XID | DOUBLE_BIT | RECOVERY_CHANGED
 
-# XIDs that say more when the GPU is asked: what the driver recommends, and whether it is still there.
+# XIDs after which the GPU is checked at once: for the driver's recommendation, and for its presence.
 _LOOK_AT_ONCE = {BY_DRIVER, 79}
 _NO_INSTANCE = 0xFFFFFFFF
 _LONGEST_WAIT_S = 10.0
 _SHORTEST_PAUSE_S = 1.0
-# NVML cannot be used at all, whatever GPU was asked about.
+# Errors that mean that NVML fails as a whole, for every GPU.
 _ALL_FAIL = {library.UNINITIALIZED, library.DRIVER_NOT_LOADED, library.MISMATCH}
-# The GPU answered, if only that it does not know.
+# Errors with which a GPU answers that it does not support the query.
 _ANSWERED = {library.NOT_SUPPORTED, library.NO_PERMISSION, library.FUNCTION_NOT_FOUND}
 _RECOVERY = {
     pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: Remedy.RESET.advice,
@@ -54,14 +54,14 @@ _RECOVERY = {
 
 
 class Down(Struct, frozen=True):
-    """NVML as a whole fails."""
+    """NVML fails as a whole."""
 
     message: str
 
 
 class EventsRead(Struct, frozen=True):
-    """All GPUs were looked at. `unwatched` are those that tell no events: uuid and reason. `whole`: each of them said
-    who it is, and answers."""
+    """The result of a check of all GPUs. `unwatched` are the GPUs without events: uuid and reason. `whole`: every GPU
+    has reported its uuid, and answers."""
 
     gpus: tuple[HealthReading, ...]
     unwatched: tuple[tuple[str, str], ...]
@@ -70,7 +70,7 @@ class EventsRead(Struct, frozen=True):
 
 class GpuEvent(Struct, frozen=True):
     """`kind` is XID (with its number), DOUBLE_BIT or RECOVERY_CHANGED. `instances` are the MIG instances of the GPU,
-    and `hit` those that it is about; None where it is about the whole GPU."""
+    and `hit` the affected ones; None if the whole GPU is affected."""
 
     gpu: str
     kind: int
@@ -80,15 +80,15 @@ class GpuEvent(Struct, frozen=True):
 
 
 class Away(Struct, frozen=True):
-    """Nothing is open."""
+    """The library is closed, because of `pause`."""
 
 
 Sight = Down | EventsRead | GpuEvent | Away
 
 
 class GpuEvents:
-    """To be iterated once. It ends within 10 seconds of `stop`. From `pause` on it lets go of the library, which Away
-    tells, and from `resume` on it watches again."""
+    """Iterate it once. It ends within 10 seconds of `stop`. After `pause` it closes the library and yields Away; after
+    `resume` it watches again."""
 
     def __init__(self, sysfs: Path, look_s: float, open_library: Callable[[], Nvml] = Nvml) -> None:
         self._sysfs = sysfs
@@ -127,8 +127,8 @@ class GpuEvents:
                 again_s *= 2
 
     def _watch(self, watch: _Watch, look: EventsRead, again_s: float) -> Iterator[Sight]:
-        """Until the library has to be opened anew, after `again_s` where the first look was not whole. Raises NvmlError
-        where it fails as a whole."""
+        """Watch until the library must be reopened: after `again_s` if the first check was not whole. Raises NvmlError
+        if NVML fails as a whole."""
         lost = waited = False
         due = time.monotonic() + (self._look_s if look.whole else again_s)
         while self._wanted.is_set() and not self._stopped.is_set():
@@ -150,7 +150,7 @@ class GpuEvents:
                     due = 0
             if watch.deaf:
                 if not waited:
-                    # Opened anew, and it fails at once: no reason to do so without end.
+                    # The wait failed right after the library was opened: pause, to avoid a busy loop.
                     self._rest(min(self._look_s, _SHORTEST_PAUSE_S))
                 return
             waited = True
@@ -169,8 +169,8 @@ class _Gpu(Struct, frozen=True):
 
 
 class _Watch:
-    """The open library with its event set. `whole`: every GPU that it counts could be asked who it is, and answers.
-    `deaf`: no events come any more, as one of its GPUs is lost."""
+    """The open library with its event set. `whole`: every GPU in its count has reported its uuid, and answers. `deaf`:
+    no events arrive any more, as one of its GPUs is lost."""
 
     def __init__(self, nvml: Nvml, sysfs: Path) -> None:
         self._nvml = nvml
@@ -185,7 +185,7 @@ class _Watch:
             self._nvml.call("nvmlEventSetFree", self._events)
 
     def begin(self) -> EventsRead:
-        """Find the GPUs, look at them, and register those that answer. Raises NvmlError."""
+        """Find the GPUs, check them, and register those that answer for events. Raises NvmlError."""
         found, unwatched = [], []
         for index in range(self._nvml.call("nvmlDeviceGetCount")):
             gpu = self._find(index)
@@ -210,7 +210,7 @@ class _Watch:
         return EventsRead(tuple(found), tuple(unwatched), self.whole)
 
     def _find(self, index: int) -> _Gpu | None:
-        """None where it does not even say who it is: then it is missed."""
+        """The GPU at this index; None if it does not report its uuid: then it counts as missing."""
         try:
             handle = self._nvml.call("nvmlDeviceGetHandleByIndex", index)
             uuid = self._nvml.call("nvmlDeviceGetUUID", handle)
@@ -224,7 +224,7 @@ class _Watch:
         return _Gpu(uuid, handle, self._sysfs / "bus/pci/devices" / text.lower()[-12:])
 
     def see(self, gpu: _Gpu) -> HealthReading:
-        """One look. Raises NvmlError where NVML fails as a whole."""
+        """Check one GPU. Raises NvmlError if NVML fails as a whole."""
         mark = Mark(_inode(self._sysfs / "module/nvidia"), _inode(gpu.device), self._energy_mj(gpu))
         try:
             self._ask("nvmlDeviceGetMemoryInfo", gpu.handle)
@@ -236,7 +236,7 @@ class _Watch:
         return HealthReading(gpu.uuid, ill, mark)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """None where the GPU answers that it does not know. Raises NvmlError."""
+        """Call NVML; None if the GPU answers that it does not support the query. Raises NvmlError."""
         try:
             return self._nvml.call(name, *arguments)
         except NvmlError as error:
@@ -252,7 +252,8 @@ class _Watch:
             return None
 
     def _recovery(self, gpu: _Gpu) -> Ill | None:
-        """What the driver asks for. Drivers tell since 565; older ones say at most that a reset is required."""
+        """The recovery action that the driver requests. Drivers report it since 565; older ones at most report that a
+        reset is required."""
         fields = self._ask(
             "nvmlDeviceGetFieldValues",
             gpu.handle,
@@ -265,7 +266,7 @@ class _Watch:
         return Ill(RESET_REQUIRED, f"the driver requires a reset: {Remedy.RESET.advice}") if reset else None
 
     def events(self, wait_s: float) -> Iterator[GpuEvent]:
-        """What comes first within the time, and all that is there then. Raises NvmlError."""
+        """Wait for the first event, up to the time, then yield all that have arrived. Raises NvmlError."""
         wait_ms = int(wait_s * 1000)
         while not self.deaf:
             try:
@@ -283,7 +284,7 @@ class _Watch:
     def _event(self, data: Any) -> GpuEvent:
         kind, number = data.eventType, data.eventData
         address = _address(data.device)
-        # A GPU that has just fallen off the bus would not answer who it is.
+        # A GPU that has just fallen off the bus would not report its uuid.
         uuid = next((gpu.uuid for gpu in self.gpus if _address(gpu.handle) == address), None)
         if uuid is None:
             uuid = self._nvml.call("nvmlDeviceGetUUID", data.device)
@@ -301,8 +302,8 @@ class _Watch:
         return GpuEvent(uuid, kind, number, tuple(name for name, _, _ in instances or ()), hit)
 
     def _gone(self, handle: Any, gi: int) -> bool:
-        """Whether the GPU has no such instance any more. A process without privilege sees those alone that were there
-        when its container was made, and may not ask about others: then it is one that it does not see."""
+        """Whether the GPU no longer has this instance. An unprivileged process only sees the instances that existed
+        when its container was created, and may not query others: such an instance is not visible, and not gone."""
         try:
             self._nvml.call("nvmlDeviceGetGpuInstanceById", handle, gi)
         except NvmlError as error:
@@ -310,8 +311,8 @@ class _Watch:
         return True
 
     def _instances(self, handle: Any) -> list[tuple[str, int, int]] | None:
-        """The MIG instances of a GPU: uuid, GPU instance, compute instance. Asked when needed, as they come and go.
-        None where it cannot be said: then an error of one counts as one of all."""
+        """The MIG instances of a GPU: uuid, GPU instance, compute instance. They are queried when needed, as they
+        change. None if the query fails: then an error of one instance counts for all."""
         found = []
         try:
             for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
@@ -338,7 +339,7 @@ def _unanswered(error: NvmlError) -> Ill:
 
 
 def _inode(path: Path) -> int:
-    """0 where there is none, or nobody may look."""
+    """The inode of the path; 0 if it does not exist or is not readable."""
     try:
         return path.stat().st_ino
     except OSError:

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs are ill, since when, why, and when they are well again. Pure: told what was seen, it says who is ill.
+"""The unhealthy GPUs: since when, why, and when they are healthy again. Pure: from observations to the list.
 
-Two kinds of illness. One lasts as long as it is seen: a GPU that does not answer, one that its driver wants reset, NVML
-as a whole. The other is an event, which passes while the harm stays: it is remembered until something shows that its
-remedy (`agent.health.xids`) has happened.
+There are two kinds of faults. A state lasts as long as it is observed: a GPU does not answer, its driver requests a
+reset, or NVML fails as a whole. An event passes while the damage stays: it is remembered until there is evidence that
+its remedy (`agent.health.xids`) was applied.
 
-| remedy      | has happened when                                                                            |
-|-------------|----------------------------------------------------------------------------------------------|
-| APPLICATION | no pod holds the GPU or one of its MIG instances any more; or as for RESET                   |
-| RESET       | the GPU answers, its driver asks for nothing, and one of: the driver had asked for something |
-|             | since the event; the driver was loaded anew; the GPU's PCI device was made anew; the energy  |
-|             | counter, which runs since the driver came up, is lower than at the event while persistence   |
-|             | mode kept the driver up; or as for REBOOT                                                    |
-| REBOOT      | the machine has another boot id                                                              |
+| remedy      | evidence                                                                                      |
+|-------------|-----------------------------------------------------------------------------------------------|
+| APPLICATION | no pod holds the GPU or one of its MIG instances any more; or as for RESET                    |
+| RESET       | the GPU answers, its driver requests no recovery, and one of: the driver has requested one    |
+|             | since the event; the driver was reloaded; the PCI device was recreated; the energy counter,   |
+|             | which starts with the driver, is lower than at the event although persistence mode kept the   |
+|             | driver loaded; or as for REBOOT                                                               |
+| REBOOT      | the machine has another boot id                                                               |
 
-Where a check is switched off, what it had found is no illness any more.
-So a restart of the agent heals nothing, and a GPU that was reset while no agent ran is well at the next start.
-An illness of a GPU is one of all its MIG instances; that of a MIG instance hits it alone.
+When a check is switched off, its findings are dropped.
+So a restart of the agent clears no fault, and a GPU that was reset while no agent ran is healthy at the next start.
+A fault of a GPU affects all its MIG instances; a fault of a MIG instance affects only that instance.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ RESET_REQUIRED = "reset-required"
 
 
 class Unhealthy(Struct, frozen=True):
-    """`uuid` of a GPU, or of a MIG instance that alone is hit. `code` is xid-N, ecc-double-bit, lost, recovery,
-    reset-required or nvml; `message` says what happened and what to do; `since_ms` is Unix time."""
+    """An unhealthy device. `uuid` is that of a GPU, or of a MIG instance if only that is affected. `code` is xid-N,
+    ecc-double-bit, lost, recovery, reset-required or nvml; `message` states the fault and the remedy; `since_ms` is
+    Unix time in ms."""
 
     uuid: str
     code: str
@@ -45,16 +46,16 @@ class Unhealthy(Struct, frozen=True):
 
 
 class Mark(Struct, frozen=True):
-    """What tells one life of a GPU from the next. `driver` and `device` are the inodes in sysfs of the kernel module
-    and of the PCI device, which the kernel never gives twice in one boot; 0: not readable. `energy_mj` is None where
-    persistence mode is off or nobody counts: then it may begin anew without a reset."""
+    """The values that change with a reset of a GPU. `driver` and `device` are the sysfs inodes of the kernel module and
+    of the PCI device, which the kernel never reuses in one boot; 0: not readable. `energy_mj` is None if persistence
+    mode is off, as the counter may then restart without a reset, or if there is no counter."""
 
     driver: int = 0
     device: int = 0
     energy_mj: int | None = None
 
     def is_after_reset(self, before: Mark) -> bool:
-        """Whether `before` was another life."""
+        """Whether the GPU was reset between `before` and this mark."""
         return (
             (0 not in (self.driver, before.driver) and self.driver != before.driver)
             or (0 not in (self.device, before.device) and self.device != before.device)
@@ -63,14 +64,14 @@ class Mark(Struct, frozen=True):
 
 
 class Ill(Struct, frozen=True):
-    """What is wrong with a GPU as long as it is seen."""
+    """A fault that lasts as long as it is observed."""
 
     code: str
     message: str
 
 
 class HealthReading(Struct, frozen=True):
-    """One look at a GPU. `ill` is None where it answers and its driver asks for nothing."""
+    """The result of one check of a GPU. `ill` is None if it answers and its driver requests no recovery."""
 
     uuid: str
     ill: Ill | None = None
@@ -78,8 +79,8 @@ class HealthReading(Struct, frozen=True):
 
 
 class HealthRecord(Struct, frozen=True):
-    """An event that is remembered. `hit` is the GPU or MIG instance; `gpu` the card; `devices` the uuids that pods may
-    hold of what was hit. `asked`: the driver has asked for something since."""
+    """A remembered event. `hit` is the uuid of the affected GPU or MIG instance, `gpu` that of its GPU; `devices` are
+    the affected uuids that pods may hold. `asked`: the driver has requested a recovery since."""
 
     hit: str
     gpu: str
@@ -93,7 +94,7 @@ class HealthRecord(Struct, frozen=True):
 
 
 class HealthMemory(Struct, frozen=True):
-    """What outlives the process: `known` are the GPUs that were there since boot `boot`."""
+    """The state that survives a restart of the agent: `known` are the GPUs seen since boot `boot`."""
 
     boot: str = ""
     known: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ class HealthMemory(Struct, frozen=True):
 
 
 class HealthLedger:
-    """The illnesses of one machine, from `memory` on. `boot` is the boot id of now."""
+    """The faults of one machine, starting from `memory`. `boot` is the current boot id."""
 
     def __init__(self, memory: HealthMemory, boot: str) -> None:
         self._memory = memory if memory.boot == boot else HealthMemory(boot)
@@ -115,7 +116,7 @@ class HealthLedger:
 
     @property
     def illnesses(self) -> tuple[Unhealthy, ...]:
-        """In the order in which they began."""
+        """The unhealthy devices, in the order in which their faults began."""
         found = [Unhealthy(r.hit, r.code, r.message, r.since_ms) for r in self._memory.records]
         found += [Unhealthy(uuid, ill.code, ill.message, since_ms) for uuid, (ill, since_ms) in self._seen.items()]
         if self._down is not None:
@@ -125,17 +126,17 @@ class HealthLedger:
 
     @property
     def waits_for_pods(self) -> bool:
-        """Whether a GPU is ill that is well as soon as no pod holds it."""
+        """Whether a fault will be cleared as soon as no pod holds the device."""
         return any(record.remedy <= Remedy.APPLICATION for record in self._memory.records)
 
     def event(self, record: HealthRecord) -> None:
-        """An event that counts. The same once more changes nothing but what it says."""
+        """Remember an event. It replaces an earlier record of the same device and code."""
         mark = self._marks.get(record.gpu, Mark())
         others = tuple(r for r in self._memory.records if (r.hit, r.code) != (record.hit, record.code))
         self._memory = replace(self._memory, records=(*others, replace(record, mark=mark)))
 
     def looked(self, gpus: Collection[HealthReading], now_ms: int) -> None:
-        """All GPUs that NVML lists were looked at. One that was there since boot and is not listed is lost."""
+        """Take a check of all GPUs that NVML lists. A GPU seen since boot that is not listed is lost."""
         self._down = None
         listed = {gpu.uuid for gpu in gpus}
         known = tuple(sorted({*self._memory.known, *listed}))
@@ -152,23 +153,23 @@ class HealthLedger:
         self._marks |= {gpu.uuid: gpu.mark for gpu in gpus}
 
     def down(self, message: str, now_ms: int) -> None:
-        """NVML fails as a whole: nothing is known of any GPU."""
+        """NVML fails as a whole: the state of every GPU is unknown."""
         self._down = message, self._down[1] if self._down else now_ms
 
     def only(self, keeps: Callable[[HealthRecord], bool]) -> tuple[HealthRecord, ...]:
-        """Forget the records that `keeps` does not keep. Returns these."""
+        """Drop the records for which `keeps` is false, and return them."""
         released = tuple(record for record in self._memory.records if not keeps(record))
         kept = tuple(record for record in self._memory.records if record not in released)
         self._memory = replace(self._memory, records=kept)
         return released
 
     def held(self, uuids: Collection[str]) -> None:
-        """Pods hold these GPUs and MIG instances, and no others."""
+        """Take the GPUs and MIG instances that pods hold, and drop the records that waited for the other ones."""
         kept = (r for r in self._memory.records if r.remedy > Remedy.APPLICATION or set(r.devices) & set(uuids))
         self._memory = replace(self._memory, records=tuple(kept))
 
     def _told(self, record: HealthRecord, gpu: HealthReading | None) -> HealthRecord | None:
-        """What remains of the record after a look at its GPU."""
+        """The record after a check of its GPU; None if the check is evidence of the remedy."""
         if gpu is None or record.remedy == Remedy.REBOOT:
             return record
         if gpu.ill is not None:
@@ -176,7 +177,7 @@ class HealthLedger:
         before = (record.mark, self._marks.get(record.gpu, record.mark))
         if record.asked or any(gpu.mark.is_after_reset(mark) for mark in before):
             return None
-        # The first look after an event that came before any look gives it its mark.
+        # An event before the first check gets its mark from that check.
         return replace(record, mark=gpu.mark) if record.mark == Mark() else record
 
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of the GPUs of this machine: a thread follows NVML's events, and each change is reported at once.
+"""The health of the GPUs of this machine: a thread watches NVML's events, and each change is reported at once.
 
-Rules: `agent.health.gpu_events` waits in NVML. `agent.health.xids` says which errors count, `agent.health.health` which
-GPUs are sick and until when. Listeners hear of a change within milliseconds of the event; then it is written down, so
-that a restart of the agent heals nothing. What cannot be written down is kept as long as the process lives, and tried
-again at every look. A damaged file is set aside, and its readable part counts. Both show in `faults`; neither ends the
-process. Findings of checks that are switched off by now are dropped at the start. GPUs whose events cannot be watched
-are reported, and are not sick. At rest this costs a few calls of NVML every 30 seconds.
+Rules
+- `agent.health.gpu_events` waits in NVML. `agent.health.xids` defines which errors count, `agent.health.health` which
+  GPUs are unhealthy and until when.
+- A change is reported within milliseconds of the event. Then it is written to a file, so that a restart of the agent
+  clears no fault. If the write fails, the state is kept in memory, and the write is retried at every check.
+- A damaged file is set aside, and its readable part counts. Both failures show in `faults`; neither ends the process.
+- Findings of checks that are switched off are dropped at the start.
+- GPUs whose events cannot be watched are reported, and count as healthy.
+- When idle, this costs a few NVML calls every 30 seconds.
 """
 
 from __future__ import annotations
@@ -32,13 +35,13 @@ _XID, _DOUBLE_BIT = "xid-", "ecc-double-bit"
 
 
 class HealthWatch:
-    """Calls `changed` in the event loop with all illnesses, at the first look and whenever they change.
+    """Calls `changed` in the event loop with all unhealthy devices, at the first check and at each change.
 
-    checkpoint: the file where events are remembered.
-    holders: the uuids of the GPUs and MIG instances that pods hold now, of replicas those of their GPU. It is asked
-    only while a GPU waits for its pods to end; where it raises OSError nobody is healed.
+    checkpoint: the file with the remembered events.
+    holders: returns the uuids of the GPUs and MIG instances that pods hold now; for a replica the uuid of its GPU. It
+    is called only while a GPU waits for its pods to end; if it raises OSError, no fault is cleared.
     watched: which errors count, see `agent.health.xids`.
-    sysfs, proc: where the kernel's are mounted. look_s: how often all GPUs are looked at.
+    sysfs, proc: the mount points. look_s: the interval between checks of all GPUs, in seconds.
     """
 
     def __init__(
@@ -64,17 +67,17 @@ class HealthWatch:
         self._away = asyncio.Event()
         self._faults = {"read": "", "write": ""}
         self.unwatched: tuple[tuple[str, str], ...] = ()
-        """GPUs that tell no events: uuid and reason."""
+        """The GPUs without events: uuid and reason."""
         self.answered = False
-        """Whether a look has seen all GPUs answer, or nobody wants them looked at."""
+        """Whether all GPUs have answered in one check, or the checks are switched off."""
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What an operator should know, as sentences."""
+        """The current faults of the checkpoint file, as sentences for an operator."""
         return tuple(fault for fault in self._faults.values() if fault)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Watch until cancelled."""
         self._remember()
         if self._watched.none:
             logger.warning("GPUs are not looked after: health checks are switched off")
@@ -93,7 +96,7 @@ class HealthWatch:
                 except BaseException as error:
                     loop.call_soon_threadsafe(happened.put_nowait, error)
 
-        # Not one of the loop's own threads: the process need not wait for it at its end.
+        # A daemon thread outside the loop's executor: the process does not wait for it at exit.
         self._thread = threading.Thread(target=wait, name="nvml-events", daemon=True)
         self._thread.start()
         try:
@@ -106,7 +109,7 @@ class HealthWatch:
             self._events.stop()
 
     def _remember(self) -> None:
-        """Begin with what an earlier process wrote down."""
+        """Load the state that an earlier process wrote."""
         left, wrong = self._checkpoint.rescue()
         if wrong:
             self._faults["read"] = f"who was ill may be forgotten: {wrong}"
@@ -118,8 +121,8 @@ class HealthWatch:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Meanwhile nothing of NVML is held here: a GPU can be reset, and its MIG mode changed, only when no process
-        has it open. What happens in the meantime is found by the look that follows. It begins within 10 seconds."""
+        """Keep NVML closed for the block, which begins within 10 seconds: a GPU can be reset, or its MIG mode changed,
+        only while no process has it open. The check after the block finds what has changed meanwhile."""
         if self._thread is None or not self._thread.is_alive():
             yield
             return
@@ -187,7 +190,7 @@ class HealthWatch:
 
 
 def _records(event: GpuEvent, watched: Watched, now_ms: int) -> list[HealthRecord]:
-    """What an event has to be remembered as; nothing where it does not count."""
+    """The records to remember for an event; empty if it does not count."""
     xid: int | None
     if event.kind == DOUBLE_BIT:
         xid, code, remedy, name = None, _DOUBLE_BIT, Remedy.RESET, "double-bit ECC error"
@@ -200,7 +203,7 @@ def _records(event: GpuEvent, watched: Watched, now_ms: int) -> list[HealthRecor
     logger.warning("%s: %s%s", ", ".join(event.hit or (event.gpu,)), name, "" if counts else " (does not count)")
     if not counts:
         return []
-    # Whoever asks that an error counts which needs no remedy wants the GPU back when its application has ended.
+    # An error without remedy only counts if it was enabled: then the GPU is healthy again once its application ends.
     remedy = max(remedy, Remedy.APPLICATION)
     hit = [(uuid, (uuid,)) for uuid in event.hit] if event.hit is not None else [(event.gpu, event.instances)]
     message = f"{name}: {remedy.advice}"
@@ -208,7 +211,7 @@ def _records(event: GpuEvent, watched: Watched, now_ms: int) -> list[HealthRecor
 
 
 def _xid(code: str) -> int | None:
-    """The number in the code of a remembered event; None of an ECC error."""
+    """The XID in the code of a remembered event; None for an ECC error."""
     return int(code.removeprefix(_XID)) if code != _DOUBLE_BIT else None
 
 

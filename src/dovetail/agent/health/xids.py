@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's XID errors mean for the GPU: whom they hit, and what puts it right.
+"""NVIDIA's XID errors: the name and the remedy of each, and which ones count.
 
 Rules: the table is NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, sheet "Catalog", as of October 2025),
-its many resolutions brought down to four. A workflow of the catalogue has the remedy that it ends with when nothing
-milder helps. An XID that is not in the table is one of a newer driver or an unused one, and counts as RESET.
+with its resolutions reduced to four remedies. A workflow of the catalogue maps to its last step, for the case that
+nothing milder helps. An XID that is not in the table belongs to a newer driver or is unused, and counts as RESET.
 
-Which XIDs are not looked at is as in NVIDIA's device plugin, with its two environment variables:
-DP_DISABLE_HEALTHCHECKS names XIDs to ignore, besides 13, 31, 43, 45, 68 and 109; `xids` ignores all of them and ECC
-errors, `all` watches nothing. DP_ENABLE_HEALTHCHECKS names XIDs that count all the same, or `all`; it wins.
+The ignored XIDs are those of NVIDIA's device plugin, with its two environment variables. DP_DISABLE_HEALTHCHECKS lists
+XIDs to ignore, besides 13, 31, 43, 45, 68 and 109; `xids` ignores all XIDs and ECC errors, `all` disables every check.
+DP_ENABLE_HEALTHCHECKS lists XIDs that count anyway, or `all`; it takes precedence.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from msgspec import Struct
 DISABLE = "DP_DISABLE_HEALTHCHECKS"
 ENABLE = "DP_ENABLE_HEALTHCHECKS"
 IGNORED = frozenset({13, 31, 43, 45, 68, 109})
-"""The application's own errors, as NVIDIA's device plugin has them."""
+"""The errors that applications cause, as in NVIDIA's device plugin."""
 
 BY_DRIVER = 154
-"""Not an error, but word that what the driver recommends has changed: the driver is asked."""
+"""Not an error, but the notice that the driver's recommended recovery action has changed: the driver is queried."""
 
 
 class Remedy(IntEnum):
-    """What has to happen before the GPU can be given to anybody again, mildest first."""
+    """The action that is needed before the GPU can be allocated again, mildest first."""
 
     NONE = 0
     APPLICATION = 1
@@ -101,12 +101,12 @@ def meaning(xid: int) -> tuple[Remedy, str]:
 
 
 class WatchedError(ValueError):
-    """One of the two variables cannot be read; the text says which, what stands there, and what may."""
+    """One of the two variables is invalid; the text names it, its value, and the valid values."""
 
 
 class Watched(Struct, frozen=True):
-    """Which errors count. `none`: GPUs are not looked after at all. `events`: XIDs count unless they are in `ignored`;
-    else only those in `enabled` do, and ECC errors do not."""
+    """Which errors count. `none`: no health checks at all. `events`: ECC errors count, and XIDs that are not in
+    `ignored`; without it only the XIDs in `enabled` count, and ECC errors do not."""
 
     none: bool = False
     events: bool = True
@@ -117,7 +117,7 @@ class Watched(Struct, frozen=True):
         return xid in self.enabled or (self.events and xid not in self.ignored)
 
     def makes_ill(self, xid: int | None) -> bool:
-        """Whether a GPU is ill of this XID, or of a double-bit ECC error (None)."""
+        """Whether this XID, or a double-bit ECC error (None), makes a GPU unhealthy."""
         if self.none:
             return False
         if xid is None:
@@ -126,7 +126,7 @@ class Watched(Struct, frozen=True):
 
 
 def watched(variables: Mapping[str, str]) -> Watched:
-    """What the two variables (see above) say. Raises WatchedError."""
+    """The errors that count according to the two variables (see above). Raises WatchedError."""
     disabled, off = _listed(DISABLE, variables)
     enabled, on = _listed(ENABLE, variables)
     return Watched(
@@ -138,7 +138,7 @@ def watched(variables: Mapping[str, str]) -> Watched:
 
 
 def _listed(variable: str, variables: Mapping[str, str]) -> tuple[frozenset[int], set[str]]:
-    """The XIDs and the words of a variable."""
+    """The XIDs and the keywords in a variable."""
     items = [item.strip().lower() for item in variables.get(variable, "").split(",") if item.strip()]
     words = {item for item in items if item in ("all", "xids")}
     for item in items:
