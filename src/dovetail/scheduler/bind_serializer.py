@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of binds to a node whose device plugin allocates the devices that were chosen for each pod.
+"""The order of binds to one node, where the device plugin allocates the devices chosen for each pod.
 
 Rules
 - The kubelet passes the resource and the number to the plugin, not the pod (see `kube.nodes.admissions`). So of the
@@ -12,9 +12,9 @@ Rules
   without a guard is read back, whatever the agent supports by then.
 - A bind waits half a minute at most, as a kubelet may admit no pod. The plugin then matches devices to pods by the
   order of their binds, and detects a wrong match afterwards.
-- Nodes whose plugin does not honour the choice are exempt.
-- No pod is bound to a node whose kubelet has no device plugin at the moment: the kubelet would reject it for good. The
-  binds to that node are handed back and decided again.
+- The rules do not apply to a node where the plugin does not honour the choice.
+- No pod is bound to a node while its kubelet has no device plugin: the kubelet would reject it for good. The binds to
+  that node are handed back and decided again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BindSerializer(Generic[T]):
         self._behind_fence: set[str] = set()
         """Those of them that were bound while a NUMA guard was in force."""
         self._settling: dict[str, int] = {}
-        """The number of admitted pods per node whose devices are not read back yet."""
+        """The number of admitted pods per node that are not read back yet."""
         feed.admissions.listener = self
         feed.given.changed = self._changed
 

@@ -202,7 +202,7 @@ class Binder:
         try:
             await self._client.request("POST", path, body, attempts=Attempts(idempotent=True))
         except KubeError as error:
-            # Even a refusal may follow an earlier attempt that succeeded and whose answer was lost.
+            # Even a refusal may follow an earlier attempt that succeeded, if its answer was lost.
             return await self._resolve(bind, target, error)
         self._bound(bind, target)
         return "bound"

@@ -95,7 +95,7 @@ class Driver:
 
     @property
     def changed_records(self) -> int:
-        """The number of pods whose record was changed after they were bound."""
+        """The number of bound pods with a record that was changed after the bind."""
         return len(self._mirror.feed.memory.changed)
 
     async def run(self) -> None:

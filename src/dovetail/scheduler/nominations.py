@@ -38,7 +38,7 @@ class Nominations:
         self._write(uid, wire.nomination(uid, None))
 
     def bind_failed(self, uid: str) -> None:
-        """Clear the nomination of a pod whose bind has failed."""
+        """Clear the nomination of a pod after its bind has failed."""
         if uid in self._held:
             self.clear(uid)
 

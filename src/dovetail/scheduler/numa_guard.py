@@ -2,10 +2,10 @@
 """Requests a NUMA guard from the agent of a node before a pod is bound there: the agent leaves the kubelet only the
 devices that were chosen for the pod.
 
-Rules: a guard is needed on nodes with several NUMA nodes whose kubelet aligns devices to them, and whose agent supports
-guards (see `agent.kubelet.numa_guard`). The scheduler writes the pod to `spec.fence` of the GPUNode; the status shows
-when the guard is in force. After one second without it the pod is bound anyway. The kubelet may then allocate other
-devices than chosen, and that difference is reported.
+Rules: a bind needs a guard if the node has several NUMA nodes, its kubelet aligns devices to them, and its agent
+supports guards (see `agent.kubelet.numa_guard`). The scheduler writes the pod to `spec.fence` of the GPUNode; the
+status shows when the guard is in force. After one second without it the pod is bound anyway. The kubelet may then
+allocate other devices than chosen, and that difference is reported.
 """
 
 from __future__ import annotations

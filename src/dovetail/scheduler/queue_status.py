@@ -39,7 +39,7 @@ _DRIFT_MS = 10_000
 _REFUSED_RETRY_MS = 10_000
 _AT_ONCE = 50
 _PART = 20
-"""The computation of what is due takes at most one twentieth of the time."""
+"""The search for due statuses takes at most one twentieth of the time."""
 _LAST_S = 3.0
 
 

@@ -8,7 +8,7 @@ Rules
 - The first write uses the version of the claim known when the bind was decided. After a conflict the claim is read
   again. The write is retried while it is the same claim and its allocation is unchanged, absent or ours; else the bind
   fails.
-- A claim whose opaque parameters a patch would change is written as protobuf (see `wire_protobuf`).
+- A claim is written as protobuf if a patch would change its opaque parameters (see `wire_protobuf`).
 - Pods that share a claim are reserved in turn; the first one writes the allocation for all.
 - The claim for a pod's extended resources is created first, under its own name; one left by an earlier attempt is
   reused. Then the pod's status maps containers to the requests of the claim. To release this claim is to delete it.
@@ -227,7 +227,7 @@ class DeviceReservations:
         return stamp is not None and self._clock.now_ms() - epoch_ms(stamp) > BINDING_TIMEOUT_MS
 
     async def let_go(self, keys: Iterable[str], uid: str, made: str) -> None:
-        """Remove the allocation of these claims, whose devices will not become ready, unless they are reserved for
+        """Remove the allocation of these claims, as their devices will not become ready, unless they are reserved for
         another pod. The claim `made` for the pod's extended resources is deleted. Source: PostFilter of the plugin
         dynamicresources."""
         for key in keys:

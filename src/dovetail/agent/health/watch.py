@@ -8,7 +8,7 @@ Rules
   clears no fault. If the write fails, the state is kept in memory, and the write is retried at every check.
 - A damaged file is set aside, and its readable part counts. Both failures show in `faults`; neither ends the process.
 - Findings of checks that are switched off are dropped at the start.
-- GPUs whose events cannot be watched are reported, and count as healthy.
+- GPUs without events are reported, and count as healthy.
 - When idle, this costs a few NVML calls every 30 seconds.
 """
 
@@ -122,7 +122,7 @@ class HealthWatch:
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
         """Keep NVML closed for the block, which begins within 10 seconds: a GPU can be reset, or its MIG mode changed,
-        only while no process has it open. The check after the block finds what has changed meanwhile."""
+        only while no process has it open. The check after the block finds the changes made meanwhile."""
         if self._thread is None or not self._thread.is_alive():
             yield
             return

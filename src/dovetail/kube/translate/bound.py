@@ -8,9 +8,9 @@ Rules
 - A process uses one record for a pod: that of the decision to bind it, or else the annotation when the pod was first
   seen on its node. A later change of the annotation is not used, and is reported.
 - A record is valid for the pod with its uid. If it is missing, damaged or of another pod, as on pods that another
-  component bound, only values that give no advantage are read: queue and user of the pod, whose rights the core checks
-  (`Pod.recorded` is false). Its queue decides whether it may be preempted; it has the whole GPUs and replicas that its
-  containers request, and no particular devices.
+  component bound, only values that give no advantage are read: queue and user of the pod. The core checks their rights
+  (`Pod.recorded` is false). The queue decides whether the pod may be preempted; the pod has the whole GPUs and replicas
+  that its containers request, and no particular devices.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Kept(Struct):
 
 
 class BoundRecords:
-    """The records of pods that are bound or about to be bound, by uid. `changed` are the pods whose annotation differs
-    from the one written with the Binding. With `believes`, the labels and annotations of a bound pod without a record
+    """The records of pods that are bound or about to be bound, by uid. `changed` are the pods with another annotation
+    than the one written with the Binding. With `believes`, the labels and annotations of a bound pod without a record
     count as those of a waiting pod."""
 
     def __init__(self, believes: bool = False) -> None:

@@ -103,7 +103,7 @@ def _readiness(status: wire.ResourceClaimStatus) -> tuple[str, int]:
 
 
 def claim_spec(obj: wire.DeviceClaim, path: str = "spec.devices") -> tuple[ClaimSpec, Problem | None]:
-    """The record of a claim's spec, and what of it cannot be honoured."""
+    """The record of a claim's spec, and a Problem if a part cannot be honoured."""
     problems: Problems = []
     wired = obj.requests or ()
     requests = tuple(_request(request, f"{path}.requests[{i}]", problems) for i, request in enumerate(wired))

@@ -31,7 +31,7 @@ from dovetail.kube.translate.work import with_declared
 class KnownPod(Struct):
     """A pod as last reported to the core (`told`). `problem` and `work` are its own, without the values of its gang;
     `written` are the devices in its record, `findings` the problems of the record. `bound` is the record, None for a
-    waiting pod; `late` is the latest object of a pod whose bind is in flight."""
+    waiting pod; `late` is the latest object of a pod while its bind is in flight."""
 
     told: Pod
     problem: Problem | None

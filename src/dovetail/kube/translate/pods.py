@@ -156,7 +156,7 @@ class MetadataRecord(NamedTuple):
 
 
 _NO_METADATA = MetadataRecord(NOTHING, None)
-"""The value for a pod of another scheduler, whose metadata is not read."""
+"""The value for a pod of another scheduler: its metadata is not read."""
 
 
 def metadata_of(obj: PodObject) -> MetadataRecord:

@@ -17,7 +17,7 @@ from dovetail.kube.translate import slices
 
 
 class Pools:
-    """`find` receives the findings of each slice: what of it cannot be used."""
+    """`find` receives the findings of each slice: the parts that cannot be used."""
 
     def __init__(self, find: Callable[[str, tuple[LayoutFinding, ...]], None]) -> None:
         self._find = find

@@ -86,7 +86,7 @@ _SHOWN = {found.name: field for field, found in _CLASSES.items()}
 
 
 def queue(obj: wire.Queue) -> Queue:
-    """The record of a queue. It never fails: `problem` is what is wrong with its spec."""
+    """The record of a queue. It never fails: `problem` has the invalid values of the spec."""
     spec, problems = obj.spec, list[Problem]()
     guarantee = _amounts(spec.guarantee, "spec.guarantee", problems)
     limit = _amounts(spec.limit, "spec.limit", problems)

@@ -65,7 +65,7 @@ class PodRef(Struct, frozen=True):
 
 
 class GangRef(Struct, frozen=True):
-    """The object whose status reports on a gang."""
+    """The object with the status of a gang."""
 
     dialect: Dialect[Any]
     namespace: str
@@ -404,7 +404,7 @@ class Translator:
         return PodRef(known.told.namespace, known.told.name, uid) if known is not None else None
 
     def gang_ref(self, gang_id: str) -> GangRef | None:
-        """The object whose status reports on a gang or sub-gang; None if no PodGroup declares it."""
+        """The object with the status of a gang or sub-gang; None if no PodGroup declares it."""
         return self._objects.get(gang_id) or self._objects.get(gang_id.rpartition("/")[0])
 
 

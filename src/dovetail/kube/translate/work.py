@@ -67,7 +67,7 @@ def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
 
 @remembered(4096)
 def with_declared(own: Work, declared: Wishes, deadline_ms: int) -> Work:
-    """The work of a pod whose gang is declared with these annotations and this limit of the run time (0: none)."""
+    """The work of a pod; its gang is declared with these annotations and this limit of the run time (0: none)."""
     limits_ms = own.max_runtime_ms, declared.max_runtime_ms, deadline_ms
     return _shared(
         Work(
