@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator: the same core, driven by traces under a virtual clock."""
+"""The simulator: it runs the scheduler's own core on traces, under a virtual clock."""

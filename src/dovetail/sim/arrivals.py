@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arrivals of the published FGD protocol, and its read-out (Weng et al., USENIX ATC'23, the artifact's scripts).
+"""The arrivals and the metric of the published FGD protocol (Weng et al., USENIX ATC'23, the artifact's scripts).
 
-Rules: the nodes in a random order; the pods of the list in a random order, then pods drawn from the list with
-replacement until the next one would take the GPU demand beyond the target, a percentage of all GPUs; where the list
-itself asks for more, pods are taken out at random. Times are dropped: nobody leaves, and who does not fit is not tried
-again. The order of the nodes matters: it decides between equal scores. The seed gives all of it.
+Rules
+- The target is a percentage of all GPUs of the cluster.
+- The nodes are in a random order. The order matters: it breaks ties between equal scores.
+- The pods of the list arrive in a random order. Then pods are drawn from the list with replacement, until the next one
+  would exceed the target. If the list alone exceeds the target, random pods are removed from it.
+- Times are dropped: no pod ends, and a pod that does not fit is not tried again.
+- All randomness comes from the seed.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from dovetail.sim.workload import SimJob, Workload, gpu_milli
 
 
 def inflated(workload: Workload, percent: int, seed: int) -> Workload:
-    """The same cluster and jobs, lone pods all, one arrival after another, up to `percent` of the cluster's GPUs.
+    """The same cluster; single pods arrive one after another until their demand is `percent` of the cluster's GPUs.
 
-    Raises ValueError where no number of these pods reaches that."""
+    Raises ValueError if that demand is 0, or no pod requests a GPU."""
     chance = random.Random(seed)
     nodes = [event for event in workload.cluster if isinstance(event, NodeChanged)]
     others = [event for event in workload.cluster if not isinstance(event, NodeChanged)]
@@ -39,7 +42,7 @@ def inflated(workload: Workload, percent: int, seed: int) -> Workload:
         while total > target:
             total -= demand[jobs.pop(chance.randrange(len(jobs)))]
     else:
-        # The artifact counts one GPU of the next pod here, however many it asks for.
+        # As in the artifact, the next pod counts as at most one GPU in this check.
         while total + min(demand[job := chance.choice(workload.jobs)], WHOLE_GPU_MILLI) <= target:
             total += demand[job]
             jobs.append(_again(job, len(jobs)))
@@ -49,15 +52,16 @@ def inflated(workload: Workload, percent: int, seed: int) -> Workload:
 
 
 def _again(job: SimJob, number: int) -> SimJob:
-    """The job once more, under another name."""
+    """A copy of the job with a new name."""
     [pod] = job.pods
     name = f"{pod.name}-{number}"
     return replace(job, pods=(replace(pod, uid=name, name=name),))
 
 
 def unallocated_percent(result: Result) -> dict[int, float]:
-    """The published read-out: GPUs that are not allocated, in % of all, by arrived demand in % of all, rounded, and
-    averaged over the arrivals that round to the same number."""
+    """The published metric: unallocated GPUs in % of all GPUs, by arrived demand in % of all GPUs.
+
+    The demand is rounded to a whole percent; the value is the mean over the arrivals that round to the same percent."""
     allocated: dict[int, list[int]] = defaultdict(list)
     for moment in result.moments:
         allocated[round(100 * moment.arrived_milli / result.capacity_milli)].append(moment.allocated_milli)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that come and go: the shapes of a list, at a load that is kept up.
+"""Pods that arrive and end at a constant offered load, with the requests of a pod list.
 
-Rules: pods are drawn from the list with replacement; arrivals are a Poisson process, run times exponential. The offered
-load is GPU demand times run time per time, in % of the cluster's GPUs: at 100 % as much work comes as the GPUs could
-do if none was ever idle. The cluster is empty at first; it takes a few mean run times to fill.
+Rules: pods are drawn from the list with replacement. Arrivals are a Poisson process; run times are exponential. The
+offered load is the arriving GPU time per unit of time, in % of the cluster's GPUs: at 100 %, the work that arrives
+keeps all GPUs busy. The cluster starts empty and needs a few mean run times to fill.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dovetail.sim.workload import SimJob, Workload, gpu_milli
 
 
 def churned(workload: Workload, load_percent: int, mean_runtime_ms: int, until_ms: int, seed: int) -> Workload:
-    """The same cluster, and lone pods of the same shapes that arrive before `until_ms`.
+    """The same cluster, with single pods drawn from the list that arrive before `until_ms`.
 
-    Raises ValueError where no pod asks for a GPU, or no node has one."""
+    Raises ValueError if no pod requests a GPU, or no node has one."""
     chance = random.Random(seed)
     capacity = sum(dict(node.allocatable).get(GPU, 0) for node in workload.nodes().values()) * WHOLE_GPU_MILLI
     demand = sum(gpu_milli(job.pods[0].request) for job in workload.jobs)

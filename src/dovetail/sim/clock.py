@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The virtual clock: what happens when, and what becomes of each job. Who decides is a subclass.
+"""The virtual clock: the order of events, and the progress of each job. A subclass makes the scheduling decisions.
 
 Rules
-- Nothing happens between two events, so the clock jumps from one to the next. Of events at one time ends come first,
-  then pods that are gone after their grace, nodes that fail, nodes that come back, and arrivals in the order of the
-  trace. Then it is decided.
-- A job has work to do for its duration. It works while all of its pods run; a later start first takes the time that
-  its pods say they need to go on (`startup_ms`). A job that is stopped keeps what it did up to its last checkpoint, one
-  each `checkpoint_interval_ms` of a run (0: it starts from scratch); one that is suspended instead keeps all of it.
-- A job is stopped as a whole and waits again from then on. One that has to give way ends its work at once and holds its
-  GPUs for its grace. A node that fails stops all of its jobs.
-- A job waits while it has not all of its pods running; waiting and running together are its completion time.
+- The clock jumps from one event to the next. Events at the same time are handled in this order: ends of jobs, pods
+  removed after their grace period, node failures, node recoveries, arrivals in the order of the trace. Then the
+  scheduler decides.
+- A job has `duration_ms` of work. It makes progress while all of its pods run. A restart first takes `startup_ms`.
+- A job that is stopped keeps its progress up to its last checkpoint, one per `checkpoint_interval_ms` of a run (0: it
+  restarts from scratch). A job that is suspended keeps all of its progress.
+- A job is stopped as a whole and is pending again from then on. An evicted job makes no more progress and holds its
+  GPUs for its grace period. A node failure stops all jobs on the node.
+- A job waits while not all of its pods run. Its completion time is its waiting time plus its running time.
 The same workload and scheduler give the same result on every machine.
 """
 
@@ -30,12 +30,13 @@ _END, _GONE, _DOWN, _UP, _ARRIVAL, _WAKE = range(6)
 
 
 class Fate(Struct):
-    """What became of a job, the `number`-th of the workload, of the `queue`-th queue.
+    """The state of one job.
 
-    `waiting` counts its pods that are not placed. `started_ms` is when it ran first, `since_ms` since when it runs or
-    waits now, `runs` how often it was started. `saved_ms` of its work are done for good; `waited_ms`, `ran_ms` and
-    `lost_ms` (work done in vain) are complete up to `since_ms`. `refusal` is why it was dropped, or what it was last
-    told while it waits."""
+    `number` is its index in the workload, `queue` the index of its queue, `milli` its GPU demand in milli-GPU and
+    `waiting` the number of its pods that are not placed. `started_ms` is its first start, `runs` the number of its
+    starts, and `since_ms` the time at which it last began to run or to wait. `saved_ms` is progress that it cannot lose.
+    `waited_ms`, `ran_ms` and `lost_ms` (lost progress) are totals up to `since_ms`. `leaving` is true during the grace
+    period of an eviction. `refusal` is the reason for which it was dropped, or the latest reason for which it waits."""
 
     number: int
     job: SimJob
@@ -59,26 +60,28 @@ class Fate(Struct):
 
     @property
     def startup_ms(self) -> int:
-        """What this run needs before it goes on with the work."""
+        """The time that this run needs before it makes progress."""
         return self.job.pods[0].work.startup_ms if self.runs > 1 else 0
 
     def worked_ms(self, now_ms: int) -> int:
-        """Work that is done now, saved or not."""
+        """Progress at `now_ms`, saved or not."""
         fresh = max(0, now_ms - self.since_ms - self.startup_ms) if self.running else 0
         return self.saved_ms + fresh
 
     def remaining_ms(self, now_ms: int) -> int:
-        """Work that is left. Only for jobs that have a duration."""
+        """Work that is left at `now_ms`. Only for jobs that have a duration."""
         return (self.job.duration_ms or 0) - self.worked_ms(now_ms)
 
     def served_ms(self, now_ms: int) -> int:
-        """How long it has run in all, in vain or not."""
+        """Total time that the job has run up to `now_ms`, lost progress included."""
         return self.ran_ms + (now_ms - self.since_ms if self.running else 0)
 
 
 class Moment(Struct, frozen=True):
-    """The cluster after one event time: GPU demand in milli-GPU that has `arrived` so far; for each queue what it holds
-    and what it wants (that included), in milli-GPU; and the GPU capacity of the nodes that are not down."""
+    """The cluster after the events of one time, in milli-GPU.
+
+    `arrived_milli` is the demand that has arrived so far. `held_milli` is what each queue holds; `wanted_milli` is what
+    it holds plus what it waits for. `up_milli` is the GPU capacity of the nodes that are not down."""
 
     at_ms: int
     arrived_milli: int
@@ -92,9 +95,10 @@ class Moment(Struct, frozen=True):
 
 
 class Result(Struct):
-    """`placed` maps the uid of each pod that was placed to its (last) node, pods that have left included. `evicted`
-    counts jobs that had to give way, `failed` those that a node took with it, each as often as it happened. `queues`
-    are names; the weights are theirs."""
+    """The result of a simulation.
+
+    `placed` maps the uid of each pod that was ever placed to its last node. `evicted` counts evictions of jobs, and
+    `failed` stops of jobs by node failures. `queues` holds the names of the queues, `weights` their weights."""
 
     capacity_milli: int
     fates: list[Fate]
@@ -107,7 +111,7 @@ class Result(Struct):
 
 
 class VirtualClock(ABC):
-    """`suspends`: who gives way keeps all of its work."""
+    """The event loop. `suspends`: an evicted job keeps all of its progress."""
 
     suspends = False
 
@@ -133,36 +137,36 @@ class VirtualClock(ABC):
         heapq.heapify(self._agenda)
         self._open = len(fates)
 
-    # What a subclass decides, and is told.
+    # Implemented by a subclass.
 
     @abstractmethod
     def decide(self) -> bool:
-        """Start, evict or drop jobs; whether anything was done."""
+        """Start, evict or drop jobs. Return whether anything was done."""
 
     @abstractmethod
     def admit(self, fate: Fate) -> None:
-        """The job waits from now on, for the first time or again."""
+        """The job is pending from now on, for the first time or again."""
 
     @abstractmethod
     def discharge(self, fate: Fate) -> None:
-        """The pods of the job are gone; it has ended, is dropped, or is admitted again right away."""
+        """The pods of the job are gone. The job has ended, is dropped, or is admitted again right after this call."""
 
     @abstractmethod
     def node_down(self, name: str) -> None:
-        """The node is gone; its jobs are discharged already."""
+        """The node has failed. Its jobs are already discharged."""
 
     @abstractmethod
     def node_up(self, name: str) -> None:
         """The node is back."""
 
     def wake_ms(self) -> int | None:
-        """When it is to be decided again even if nothing happens; a time that is past says nothing."""
+        """When to call `decide` again even without an event. A time in the past is ignored."""
         return None
 
-    # What a subclass may do.
+    # Called by a subclass.
 
     def hold(self, fate: Fate, uid: str, milli: int, node: str) -> None:
-        """A pod of the job, by its uid in the trace, is on the node now; with the last one the job runs."""
+        """Place the pod with this uid of the trace on the node. The job runs once its last pod is placed."""
         self.result.placed[uid] = node
         fate.nodes[node] = None
         fate.held_milli += milli
@@ -181,7 +185,7 @@ class VirtualClock(ABC):
             heapq.heappush(self._agenda, (end_ms, _END, fate.number, fate.runs))
 
     def evict(self, fate: Fate, grace_ms: int) -> None:
-        """The job gives way: it works no more, and its pods are gone after the grace."""
+        """Evict the job: its progress stops now, and its pods are gone after the grace period."""
         if fate.leaving:
             return
         self.result.evicted += 1
@@ -193,15 +197,16 @@ class VirtualClock(ABC):
             self._again(fate)
 
     def drop(self, fate: Fate) -> None:
-        """The job goes without having run, or run to its end."""
+        """Remove the job before it has run to its end."""
         fate.dropped = True
         self._depart(fate)
 
-    # What happens.
+    # The event loop and its events.
 
     def run(self, watch: Callable[[int], None] = lambda events: None, until_ms: int | None = None) -> Result:
-        """Run to the end: nothing is to come any more, or it is later than `until_ms`. `watch` is told how many
-        arrivals and ends are done with, each time."""
+        """Run until no event is left, or the next one is later than `until_ms`.
+
+        `watch` is called after each event time with the number of arrivals and ends handled so far."""
         done = 0
         while self._agenda and self._open and (until_ms is None or self._agenda[0][0] <= until_ms):
             self.now_ms = self._agenda[0][0]
@@ -213,7 +218,7 @@ class VirtualClock(ABC):
             self._note()
             watch(done)
             wake_ms = self.wake_ms()
-            # When nothing else is to come, waking is of use only as long as it leads to something.
+            # Without further events, wake again only while the decisions still change something.
             if wake_ms is None or wake_ms <= self.now_ms or not (acted or self._agenda):
                 continue
             if not self._agenda or wake_ms < self._agenda[0][0]:
@@ -258,7 +263,7 @@ class VirtualClock(ABC):
         self.admit(fate)
 
     def _stop(self, fate: Fate, *, keeps: bool) -> None:
-        """The job works no more; whether it keeps what it did since its last checkpoint."""
+        """Stop the job. With `keeps` it keeps its progress since the last checkpoint."""
         if not fate.running:
             return
         elapsed, fresh = self.now_ms - fate.since_ms, fate.worked_ms(self.now_ms) - fate.saved_ms
@@ -271,7 +276,7 @@ class VirtualClock(ABC):
         fate.since_ms, fate.running = self.now_ms, False
 
     def _again(self, fate: Fate) -> None:
-        """The pods of the job are gone, and new ones wait."""
+        """The pods of the job are gone; new ones are pending."""
         self._release(fate)
         fate.waiting, fate.leaving = len(fate.job.pods), False
         self._await(fate)
@@ -300,4 +305,4 @@ _HAPPENS = (
     VirtualClock._arrival,
     lambda clock, number, run: None,
 )
-"""By kind of event."""
+"""The handler of each kind of event."""

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A discrete-event simulation of one cluster: the scheduler's own core under a virtual clock.
 
-Rules: a decision is carried out at once. A job that does not fit waits in the core's own line; an impatient simulation
-drops it instead, as the FGD protocol does. The pods of a job that was stopped come back as new ones, as a controller
-makes them: pending, created now. The core never sees how long a job runs, but it sees when pods have ended. A time of
-0 is unknown to it, so its clock is one millisecond ahead.
+Rules
+- A decision takes effect at once.
+- A job that does not fit waits in the core's own queue. With `patient=False` it is dropped, as in the FGD protocol.
+- The pods of a stopped job come back as new pending pods, as a controller creates them.
+- The core does not see the duration of a job; it sees that pods have ended.
+- The core treats time 0 as unknown, so its clock is one millisecond ahead.
 """
 
 from __future__ import annotations
@@ -32,21 +34,21 @@ from dovetail.sim.workload import Workload, gpu_milli
 class Simulation(VirtualClock):
     @property
     def core_ms(self) -> int:
-        """Now, as the core has it."""
+        """The current time on the clock of the core."""
         return self.now_ms + 1
 
     def __init__(self, workload: Workload, policy: Policy, *, patient: bool = True) -> None:
         super().__init__(workload)
-        # Who is refused is gone: there is nobody to hold room for.
+        # A refused job is dropped, so reservations and preemption have no use.
         self.state = State(policy if patient else replace(policy, reserve=False, preempt=False))
         self._patient = patient
         self._nodes = workload.nodes()
         self._told: list[Event] = [*map(QueueChanged, workload.queues), *workload.cluster]
         self._later: list[Event] = []
-        """Told with what comes next: where nobody waits, a bind that was carried out is no reason for a step."""
+        """Sent with the next events: without pending pods, a completed bind needs no step of its own."""
         self._uids: dict[int, list[str]] = {}
         self._owner: dict[str, tuple[Fate, int]] = {}
-        """Of each pod that exists now its job, and which of its pods it is."""
+        """The job of each pod that exists now, and the index of the pod in the job."""
 
     def admit(self, fate: Fate) -> None:
         job = fate.job
@@ -114,7 +116,7 @@ class Simulation(VirtualClock):
                 self._told += [PodChanged(replace(pods[uid], nominated_node="")) for uid in uids if uid in pods]
 
     def _evict(self, uids: tuple[str, ...]) -> None:
-        """A job whose pods are told to end ends as a whole."""
+        """Evict the whole job of each of these pods."""
         for fate in {fate.number: fate for fate, _ in map(self._owner.__getitem__, uids)}.values():
             for uid in self._uids[fate.number]:
                 self._told.append(PodChanged(replace(self.state.workloads.pods[uid], deleting=True)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan of node failures, drawn from a seed.
+"""A schedule of node failures, drawn from a seed.
 
-Rules: each node fails by itself. How long it is up is exponential with the mean time between failures as its mean, how
-long it is down with the mean time to repair. After the horizon nothing fails any more.
+Rules: nodes fail independently. Uptimes are exponential with the mean time between failures; downtimes are exponential
+with the mean time to repair. No failure begins after the horizon.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dovetail.sim.workload import Outage, Workload, gpu_milli
 
 
 def outages(workload: Workload, between_ms: int, repair_ms: int, until_ms: int, seed: int) -> tuple[Outage, ...]:
-    """Those that begin before `until_ms`, in order of time. Both means are at least 1."""
+    """The outages that begin before `until_ms`, in order of time. `between_ms` and `repair_ms` are means of at least
+    1 ms."""
     chance = random.Random(seed)
     plan = []
     for name in workload.nodes():
@@ -27,8 +28,7 @@ def outages(workload: Workload, between_ms: int, repair_ms: int, until_ms: int, 
 
 
 def horizon_ms(workload: Workload) -> int:
-    """By when all should be over: the last arrival, the longest run, and twice the time in which all GPUs together
-    would do the work."""
+    """An estimate of the end of the simulation: last arrival + longest duration + 2 * total GPU time / GPUs."""
     capacity = sum(dict(node.allocatable).get(GPU, 0) for node in workload.nodes().values()) * WHOLE_GPU_MILLI
     work = sum((job.duration_ms or 0) * gpu_milli(pod.request) for job in workload.jobs for pod in job.pods)
     last_ms = max((job.at_ms for job in workload.jobs), default=0)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How evenly queues were served over time.
+"""How evenly the queues were served over time.
 
-Rules: what is due to a queue at a moment is its part of the GPUs by weighted max-min: nobody gets more than it wants,
-and what one does not want is divided among the others by weight. A queue's service in a window of time is what it held
-over what was due to it, both integrated over the window. The index of the window is that of Jain, Chiu and Hawe ("A
-Quantitative Measure of Fairness", 1984), (sum x)^2 / (n sum x^2), over the queues to which anything was due: 1 where
-all were served alike, 1/n where one had everything. Windows in which nobody lacked anything say nothing and are left
-out.
+Rules
+- The fair share of a queue at a moment is its weighted max-min share of the GPUs: no queue gets more than it wants, and
+  the rest is divided among the other queues by weight.
+- The service of a queue in a window is what it held over its fair share, both integrated over the window.
+- The index of a window is that of Jain, Chiu and Hawe ("A Quantitative Measure of Fairness", 1984), (sum x)^2 / (n sum
+  x^2), over the queues with a fair share above 0: 1 if the service of all is equal, 1/n if one queue held everything.
+- Windows in which no queue waited for GPUs are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ WINDOW_MS = 6 * 3_600_000
 
 
 def due(capacity: int, wanted: Sequence[int], weights: Sequence[int]) -> list[float]:
-    """The weighted max-min division."""
+    """The weighted max-min fair share of each queue, in the unit of `capacity`."""
     parts = [0.0] * len(wanted)
     left, weight = float(capacity), sum(weights)
     for i in sorted(range(len(wanted)), key=lambda i: wanted[i] / weights[i]):
@@ -31,13 +32,13 @@ def due(capacity: int, wanted: Sequence[int], weights: Sequence[int]) -> list[fl
 
 
 def jain(served: Sequence[float]) -> float:
-    """1 for nobody, and where nobody was served."""
+    """Jain's index; 1 for an empty list, and if all values are 0."""
     squares = sum(x * x for x in served)
     return sum(served) ** 2 / (len(served) * squares) if squares else 1.0
 
 
 def jain_over_time(result: Result, window_ms: int = WINDOW_MS) -> list[tuple[int, float]]:
-    """(begin of the window, index), of the windows where somebody waited and something was due to two or more."""
+    """(start in ms, index) of each window in which a queue waited and at least two queues had a fair share above 0."""
     indices: list[tuple[int, float]] = []
     if not result.moments:
         return indices

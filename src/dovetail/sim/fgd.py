@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fragmentation gradient descent, as published (Weng et al., "Beware of Fragmentation", USENIX ATC'23).
 
-The fragmentation F of a node is the idle GPU, in milli, that pods of the typical mix could not use: for a class of pods
-that the node cannot take now (model, cores, or too few GPUs with room) all of its idle GPU, for one that it can take
-the slivers that are smaller than the class asks for; weighted by how frequent the class is. A pod goes where F falls
-most or rises least. As in the artifact, the score is the fall's sigmoid on a scale of 0 to 100, cut to an integer.
+The fragmentation F of a node is the idle GPU, in milli-GPU, that pods of the typical mix could not use, weighted by the
+frequency of each class of the mix. If a class does not fit the node now (model, cores, or too few GPUs with room), all
+idle GPU of the node counts; otherwise the remainders smaller than the request of the class count. A pod goes where F
+falls most or rises least. As in the artifact, the score is the sigmoid of the decrease, scaled to 0-100 and truncated.
 
-The classes are the most frequent shapes (cores, GPUs, models; not memory) that cover 95 % of all pods of the workload:
-an oracle of the mix. Classes without GPUs count all idle GPU as fragment, always.
+The classes are the most frequent requests (cores, GPUs, models; not memory) that cover 95 % of all pods of the
+workload, so the policy has the mix in advance. For classes without GPUs, all idle GPU counts as fragmented.
 
-How it is computed: let `usable_k` be the idle GPU of a node on GPUs with room for k milli. A class that the node can
-take contributes idle - usable_k, any other one idle. So F = idle - sum_k W_k usable_k, where W_k is the weight of the
-classes with k milli per GPU that the node can take: a table by model set, idle cores and the number of such GPUs.
+Computation: let `usable_k` be the idle GPU of a node on GPUs with room for k milli-GPU. A class that fits the node
+contributes idle - usable_k, any other class contributes idle. So F = idle - sum_k W_k usable_k, where W_k is the weight
+of the fitting classes with k milli per GPU: a table by model set, idle cores and number of GPUs with room for k.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dovetail.core.placing.scores import ScoredOffer, Scores
 
 _COVERED_PERCENT = 95
 _STEPS_MILLI = [1000 * math.log(score / (100 - score)) for score in range(1, 100)]
-"""How much F must fall for a score of at least 1, 2 ... 99: where the sigmoid of the fall crosses it."""
+"""The least decrease of F for a score of 1, 2 ... 99: the inverse of the sigmoid."""
 
 
 def typical(requests: Iterable[Request]) -> list[tuple[Request, int]]:
@@ -53,7 +53,7 @@ def typical(requests: Iterable[Request]) -> list[tuple[Request, int]]:
 
 
 class FragmentationGradientDescent:
-    """Serves one cluster: what it knows of the nodes' models is kept until a node changes."""
+    """Scores for one cluster. The table of weights is cached until a node changes."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         mix = typical(requests)
@@ -64,9 +64,9 @@ class FragmentationGradientDescent:
         self._cores = np.array(sorted({_cpu_milli(request) for request, _ in self._mix}), dtype=np.int64)
         self._seen = (-1, -1)
         self._weights: NDArray[np.int64]
-        """By kind of node, size, number of core thresholds that the idle cores reach, number of GPUs; flat."""
+        """Flat table, by node kind, size, number of core thresholds that the idle cores reach, number of GPUs."""
         self._places: NDArray[np.int64]
-        """Where in the weights the kind of each node slot begins, for each size."""
+        """The offset in `_weights` of the kind of each node slot, for each size."""
         self._counts = 0
 
     def version(self, cluster: Cluster) -> int:
@@ -86,7 +86,7 @@ class FragmentationGradientDescent:
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
         nodes, shape = cluster.nodes, cluster.shapes.of(pod.request)
         index = slice(slot, slot + 1)
-        # The pod's cores are taken already.
+        # The pod's cores are already subtracted.
         falls = self._falls(cluster, shape, index, nodes.free[: shape.width, index], taken=shape.need)
         fits = falls[:, 0] > _NEVER
         scores = np.where(fits, np.searchsorted(self._steps, falls[:, 0], side="right"), -1)
@@ -95,8 +95,10 @@ class FragmentationGradientDescent:
     def _falls(
         self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], taken: NDArray[np.int64] | int = 0
     ) -> NDArray[np.int64]:
-        """How much F (times the number of typical pods) falls, by GPU that gives the share, and slot. `left` is what
-        would be left on the nodes, of which `taken` is already gone."""
+        """The decrease of F, times the number of typical pods, by GPU that holds the share, and slot.
+
+        `left` is what the nodes would have left with the pod; `taken` is the part of its request that is already
+        subtracted from the free amounts."""
         nodes = cluster.nodes
         self._catch_up(cluster)
         row = nodes.resources[CPU]
@@ -108,7 +110,7 @@ class FragmentationGradientDescent:
         before = self._usable(places, cpu_free, count, usable)
         milli = shape.request.gpu_milli
         if not milli:
-            # Whole GPUs count for every size.
+            # A free GPU has room for every size.
             count, usable = np.maximum(count - shape.gpus, 0), usable - WHOLE_GPU_MILLI * shape.gpus
             after = self._usable(places, cpu_left, count, usable)
             return np.asarray(after - before + self._all * WHOLE_GPU_MILLI * shape.gpus)[None]
@@ -126,14 +128,14 @@ class FragmentationGradientDescent:
         count: NDArray[np.int32],
         usable: NDArray[np.int32],
     ) -> NDArray[np.int64]:
-        """Idle GPU that the typical pods could use, added up over the sizes."""
+        """Idle GPU that the typical pods could use, weighted and summed over the sizes."""
         reached = self._cores.searchsorted(cpu_milli, side="right") * self._counts
         weights = self._weights.take(places + reached + count)
         total: NDArray[np.int64] = (weights * usable).sum(axis=0)
         return total
 
     def _catch_up(self, cluster: Cluster) -> None:
-        """Work out which typical pods each node's model allows."""
+        """Rebuild the table of weights if a node has changed."""
         nodes = cluster.nodes
         now = (nodes.records_journal.end, nodes.resizes)
         if now == self._seen:
@@ -158,7 +160,7 @@ _NEVER = -(2**60)
 
 
 def _gpus(request: Request) -> int:
-    """How many GPUs it needs room on."""
+    """The number of GPUs on which the request needs room."""
     return 1 if request.gpu_milli else dict(request.resources).get(GPU, 0)
 
 
@@ -171,5 +173,5 @@ def _cpu_milli(request: Request) -> int:
 
 
 def _selection(request: Request) -> Request:
-    """The part of a class that names models."""
+    """The part of a class that selects GPU models."""
     return Request(node_selector=request.node_selector, node_terms=request.node_terms)

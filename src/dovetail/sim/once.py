@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next step of a scheduler on a cluster as it stands: who of those that wait is placed, and what the others hear.
+"""One scheduling step on the current state of a cluster: the pods it places, and the reason for which each other waits.
 
-Rules: time is that of the cluster and does not run. Who would be asked to give way to others stays: who needs the room
-waits for that, as on the cluster.
+Rules: the time is the cluster's and does not advance. Victims stay, as the eviction takes time on the cluster; the
+preempting job waits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Once(Simulation):
     def decide(self) -> bool:
         events, self._told = self._told, []
         tell(self.state, events, self.core_ms)
-        # Canonical, as every way of looking has it: of equal nodes all take the same.
+        # A restored checkpoint has the canonical order, so that ties between nodes break as in every other dry run.
         self.state = restore(self.state.policy, take(self.state))
         for decision in step(self.state, (), self.core_ms):
             if isinstance(decision, Bind):

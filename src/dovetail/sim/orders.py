@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published orders of those who wait for GPUs, one line each.
+"""The published orders of pending jobs, one line of code each.
 
-Sources: FIFO, SJF, SRTF and QSSF as in the artifact of Helios (Hu et al., SC'21; S-Lab-System-Group/HeliosArtifact,
-framework/QSSF Service/policies): without preemption nobody passes the first that does not fit; SRTF passes it, and
-preempts at no cost. Its QSSF predicts nothing on Philly, whose names are hidden: it orders by the true run time with an
-error drawn as large as those of its predictions on Helios (estimators/philly_estimate.py). LAS as in Tiresias (Gu et
-al., NSDI'19): attained GPU time in levels, inside a level who runs first, then age. `fair` and `fair-history` are what
-Kubernetes queues do without and with memory: fewest GPUs held, or least decayed usage, per weight. `credit` is a bucket
-that a queue's share fills and its use empties.
+Sources
+- FIFO, SJF, SRTF and QSSF: the artifact of Helios (Hu et al., SC'21; S-Lab-System-Group/HeliosArtifact, framework/QSSF
+  Service/policies). Without preemption no job passes the first one that does not fit. SRTF passes it, and preempts at
+  no cost. On Philly, whose job names are hidden, the artifact's QSSF does not predict: it orders by the true run time
+  with a random error as large as that of its predictions on Helios (estimators/philly_estimate.py).
+- LAS: Tiresias (Gu et al., NSDI'19). Levels of attained GPU time; within a level, running jobs first, then age.
+- `fair` and `fair-history`: Kubernetes queues without and with usage history. The queue with the fewest GPUs held, or
+  the least decayed usage, per weight comes first.
+- `credit`: a token bucket per queue; its share of the GPUs fills the bucket, its usage drains it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dovetail.sim.plain import Plain, PlainLine, PlainOrder
 
 _UNKNOWN_MS = 2**62
 _ERRORS = ((0.1, 0.0, 0.1), (0.5, 0.1, 0.5), (0.7, 0.5, 1.0), (0.9, 1.0, 10.0), (1.0, 10.0, 100.0))
-"""Of Helios' predictions: up to which part of the jobs, least and largest relative error."""
+"""The errors of Helios' predictions: (cumulative fraction of the jobs, least, largest relative error)."""
 
 
 def _age(plain: Plain, fate: Fate) -> int:
@@ -45,7 +47,7 @@ def _guessed(plain: Plain, fate: Fate) -> tuple[float, int]:
 
 
 def _attained(plain: Plain, fate: Fate) -> int:
-    """Milli-GPU times ms that it had, in vain or not."""
+    """Attained service in milli-GPU times ms, lost progress included."""
     return fate.milli * fate.served_ms(plain.now_ms)
 
 
@@ -69,4 +71,4 @@ ORDERS: dict[str, PlainOrder] = {
     "fair-history": PlainOrder(_age, queue=lambda plain, queue: plain.usage.used[queue] / plain.weights[queue]),
     "credit": PlainOrder(_age, queue=lambda plain, queue: -plain.usage.credit[queue] / plain.weights[queue]),
 }
-"""By name."""
+"""The orders by name."""

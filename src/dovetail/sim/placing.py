@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrivals to which nothing ever happens again: the scheduler's own placing under the virtual clock, without its line.
+"""Arrivals of single pods that never end: the core's placement under the virtual clock, without its queue.
 
-Rules: lone pods come one after another; each is placed at once where the core would, or goes. So nobody waits, no queue
-is due anything and nobody gives way, and what the core does for those who wait (`engine`) would only take time: the
-result is the same as that of an impatient `Simulation`, save that who goes is not told why.
+Rules: each pod is placed on arrival, on the node that the core would choose, or is dropped. No pod waits and none is
+evicted, so the core's queueing (`engine`) is skipped to save time. The result equals that of `Simulation` with
+`patient=False`, except that dropped pods have no refusal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.sim.workload import SimJob, Workload
 
 class PlacedAtOnce(VirtualClock):
     def __init__(self, workload: Workload, policy: Policy) -> None:
-        """Raises ValueError where something else happens than that lone pods come to nodes."""
+        """Raises ValueError if the workload has anything but nodes and single pods that never end."""
         super().__init__(workload)
         if workload.outages or workload.queues or any(map(_more_than_placed, workload.jobs)):
             raise ValueError(f"{workload.name}: only lone pods that stay and look at no others are placed at once")
@@ -31,7 +31,7 @@ class PlacedAtOnce(VirtualClock):
             self.cluster.put_node(event.node)
         self._came: list[Fate] = []
         self._refused: set[int] = set()
-        """Shapes that fit nowhere any more, by id: room only becomes less."""
+        """Ids of the shapes that no longer fit on any node. Free room only shrinks, so none of them fits again."""
 
     def admit(self, fate: Fate) -> None:
         self._came.append(fate)
@@ -51,7 +51,7 @@ class PlacedAtOnce(VirtualClock):
         return bool(came)
 
     def discharge(self, fate: Fate) -> None:
-        """Who goes was never there."""
+        """Nothing to do: a dropped pod was never placed."""
 
     def node_down(self, name: str) -> None:
         raise AssertionError("no node fails")

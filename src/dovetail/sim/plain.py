@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster of the published queueing simulators: nodes that are numbers of GPUs, and one order of those who want
-them.
+"""The cluster model of the published queueing simulators: nodes are numbers of GPUs, and one order ranks the jobs.
 
 Rules
-- Placement is consolidated, as in the published ones: each pod of a job on one node; the node where the fewest GPUs
-  have to be taken from others, then the fullest. CPU and memory do not count.
-- At each event the jobs are walked in the policy's order. Without preemption those that run keep what they have. With
-  it, who comes earlier in the order takes GPUs from those that come later, the last first.
-- What holds behind the first that does not fit, the head, is the rule of the line. `strict`: nobody passes it. `skip`:
-  whoever fits starts. `easy`: whoever does not delay it starts (EASY backfill, Lifka 1995): its start is worked out
-  from the ends of those that run, and who starts now ends before or leaves room for it then.
+- Placement is consolidated, as in the published simulators: each pod of a job on one node, the node where the fewest
+  GPUs must be preempted, then the fullest. CPU and memory do not count.
+- At each event the jobs are visited in the order of the policy. Without preemption, running jobs keep their GPUs. With
+  preemption, a job takes GPUs from jobs later in the order, the last one first.
+- The first job that does not fit is the head. `PlainLine` is the rule for the jobs behind it. `strict`: none starts.
+  `skip`: every job that fits starts. `easy`: a job starts if it does not delay the head (EASY backfill, Lifka 1995).
+  The start of the head follows from the expected ends of the running jobs; a backfilled job ends before it, or leaves
+  the head enough GPUs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from dovetail.sim.clock import Fate, VirtualClock
 from dovetail.sim.workload import Workload, gpu_milli
 
 Key = Any
-"""What can be compared: the least comes first."""
+"""A sort key: the smallest comes first."""
 _Place = tuple[Key, int]
-"""Of a job in the order, by number."""
+"""The place of a job in the order: its key and its number."""
 _NEVER_MS = 2**62
 
 
@@ -42,10 +42,12 @@ class PlainLine(StrEnum):
 
 
 class PlainOrder(Struct, frozen=True):
-    """`job` orders the jobs of a queue, and is the same as long as one waits; `queue` orders the queues (None: all are
-    one line). `preempts`: who comes first takes
-    from who comes later; with `suspends` at no cost. `changes_ms` is when the key of a running job changes by itself.
-    `line` is the rule of the line where no other is asked for."""
+    """An order of jobs.
+
+    `job` is the sort key of a job in its queue; it does not change while the job waits. `queue` is the sort key of a
+    queue (None: all jobs are in one queue). `preempts`: earlier jobs take GPUs from later ones; with `suspends` the
+    victims lose no progress. `changes_ms` is the time at which the key of a running job changes with time. `line` is
+    the default rule for the jobs behind the head."""
 
     job: Callable[[Plain, Fate], Key]
     queue: Callable[[Plain, int], Key] | None = None
@@ -56,7 +58,7 @@ class PlainOrder(Struct, frozen=True):
 
 
 class Plain(VirtualClock):
-    """`walked_milli` is what each queue has in the present walk, `usage` what it used before."""
+    """The scheduler. `walked_milli` is what each queue has in the current walk, `usage` its usage before."""
 
     def __init__(
         self,
@@ -78,12 +80,12 @@ class Plain(VirtualClock):
         self._slots = {name: i for i, name in enumerate(self._names)}
         self._free = [gpus * WHOLE_GPU_MILLI for gpus in self.gpus.values()]
         self._on: list[dict[int, int]] = [{} for _ in self._names]
-        """Of each node: milli-GPU by job."""
+        """Milli-GPU by job, for each node."""
         self._running: dict[int, Fate] = {}
         self._lines: list[list[_Place]] = [[] for _ in (self.weights if order.queue else (1,))]
-        """Who waits, in order; one line for each queue where the order asks for that."""
+        """The pending jobs in order: one list per queue if the order has queues, else one list."""
         self._places: dict[int, _Place] = {}
-        """Of those who wait: a key does not change by waiting."""
+        """The places of the pending jobs. A key does not change while its job waits."""
 
     def admit(self, fate: Fate) -> None:
         place = self._places[fate.number] = self.order.job(self, fate), fate.number
@@ -108,7 +110,7 @@ class Plain(VirtualClock):
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def decide(self) -> bool:
-        """One walk."""
+        """Visit the jobs once, in order."""
         if self.result.moments:
             self.usage.advance(self.now_ms, self.result.moments[-1].held_milli)
         if not self._places:
@@ -155,7 +157,7 @@ class Plain(VirtualClock):
         return started
 
     def _walk(self, lines: list[Iterator[_Place]]) -> Iterator[Fate]:
-        """Everybody in order; what is walked already changes the order of the queues."""
+        """All jobs in order. The order of the queues changes with the jobs already visited."""
         queue_key, fates = self.order.queue, self.result.fates
         if queue_key is None:
             for _, number in lines[0]:
@@ -179,7 +181,7 @@ class Plain(VirtualClock):
         del line[bisect_left(line, self._places.pop(fate.number))]
 
     def expected_end_ms(self, fate: Fate) -> int:
-        """By its limit where it has one, else as if it had said truly how long it runs."""
+        """The end by the job's run time limit; without one, by its true duration."""
         limit_ms = fate.job.pods[0].work.max_runtime_ms
         if limit_ms:
             return (fate.since_ms if fate.running else self.now_ms) + limit_ms
@@ -210,7 +212,7 @@ class Plain(VirtualClock):
             self.hold(fate, pod.uid, milli, self._names[slot])
 
     def _reserve(self, fate: Fate, room: list[int]) -> _Head:
-        """When those that run now leave enough for the head, and what is there then."""
+        """The reservation of the head: the time at which enough running jobs have ended, and what is free then."""
         sizes, later = _sizes(fate), list(room)
         ends = sorted((self.expected_end_ms(fate), fate.number) for fate in self._running.values())
         for at_ms, number in ends:
@@ -223,14 +225,15 @@ class Plain(VirtualClock):
 
 
 class _Head(Struct):
-    """The reservation of a job of these sizes: `later` is what is free at its start, `shadow_ms`."""
+    """The reservation of the head. `sizes` are the milli-GPU of its pods, `later` is what is free at `shadow_ms`, its
+    start."""
 
     sizes: list[int]
     shadow_ms: int
     later: list[int]
 
     def leaves(self, sizes: list[int], slots: list[int], end_ms: int) -> bool:
-        """Whether the head can start in time although this one starts now; then that is counted."""
+        """Whether the head still starts in time if this job starts now. If so, the job is subtracted from `later`."""
         if end_ms <= self.shadow_ms:
             return True
         later = list(self.later)
@@ -247,7 +250,7 @@ def _sizes(fate: Fate) -> list[int]:
 
 
 def _place(sizes: list[int], room: list[int], free: list[int]) -> list[int] | None:
-    """A node for each pod: where least must be taken from others (`room` beyond `free`), then the fullest."""
+    """A node for each pod: the least to preempt (`room` beyond `free`), then the fullest. None if they do not fit."""
     if len(sizes) > 1:
         room, free = list(room), list(free)
     slots = []
@@ -266,8 +269,10 @@ def _place(sizes: list[int], room: list[int], free: list[int]) -> list[int] | No
 
 
 class PlainUsage:
-    """What each queue used: its GPUs integrated over time and decayed by half in `half_life_ms`; and a credit that its
-    share of the capacity fills and its use empties, up to what an idle queue would save in as long a time."""
+    """The usage and the credit of each queue.
+
+    `used` is its GPU time, halved every `half_life_ms`. `credit` grows with its share of the capacity and shrinks with
+    its usage, up to the share integrated over the decay time."""
 
     def __init__(self, weights: list[int], half_life_ms: int, capacity_milli: int) -> None:
         self._half_life_ms = half_life_ms
@@ -278,7 +283,7 @@ class PlainUsage:
         self.credit = [0.0] * len(weights)
 
     def advance(self, now_ms: int, held_milli: tuple[int, ...]) -> None:
-        """Let time pass, in which the queues held so much."""
+        """Advance to `now_ms`. The queues held `held_milli` since the previous call."""
         lasted_ms, self._at_ms = now_ms - self._at_ms, now_ms
         keeps = 2 ** (-lasted_ms / self._half_life_ms)
         for i, (due, held) in enumerate(zip(self._due_milli, held_milli, strict=True)):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a simulation, as PNG files.
+"""Plots of a simulation, as PNG files.
 
-matplotlib is imported here alone: it is slow to load, and only whoever asks for a picture pays for it.
+Only this module imports matplotlib, which is slow to load. Commands import this module only when a plot is requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEARLY_FULL_PERCENT = 70
 
 
 def draw_arrivals(run: SimulationRun, path: Path) -> None:
-    """GPUs that are not allocated, over the GPU demand that has arrived. Raises OSError."""
+    """Plot the unallocated GPUs over the arrived GPU demand. Raises OSError."""
     figure, axes = _figure(run)
     unallocated = sorted(unallocated_percent(run.result).items())
     arrived = [at for at, _ in unallocated]
@@ -39,7 +39,7 @@ def draw_arrivals(run: SimulationRun, path: Path) -> None:
     axes.annotate(f"{last[1]:.1f} %", last, xytext=(0, 8), textcoords="offset points", ha="right", color=_BLUE)
     axes.set_xlabel("GPU demand that has arrived, % of all GPUs")
     axes.set_ylabel("GPUs not allocated, %")
-    # Before the cluster is nearly full, all policies look alike.
+    # The curves of all policies coincide until the cluster is nearly full.
     first = _NEARLY_FULL_PERCENT if arrived[-1] > 100 else 0
     axes.set_xlim(first, arrived[-1])
     axes.set_ylim(0, 100 - first)
@@ -48,7 +48,8 @@ def draw_arrivals(run: SimulationRun, path: Path) -> None:
 
 
 def draw_queue(run: SimulationRun, path: Path, *others: SimulationRun) -> None:
-    """How long jobs waited; allocated GPUs, and how evenly queues were served, over time. One colour for each run.
+    """Plot the distribution of waiting times, and allocated GPUs and the Jain index over time, one colour for each run.
+
     Raises OSError."""
     runs = (run, *others)
     figure, _ = _figure(run, rows=3, named=len(runs) == 1)
@@ -82,7 +83,7 @@ def draw_queue(run: SimulationRun, path: Path, *others: SimulationRun) -> None:
 
 
 def _mean_allocated(run: SimulationRun, begin_ms: int, span_ms: int) -> list[float]:
-    """GPUs allocated in % of those that were up, in `_BINS` spans of the same length."""
+    """The mean of allocated GPUs in % of the GPUs that were up, in `_BINS` spans of equal length."""
     held, up = [0] * _BINS, [0] * _BINS
     for now, then in pairwise(run.result.moments):
         at_ms = now.at_ms
@@ -96,7 +97,7 @@ def _mean_allocated(run: SimulationRun, begin_ms: int, span_ms: int) -> list[flo
 
 
 def draw_nodes(run: SimulationRun, path: Path) -> None:
-    """GPUs of each node: held before, placed now, free. Raises OSError."""
+    """Plot the GPUs of each node: held before, placed now, free. Raises OSError."""
     total, before = {}, Counter[str]()
     milli = {pod.uid: gpu_milli(pod.request) for job in run.workload.jobs for pod in job.pods}
     for event in run.workload.cluster:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The placement policies that a simulation can be run with: Dovetail's own, and the baselines of the FGD paper.
+"""The placement policies of simulations: Dovetail's own, and the baselines of the FGD paper.
 
 The baselines follow the published artifact (Weng et al., "Beware of Fragmentation", USENIX ATC'23;
-hkust-adsl/kubernetes-scheduler-simulator, pkg/simulator/plugin): scores are whole numbers from 0 to 100, and of equals
-the first node in the simulation's seeded order wins, as there. What a pod prefers itself still comes first; the
-artifact's traces prefer nothing. Differences: scores are computed from integers, not from floats.
+hkust-adsl/kubernetes-scheduler-simulator, pkg/simulator/plugin): scores are integers from 0 to 100, and the first node
+in the seeded order of the simulation wins a tie. The preferences of a pod still come first; the pods of the artifact's
+traces have none. Unlike the artifact, scores are computed from integers, not from floats.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dovetail.sim.fgd import FragmentationGradientDescent
 
 _LARGEST_CPU_MILLI = 128_000
 _LARGEST_GPU_MILLI = 8_000
-"""The largest node of the published cluster, which the baselines measure amounts against."""
+"""The largest node of the published cluster. The baselines divide amounts by it."""
 _MOST_GPUS = 62
-"""More GPUs of a pod are one kind, so that the kinds are the bits of an integer."""
+"""Pods with this many GPUs or more are of one kind, so that the kinds fit into the bits of an integer."""
 
 
 class _Published:
-    """What the baselines have in common: the first node of equals, the tightest GPU."""
+    """The common part of the baselines: the first node wins a tie; a share goes to the tightest GPU."""
 
     def version(self, cluster: Cluster) -> int:
         return 0
@@ -49,7 +49,7 @@ class _Published:
 
 
 class BestFit(_Published):
-    """The node that has the least left of cores and GPUs, each measured against the largest node."""
+    """The node with the least cores and GPUs left, each as a fraction of the largest node."""
 
     def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         per_core = _LARGEST_CPU_MILLI // _LARGEST_GPU_MILLI
@@ -60,8 +60,8 @@ class BestFit(_Published):
 
 
 class DotProduct(_Published):
-    """The node whose idle cores and GPUs are least aligned with the request (Tetris, SIGCOMM'14), so that plentiful
-    nodes are kept."""
+    """The node with the smallest dot product of idle cores and GPUs with the request (Tetris, SIGCOMM'14), which keeps
+    nodes with much free capacity."""
 
     def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         nodes = cluster.nodes
@@ -74,7 +74,7 @@ class DotProduct(_Published):
 
 
 class Packing(_Published):
-    """Opened GPUs before free GPUs of a node in use, before nodes that nobody uses."""
+    """Shared GPUs first, then free GPUs of nodes in use, then empty nodes."""
 
     def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         nodes = cluster.nodes
@@ -86,7 +86,7 @@ class Packing(_Published):
         if offer.share is None:
             used = on_free
         else:
-            # What the tightest GPU has before it is shared; one that is whole is no shared GPU.
+            # The room of the tightest GPU without this pod. With all of its room, the GPU is free, not shared.
             room = offer.share + offer.shape.request.gpu_milli
             used = np.where(room < WHOLE_GPU_MILLI, np.maximum(100 - room // 10 // 10, 50), on_free)
         total = nodes.allocatable[nodes.resources[GPU], offer.index]
@@ -94,12 +94,12 @@ class Packing(_Published):
 
 
 class Clustering(_Published):
-    """Nodes that hold only pods of the same kind (shared, or as many GPUs), then mixed ones, then empty ones, then
-    nodes with other kinds; of equals the fuller one. Serves one cluster, of whose nodes it knows the kinds."""
+    """Nodes that hold only pods of the same kind (shared, or the same number of GPUs), then mixed nodes, then empty
+    nodes, then nodes with only other kinds; the fuller node wins a tie. The kinds are cached for one cluster."""
 
     def __init__(self) -> None:
         self._kinds = np.zeros(0, dtype=np.int64)
-        """Of each node slot, a bit for each kind of pods that it holds."""
+        """For each node slot, one bit for each kind of pod on the node."""
         self._seen = -1
 
     def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
@@ -127,8 +127,8 @@ class Clustering(_Published):
 
 @dataclass(frozen=True)
 class Random:
-    """Any node that fits and that the pod prefers most, any GPU with room, drawn by the seed and the pod's uid. (The
-    members of a gang fill a drawn order of nothing: they go to the first nodes that fit.)"""
+    """A random node among those that the pod prefers most, a random GPU with room, drawn from the seed and the pod's
+    uid. Members of a gang go to the first nodes that fit."""
 
     seed: int
 
@@ -159,7 +159,7 @@ def asked_milli(shape: Shape) -> int:
 
 
 def _kind(request: Request) -> int:
-    """A bit: the first for a share, then one for each number of whole GPUs; 0 where neither is asked for."""
+    """One bit: bit 0 for a share, bit n for n whole GPUs. 0 if the pod requests no GPU."""
     gpus = 0 if request.gpu_milli else dict(request.resources).get(GPU, 0)
     return 1 << min(gpus, _MOST_GPUS) if gpus or request.gpu_milli else 0
 
@@ -175,4 +175,4 @@ POLICIES: dict[str, Callable[[int, Iterable[Request]], Scoring]] = {
     "dotprod": lambda seed, requests: DotProduct(),
     "random": lambda seed, requests: Random(seed),
 }
-"""Policies by name, made of the seed and the requests of all pods of the workload."""
+"""The factory of each policy, by name. Its arguments are the seed and the requests of all pods of the workload."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulation came to, in the numbers that papers and users compare.
+"""Reports of simulations: the metrics that papers and users compare.
 
-Rules: times are seconds of the trace's clock, except `seconds`, which is what the simulation itself took. A job waits
-from its arrival until the last of its pods is placed, and again where it is stopped; its completion time is waiting and
-running together. Percentiles are of the jobs that started (or ended), by nearest rank, so each is the value of a real
-job.
+Rules: times are seconds of the trace's clock, except `seconds`, the wall time of the simulation. A job waits from its
+arrival until its last pod is placed, and again after each stop; its completion time is its waiting plus its running
+time. Percentiles are over the jobs that started (waiting) or ended (completion), by nearest rank, so each is the value
+of a job.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from dovetail.sim.workload import Workload, gpu_milli
 
 _GPU_HOUR = WHOLE_GPU_MILLI * 3_600_000
 _READ_OUT_PERCENT = 100
-"""Arrivals of 100 % of the GPUs are read out besides the last ones, as in the paper."""
+"""As in the paper, the value at 100 % of arrived demand is reported besides the last value."""
 
 
 class SimulationReport(Struct, frozen=True, kw_only=True):
-    """`arrived_pods` came, `placed_pods` of them got a node at some time. `refused` counts the others by the code of
-    their reason. `unknown_models` counts pods by a GPU model that they name and no node has."""
+    """`placed_pods` counts the arrived pods that were ever placed. `refused` counts the pods that wait or were dropped,
+    by the code of their reason. `unknown_models` counts, for each GPU model that no node has, the pods that select
+    it."""
 
     workload: str
     policy: str
@@ -46,16 +47,16 @@ class SimulationReport(Struct, frozen=True, kw_only=True):
 
 
 class ArrivalReport(SimulationReport, frozen=True, kw_only=True):
-    """`unallocated_gpu_percent` is by arrivals in % of all GPUs; None where no arrival falls on that number.
-    `first_refusal_percent` is how much GPU demand had come when the first pod with a GPU was refused, in % of all GPUs;
-    None where none was."""
+    """`unallocated_gpu_percent` is keyed by arrived demand in % of all GPUs; None if no arrival rounds to that number.
+    `first_refusal_percent` is the GPU demand that had arrived when the first pod with a GPU was refused, in % of all
+    GPUs; None if none was refused."""
 
     unallocated_gpu_percent: dict[str, float | None]
     first_refusal_percent: float | None
 
 
 class ValueSpread(Struct, frozen=True):
-    """Seconds over some jobs; all None where there are none."""
+    """Statistics over jobs, in seconds; all None without jobs."""
 
     mean: float | None
     p50: float | None
@@ -65,7 +66,7 @@ class ValueSpread(Struct, frozen=True):
 
 
 class OfQueue(Struct, frozen=True):
-    """One queue. `gpu_hours` is what it held over time, `due_percent` that in percent of what was due to it."""
+    """One queue. `gpu_hours` is the GPU time that it held, `due_percent` the same in % of its fair share over time."""
 
     queue: str
     weight: int
@@ -77,10 +78,10 @@ class OfQueue(Struct, frozen=True):
 
 
 class QueueReport(SimulationReport, frozen=True, kw_only=True):
-    """`allocated_gpu_percent` is the mean over time, from the first arrival to the last event (`makespan_s`), of the
-    GPUs of nodes that were not down. `evictions` counts jobs that gave way to others, `failures` those that a node took
-    with it, each as often as that happened; `lost_gpu_hours` is work that was done in vain. `jain_index` is how evenly
-    the queues were served (`fairness`), mean over time; None where there was nothing to divide."""
+    """`makespan_s` is the time from the first arrival to the last event. `allocated_gpu_percent` is the mean over that
+    time, in % of the GPUs of nodes that were up. `evictions` counts evictions of jobs, `failures` stops of jobs by node
+    failures; `lost_gpu_hours` is the progress lost to both. `jain_index` is the mean index of the windows (`fairness`);
+    None without such a window."""
 
     jobs: int
     started_jobs: int
@@ -102,7 +103,7 @@ class Placed(Struct, frozen=True):
 
 
 class WaitingTimes(Struct, frozen=True):
-    """`code` and `when` as in the reasons; `message` has the numbers."""
+    """A pod that waits. `code` and `when` are those of the reason; `message` has the amounts."""
 
     pod: str
     code: str
@@ -111,8 +112,8 @@ class WaitingTimes(Struct, frozen=True):
 
 
 class SnapshotReport(SimulationReport, frozen=True, kw_only=True):
-    """`running_pods` are on nodes already. `problems` are what could not be used of the input, or keeps an object
-    pending as it is written."""
+    """`running_pods` counts the pods already on nodes. `problems` lists input that could not be used, and errors in
+    objects that keep them pending."""
 
     running_pods: int
     placed: list[Placed]
@@ -121,7 +122,7 @@ class SnapshotReport(SimulationReport, frozen=True, kw_only=True):
 
 
 class SimulationRun(Struct, frozen=True):
-    """What was simulated, for the report. `seconds` is the wall time of the simulation, without reading the input."""
+    """One simulation, as input of the report. `seconds` is its wall time, without reading the input."""
 
     workload: Workload
     policy: str
@@ -193,7 +194,7 @@ def of_snapshot(run: SimulationRun, problems: tuple[str, ...]) -> SnapshotReport
 
 
 def _common(run: SimulationRun) -> dict[str, Any]:
-    """The fields of Report."""
+    """The fields of `SimulationReport`."""
     result = run.result
     nodes = [event.node for event in run.workload.cluster if isinstance(event, NodeChanged)]
     refused: Counter[str] = Counter()

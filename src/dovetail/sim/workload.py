@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulation is about: a cluster, its queues and failures, and jobs that arrive one after another.
+"""The input of a simulation: a cluster, its queues and outages, and jobs that arrive one after another.
 
-Rules: records only, as the core knows them; times are milliseconds of the trace's own clock. A job is a lone pod or a
-gang; its pods arrive together and, once they run, run for the same time. Queue, user, and what is known of the work
-(family, run time limit, checkpoints) are those of its first pod.
+Rules: all records are those of the core; times are milliseconds of the trace's own clock. A job is a single pod or a
+gang; its pods arrive together and run for the same time. The queue, the user and the work (family, run time limit,
+checkpoints) of a job are those of its first pod.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dovetail.core.queues.types import Queue
 
 
 class SimJob(Struct, frozen=True):
-    """`gang` is None for a lone pod. `duration_ms` is the work that there is to do, counted from the start of the job;
-    None runs until the end of the simulation. The pods' `created_ms` is `at_ms`."""
+    """A job that arrives at `at_ms`, which is also the `created_ms` of its pods. `gang` is None for a single pod.
+    `duration_ms` is its run time; None: it runs until the end of the simulation."""
 
     at_ms: int
     pods: tuple[Pod, ...]
@@ -29,7 +29,7 @@ class SimJob(Struct, frozen=True):
 
 
 class Outage(Struct, frozen=True):
-    """A node is down from `from_ms` until just before `until_ms`."""
+    """The node is down from `from_ms` until just before `until_ms`."""
 
     node: str
     from_ms: int
@@ -37,9 +37,8 @@ class Outage(Struct, frozen=True):
 
 
 class Workload(Struct, frozen=True):
-    """`cluster` tells what is there before the first arrival, nodes first; `jobs` are in the order of the trace.
-    `name` is for people: which list this is. `queues` are the leaves that the pods name, if they name any. Outages of
-    one node do not overlap."""
+    """`name` is shown in reports. `cluster` describes the state before the first arrival, nodes first. `jobs` are in
+    the order of the trace. `queues` are the leaf queues of the pods, if any. Outages of one node do not overlap."""
 
     name: str
     cluster: tuple[Event, ...]
@@ -48,17 +47,19 @@ class Workload(Struct, frozen=True):
     outages: tuple[Outage, ...] = ()
 
     def nodes(self) -> dict[str, Node]:
-        """By name, as last told."""
+        """The nodes by name, in their last state."""
         return {event.node.name: event.node for event in self.cluster if isinstance(event, NodeChanged)}
 
 
 def gpu_milli(request: Request) -> int:
-    """The GPU demand of one pod, in milli-GPU: what it says of each GPU that it asks for, or of one."""
+    """The GPU demand of one pod, in milli-GPU: its share times its number of GPUs, or the share alone."""
     return (request.gpu_milli or WHOLE_GPU_MILLI) * dict(request.resources).get(GPU, 0) or request.gpu_milli
 
 
 def in_queues(workload: Workload, by: Callable[[Pod], str], weights: Mapping[str, int]) -> Workload:
-    """Each job in a queue of its own name, in the order in which they come first. `weights` are 1 where not given."""
+    """The workload with the job's queue set to `by` of its first pod. Queues are in the order of their first job.
+
+    `weights` maps names of queues to weights; the default is 1."""
     names = dict.fromkeys(by(job.pods[0]) for job in workload.jobs)
     jobs = tuple(
         replace(job, pods=tuple(replace(pod, queue=by(job.pods[0])) for pod in job.pods)) for job in workload.jobs
@@ -67,7 +68,8 @@ def in_queues(workload: Workload, by: Callable[[Pod], str], weights: Mapping[str
 
 
 def snapshot(name: str, events: Sequence[Event]) -> Workload:
-    """A cluster as it is: the pods that wait for this scheduler arrive at once, in the order of the events."""
+    """The current state of a cluster as a workload: all pending pods of this scheduler arrive at time 0, in the order
+    of the events."""
     waiting = [e.pod for e in events if isinstance(e, PodChanged) and e.pod.managed and not e.pod.node]
     uids = {pod.uid for pod in waiting}
     cluster = tuple(e for e in events if not (isinstance(e, PodChanged) and e.pod.uid in uids))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace that comes with Dovetail: the GPU nodes and the `default` pod list of openb. The README beside it says whose
-it is."""
+"""The trace packaged with Dovetail: the GPU nodes and the `default` pod list of openb. README.md has source and
+licence."""
 
 from __future__ import annotations
 

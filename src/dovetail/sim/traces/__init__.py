@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published traces and job lists, read into the records of `sim.workload`. One module for each format."""
+"""Readers of published traces and job lists, one module for each format. They return the records of `sim.workload`."""

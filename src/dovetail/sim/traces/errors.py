@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a trace, as one line that a person can act on."""
+"""The error of a trace: one line that states the place, the problem and the fix."""
 
 from __future__ import annotations
 
 
 class TraceError(Exception):
-    """`file`, `line` (from 1, 0: the file as a whole) and `field` say where, `message` what and what to do."""
+    """`file`, `line` (from 1; 0 is the whole file) and `field` are the place; `message` is the problem and the fix."""
 
     def __init__(self, message: str, file: str = "", line: int = 0, field: str = "") -> None:
         super().__init__(message, file, line, field)

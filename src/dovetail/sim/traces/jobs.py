@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job lists in the manner of Philly, Microsoft's GPU cluster of 2017: when a job came, how many GPUs, for how long.
+"""Job lists in the format of Philly, Microsoft's GPU cluster of 2017: submit time, number of GPUs and run time of jobs.
 
 Rules
-- Columns that must be there: `vc` (virtual cluster), `job` (its name within the VC), `submit_s`, `num_gpu`,
-  `duration_s`; seconds, with or without decimals. Rows stay in the order of the file; in Philly's own lists each VC has
-  a clock of its own, which starts with its first job.
-- Columns that may be there, and where a cell may be empty: `user`; `pods` (how many pods of equal size the job has);
-  `cpu_milli` and `memory_mib` of each pod; `priority`; `family` (whose run times are alike; else VC, user and GPU count
-  make one); `max_runtime_s` (its declared limit); `checkpoint_s` (how often it saves its work); `startup_s` (what it
-  takes to go on from there).
-- Where `pods` is not said, on nodes of G GPUs a job of up to G GPUs is a lone pod; a larger one is a gang of pods of G
-  GPUs, the last with what remains. The pods of a job start together. The VC is the namespace.
-- CPU and memory that are not said are none.
+- Required columns: `vc` (virtual cluster), `job` (its name, unique in the VC), `submit_s`, `num_gpu`, `duration_s`.
+  Times are seconds, with or without decimals. Rows stay in the order of the file. In Philly's own lists each VC has
+  its own clock, which starts with its first job.
+- Optional columns, whose cells may be empty: `user`; `pods` (number of pods, of equal size); `cpu_milli` and
+  `memory_mib` of each pod; `priority`; `family` (jobs with similar run times; default: VC, user and number of GPUs);
+  `max_runtime_s` (declared limit); `checkpoint_s` (checkpoint interval); `startup_s` (restart time).
+- Without `pods`, on nodes of G GPUs, a job of up to G GPUs is a single pod; a larger job is a gang of pods of G GPUs,
+  the last with the remainder. The pods of a job start together. The VC is the namespace.
+- CPU and memory default to 0.
 Source: Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters" (USENIX ATC'19),
 https://github.com/msr-fiddle/philly-traces.
 """
@@ -38,8 +37,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def read_jobs(path: Path | Traversable, gpus_per_node: int, vcs: Collection[str] = ()) -> tuple[SimJob, ...]:
-    """The jobs of these VCs, or of all where none is named; `gpus_per_node` is at least 1. Raises TraceError, also for
-    an unknown VC."""
+    """The jobs of these VCs, by default of all; `gpus_per_node` is at least 1. Raises TraceError, also for an unknown
+    VC."""
     jobs: dict[str, dict[str, SimJob]] = {}
     for row in read_rows(path, _COLUMNS):
         of_vc = jobs.setdefault(_name(row, "vc"), {})
@@ -93,7 +92,7 @@ def _job(row: TraceRow, gpus_per_node: int) -> SimJob:
 
 
 def _sizes(row: TraceRow, gpus: int, gpus_per_node: int) -> list[int]:
-    """GPUs of each pod."""
+    """The number of GPUs of each pod."""
     pods = _optional(row, "pods")
     if not pods:
         return [min(gpus_per_node, gpus - first) for first in range(0, gpus, gpus_per_node)]
@@ -117,6 +116,6 @@ def _work(family: str, max_runtime_ms: int, checkpoint_interval_ms: int, startup
 
 @lru_cache(maxsize=65536)
 def _request(gpus: int, cpu_milli: int, memory_mib: int) -> Request:
-    """Equal pods share their request."""
+    """The request of a pod, cached: equal pods share one object."""
     amounts = {CPU: cpu_milli, GPU: gpus, MEMORY: memory_mib * _MIB}
     return Request(tuple(sorted((name, amount) for name, amount in amounts.items() if amount)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes for traces that say little or nothing of theirs: equal ones, described as `16x8` (16 nodes of 8 GPUs).
+"""Uniform nodes for traces without a node list, written as `16x8` (16 nodes of 8 GPUs).
 
-What a trace does not tell must not decide: such a node has more CPU, memory and room for pods than anyone asks for.
+Only GPUs limit such a node: it has more CPU, memory and room for pods than any job requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPEC = re.compile(r"([0-9]{1,6})x([0-9]{1,6})")
 
 
 def parse_uniform(spec: str) -> tuple[int, int]:
-    """(nodes, GPUs of each), from `16x8`. Raises TraceError."""
+    """(number of nodes, GPUs of each), from a text such as `16x8`. Raises TraceError."""
     match = _SPEC.fullmatch(spec)
     count, gpus = map(int, match.groups()) if match else (0, 0)
     if not (1 <= count <= MAX_NODES and 1 <= gpus <= MAX_GPUS):

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lists of openb, Alibaba's GPU cluster of 2023: nodes, and pods that ask for CPU, memory and (parts of) GPUs.
+"""The lists of openb, Alibaba's GPU cluster of 2023: nodes, and pods that request CPU, memory, GPUs or GPU shares.
 
 Rules
-- Nodes: `sn`, `cpu_milli`, `memory_mib`, `gpu` (count), `model` (empty: none). The list says nothing of how many pods a
-  node may run, so that number never limits.
+- Nodes: `sn`, `cpu_milli`, `memory_mib`, `gpu` (count), `model` (empty: none). The list has no maximum number of pods
+  per node, so that number is never the limit.
 - Pods: `name`, `cpu_milli`, `memory_mib`, `num_gpu`, `gpu_milli` (of each GPU). Less than 1000 is a share of one GPU.
-  `gpu_spec` names the models that will do, as in `V100M16|V100M32`; empty means any.
-- Times are seconds from the start of the trace, in three columns that are there together or not at all. A pod arrives
-  at `creation_time` and runs from `scheduled_time` to `deletion_time`; how long is unknown where one of these is empty,
-  as it is for pods that were never scheduled.
-- Rows stay in the order of the file. `qos` and `pod_phase` are not read: what became of a pod then decides nothing now.
+  `gpu_spec` lists the accepted models, as in `V100M16|V100M32`; empty means any.
+- Times are seconds from the start of the trace, in three columns: either all or none. A pod arrives at `creation_time`
+  and runs from `scheduled_time` to `deletion_time`. If one of the latter is empty, as for pods that were never
+  scheduled, the run time is unknown.
+- Rows stay in the order of the file. `qos` and `pod_phase` are ignored.
 Source: https://github.com/alibaba/clusterdata, cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation" (USENIX
 ATC'23). https://github.com/hkust-adsl/kubernetes-scheduler-simulator (data/csv) has the same files.
 """
@@ -51,7 +51,7 @@ _TIMES = ("creation_time", "deletion_time", "scheduled_time")
 
 
 def read_nodes(path: Path | Traversable) -> tuple[Node, ...]:
-    """Raises TraceError."""
+    """The nodes of the list. Raises TraceError."""
     nodes: dict[str, Node] = {}
     for row in read_rows(path, _NODE_COLUMNS):
         name, model = row.text("sn"), row.values["model"]
@@ -69,7 +69,7 @@ def read_nodes(path: Path | Traversable) -> tuple[Node, ...]:
 
 
 def read_pods(path: Path | Traversable) -> tuple[SimJob, ...]:
-    """Every pod is a job of its own. Raises TraceError."""
+    """The pods of the list, each as one job. Raises TraceError."""
     jobs: dict[str, SimJob] = {}
     for row in read_rows(path, _POD_COLUMNS):
         name = row.text("name")
@@ -82,12 +82,12 @@ def read_pods(path: Path | Traversable) -> tuple[SimJob, ...]:
 
 
 def has_times(jobs: Iterable[SimJob]) -> bool:
-    """Whether the list tells when pods come and how long they run; else all are there at 0 and run on."""
+    """Whether the list has arrival and run times. Without them all pods arrive at 0 and never end."""
     return any(job.at_ms or job.duration_ms is not None for job in jobs)
 
 
 def unknown_models(nodes: Iterable[Node], jobs: Iterable[SimJob]) -> dict[str, int]:
-    """GPU models that no node has, by name, with the number of pods that name them: nothing is placed by that name."""
+    """The number of pods by each GPU model that they select and no node has."""
     known = {value for node in nodes for key, value in node.labels if key == GPU_PRODUCT}
     named = Counter(model for job in jobs for pod in job.pods for model in _models(pod.request))
     return {model: count for model, count in sorted(named.items()) if model not in known}
@@ -99,7 +99,7 @@ def _models(request: Request) -> set[str]:
 
 
 def _times(row: TraceRow) -> tuple[int, int | None]:
-    """(arrival, duration) in milliseconds."""
+    """(arrival, duration) in milliseconds; the duration is None if unknown."""
     there = [column for column in _TIMES if column in row.values]
     if not there:
         return 0, None
@@ -132,7 +132,7 @@ def _request_of(row: TraceRow) -> Request:
 
 
 def _alternatives(row: TraceRow) -> tuple[str, ...]:
-    """The real lists name some models twice."""
+    """The accepted models, without duplicates: the published lists repeat some."""
     spec = row.values.get("gpu_spec", "")
     if not spec:
         return ()
@@ -144,7 +144,7 @@ def _alternatives(row: TraceRow) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def _request(cpu_milli: int, memory_bytes: int, gpus: int, gpu_milli: int, models: tuple[str, ...]) -> Request:
-    """Equal pods share their request."""
+    """The request of a pod, cached: equal pods share one object."""
     terms = (NodeTerm((Requirement(GPU_PRODUCT, "In", models),)),) if models else None
     return Request(_resources({CPU: cpu_milli, MEMORY: memory_bytes, GPU: gpus}), gpu_milli, node_terms=terms)
 

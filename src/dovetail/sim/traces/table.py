@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV with a header, plain or gzip, row by row; whatever is not as it should be is a TraceError with file and line.
+"""A reader of CSV with a header, plain or gzip, row by row. Malformed input raises TraceError with file and line.
 
 Rules
-- A file whose name ends in .gz is gzip; the text is UTF-8. Blank lines and columns that nobody reads are passed over.
-- Numbers are written as plain digits: a sign, an exponent or a unit is an error, never a guess.
+- A file with a name that ends in .gz is gzip; the text is UTF-8. Blank lines and unused columns are ignored.
+- Numbers are plain digits: a sign, an exponent or a unit is an error.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class TraceRow(Struct, frozen=True):
         return TraceError(message, self.file, self.line, field)
 
     def text(self, field: str) -> str:
-        """What stands there; TraceError where nothing does."""
+        """The cell as text. Raises TraceError if it is empty."""
         value = self.values[field]
         if not value:
             raise self.error(field, "is empty")
         return value
 
     def whole(self, field: str, least: int = 0, most: int = _MOST) -> int:
-        """A whole number of that range."""
+        """The cell as an integer from `least` to `most`. Raises TraceError."""
         text = self.values[field]
         if _WHOLE.fullmatch(text):
             value = int(text)
@@ -52,7 +52,7 @@ class TraceRow(Struct, frozen=True):
         raise self.error(field, f"{text!r} must be a whole number {span}, in digits only")
 
     def milliseconds(self, field: str) -> int:
-        """A time in seconds, with or without decimals, to the nearest millisecond."""
+        """The cell, seconds with or without decimals, rounded to milliseconds. Raises TraceError."""
         text = self.values[field]
         if not _SECONDS.fullmatch(text):
             raise self.error(field, f"{text!r} must be seconds such as 90 or 90.5, in digits only")
@@ -60,7 +60,7 @@ class TraceRow(Struct, frozen=True):
 
 
 def read_rows(path: Path | Traversable, columns: Sequence[str]) -> Iterator[TraceRow]:
-    """The rows below the header, which must have at least `columns`. Raises TraceError, also half-way."""
+    """The rows below the header, which must have at least `columns`. Raises TraceError, also between rows."""
     file, header = str(path), list[str]()
     reader = csv.reader(_lines(path, file), strict=True)
     empty = True
