@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice before a job is submitted, and about a cluster that was read: pure functions that read nothing themselves."""
+"""Advice on jobs before they are submitted, and on clusters: pure functions without input or output of their own."""

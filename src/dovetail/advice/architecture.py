@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decoder is made of: its layers as matrices and vectors, and how many parameters these have.
+"""The architecture of a decoder: its layers as matrices and vectors, with their numbers of parameters.
 
-Rules: a matrix is what a linear layer has; it can be quantised, divided among tensor-parallel ranks and adapted by
-LoRA. Vectors are norms, biases and what else is small; every rank has them and nobody quantises them. Parameters are
-counted, not estimated: they are those of the published checkpoint, without vision or audio towers and without layers
-for multi-token prediction.
+Rules
+- A matrix is the weight of a linear layer. It can be quantised, divided among tensor-parallel ranks and adapted by
+  LoRA.
+- Vectors are norms, biases and other small parameters. Every rank holds all of them, unquantised.
+- Parameters are counted, not estimated: they equal those of the published checkpoint, without vision or audio towers
+  and without layers for multi-token prediction.
 
 Sources: the models' own code in Hugging Face Transformers; for multi-head latent attention DeepSeek-V2 (2024), section
 2.1; for grouped queries Ainslie et al. (2023).
@@ -21,8 +23,8 @@ from msgspec import Struct
 
 
 class Matrix(NamedTuple):
-    """`copies` of one, one for each expert. `parts` is into how many it can be divided at most. `kind` is attention,
-    mlp, expert or router."""
+    """`copies` matrices of one shape, one for each expert. `parts` is the largest number of parts into which each can
+    be divided. `kind` is attention, mlp, expert or router."""
 
     kind: str
     inputs: int
@@ -35,14 +37,16 @@ class Matrix(NamedTuple):
         return self.inputs * self.outputs * self.copies
 
     def on_rank(self, tp: int) -> int:
-        """Parameters on one of so many tensor-parallel ranks; what cannot be divided so far is there several times."""
+        """Parameters on one of `tp` tensor-parallel ranks. With more ranks than `parts`, the parts are replicated."""
         return -(-self.parameters // min(tp, self.parts))
 
 
 class Attention(Struct, frozen=True):
-    """`qk_dim` and `v_dim` are what a head has of a query or key, and of a value. With `kv_rank` it is multi-head
-    latent attention, where the cache has a latent vector and `rope_dim` of the key; `q_rank` 0: queries are not
-    compressed. `window` 0: all of the context. `vectors` are biases, norms of queries and keys, sinks."""
+    """The attention of a layer. `qk_dim` and `v_dim` are the dimensions per head of queries and keys, and of values.
+
+    With `kv_rank` it is multi-head latent attention: the cache has a latent vector and `rope_dim` of the key. `q_rank`
+    0: queries are not compressed. `window` 0: full context. `vectors` are the parameters of biases, norms of queries
+    and keys, and sinks."""
 
     heads: int
     kv_heads: int
@@ -61,7 +65,7 @@ class Attention(Struct, frozen=True):
 
     @property
     def cache_parts(self) -> int:
-        """Among how many tensor-parallel ranks the cache can be divided: a latent vector is whole on each."""
+        """The largest number of tensor-parallel ranks that divide the cache. A latent vector is whole on each rank."""
         return 1 if self.kv_rank else self.kv_heads
 
     def matrices(self, hidden: int) -> Iterator[Matrix]:
@@ -82,8 +86,8 @@ class Attention(Struct, frozen=True):
 
 
 class Mlp(Struct, frozen=True):
-    """`width` is that of the dense part (also of shared experts), 0 where there is none; each of `experts` has
-    `expert_width`, and a token goes to `per_token` of them. `vectors` are biases of all of it."""
+    """The MLP of a layer. `width` is that of the dense part or the shared experts, 0 without them. Each of `experts`
+    experts has `expert_width`, and a token goes to `per_token` of them. `vectors` are the parameters of all biases."""
 
     width: int
     gated: bool = True
@@ -104,7 +108,7 @@ class Mlp(Struct, frozen=True):
 
 
 class Layer(Struct, frozen=True, dict=True):
-    """`norms` is how many norms it has, `norm_vectors` the parameters of each in units of the hidden size."""
+    """`norms` is the number of norms, `norm_vectors` the parameters of each in units of the hidden size."""
 
     hidden: int
     attention: Attention
@@ -126,7 +130,7 @@ class Layer(Struct, frozen=True, dict=True):
 
     @cached_property
     def active(self) -> int:
-        """Parameters that a token meets."""
+        """Parameters that are used for a token."""
         idle = sum(
             m.parameters // m.copies * (m.copies - self.mlp.per_token) for m in self.matrices if m.kind == "expert"
         )
@@ -137,10 +141,12 @@ class Layer(Struct, frozen=True, dict=True):
 
 
 class Architecture(Struct, frozen=True, dict=True):
-    """A decoder. `tied`: the head uses the matrix of the embedding. `embedded` is the size of an embedding, mostly the
-    hidden size; where it is not, matrices lead in and out. `position_rows` are learned positions. `vectors` are those
-    outside of layers. `max_context` 0: the configuration does not say. `dropout`: training keeps masks. `weights` is
-    the format of the published checkpoint; `notes` say what was assumed."""
+    """A decoder.
+
+    `tied`: the head uses the matrix of the embedding. `embedded` is the size of an embedding; if it differs from the
+    hidden size, projections lead in and out. `position_rows` is the number of learned positions. `vectors` are those
+    outside of layers. `max_context` 0: not in the configuration. `dropout`: training keeps masks. `weights` is the
+    format of the published checkpoint; `notes` list the assumptions."""
 
     family: str
     hidden: int
@@ -157,13 +163,13 @@ class Architecture(Struct, frozen=True, dict=True):
 
     @cached_property
     def embedding(self) -> int:
-        """Parameters of what comes before the first layer."""
+        """Parameters before the first layer."""
         lead = self.embedded * self.hidden * (self.embedded != self.hidden)
         return self.vocab * self.embedded + self.position_rows * self.hidden + lead
 
     @cached_property
     def head(self) -> int:
-        """Parameters of the matrices that come after the last layer, as a part of their own."""
+        """Parameters of the matrices after the last layer, without a tied embedding."""
         lead = self.embedded * self.hidden * (self.embedded != self.hidden)
         return (0 if self.tied else self.vocab * self.embedded) + lead
 
@@ -173,7 +179,7 @@ class Architecture(Struct, frozen=True, dict=True):
 
     @cached_property
     def active(self) -> int:
-        """Parameters that a token meets."""
+        """Parameters that are used for a token."""
         return self.embedding + self.head + self.vectors + sum(layer.active for layer in self.layers)
 
     @property
@@ -181,7 +187,7 @@ class Architecture(Struct, frozen=True, dict=True):
         return self.layers[0].attention.heads
 
     def by_kind(self) -> dict[str, int]:
-        """Parameters by what they are for; parts that the model does not have are left out."""
+        """Parameters by kind, without the kinds that the model does not have."""
         found = {"embedding": self.embedding, "attention": 0, "mlp": 0, "expert": 0, "router": 0, "head": self.head}
         for layer in self.layers:
             for matrix in layer.matrices:
@@ -191,7 +197,7 @@ class Architecture(Struct, frozen=True, dict=True):
 
 
 def alike(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
-    """Each kind of layer, and how many there are. Equal layers of an architecture are one object."""
+    """The distinct layers and their counts. Equal layers of an architecture are one object."""
     found = Counter(map(id, layers))
     kinds = {id(layer): layer for layer in layers}
     return [(kinds[key], number) for key, number in found.items()]

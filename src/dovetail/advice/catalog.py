@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that come with Dovetail: the sizes of their layers, with where they are from, under which licence the model
-is, and when it was published. Only such facts of the published config.json are kept, and only those that are read."""
+"""The built-in models: the sizes of their layers, with source, licence and date of publication. Of each published
+config.json, only the fields that Dovetail reads are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _NEAR = 3
 
 
 class CatalogEntry(Struct, frozen=True):
-    """`source` is the repository on Hugging Face, `licence` that of the model, `date` the month of its publication."""
+    """`source` is the repository on Hugging Face, `licence` the licence of the model, `date` its month of
+    publication."""
 
     name: str
     source: str
@@ -32,13 +33,13 @@ def entries() -> tuple[CatalogEntry, ...]:
 
 
 def find(name: str) -> CatalogEntry | None:
-    """By its name or its repository; case does not matter."""
+    """The entry of this name or repository, in any case."""
     wanted = name.casefold()
     return next((one for one in entries() if wanted in (one.name, one.source.casefold())), None)
 
 
 def near(name: str) -> Sequence[str]:
-    """Names that look like this one."""
+    """Names that are similar to this one."""
     short = name.rpartition("/")[2].casefold()
     names = [one.name for one in entries()]
     return (

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face `config.json`, read as an architecture.
+"""A reader of Hugging Face's `config.json`, which returns an architecture.
 
-Rules: all fields that are missing are told together, a value that cannot be is told with its rule. A `model_type` that
-is not in the table is taken for a decoder like Llama where it has the fields of one, and a note says so; models that
-are put together in another way (encoders, state-space layers, linear attention) are refused. Of a model with vision or
-audio the decoder alone is read."""
+Rules
+- One error lists all missing fields. The error of an invalid value states its rule.
+- A `model_type` that is not in the table is read as a decoder like Llama if it has Llama's fields, with a note. Other
+  structures (encoders, state-space layers, linear attention) are an error.
+- Of a model with vision or audio, only the decoder is read."""
 
 from __future__ import annotations
 
@@ -33,22 +34,23 @@ _FORMATS = {
     "mxfp4": "mxfp4",
     "pack-quantized": "int4",
 }
-"""Formats of weights by `quant_method`; of compressed-tensors by `format`."""
+"""Formats of weights by `quant_method`; for compressed-tensors by `format`."""
 _LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
-"""Whether a layer of this kind sees a window only."""
+"""Whether a layer of this kind has a window."""
 
 
 _WRITES = re.compile("CausalLM|LMHead|ConditionalGeneration")
 _OF_BOTH = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
-"""What a model of several parts says once for all of them."""
+"""Fields that a model of several parts has once for all parts."""
 
 
 class ModelConfigError(ValueError):
-    """What in a config.json keeps it from being read."""
+    """A problem of a config.json that keeps it from being read."""
 
 
 class _Fields(Struct, frozen=True):
-    """The fields of a configuration with a family's defaults; collects what is missing."""
+    """The fields of a configuration, with the defaults of its family. `missing` collects required fields without a
+    value."""
 
     config: Config
     family: Family
@@ -59,7 +61,7 @@ class _Fields(Struct, frozen=True):
         return self.family.defaults.get(name) if value is None else value
 
     def number(self, name: str, most: int = _MOST_OF_ANY) -> int:
-        """A positive number; 1, and a note of it, where it is missing."""
+        """A positive number. If it is missing, return 1 and add the name to `missing`."""
         value = self.get(name)
         if value is None:
             self.missing.append(name)
@@ -80,7 +82,7 @@ class _Fields(Struct, frozen=True):
 
 
 def read(config: Config) -> Architecture:
-    """Raises ConfigError."""
+    """The architecture of a model. Raises ModelConfigError."""
     outer, notes = config, []
     for name in _INNER:
         if isinstance(config.get(name), Mapping):
@@ -108,7 +110,7 @@ def read(config: Config) -> Architecture:
 
 
 def _refuse(kind: str, config: Config) -> None:
-    """What is not put together as Llama is."""
+    """Raise ModelConfigError if the model of an unknown type differs from Llama."""
     for name, what in families.OTHERWISE.items():
         if config.get(name):
             raise ModelConfigError(
@@ -156,14 +158,15 @@ def _architecture(kind: str, fields: _Fields, notes: list[str]) -> Architecture:
 
 
 def _norms(fields: _Fields) -> int:
-    """Of a layer. Falcon says whether attention and the MLP stand side by side, and with how many norms then."""
+    """The number of norms of a layer. Falcon's fields state whether attention and MLP are parallel, and with how many
+    norms."""
     if fields.flag("new_decoder_architecture"):
         return fields.optional("num_ln_in_parallel_attn", 2)
     return 2 if fields.get("parallel_attn") is False else fields.family.norms
 
 
 def _attention(fields: _Fields, hidden: int) -> Callable[[int], Attention]:
-    """The attention of a layer, by its window."""
+    """A function that returns the attention of a layer from its window."""
     family = fields.family
     heads = fields.number(family.heads)
     if family.latent:
@@ -189,8 +192,10 @@ def _attention(fields: _Fields, hidden: int) -> Callable[[int], Attention]:
 
 
 def _kv_heads(fields: _Fields, heads: int) -> int:
-    """Falcon and GPTBigCode say with a flag that all queries share one key, and Falcon drops it for its newer layers;
-    MPT says it inside of another field."""
+    """The number of key-value heads.
+
+    Falcon and GPTBigCode have a flag for a single one; Falcon's newer layers ignore it. MPT has the number inside
+    `attn_config`."""
     name = fields.family.kv_heads
     inner = fields.config.get("attn_config")
     if isinstance(inner, Mapping) and name in inner:
@@ -221,20 +226,20 @@ def _per_token(fields: _Fields) -> str:
 
 
 def _routed(fields: _Fields, count: int) -> list[bool]:
-    """Which layers have experts."""
+    """Whether each layer has experts."""
     family = fields.family
     if not family.experts:
         return [False] * count
     first, step = fields.optional(family.first_dense), fields.optional(family.moe_step, 1) or 1
     dense = fields.get("mlp_only_layers")
     dense = dense if isinstance(dense, list) else []
-    # DeepSeek counts from the first layer, the others from the first that the step completes.
+    # DeepSeek's step begins at the first layer; in other families the last layer of each step has the experts.
     shift = 0 if family.latent else 1
     return [i >= first and (i + shift) % step == 0 and i not in dense for i in range(count)]
 
 
 def _windows(fields: _Fields, count: int) -> list[int]:
-    """The window of each layer; 0: all of the context."""
+    """The window of each layer; 0: full context."""
     family = fields.family
     width = fields.optional("attention_chunk_size" if family.window == families.CHUNKS else "sliding_window")
     kinds = fields.get("layer_types")
@@ -259,7 +264,7 @@ def _windows(fields: _Fields, count: int) -> list[int]:
 
 
 def _weights(config: Config, notes: list[str]) -> str:
-    """The format in which the checkpoint is served; one of 32 bits in 16."""
+    """The format in which the checkpoint is served; 16 bits for a checkpoint of 32 bits."""
     quantised = config.get("quantization_config")
     if not isinstance(quantised, Mapping):
         return "fp16" if config.get("dtype", config.get("torch_dtype")) == "float16" else "bf16"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families of decoders as Hugging Face Transformers knows them, by `model_type`: what their config.json calls things,
-and what it does not say because it is in the code.
+"""Families of decoders in Hugging Face Transformers, by `model_type`: the names of the fields in their config.json, and
+the facts that are only in the code of Transformers.
 
-Source: `configuration_*.py` and `modeling_*.py` of Transformers (Apache-2.0), as of 2025. The tests hold each family
-against a published checkpoint.
+Source: `configuration_*.py` and `modeling_*.py` of Transformers (Apache-2.0), as of 2025. The tests compare each family
+with a published checkpoint.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 NO_WINDOW, ALL, ALTERNATE, PATTERN, UPPER, CHUNKS = "", "all", "alternate", "pattern", "upper", "chunks"
-"""Which layers see a window only, where `layer_types` does not say: none, all, every other one from the first, all but
-every n-th, those from `max_window_layers` on if `use_sliding_window`, three of four in chunks."""
+"""The layers with a window, without `layer_types`: none, all, every other one from the first, all but every n-th, those
+from `max_window_layers` on if `use_sliding_window`, three of four in chunks."""
 NONE, EACH_HEAD, WHOLE = "", "head", "whole"
 """Norms of queries and keys: none, one of the size of a head, or one over all heads."""
 
 
 class Family(Struct, frozen=True):
-    """Names of fields; then what is fixed, or the name of the field that says it. `norms` are those of a layer,
-    `norm_vectors` what each has: 0 nothing to learn, 1 a weight, 2 also a bias. `positions_offset` is what learned
-    positions have besides those of the context; -1: positions are not learned. `width_factor` stands in for a missing
-    width, in units of the hidden size. `required` are further fields without which nothing can be said."""
+    """Names of fields, then fixed values or the names of the fields that have them.
+
+    `norms` is the number of norms of a layer, `norm_vectors` the vectors of each: 0 none, 1 a weight, 2 also a bias.
+    `positions_offset` is the number of learned positions beyond the context; -1: positions are not learned.
+    `width_factor` replaces a missing width, in units of the hidden size. `required` lists further required fields."""
 
     layers: str = "num_hidden_layers"
     hidden: str = "hidden_size"
@@ -186,9 +187,9 @@ ALIASES = {
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
 }
-"""Other `model_type`s of the same decoder."""
+"""Other `model_type` values of the same decoder."""
 GENERIC = _LLAMA
-"""What a `model_type` that is not in the table is taken for, where it has the fields."""
+"""The family of a `model_type` that is not in the table, if it has the fields."""
 OTHERWISE = {
     "is_encoder_decoder": "an encoder and a decoder",
     "state_size": "state-space layers",
@@ -205,4 +206,4 @@ OTHERWISE = {
     "n_routed_experts": "experts",
     "moe_num_experts": "experts",
 }
-"""Fields of models that are put together in another way than Llama, and what that way is."""
+"""Fields of models with another structure than Llama, and the name of that structure."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job's manifest lacks to survive an interruption, and what to write.
+"""The settings that a job's manifest lacks to survive an interruption, and the edits that add them.
 
-Looked at in each pod template, and for containers with GPUs alone where there are any: a place for checkpoints that
-outlives the pod, something that saves when the pod is told to end, and the time for that; and in the object, whether
+Checked in each pod template (only for containers with GPUs, if there are any): storage for checkpoints that outlives
+the pod, a hook that saves a checkpoint at termination, and enough grace period for that. Checked in the object: whether
 an interruption counts as a failure of the job.
 
-Not known here: what the program itself does. Whether it saves, and reads what it saved, cannot be seen in a manifest.
-Restart rules of JobSet, Kubeflow, LeaderWorkerSet, KubeRay and Volcano are as their documentation says.
+Not checked: whether the program saves and restores checkpoints, as a manifest does not show that. The restart rules of
+JobSet, Kubeflow, LeaderWorkerSet, KubeRay and Volcano follow their documentation.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from dovetail.kube.manifests.templates import group_kind
 
 _DEFAULT_GRACE_S = 30
 _SPARE_S = 30
-"""Grace beyond the saving itself: a checkpoint that takes a little longer is still one."""
+"""Grace period beyond the time to save, for checkpoints that take a little longer."""
 _RESTARTS = 10
 _VOLUME = "checkpoints"
 _MOUNTED = "/checkpoints"
-# Volumes that are gone with the pod, or whose content nobody writes.
+# Volumes that are deleted with the pod, stay on its node, or are read-only.
 _LOST = {"emptyDir", "hostPath", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image", "name"}
 _OBJECT_STORE = re.compile(r"\b(s3|gs|gcs|az|abfss?|wasbs|hdfs|oci)://")
 _GPU = re.compile(r"gpu|nvidia\.com/mig-")
 
 
 class Means(Struct, frozen=True):
-    """What only its owner can say: how long a checkpoint takes; the PersistentVolumeClaim that keeps checkpoints, and
-    the command that saves one, "" where they are not told."""
+    """Input from the owner of the job: `save_s` is the time to save a checkpoint, `claim` the PersistentVolumeClaim for
+    checkpoints, `command` the command that saves one. "" means not specified."""
 
     save_s: float
     claim: str = ""
@@ -44,8 +44,8 @@ class Means(Struct, frozen=True):
 
 
 class Lack(Struct, frozen=True):
-    """`field` is where it would stand, or stands; `what` is missing or wrong, and what to do; `edits` do it, where what
-    to write is known."""
+    """A missing or wrong setting. `field` is its place, `what` describes the problem and the fix; `edits` make the fix
+    if it is known."""
 
     field: Field
     what: str
@@ -53,7 +53,7 @@ class Lack(Struct, frozen=True):
 
 
 def lacks(whole: Field, means: Means) -> Iterator[Lack]:
-    """What is missing, the object's own first; of a kind that is not in `RULES`, only what its pods lack."""
+    """The missing settings, those of the object first. For a kind that is not in `RULES`, only those of its pods."""
     rule = RULES.get(group_kind(whole.value))
     if rule is not None:
         yield from rule(whole)
@@ -62,7 +62,7 @@ def lacks(whole: Field, means: Means) -> Iterator[Lack]:
 
 
 def pod_lacks(spec: Field, means: Means) -> Iterator[Lack]:
-    """What the spec of a pod lacks, whatever makes the pod."""
+    """The settings that the spec of a pod lacks, independent of the kind of its owner."""
     everything = [one for one in spec.at("containers").each() if isinstance(one.value, dict)]
     volumes = {volume.at("name").text: volume.value for volume in spec.at("volumes").each()}
     kept = {name for name, volume in volumes.items() if isinstance(volume, dict) and not volume.keys() <= _LOST}
@@ -87,7 +87,7 @@ def pod_lacks(spec: Field, means: Means) -> Iterator[Lack]:
 
 
 def _mounted(spec: Field, container: Field, claim: str, named: bool) -> tuple[Edit, ...]:
-    """A claim mounted in the container; nothing where no claim is told, or another volume has the name."""
+    """The edits that mount the claim in the container; none without a claim, or if another volume has the name."""
     if not claim:
         return ()
     volume = {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}
@@ -114,7 +114,7 @@ def _job(job: Field) -> Iterator[Lack]:
     counted = 6 if limit is None else limit
     what = f"each interruption counts as a failure, of which backoffLimit allows {counted}: "
     ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
-    # The API server takes such a policy only of pods that are never restarted in their place.
+    # The API server accepts such a policy only with restartPolicy: Never.
     never = spec.at("template", "spec", "restartPolicy").text == "Never"
     edits = (append(policy.at("rules"), ignore),) if never else ()
     yield Lack(policy, what + "ignore the condition DisruptionTarget (needs restartPolicy: Never)", edits)
@@ -186,4 +186,4 @@ RULES: dict[tuple[str, str], Callable[[Field], Iterator[Lack]]] = {
     ("ray.io", "RayJob"): _ray_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
 }
-"""Pods on their own, and the kinds that run to an end."""
+"""The check of each kind: bare Pods, and kinds that run to completion."""

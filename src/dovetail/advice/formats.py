@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What numbers take in memory, by format, and what optimizers keep.
+"""The memory of numbers by format, and of optimizer states.
 
-Sizes are bits of a block of 16,384 numbers, so that scales come out even: one of 16 bits and a zero of 4 for 128
-numbers in INT4 (GPTQ, AWQ), one of 8 for 64 and one of 32 for 16,384 in NF4 with double quantisation (Dettmers et al.
-2023, QLoRA, section 3), one of 8 for 32 in MXFP4 (OCP Microscaling Formats 1.0), one of 32 for 128 x 128 in FP8
-(DeepSeek-V3 2024, section 3.3)."""
+Sizes are bits per block of 16,384 numbers, so that the overhead of scales is an integer:
+- INT4 (GPTQ, AWQ): a scale of 16 bits and a zero point of 4 bits per 128 numbers.
+- NF4 with double quantisation (Dettmers et al. 2023, QLoRA, section 3): 8 bits per 64 numbers, 32 bits per 16,384.
+- MXFP4 (OCP Microscaling Formats 1.0): a scale of 8 bits per 32 numbers.
+- FP8 (DeepSeek-V3 2024, section 3.3): a scale of 32 bits per 128 x 128 numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _BLOCK = 16_384
 
 
 class WeightFormat(NamedTuple):
-    """`block_bits` are those of 16,384 numbers. `kinds` are the matrices that are kept in it; the rest of the model has
-    16 bits."""
+    """`block_bits` is the size of 16,384 numbers in bits. `kinds` are the matrices in this format; the rest of the
+    model has 16 bits."""
 
     block_bits: int
     kinds: frozenset[str]
@@ -38,13 +39,13 @@ FORMATS: Mapping[str, WeightFormat] = {
     "nf4": WeightFormat(4 * _BLOCK + 8 * 256 + 32, _LINEAR),
     "mxfp4": WeightFormat(4 * _BLOCK + 8 * 512, frozenset({"expert"})),
 }
-"""Where matrices are quantised, embeddings, head, router, norms and biases keep 16 bits. INT8 has a scale for 128."""
+"""In quantised formats, embeddings, head, router, norms and biases keep 16 bits. INT8 has a scale per 128 numbers."""
 CACHE_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 """Bytes of a number in the KV cache."""
 
 
 class Precision(NamedTuple):
-    """Bytes of each parameter and of an activation. `master`: a copy that the optimizer changes."""
+    """Bytes per parameter and per activation. `master` is the copy of the weights that the optimizer updates."""
 
     weights: int
     gradients: int
@@ -58,18 +59,19 @@ PRECISIONS: Mapping[str, Precision] = {
     "bf16": Precision(2, 2, 0, 2, 2),
     "fp32": Precision(4, 4, 0, 4, 4),
 }
-"""Mixed precision as in Micikevicius et al. (2018), and as Rajbhandari et al. (2020, ZeRO, section 3.1) count it: with
-Adam 16 bytes for each parameter."""
+"""Mixed precision as in Micikevicius et al. (2018), counted as in Rajbhandari et al. (2020, ZeRO, section 3.1): with
+Adam, 16 bytes per parameter."""
 
 
 class Optimizer(NamedTuple):
-    """How many numbers it keeps for each parameter; `block_bits` where they are quantised (of 2,048, with a scale)."""
+    """`states` is the number of values per parameter. `block_bits` is the size of 2,048 quantised values with their
+    scale in bits; 0: not quantised."""
 
     states: int
     block_bits: int = 0
 
     def bytes_of(self, parameters: int, precision: Precision) -> int:
-        """With the master copy."""
+        """Bytes of the optimizer states and the master copy."""
         if self.block_bits:
             states = -(-parameters * self.states * self.block_bits // (2048 * 8))
         else:
@@ -83,5 +85,5 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "lion": Optimizer(1),
     "sgd": Optimizer(1),
 }
-"""AdamW: mean and variance (Loshchilov and Hutter 2019); in 8 bits, block by block (Dettmers et al. 2022); Lion: a
-momentum (Chen et al. 2023); SGD with momentum."""
+"""AdamW: mean and variance (Loshchilov and Hutter 2019); in 8 bits, block-wise (Dettmers et al. 2022). Lion: momentum
+(Chen et al. 2023). SGD with momentum."""

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory GPUs and their MIG instances have for processes.
+"""The memory of GPUs and their MIG instances that processes can use.
 
-Rules: a product goes by the names of `core.devices.products`; one that is sold with more or less memory has an entry
-for each. `memory_mib` is what nvidia-smi calls total, `reserved_mib` what the driver keeps of it; the rest is usable.
-Of an instance all is usable.
+Rules: products have the names of `core.devices.products`, with one entry per memory size. `memory_mib` is the total in
+nvidia-smi, `reserved_mib` the part reserved by the driver; the rest is usable. All memory of a MIG instance is usable.
 
-Sources: published outputs of nvidia-smi, as of November 2026. What is reserved was seen on A100 40GB, H100, B200,
-GB200, GB300, L40S and T4 (448 to 947 MiB); of others it is assumed to be 640 MiB, and of P100, P4, K80 and V100 the
-total is that of drivers that left it out. Of GH200 with 144 GB the largest MIG instance is taken."""
+Sources: published outputs of nvidia-smi, as of November 2026. Reserved memory was measured on A100 40GB, H100, B200,
+GB200, GB300, L40S and T4 (448 to 947 MiB); 640 MiB is assumed for other GPUs. For P100, P4, K80 and V100, the total is
+from drivers that exclude reserved memory. For GH200 with 144 GB, it is that of the largest MIG instance."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ _RESERVED_MIB = 640
 
 
 class GpuProduct(Struct, frozen=True):
-    """`name` is that of the label `nvidia.com/gpu.product`, `model` ours, with the memory where there are several."""
+    """`name` is the value of the label `nvidia.com/gpu.product`; `model` is Dovetail's name, with the memory if there
+    are several sizes."""
 
     model: str
     name: str
@@ -40,13 +40,12 @@ class GpuProduct(Struct, frozen=True):
         return products.named(self.name)
 
     def linked(self, gpus: int) -> bool:
-        """Whether NVLink can join so many of one node."""
+        """Whether NVLink can connect this many GPUs of one node."""
         product = self.product
         return product.reach != NONE and gpus <= product.most
 
     def profiles(self) -> Iterator[MigProfile]:
-        """What it can be divided into by MIG, the smallest memory first; of profiles that differ in engines alone, the
-        plain one."""
+        """Its MIG profiles, the smallest memory first. Of profiles that differ only in engines, the plain one."""
         geometry = mig_products.of_product(self.name)
         plain = [p for p in geometry.profiles if "+" not in p.name and "-" not in p.name] if geometry else []
         yield from sorted(plain, key=lambda p: (p.memory_mib, p.compute_slices))
@@ -101,13 +100,13 @@ GPUS = (
 
 
 def named(name: str) -> GpuProduct | None:
-    """The one of this model, label or nvidia-smi name; case does not matter."""
+    """The GPU of this model, label or nvidia-smi name, in any case."""
     wanted = _spelt(name)
     return next((gpu for gpu in GPUS if wanted in (gpu.model.casefold(), gpu.name.casefold())), None)
 
 
 def find(name: str) -> tuple[GpuProduct, ...]:
-    """As `named`, or else all whose model begins so."""
+    """The GPU of this name, else all GPUs whose model begins with it."""
     exact, wanted = named(name), _spelt(name)
     return (exact,) if exact else tuple(gpu for gpu in GPUS if wanted and gpu.model.casefold().startswith(wanted))
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which instances suit a need, ranked by dollars per useful GPU-hour, and why each other one was passed over.
+"""Cloud instances that meet a request, ranked by dollars per useful GPU-hour, and the reason against each other one.
 
-A useful GPU-hour is an hour of one GPU that the need asks for, in which the job gets on. What is paid without being
-one is in the price of those that are: GPUs that are bought and not needed, and, of spot, the time that saving,
-restarting and doing again takes.
+A useful GPU-hour is an hour of one requested GPU in which the job makes progress. Its price includes the cost of GPUs
+that are bought but not needed and, on spot, of the time to save, restart and repeat work.
 
     dollars per useful GPU-hour = instances x price x slowdown / GPUs needed
 
-The slowdown is 1 on demand, and of spot what `interruptions` expects at Daly's interval, where each instance is
-interrupted on its own and any that is ends all. GPUs of different models count alike: how fast they are is not known.
+The slowdown is 1 on demand. On spot it is that of `interruptions` at Daly's interval; instances are interrupted
+independently, and one interruption stops the whole job. All GPU models count the same: their speed is not modelled.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from dovetail.core.devices.products import BRIDGE
 
 
 class InstanceRequest(Struct, frozen=True):
-    """What is needed: `gpus` in all, on at most `nodes` instances; memory that is usable of each GPU; whether NVLinks
-    must join those of one instance; RDMA between instances; CPU and memory of the host for each GPU; a cloud or region
-    by its name, "" for any. `interrupted` is how spot is interrupted, one instance; None: on demand only."""
+    """The request: `gpus` in all, on at most `nodes` instances; usable memory per GPU; whether NVLink must connect the
+    GPUs of one instance; RDMA between instances; CPU and host memory per GPU; a cloud or region, "" for any.
+    `interrupted` describes the interruptions of one spot instance; None: on demand only."""
 
     gpus: int
     memory_per_gpu_mib: int = 0
@@ -41,8 +40,8 @@ class InstanceRequest(Struct, frozen=True):
 
 
 class InstanceOption(Struct, frozen=True):
-    """`count` instances suit. Money is millionths of a dollar: `micro_usd_per_hour` for all, `micro_usd_per_useful`
-    for a useful GPU-hour. `idle_gpus` are bought and not needed."""
+    """`count` instances meet the request. Prices are in millionths of a dollar: `micro_usd_per_hour` for all instances,
+    `micro_usd_per_useful` per useful GPU-hour. `idle_gpus` are bought but not needed."""
 
     cloud: str
     instance_type: str
@@ -59,7 +58,7 @@ class InstanceOption(Struct, frozen=True):
 
 
 class PassedOver(Struct, frozen=True):
-    """An instance that does not suit, or its `spot` market alone; `reason` is the first rule that it fails."""
+    """An instance type that does not meet the request, or only not on `spot`; `reason` is the first rule that fails."""
 
     cloud: str
     instance_type: str
@@ -69,7 +68,7 @@ class PassedOver(Struct, frozen=True):
 
 
 class Ranking(Struct, frozen=True):
-    """`options` from the cheapest useful GPU-hour on; `passed_over` as they stand in the price file."""
+    """`options` are sorted by dollars per useful GPU-hour; `passed_over` is in the order of the price file."""
 
     wanted: InstanceRequest
     options: tuple[InstanceOption, ...]
@@ -77,7 +76,7 @@ class Ranking(Struct, frozen=True):
 
 
 def rank(instances: Iterable[CloudInstance], wanted: InstanceRequest) -> Ranking:
-    """Every instance is an option or passed over, once for on demand and, where that is asked for, once for spot."""
+    """Each instance is an option or passed over, once on demand and, if `wanted.interrupted` is set, once on spot."""
     options: list[InstanceOption] = []
     passed: list[PassedOver] = []
     for one in instances:
@@ -97,7 +96,7 @@ def _count(one: CloudInstance, wanted: InstanceRequest) -> int:
 
 
 def _unfit(one: CloudInstance, wanted: InstanceRequest) -> str:
-    """The first rule that the instance fails, in the order in which one decides; "" where it suits."""
+    """The first rule that the instance fails; "" if it meets the request."""
     if wanted.cloud and one.cloud != wanted.cloud:
         return f"is of {one.cloud}, not {wanted.cloud}"
     if wanted.region and one.region != wanted.region:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What interruptions cost a job that saves checkpoints: the best interval, the expected time, and when spot pays.
+"""The cost of interruptions for a job with checkpoints: the best interval, the expected time, and the break-even of
+spot.
 
-Interruptions come at random, independent of each other (a Poisson process), also while the job saves or restarts; each
-throws it back to its last checkpoint. `interval_s` is the work between two checkpoints, without the time to save.
+Interruptions are a Poisson process, also while the job saves or restarts. After each, the job resumes from its last
+checkpoint. `interval_s` is the work between two checkpoints, without the time to save.
 
 - Young: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974.
 - Daly: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006:
-  the interval, and the time in his complete model, which is exact where the work is a whole number of intervals.
+  the interval, and the expected time in his complete model, which is exact if the work is a whole number of intervals.
 """
 
 from __future__ import annotations
@@ -18,31 +19,32 @@ from msgspec import Struct
 _LARGEST_EXPONENT = 700.0
 _HALVINGS = 200
 _RAREST_S = 3.2e12
-"""An interruption in 100,000 years: never."""
+"""A mean time of 100,000 years counts as no interruptions."""
 
 
 class Interrupted(Struct, frozen=True):
-    """`save_s` to write a checkpoint, `restart_s` from an interruption until work goes on, `mtbi_s` the mean time
-    between two interruptions of the job: of an instance, divided by the instances whose loss ends it. All above 0,
-    but for `restart_s`, which may be 0."""
+    """`save_s` is the time to save a checkpoint, `restart_s` the time from an interruption until work resumes.
+
+    `mtbi_s` is the mean time between interruptions of the job: that of one instance, divided by the number of
+    instances. `save_s` and `mtbi_s` are above 0, `restart_s` is 0 or more."""
 
     save_s: float
     restart_s: float
     mtbi_s: float
 
     def young_s(self) -> float:
-        """sqrt(2 x save x MTBI): good where saving takes much less than the MTBI."""
+        """Young's interval, sqrt(2 x save x MTBI): accurate if saving takes much less than the MTBI."""
         return sqrt(2 * self.save_s * self.mtbi_s)
 
     def daly_s(self) -> float:
-        """Daly's interval; the MTBI itself where saving takes twice that or longer."""
+        """Daly's interval; the MTBI itself if saving takes at least twice the MTBI."""
         ratio = self.save_s / (2 * self.mtbi_s)
         if ratio >= 1:
             return self.mtbi_s
         return self.young_s() * (1 + sqrt(ratio) / 3 + ratio / 9) - self.save_s
 
     def slowdown(self, interval_s: float) -> float:
-        """Expected time by the time of the work alone, from 1 on; infinite where nothing is ever finished."""
+        """Expected time over the time of the work alone, 1 or more; infinite if the job never finishes."""
         tries = (interval_s + self.save_s) / self.mtbi_s
         if tries + self.restart_s / self.mtbi_s > _LARGEST_EXPONENT:
             return inf
@@ -54,13 +56,13 @@ class Interrupted(Struct, frozen=True):
 
 
 def break_even_discount(slowdown: float) -> float:
-    """The part of the price that spot must save, from 0 to 1, to cost no more."""
+    """The least discount of spot, from 0 to 1, at which it costs no more than on demand."""
     return 1 - 1 / slowdown
 
 
 def break_even_mtbi_s(save_s: float, restart_s: float, discount: float) -> float | None:
-    """The mean time between interruptions from which on spot costs no more, at the best interval for each; None where
-    it never does, which is without a discount."""
+    """The least mean time between interruptions at which spot costs no more than on demand, with Daly's interval. None
+    if there is none, as without a discount."""
     if discount <= 0:
         return None
     low, high = 0.0, _RAREST_S

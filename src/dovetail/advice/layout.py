@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model is divided among GPUs, what each part of the memory of one of them is, and what cannot be divided so.
+"""The division of a model among GPUs, the parts of the memory of one GPU, and the layouts that are impossible.
 
-The fullest GPU counts: with pipeline parallelism that is mostly one of the first or of the last stage. Among the
-tensor-parallel ranks of a stage the parts are equal, rounded up.
+Sizes are those of the fullest GPU: with pipeline parallelism usually one of the first or of the last stage. The
+tensor-parallel ranks of a stage have equal parts, rounded up.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NEAR = 65
 
 
 class PlanError(ValueError):
-    """Options that contradict each other, or the model."""
+    """Options that contradict each other or the model."""
 
 
 class ParallelLayout(Struct, frozen=True):
-    """Tensor-parallel ranks, pipeline stages, data-parallel replicas."""
+    """The numbers of tensor-parallel ranks, pipeline stages and data-parallel replicas."""
 
     tp: int = 1
     pp: int = 1
@@ -40,7 +40,7 @@ class ParallelLayout(Struct, frozen=True):
 
 
 class ModelParts(Struct, frozen=True):
-    """Bytes of one GPU."""
+    """The parts of the memory of one GPU, in bytes."""
 
     weights: int = 0
     gradients: int = 0
@@ -56,8 +56,8 @@ class ModelParts(Struct, frozen=True):
 
 
 class Stage(Struct, frozen=True):
-    """The layers of a pipeline stage. The first has the embedding, the last the head: of a tied one a copy, unless
-    both are the same."""
+    """The layers of a pipeline stage. The first stage has the embedding, the last has the head; a tied head is a copy
+    of the embedding if the stages differ."""
 
     model: Architecture
     layers: tuple[Layer, ...]
@@ -73,7 +73,7 @@ class Stage(Struct, frozen=True):
         return self.index == self.of - 1
 
     def rest(self, tp: int) -> int:
-        """Parameters outside of layers, on one tensor-parallel rank."""
+        """Parameters outside the layers, on one tensor-parallel rank."""
         model = self.model
         embedding = -(-model.embedding // tp) if self.first else 0
         tied = model.vocab * model.embedded if model.tied and not self.first else 0
@@ -84,7 +84,7 @@ class Stage(Struct, frozen=True):
 
 
 def stages(model: Architecture, pp: int) -> Iterator[Stage]:
-    """Layers in their order, as evenly as they can be divided; earlier stages have one more."""
+    """The stages in order, with the layers divided as evenly as possible; earlier stages have one more."""
     each, more = divmod(len(model.layers), pp)
     start = 0
     for index in range(pp):
@@ -94,7 +94,7 @@ def stages(model: Architecture, pp: int) -> Iterator[Stage]:
 
 
 def check(model: Architecture, layout: ParallelLayout) -> None:
-    """Raises PlanError where the model cannot be divided so."""
+    """Raises PlanError if the layout cannot divide the model."""
     if layout.pp > len(model.layers):
         raise PlanError(f"{layout.pp} pipeline stages need as many layers, and the model has {len(model.layers)}")
     for layer, _ in alike(model.layers):
@@ -116,6 +116,6 @@ def check(model: Architecture, layout: ParallelLayout) -> None:
 
 
 def nccl_bytes(layout: ParallelLayout) -> int:
-    """Buffers of NCCL: for each group of ranks 4 MiB (the default of NCCL_BUFFSIZE) for each of 32 channels, to send
-    and to receive. Meant as an upper bound: small groups open fewer channels."""
+    """Bytes of NCCL's buffers: for each communicator 32 channels x 4 MiB (the default of NCCL_BUFFSIZE), to send and to
+    receive. An upper bound: small communicators open fewer channels."""
     return layout.communicators * NCCL_CHANNELS * NCCL_BUFFER * 2

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model takes of the memory of GPUs, which of them hold it, how many are needed, and how much more would fit.
+"""The GPU memory of a model, the GPUs that it fits on, the number of GPUs, and the largest context and batch that fit.
 
-Rules: a GPU holds it if the parts and the headroom on top are no more than what is usable. Where nobody says how it is
-to be divided, sharded training grows by replicas (1, 2, 4 ...), anything else first by tensor-parallel ranks as far as
-a node and the heads allow, then by pipeline stages; the first that fits is taken. MIG instances hold what needs one
-GPU: NCCL does not join two of them. All amounts are integers; memory is in MiB (2**20 bytes), parts in bytes."""
+Rules
+- A model fits on a GPU if its parts plus the headroom are at most the usable memory.
+- Without a layout in the options, sharded training adds replicas (1, 2, 4 ...); any other job adds tensor-parallel
+  ranks up to the size of a node and as the heads allow, then pipeline stages. The first layout that fits is used.
+- A MIG instance holds only jobs of one GPU: NCCL does not connect two of them.
+- All amounts are integers; memory is in MiB (2**20 bytes), parts are in bytes."""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ _MOST_TOKENS, _MOST_SEQUENCES = 1 << 24, 1 << 20
 
 
 class Need(Struct, frozen=True):
-    """What to look for: so many GPUs with so much usable memory each, on so many nodes; `nvlink`: tensor-parallel ranks
-    exchange activations in each layer."""
+    """The hardware that a layout needs: GPUs, usable memory per GPU, nodes. `nvlink`: there are tensor-parallel ranks,
+    which exchange activations in each layer."""
 
     gpus: int
     memory_per_gpu_mib: int
@@ -36,8 +38,8 @@ class Need(Struct, frozen=True):
 
 
 class MemoryQuestion(Struct, frozen=True):
-    """A job. What of the layout is None is free. `runtime_mib` is what CUDA and the framework take of a GPU before
-    anything else, `headroom_percent` what is to stay free of it."""
+    """A job. The parts of the layout that are None are free. `runtime_mib` is the memory of CUDA and the framework on
+    each GPU, `headroom_percent` the part of each GPU to keep free."""
 
     model: Architecture
     plan: Plan
@@ -53,7 +55,7 @@ class MemoryQuestion(Struct, frozen=True):
         return (plan or self.plan).parts(self.model, layout, self.runtime_mib * MIB)
 
     def needed_mib(self, parts: ModelParts) -> int:
-        """What a GPU must have usable: the parts and the headroom, rounded up."""
+        """The usable memory that a GPU needs: the parts and the headroom, rounded up."""
         return -(-parts.total * 100 // ((100 - self.headroom_percent) * MIB))
 
     def need(self, layout: ParallelLayout) -> Need:
@@ -62,7 +64,7 @@ class MemoryQuestion(Struct, frozen=True):
 
 
 class MigSliceFit(Struct, frozen=True):
-    """A MIG profile, and how many of them a card has. `headroom_mib` less than 0: so much is missing."""
+    """A MIG profile. `most` is the number of its instances per GPU. A negative `headroom_mib` is the missing memory."""
 
     profile: str
     memory_mib: int
@@ -72,9 +74,11 @@ class MigSliceFit(Struct, frozen=True):
 
 
 class MemoryRoom(Struct, frozen=True):
-    """A GPU. `fits` and `headroom_mib` are of the layout that was asked for; `fewest` is the layout of the fewest that
-    hold it, None where none does, `need` says it as numbers; `largest_context` and `largest_batch` fit there, each with
-    the other as asked; `nvlink`: NVLink can join its tensor-parallel ranks."""
+    """The fit of a job on one GPU model.
+
+    `fits` and `headroom_mib` are for the layout of the estimate. `fewest` is the layout with the fewest GPUs that fits,
+    None if there is none, and `need` its needs. `largest_context` and `largest_batch` fit in it, each with the other as
+    requested. `nvlink`: NVLink can connect its tensor-parallel ranks."""
 
     gpu: str
     product: str
@@ -91,7 +95,8 @@ class MemoryRoom(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True):
-    """`active` are the parameters that a token meets, `by_kind` says what they are for. `max_context` 0: not known."""
+    """`active` is the number of parameters used for a token; `by_kind` has the parameters by kind. `max_context` 0:
+    unknown."""
 
     name: str
     family: str
@@ -104,8 +109,8 @@ class Model(Struct, frozen=True):
 
 
 class MemoryEstimate(Struct, frozen=True):
-    """The answer. `parts` are bytes of the fullest GPU in this `layout`, which needs `need`. `notes` are what was
-    assumed, and what the options do not do."""
+    """The estimate. `parts` are those of the fullest GPU in this `layout`, which needs `need`. `notes` list assumptions
+    and options without effect."""
 
     model: Model
     job: str
@@ -122,13 +127,13 @@ class MemoryEstimate(Struct, frozen=True):
 def memory(
     asked: MemoryQuestion, sized_for: GpuProduct | None = None, gpus: tuple[GpuProduct, ...] = GPUS
 ) -> MemoryEstimate:
-    """`sized_for` is the GPU for which the layout is chosen as far as it is free; without it, or where none fits there,
-    it is the smallest. Raises PlanError where the options contradict each other or the model."""
+    """The estimate for a job. The layout is the first that fits on `sized_for`; without that, or if none fits, it is
+    the smallest. Raises PlanError if the options contradict each other or the model."""
     needs = {layout: asked.need(layout) for layout in layouts(asked)}
     chosen = _fewest(needs, sized_for.usable_mib) if sized_for else None
     layout = chosen or next(iter(needs))
     parts = asked.parts(layout)
-    # GPUs of the same memory have the same answers.
+    # GPUs with the same usable memory have the same results.
     fewest = {gpu.usable_mib: _fewest(needs, gpu.usable_mib) for gpu in gpus}
     largest = {mib: _largest(asked, found, mib) for mib, found in fewest.items()}
     rooms = []
@@ -179,8 +184,7 @@ def _notes(asked: MemoryQuestion, layout: ParallelLayout) -> Iterator[str]:
 
 
 def layouts(asked: MemoryQuestion) -> Iterator[ParallelLayout]:
-    """Those that are possible, fewer GPUs first. Raises PlanError where there is none, with what is wrong with the
-    first."""
+    """The possible layouts, fewest GPUs first. If there is none, raises the PlanError of the first candidate."""
     refused: list[PlanError] = []
     found = False
     for layout in _candidates(asked):
@@ -214,7 +218,7 @@ def _candidates(asked: MemoryQuestion) -> Iterator[ParallelLayout]:
 
 
 def _of_so_many(asked: MemoryQuestion, gpus: int) -> Iterator[ParallelLayout]:
-    """Serving divides one replica among them, training without a layout makes replicas."""
+    """The layouts of this many GPUs: serving divides one replica among them, training adds replicas."""
     fixed = (asked.tp or 1) * (asked.pp or 1)
     if gpus % fixed:
         raise PlanError(
@@ -253,7 +257,7 @@ def _fewest(needs: Mapping[ParallelLayout, Need], usable_mib: int) -> ParallelLa
 
 
 def _largest(asked: MemoryQuestion, layout: ParallelLayout | None, usable_mib: int) -> tuple[int, int]:
-    """The largest context and the largest batch that fit; 0 where nothing does."""
+    """The largest context and the largest batch that fit; 0 without a layout."""
     if layout is None:
         return 0, 0
     plan = asked.plan
@@ -267,7 +271,7 @@ def _largest(asked: MemoryQuestion, layout: ParallelLayout | None, usable_mib: i
 
 
 def largest(fits: Callable[[int], bool], known: int, most: int) -> int:
-    """The largest number up to `most` that fits, where `known` does and what is larger needs no less."""
+    """The largest number up to `most` that fits. `known` fits, and larger numbers need no less memory."""
     low, high = known, min(known * 2, most)
     while high < most and fits(high):
         low, high = high, min(high * 2, most)
@@ -282,7 +286,7 @@ def largest(fits: Callable[[int], bool], known: int, most: int) -> int:
 def _slices(asked: MemoryQuestion, gpu: GpuProduct) -> Iterator[MigSliceFit]:
     parts = asked.parts(ParallelLayout())
     for profile in gpu.profiles():
-        # What the table of profiles assumes can be more than the card was seen to have.
+        # The memory in the table of profiles can exceed the usable memory that was measured.
         own = min(profile.memory_mib, gpu.usable_mib)
         fits = asked.needed_mib(parts) <= own
         yield MigSliceFit(profile.name, own, profile.most, fits, own - -(-parts.total // MIB))

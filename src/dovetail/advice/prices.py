@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances and what an hour of them costs, as a CSV file says it. Prices age: each goes with its date.
+"""Cloud instances and their prices per hour, from a CSV file. Each price has its date.
 
 Rules
 - The first line names the columns, in any order: all of COLUMNS, and no others.
-- A column that is not known is empty. An instance without a price is kept: it is told as passed over.
-- A GPU model goes by the names of `gpus`, which then says how much of its memory is usable and whether it has NVLinks.
-  Of others the memory is what the file says, in GB (10^9 bytes), and NVLinks are not known.
-The table that is built in: sources and licences in the NOTICE file and docs/reference/instances.md.
+- An unknown value is an empty cell. An instance without a price is kept, and reported as passed over.
+- For a GPU model of `gpus`, usable memory and NVLink are from there. For any other, the memory is that of the file, in
+  GB (10^9 bytes), and NVLink is unknown.
+The sources and licences of the built-in table are in the NOTICE file and docs/reference/instances.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 class PriceError(Exception):
-    """What is wrong with a price file. `line` counts from 1; `column` is "" where no single one is to blame."""
+    """A problem of a price file. `line` counts from 1; `column` is "" if the problem is not in one column."""
 
     def __init__(self, file: str, line: int, column: str, rule: str) -> None:
         super().__init__(file, line, column, rule)
@@ -44,8 +44,8 @@ class PriceError(Exception):
 
 
 class CloudInstance(Struct, frozen=True):
-    """An instance type in a region. Prices are millionths of a dollar for an hour of it, None where not known;
-    `usable_mib` is of one GPU, `gpu` None where the model is not known here."""
+    """An instance type in a region. Prices are in millionths of a dollar per hour, None if unknown. `usable_mib` is per
+    GPU; `gpu` is None for a model that is not in `gpus`."""
 
     cloud: str
     instance_type: str
@@ -64,7 +64,7 @@ class CloudInstance(Struct, frozen=True):
 
 
 def built_in() -> tuple[CloudInstance, ...]:
-    """The table that Dovetail comes with."""
+    """The instances of the built-in table."""
     return read(files("dovetail.advice").joinpath("instances.csv").read_text(encoding="utf-8"), "instances.csv")
 
 
@@ -121,7 +121,7 @@ class _Row(Struct, frozen=True):
         return self.cells[column]
 
     def scaled(self, column: str, scale: int, what: str) -> int:
-        """A number above zero, as so many parts of one, rounded down."""
+        """A number above 0, times `scale` and rounded down."""
         cell = self.cells[column]
         found = int(Decimal(cell) * scale) if _NUMBER.fullmatch(cell) else 0
         if found <= 0:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What serving a decoder takes of the memory of each GPU.
+"""The memory of each GPU that serves a decoder.
 
-Sources: the KV cache by Pope et al. (2022), with fewer heads by Shazeer (2019, multi-query) and Ainslie et al. (2023,
-grouped-query), with a latent vector by DeepSeek-V2 (2024), section 2.1; a layer with a window keeps no more than that
-(Mistral 7B, Jiang et al. 2023). Blocks of the cache as in vLLM (Kwon et al. 2023). The working memory of a prefill is
-our own count of what one layer has at the same time, an upper bound; there is no published formula.
+Sources: the KV cache: Pope et al. (2022); with fewer heads: Shazeer (2019, multi-query) and Ainslie et al. (2023,
+grouped-query); with a latent vector: DeepSeek-V2 (2024), section 2.1. A layer with a window caches no more than its
+window (Mistral 7B, Jiang et al. 2023). Cache blocks as in vLLM (Kwon et al. 2023). No formula is published for the
+working memory of a prefill: here it is an upper bound of the tensors that one layer holds at the same time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dovetail.advice.formats import CACHE_BYTES, FORMATS
 from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError, Stage, check, nccl_bytes, stages
 
 _CACHE_BLOCK = 16
-"""Tokens of a block of the cache: the default of vLLM."""
+"""Tokens per block of the cache: the default of vLLM."""
 
 
 class Serving(Struct, frozen=True):
-    """`batch` sequences at the same time, each of up to `context` tokens, prompt and answer. Of prompts up to
-    `prefill` tokens are computed at once."""
+    """`batch` concurrent sequences, each of up to `context` tokens of prompt and output. A prefill step computes up to
+    `prefill` tokens."""
 
     context: int
     batch: int = 1
@@ -44,7 +44,7 @@ class Serving(Struct, frozen=True):
             raise PlanError(f"{self.context} tokens: the model has learned positions for {model.max_context}")
 
     def parts(self, model: Architecture, layout: ParallelLayout, runtime: int) -> ModelParts:
-        """Of the fullest GPU."""
+        """The parts of the memory of the fullest GPU."""
         return max((self._stage(stage, layout, runtime) for stage in stages(model, layout.pp)), key=lambda p: p.total)
 
     def _stage(self, stage: Stage, layout: ParallelLayout, runtime: int) -> ModelParts:
@@ -66,14 +66,14 @@ class Serving(Struct, frozen=True):
         return form.bytes_of(inside) + (form.bytes_of(outside) if "rest" in form.kinds else outside * 2)
 
     def cached_bytes(self, layer: Layer, tp: int) -> int:
-        """What one layer keeps of all sequences."""
+        """Bytes that one layer caches for all sequences."""
         a = layer.attention
         tokens = -(-min(self.context, a.window or self.context) // _CACHE_BLOCK) * _CACHE_BLOCK
         return tokens * self.batch * -(-a.cached // min(tp, a.cache_parts)) * CACHE_BYTES[self.cache]
 
     def _working(self, stage: Stage, tp: int) -> int:
-        """The input, the output and the widest inside of a layer, in 16 bits, for the tokens of a prefill; in the last
-        stage logits of all sequences in 16 and in 32 bits."""
+        """Bytes of the input, the output and the widest intermediate tensors of a layer, in 16 bits, for the tokens of
+        a prefill; in the last stage also the logits of all sequences, in 16 and in 32 bits."""
         tokens = min(self.prefill, self.context * self.batch)
         widest = 0
         for layer, _ in alike(stage.layers):

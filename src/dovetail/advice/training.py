@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training a decoder takes of the memory of each GPU.
+"""The memory of each GPU that trains a decoder.
 
-Sources: model states and their division Rajbhandari et al. (2020), ZeRO, sections 3.1 and 5, and for FSDP Zhao et al.
-(2023); activations Korthikanti et al. (2022), sections 4 and 5, tensor by tensor, so that gated MLPs, grouped queries,
-experts and latent attention are counted as they are; FlashAttention Dao et al. (2022); LoRA Hu et al. (2021); QLoRA
-Dettmers et al. (2023); buffers by the defaults of DeepSpeed (its configuration reference) and of PyTorch's FSDP. For a
-GPT with dropout it is Korthikanti's formula to the byte, which a test holds it to.
+Sources
+- Model states and their sharding: Rajbhandari et al. (2020), ZeRO, sections 3.1 and 5; for FSDP Zhao et al. (2023).
+- Activations: Korthikanti et al. (2022), sections 4 and 5, tensor by tensor, so that gated MLPs, grouped queries,
+  experts and latent attention are counted exactly. For a GPT with dropout the result equals Korthikanti's formula to
+  the byte; a test checks that.
+- FlashAttention: Dao et al. (2022). LoRA: Hu et al. (2021). QLoRA: Dettmers et al. (2023).
+- Buffers: the defaults of DeepSpeed (its configuration reference) and of PyTorch's FSDP.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError, Stage,
 METHODS = ("full", "lora", "qlora")
 CHECKPOINTING = ("none", "selective", "full")
 TARGETS = {"attention": ("attention",), "all": ("attention", "mlp", "expert")}
-"""Which matrices get an adapter."""
+"""The kinds of matrices that get an adapter."""
 _REDUCE_BUCKET, _GATHER_BUCKET, _PREFETCH_BUCKET, _MOST_LIVE = 500_000_000, 500_000_000, 50_000_000, 1_000_000_000
 """DeepSpeed's reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size and stage3_max_live_parameters."""
 
 
 class Training(Struct, frozen=True):
-    """`batch` sequences of `context` tokens go through a replica at once (the micro-batch). `zero` is the stage of
-    ZeRO, `fsdp` stands instead of it. `flash`: the scores of attention are never kept."""
+    """`batch` sequences of `context` tokens are the micro-batch of a replica. `zero` is the ZeRO stage; `fsdp` replaces
+    it. `flash`: attention scores are not kept."""
 
     context: int
     batch: int = 1
@@ -44,12 +46,12 @@ class Training(Struct, frozen=True):
 
     @property
     def sharded(self) -> bool:
-        """Whether more replicas leave each with less."""
+        """Whether more replicas reduce the memory of each."""
         return self.fsdp or self.zero > 0
 
     @property
     def level(self) -> int:
-        """What replicas divide among them: from 1 on optimizer states, from 2 gradients, with 3 weights."""
+        """The states that are sharded among replicas: 1 or more optimizer states, 2 or more gradients, 3 weights."""
         return 3 if self.fsdp else self.zero
 
     def sized(self, context: int, batch: int) -> Training:
@@ -83,11 +85,11 @@ class Training(Struct, frozen=True):
             raise PlanError(f"{self.context} tokens: the model has learned positions for {model.max_context}")
 
     def parts(self, model: Architecture, layout: ParallelLayout, runtime: int) -> ModelParts:
-        """Of the fullest GPU."""
+        """The parts of the memory of the fullest GPU."""
         return max((self._stage(stage, layout, runtime) for stage in stages(model, layout.pp)), key=lambda p: p.total)
 
     def trainable(self, model: Architecture) -> int:
-        """Parameters that are trained."""
+        """The number of trained parameters."""
         if self.method == "full":
             return model.parameters
         return self._all_adapters(model.layers, 1)
@@ -99,7 +101,7 @@ class Training(Struct, frozen=True):
         states = optimizer.bytes_of(trained, precision)
         weights, gradients = trained * precision.weights, trained * precision.gradients
         if self.fsdp and precision.master:
-            # What FSDP divides are the master weights; those in 16 bits are made when they are gathered.
+            # FSDP shards the master weights; the 16-bit weights are made when they are gathered.
             weights, gradients, states = trained * 4, trained * 4, states - trained * precision.master
         if self.method != "full":
             weights += self._frozen(stage, layout.tp)
@@ -116,13 +118,13 @@ class Training(Struct, frozen=True):
         return sum(number * self._adapters(layer, tp) for layer, number in alike(layers))
 
     def _adapters(self, layer: Layer, tp: int) -> int:
-        """LoRA: two matrices of this rank beside each target; the one that leads in is on all ranks."""
+        """Parameters of LoRA: two matrices per target; the first is replicated on all tensor-parallel ranks."""
         kinds = TARGETS[self.lora_targets]
         targets = (m for m in layer.matrices if m.kind in kinds)
         return sum(m.copies * self.lora_rank * (m.inputs + -(-m.outputs // min(tp, m.parts))) for m in targets)
 
     def _frozen(self, stage: Stage, tp: int) -> int:
-        """Bytes of the weights that LoRA leaves as they are."""
+        """Bytes of the frozen weights of LoRA or QLoRA."""
         if self.method == "lora":
             return stage.parameters(tp) * PRECISIONS[self.precision].activations
         kinds = FORMATS["nf4"].kinds
@@ -133,7 +135,7 @@ class Training(Struct, frozen=True):
         return FORMATS["nf4"].bytes_of(quantised) + (stage.parameters(tp) - quantised) * 2
 
     def _buffers(self, stage: Stage, layout: ParallelLayout, own: int, trained: int) -> int:
-        """What is gathered and reduced at a time; for QLoRA also the largest matrix, in 16 bits again."""
+        """Bytes of the buffers to gather and reduce; for QLoRA also the largest matrix, dequantised to 16 bits."""
         width = PRECISIONS[self.precision].activations
         largest = max(m.inputs * m.outputs for layer, _ in alike(stage.layers) for m in layer.matrices)
         unpacked = largest * 2 if self.method == "qlora" else 0
@@ -141,7 +143,7 @@ class Training(Struct, frozen=True):
             return unpacked
         reduced = min(_REDUCE_BUCKET, trained) * width
         if self.fsdp:
-            # The root's own parameters stay gathered; of the layers, the one at work and the next.
+            # The root's parameters stay gathered, and those of the current and the next layer.
             layer = max(layer.on_rank(layout.tp) for layer, _ in alike(stage.layers))
             root = stage.rest(layout.tp)
             return unpacked + (root + 2 * layer + min(trained, max(root, layer))) * width
@@ -151,7 +153,8 @@ class Training(Struct, frozen=True):
         return unpacked + reduced + (min(_GATHER_BUCKET, trained) * width if self.zero else 0)
 
     def _activations(self, stage: Stage, layout: ParallelLayout) -> int:
-        """With one forward, one backward a stage keeps a micro-batch for itself and for each stage after it."""
+        """Bytes of activations. In the 1F1B schedule a stage keeps one micro-batch for itself and for each stage after
+        it."""
         model, tokens = stage.model, self.context * self.batch
         kept = working = 0
         for layer, number in alike(stage.layers):
@@ -165,7 +168,7 @@ class Training(Struct, frozen=True):
         return kept * (stage.of - stage.index) + working + (self._head_bytes(model, layout) if stage.last else 0)
 
     def layer_bytes(self, model: Architecture, layer: Layer, tp: int) -> int:
-        """What the forward pass of a layer keeps for the backward pass, on one tensor-parallel rank."""
+        """Bytes that the forward pass of a layer keeps for the backward pass, on one tensor-parallel rank."""
         width = PRECISIONS[self.precision].activations
         whole, split = _kept(layer, width, dropout=model.dropout)
         a = layer.attention
@@ -178,23 +181,23 @@ class Training(Struct, frozen=True):
         return tokens * (-(-whole // tp) if self.sequence_parallel else whole) + -(-tokens * split // tp)
 
     def _head_bytes(self, model: Architecture, layout: ParallelLayout) -> int:
-        """The last norm and the head keep their inputs; the logits are there in 32 bits, and then their gradient."""
+        """Bytes of the inputs of the last norm and the head, and of the logits and their gradient in 32 bits."""
         tokens = self.context * self.batch
         inputs = 2 * model.hidden * PRECISIONS[self.precision].activations
         return tokens * inputs + tokens * -(-model.vocab * 8 // layout.tp)
 
 
 def _kept(layer: Layer, width: int, *, dropout: bool) -> tuple[int, int]:
-    """Bytes for each token: what each tensor-parallel rank has whole (inputs of norms, of attention and of the MLP,
-    masks), and what they divide. Numbers take `width` bytes, masks one."""
+    """Bytes per token: those that each tensor-parallel rank holds in full (inputs of norms, attention and MLP, masks),
+    and those that the ranks divide. Numbers have `width` bytes, masks one."""
     a, mlp, hidden = layer.attention, layer.mlp, layer.hidden
-    # Where attention and the MLP stand side by side, one norm feeds both.
+    # With parallel attention and MLP, one norm feeds both.
     whole = (layer.norms + min(layer.norms, 2)) * hidden * width + 2 * hidden * dropout
     whole += 2 * (a.q_rank + a.kv_rank + a.rope_dim) * width
     split = (a.heads * a.qk_dim + a.kv_heads * (a.qk_dim + a.v_dim) + a.heads * a.v_dim) * width
-    # Gated: the gate before and after its activation, the other input, their product. Else before and after.
+    # Gated: the gate before and after its activation, the other input, their product. Otherwise before and after.
     inside = (4 if mlp.gated else 2) * width
     split += mlp.width * inside + mlp.per_token * mlp.expert_width * inside
-    # Each expert of a token has its input and its output, and the router its scores in 32 bits.
+    # Each expert of a token keeps its input and its output; the router keeps its scores in 32 bits.
     whole += mlp.per_token * 2 * hidden * width + mlp.experts * 8
     return whole, split

@@ -34,7 +34,7 @@ class Fate(Struct):
 
     `number` is its index in the workload, `queue` the index of its queue, `milli` its GPU demand in milli-GPU and
     `waiting` the number of its pods that are not placed. `started_ms` is its first start, `runs` the number of its
-    starts, and `since_ms` the time at which it last began to run or to wait. `saved_ms` is progress that it cannot lose.
+    starts, and `since_ms` the time at which it last began to run or to wait. `saved_ms` is progress that is safe.
     `waited_ms`, `ran_ms` and `lost_ms` (lost progress) are totals up to `since_ms`. `leaving` is true during the grace
     period of an eviction. `refusal` is the reason for which it was dropped, or the latest reason for which it waits."""
 

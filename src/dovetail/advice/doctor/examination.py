@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with the GPUs of a cluster, told by what its API server says; pure.
+"""Findings about the GPUs of a cluster, from the objects of its API server; pure.
 
 Rules
-- A finding rests on a label, a number or a condition that is quoted in it. What was not read (None) is not judged.
-- A node has GPUs if a label of Node Feature Discovery or of the GPU Operator says so, or if it offers some. Without
-  these nobody knows.
-- What there is (`present`) is told without a judgement.
+- Each finding quotes the label, number or condition that proves it. Lists that were not read (None) are not checked.
+- A node has GPUs if a label of Node Feature Discovery or of the GPU Operator states so, or if it has allocatable GPUs.
+- `present` lists components without a judgement.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ CHECKS = (
 
 
 class Present(Struct, frozen=True):
-    """`kind` is scheduler, device plugin or DRA driver; `nodes` are those on which a plugin or driver is, `pods` those
-    of a scheduler."""
+    """A component in the cluster. `kind` is scheduler, device plugin or DRA driver; `nodes` are the nodes of a plugin
+    or driver, `pods` the pods of a scheduler."""
 
     kind: str
     name: str
@@ -36,7 +35,7 @@ class Present(Struct, frozen=True):
 
 
 def examine(seen: ClusterFacts) -> tuple[DoctorFinding, ...]:
-    """What is wrong, in the order of CHECKS."""
+    """The findings, in the order of CHECKS."""
     return tuple(
         DoctorFinding(check.id, check.level, thing, check.wrong, evidence, fix)
         for check in CHECKS
@@ -46,12 +45,12 @@ def examine(seen: ClusterFacts) -> tuple[DoctorFinding, ...]:
 
 
 def left_out(check: Check, seen: ClusterFacts) -> bool:
-    """Whether something that the check needs was not read."""
+    """Whether a list that the check needs was not read."""
     return any(getattr(seen, name) is None for name in check.needs)
 
 
 def present(seen: ClusterFacts) -> tuple[Present, ...]:
-    """Who schedules GPU pods or offers GPUs, as far as it was read."""
+    """The components that schedule GPU pods or offer GPUs, as far as the lists were read."""
     plugins: dict[str, list[str]] = {}
     schedulers: dict[str, list[str]] = {}
     if seen.pods is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels that say where nodes are, on some GPU nodes and not on others: a gang is then not placed close together.
+"""Fabric labels that only some GPU nodes have, so that a gang cannot be placed close together.
 
 Rules
-- A key that people give to nodes (`dovetail.dev/`, or named by `--fabric`) is due on every GPU node.
-- A key that a cloud or NVIDIA's software gives is due on nodes of one kind: same `node.kubernetes.io/instance-type` and
-  same `nvidia.com/gpu.product`. Other kinds may have no such place.
+- A key that administrators set (`dovetail.dev/`, or named by `--fabric`) is expected on every GPU node.
+- A key that a cloud or NVIDIA's software sets is expected on all nodes of one kind, with the same
+  `node.kubernetes.io/instance-type` and `nvidia.com/gpu.product`. Other kinds may lack that level.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OTHERS = (
     "fabric.topograph.run/tier-2",
     "accelerator.topograph.run/domain",
 )
-"""Keys that AWS, Google Cloud and topograph give, besides those of the default fabric."""
+"""Keys of AWS, Google Cloud and topograph, besides those of the default fabric."""
 
 
 def _by_people(key: str) -> bool:
@@ -37,7 +37,7 @@ def _by_people(key: str) -> bool:
 
 
 def _groups(key: str, nodes: list[NodeRecord]) -> Iterator[tuple[str, list[NodeRecord]]]:
-    """Nodes that are to have the key if one of them has it, and what they are."""
+    """(description, nodes) of each group in which all nodes should have the key if one of them has it."""
     if _by_people(key):
         yield "GPU nodes", nodes
         return

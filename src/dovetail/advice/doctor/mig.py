@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG: what the labels of a node say of it, held against what the node offers.
+"""MIG: checks that the labels of a node match its allocatable resources.
 
 Rules
-- Labels are those of GPU Feature Discovery (`nvidia.com/gpu.product`, `mig.strategy`, `mig-PROFILE.count`), which looks
-  at the cards. What is allocatable comes from the device plugin. Where they differ one of the two looked at an older
-  layout, or has another strategy.
-- A node without allocatable GPUs, or offered to claims, or being divided now, is not compared.
+- Labels are those of GPU Feature Discovery (`nvidia.com/gpu.product`, `mig.strategy`, `mig-PROFILE.count`), which reads
+  the hardware. Allocatable resources come from the device plugin. If they differ, one of the two has an older layout or
+  another strategy.
+- Not checked: nodes without allocatable GPUs, nodes with a DRA driver for GPUs, nodes with a pending layout.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def _counts(node: NodeRecord, seen: ClusterFacts) -> Told:
 
 
 def _offered(node: NodeRecord, seen: ClusterFacts) -> Mapping[str, int] | None:
-    """What a node offers that is to be compared."""
+    """The allocatable GPU resources of a node; None if the node is not checked."""
     if not any(node.gpus.values()) or seen.claimed(node.name) or any(True for _ in mig_pending(node, seen)):
         return None
     return node.gpus
 
 
 def _counted(node: NodeRecord) -> Iterator[tuple[str, str]]:
-    """Resources of MIG instances, and the beginning of the labels that count them."""
+    """(resource, label prefix) of the resources of MIG instances and the labels that count them."""
     strategy, product = node.labels.get(MIG_STRATEGY), node.labels.get(PRODUCT, "")
     if strategy == "mixed":
         for key in sorted(node.labels):

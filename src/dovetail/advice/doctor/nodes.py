@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that have GPUs and offer none: the cause that is nearest to the hardware; and device plugins that fight.
+"""Nodes that have GPUs but no allocatable ones, with the cause nearest to the hardware; and conflicting device plugins.
 
 Rules
-- A node whose devices are offered to claims need not have allocatable ones.
-- Each node has one cause, the first of CAUSES that shows. One that rests on what was not read does not show; a later
-  one is true all the same, and only farther from the root.
-- Containers are known by the names that NVIDIA's GPU Operator gives them (its assets/, November 2026). Where an init
-  container waits for the step before it, that step is to blame.
+- A node with a DRA driver for GPUs does not need allocatable GPUs.
+- Each node gets one cause, the first of CAUSES that applies. Causes that need lists that were not read are skipped; a
+  later cause is still true, but farther from the root cause.
+- Containers are recognised by their names in NVIDIA's GPU Operator (its assets/, November 2026). If an init container
+  waits for an earlier step, that step is the cause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WAIT_FOR_PLUGIN = ("plugin-validation",)
 _ROLES = ("driver", "toolkit", "validator", "plugin", "discovery")
 
 Cause = Callable[[NodeRecord, ClusterFacts], tuple[str, str] | None]
-"""Evidence and fix, if that is what keeps the node without GPUs."""
+"""Returns (evidence, fix) if this is the cause, else None."""
 
 
 def _not_ready(node: NodeRecord, _: ClusterFacts) -> tuple[str, str] | None:
@@ -48,7 +48,7 @@ def _stuck(found: Iterator[PartRecord]) -> tuple[str, str] | None:
 
 
 def _driver_pod(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
-    """The driver's own pod tells more than who waits for it."""
+    """The driver pod itself comes before pods that wait for the driver."""
     parts = [one for one in seen.parts(node.name, *_ROLES) if one.trouble]
     own = [one for one in parts if one.role == "driver"]
     return _stuck(iter(own or [one for one in parts if one.container in _WAIT_FOR_DRIVER]))
@@ -80,7 +80,7 @@ def _driver_unseen(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | No
 
 
 def _layout(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
-    """Told by the checks of MIG."""
+    """Reported by the checks of MIG, so empty here."""
     return ("", "") if any(True for _ in (*mig_failed(node, seen), *mig_pending(node, seen))) else None
 
 
@@ -112,11 +112,11 @@ CAUSES: tuple[tuple[str, str, tuple[str, ...], Cause], ...] = (
     ("silent-plugin", "a device plugin runs on the node and offers no GPU", _LISTS, _silent_plugin),
     ("no-plugin", "the node has GPUs, and nobody offers them", _LISTS, _no_plugin),
 )  # fmt: skip
-"""Id, what is wrong, what is needed. One without an id is told elsewhere."""
+"""(id, problem, needed lists, cause). A cause without an id is reported by another check."""
 
 
 def _bare(seen: ClusterFacts) -> Iterator[NodeRecord]:
-    """Nodes that have GPUs and offer none."""
+    """Nodes that have GPUs but offer none."""
     for node in seen.nodes or ():
         if node.label_of_gpus and not any(node.gpus.values()) and not seen.claimed(node.name):
             yield node

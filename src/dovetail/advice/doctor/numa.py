@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that keep GPUs, CPUs and memory of a pod from being on one NUMA node.
+"""Settings that prevent the alignment of GPUs, CPUs and memory of a pod on one NUMA node.
 
 Rules
-- What a kubelet is set to is known from its GPUNode, else its NodeResourceTopology, fact by fact. A policy that neither
-  tells is not judged: the kubelet's own `configz` would tell it, and is not read, as that takes the right nodes/proxy.
-- Nodes that have their GPUs on one NUMA node need no alignment among these.
+- Each setting of a kubelet comes from its GPUNode, else from its NodeResourceTopology. A policy that neither has is not
+  checked: only the kubelet's `configz` has it, which needs the permission nodes/proxy and so is not read.
+- Nodes with all GPUs on one NUMA node need no alignment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONFIGURATION = "in the KubeletConfiguration and restart the kubelet"
 
 
 def _kubelets(seen: ClusterFacts) -> Iterator[tuple[NodeRecord, KubeletRecord]]:
-    """Of nodes with GPUs, as far as anybody tells."""
+    """(node, kubelet settings) of nodes with GPUs, as far as the settings are known."""
     for node in seen.nodes or ():
         told, zones = seen.gpu_node(node.name).kubelet, (seen.topologies or {}).get(node.name)
         first, second = told or zones, zones or told

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues that cannot be used, or of whose guarantees a part does not count. The core's own tree of queues judges."""
+"""Queues that are invalid, or have guarantees that are scaled down. Both are computed by the core's queue tree."""
 
 from __future__ import annotations
 

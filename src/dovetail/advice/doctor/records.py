@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the doctor is told of a cluster, and what it looks by and finds: the records that its checks share."""
+"""The records of the doctor: the cluster facts that its checks read, the checks, and the findings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DRIVERS = frozenset({"gpu.nvidia.com"})
 
 
 class NodeRecord(Struct, frozen=True):
-    """`gpus` is allocatable by resource name; `unready` what its condition Ready says, "" where that is True or is not
-    there."""
+    """`gpus` is the allocatable amount by resource name. `unready` is the message of the condition Ready, "" if it is
+    True or missing."""
 
     name: str
     labels: Mapping[str, str]
@@ -27,7 +27,7 @@ class NodeRecord(Struct, frozen=True):
 
     @property
     def label_of_gpus(self) -> str:
-        """The label by which it has GPUs for containers, "" for none. Those of virtual machines are not for these."""
+        """The label that states that the node has GPUs, "" for none. GPUs for virtual machines do not count."""
         if self.labels.get(_WORKLOAD, "").startswith("vm-"):
             return ""
         return next((key for key in HAS_GPUS if self.labels.get(key) == "true"), "")
@@ -39,8 +39,8 @@ class NodeRecord(Struct, frozen=True):
 
 class PartRecord(Struct, frozen=True):
     """A pod that makes the GPUs of its node usable. `role` is plugin (a device plugin for GPUs), driver, toolkit,
-    validator or discovery (GPU Feature Discovery), `name` whose it is. Of one that is not ready `container` is the
-    container or init container that it is stuck in, and `trouble` what that one says."""
+    validator or discovery (GPU Feature Discovery); `name` is its vendor. If the pod is not ready, `container` is the
+    container or init container at which it is stuck, and `trouble` the status of that container."""
 
     role: str
     pod: str
@@ -51,9 +51,8 @@ class PartRecord(Struct, frozen=True):
 
 
 class PendingRecord(Struct, frozen=True):
-    """A pod that asks for GPUs and is on no node. `asks` are the names of the GPU resources, `selector` is its
-    nodeSelector. `reason` and `message` are those of its condition PodScheduled, `source` says whose words they are
-    where they are not the condition's."""
+    """A pending pod that requests GPUs. `asks` are the names of the GPU resources, `selector` is its nodeSelector.
+    `reason` and `message` are those of its condition PodScheduled, or from `source` if that is set."""
 
     pod: str
     scheduler: str
@@ -83,8 +82,8 @@ class Scheduler(Struct, frozen=True):
 
 
 class Pods(Struct, frozen=True):
-    """`parts` go by node; `misaligned` are pods by node that the kubelet rejected with TopologyAffinityError and that
-    still exist."""
+    """The pods of the cluster. `parts` are by node. `misaligned` are the existing pods, by node, that the kubelet
+    rejected with TopologyAffinityError."""
 
     parts: Mapping[str, tuple[PartRecord, ...]] = field(default_factory=dict)
     pending: tuple[PendingRecord, ...] = ()
@@ -94,8 +93,8 @@ class Pods(Struct, frozen=True):
 
 
 class KubeletRecord(Struct, frozen=True):
-    """`source` is the object that tells; "" is a policy that it does not tell. `gpu_numa` are the NUMA nodes that have
-    GPUs; `blind` says that GPUs have such a node and the device plugin told the kubelet none."""
+    """Settings of a kubelet. `source` is the object that reports them; a policy that it does not report is "".
+    `gpu_numa` are the NUMA nodes with GPUs. `blind`: the device plugin reports no NUMA nodes of GPUs to the kubelet."""
 
     source: str
     topology_policy: str = ""
@@ -105,8 +104,8 @@ class KubeletRecord(Struct, frozen=True):
 
 
 class GpuNode(Struct, frozen=True):
-    """What a GPUNode tells. `driver` is the message of its condition DriverReady where that is False, else "";
-    `mig_state` and `mig_message` what became of a layout."""
+    """The status of a GPUNode. `driver` is the message of its condition DriverReady if that is False, else "".
+    `mig_state` and `mig_message` are the state of its MIG layout."""
 
     driver: str = ""
     mig_state: str = ""
@@ -122,7 +121,7 @@ class Webhook(Struct, frozen=True):
 
 
 class QueueRecord(Struct, frozen=True):
-    """A queue of ours: why it cannot be used (`problem`), and what does not count of what is guaranteed (`scaled`)."""
+    """A Dovetail queue. `problem` is the reason if it is invalid; `scaled` describes scaled-down guarantees."""
 
     name: str
     problem: str = ""
@@ -130,8 +129,8 @@ class QueueRecord(Struct, frozen=True):
 
 
 class Lease(Struct, frozen=True):
-    """A lease of one of our schedulers, that somebody holds and has renewed lately. `scheduler` is the schedulerName
-    for whose pods the holder decides."""
+    """A lease of a Dovetail scheduler with a holder and a recent renewal. `scheduler` is the schedulerName that the
+    holder serves."""
 
     name: str
     scheduler: str
@@ -140,9 +139,9 @@ class Lease(Struct, frozen=True):
 
 
 class ClusterFacts(Struct, frozen=True):
-    """What was read, one field for each list; None is what could not be. `drivers` are nodes by the DRA drivers that
-    offer devices there; `gpu_nodes` and `topologies` (NodeResourceTopology) go by node. `fabric` are the label keys
-    that the scheduler is given, from the widest to the narrowest."""
+    """The lists read from the cluster; None for a list that could not be read. `drivers` are the nodes of each DRA
+    driver. `gpu_nodes` and `topologies` (NodeResourceTopology) are by node. `fabric` are the label keys of the
+    scheduler's option `--fabric`, from the widest to the narrowest level."""
 
     nodes: tuple[NodeRecord, ...] | None
     pods: Pods | None
@@ -157,11 +156,11 @@ class ClusterFacts(Struct, frozen=True):
     fabric: tuple[str, ...]
 
     def claimed(self, node: str) -> bool:
-        """Whether its GPUs are offered to claims."""
+        """Whether a DRA driver offers the GPUs of the node."""
         return any(node in nodes for driver, nodes in (self.drivers or {}).items() if driver in DRIVERS)
 
     def parts(self, node: str, *roles: str) -> list[PartRecord]:
-        """Those on a node, by pod."""
+        """The parts of these roles on a node, sorted by pod."""
         parts = self.pods.parts.get(node, ()) if self.pods is not None else ()
         return sorted((one for one in parts if one.role in roles), key=lambda one: one.pod)
 
@@ -170,8 +169,8 @@ class ClusterFacts(Struct, frozen=True):
 
 
 class DoctorFinding(Struct, frozen=True):
-    """`object` is `kind/name`; `evidence` what says so; `fix` a command or a setting. `level` is error, warning, or
-    unknown for what could not be looked at."""
+    """A finding. `object` is `kind/name`, `evidence` the proof, `fix` a command or a setting. `level` is error,
+    warning, or unknown for a list that could not be read."""
 
     id: str
     level: str
@@ -182,11 +181,11 @@ class DoctorFinding(Struct, frozen=True):
 
 
 Told = Iterator[tuple[str, str, str]]
-"""Object, evidence, fix."""
+"""The results of a check: (object, evidence, fix)."""
 
 
 class Check(Struct, frozen=True):
-    """`needs` are the fields of Seen without which it is left out."""
+    """A check. It is skipped if one of the fields `needs` of ClusterFacts is None."""
 
     id: str
     level: str

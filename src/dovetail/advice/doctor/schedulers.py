@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers that fight over pods or nodes, and pods that wait for a GPU.
+"""Schedulers that conflict over pods or nodes, and pods that wait for a GPU.
 
 Rules
-- Two schedulers on one node do not know of each other's decisions of this moment: the kubelet admits the first pod and
-  fails the other.
-- A webhook is known to set `spec.schedulerName` by its name alone. YuniKorn's does so for pods that name another
-  scheduler, too; HAMi's leaves these alone. Sources: apache/yunikorn-k8shim pkg/admission, Project-HAMi/HAMi
-  pkg/scheduler/webhook.go (Apache-2.0, November 2026). Others, as those of policy engines, are not known.
-- A pod that waits is told once.
+- Two schedulers on one node do not see each other's latest decisions: the kubelet admits the first pod and fails the
+  other one.
+- Webhooks that set `spec.schedulerName` are recognised by name only. YuniKorn's also replaces the name of another
+  scheduler; HAMi's does not. Sources: apache/yunikorn-k8shim pkg/admission, Project-HAMi/HAMi pkg/scheduler/webhook.go
+  (Apache-2.0, November 2026). Other webhooks, such as those of policy engines, are not recognised.
+- A pending pod is reported once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, Lease, 
 from dovetail.kube.protection import fault
 
 TAKERS = {"admission-webhook.yunikorn.mutate-pods": "yunikorn"}
-"""Webhooks that put pods under another scheduler even where they name one, and that scheduler."""
+"""Webhooks that replace the schedulerName of pods, and the name that they set."""
 SETTERS = {**TAKERS, "vgpu.hami.io": "hami-scheduler"}
-"""Webhooks that name a scheduler in pods, and which."""
+"""Webhooks that set the schedulerName of pods, and the name that they set."""
 _SILENT_S = 300
 _OURS = "Dovetail"
 
@@ -87,8 +87,10 @@ def _nobody_answers(seen: ClusterFacts) -> Told:
 
 
 def _missing(seen: ClusterFacts) -> dict[str, list[str]]:
-    """By pod, what it asks for that no node offers which its nodeSelector allows. Where a driver serves GPUs, claims
-    may stand in, and nothing is known; nor is a pod judged of which somebody knows better."""
+    """For each pod, the requested GPU resources that no node allowed by its nodeSelector offers.
+
+    Empty if a DRA driver serves GPUs, as claims may replace the resources. Pods with a reason from another `source` are
+    skipped."""
     if seen.nodes is None or seen.drivers is None or seen.pods is None or DRIVERS & seen.drivers.keys():
         return {}
     answers: dict[tuple[tuple[str, ...], frozenset[tuple[str, str]]], list[str]] = {}

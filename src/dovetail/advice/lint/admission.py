@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that CEL can say, as ValidatingAdmissionPolicies: the API server then says of pods, and of what
-makes pods, what the linter says of their manifests, without a webhook.
+"""The rules that CEL can express, as ValidatingAdmissionPolicies: the API server then applies them to pods and to
+objects that create pods, without a webhook.
 
 Source: https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/.
 """
@@ -15,7 +15,8 @@ import yaml
 from dovetail.advice.lint.rule import Rule
 
 _MATCHED = {"": ["pods"], "apps": ["deployments", "statefulsets"], "batch": ["jobs", "cronjobs"]}
-"""Resources of version v1 by group: what users write, so that who creates a Job is told, not the controller."""
+"""Resources of version v1 by group. They include objects that users create, so that the user of a Job gets the warning,
+not the controller."""
 _POD = (
     "has(dyn(object).spec.template) ? dyn(object).spec.template : "
     "has(dyn(object).spec.jobTemplate) ? dyn(object).spec.jobTemplate.spec.template : dyn(object)"
@@ -33,8 +34,8 @@ _RESOURCES = [
 
 
 def policies(rules: Iterable[Rule], deny: Collection[str]) -> str:
-    """YAML of a policy and its binding for each rule that has an expression. Those in `deny` refuse the object, all
-    others warn whoever creates it, and are written to the audit log."""
+    """YAML of a policy and its binding for each rule with a CEL expression. Rules in `deny` reject the object; all
+    others warn the client and are written to the audit log."""
     documents: list[dict[str, Any]] = []
     for rule in rules:
         if not rule.cel:
@@ -47,7 +48,7 @@ def policies(rules: Iterable[Rule], deny: Collection[str]) -> str:
                 "kind": "ValidatingAdmissionPolicy",
                 "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": "dovetail"}},
                 "spec": {
-                    # What the rule cannot look at is let in.
+                    # Objects on which the expression fails are admitted.
                     "failurePolicy": "Ignore",
                     "matchConstraints": {"resourceRules": _RESOURCES},
                     "variables": [{"name": "pod", "expression": _POD}],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that mend a manifest: what they are, what they make of a value, and how RFC 6902 says them.
+"""Edits that fix a manifest: their records, their application to a value, and their form as an RFC 6902 patch.
 
-`rewrite` makes the same changes in the text of a file.
+`rewrite` applies the same edits to the text of a file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dovetail.advice.lint.field import Field, Path
 
 
 class Edit(Struct, frozen=True):
-    """`put` sets a field, and makes mappings above it that are not there; `drop` takes one away; `rename` gives the key
-    at the end of `path` the name `value`, in its place; `append` adds to a list, which is made where there is none."""
+    """`put` sets a field and creates missing mappings above it. `drop` removes a field. `rename` renames the last key
+    of `path` to `value`, at its position. `append` adds to a list and creates it if it is missing."""
 
     op: Literal["put", "drop", "rename", "append"]
     path: Path
@@ -40,8 +40,8 @@ def append(field: Field, value: Any) -> Edit:
 
 
 def edited(document: Any, edits: Iterable[Edit]) -> Any:
-    """The document with the edits made, in order; the given one stays as it is. Raises LookupError or TypeError where
-    an edit has no place."""
+    """A copy of the document with the edits applied in order. Raises LookupError or TypeError if the path of an edit
+    does not exist."""
     document = _copied(document)
     for edit in edits:
         *above, last = edit.path
@@ -68,14 +68,14 @@ def edited(document: Any, edits: Iterable[Edit]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A copy in which nothing is shared, as it is where anchors are."""
+    """A deep copy without shared parts, which anchors create."""
     if isinstance(value, dict):
         return {key: _copied(inner) for key, inner in value.items()}
     return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 def json_patch(document: Any, edits: Iterable[Edit]) -> list[dict[str, Any]]:
-    """The edits as RFC 6902 says them, for the document as it stands."""
+    """The edits of the document as a JSON patch (RFC 6902)."""
     patch: list[dict[str, Any]] = []
     for edit in edits:
         missing = _first_missing(document, edit.path)
@@ -98,7 +98,7 @@ def json_patch(document: Any, edits: Iterable[Edit]) -> list[dict[str, Any]]:
 
 
 def _first_missing(document: Any, path: Path) -> int | None:
-    """Which step of the path leads nowhere, or to null; None where all of it is there."""
+    """The index of the first step of the path that is missing or null; None if all of it exists."""
     for at, step in enumerate(path):
         try:
             document = document[step]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over documents: findings with their places, without those that a comment silences."""
+"""Application of rules to documents: findings with their positions, without those that a comment suppresses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dovetail.advice.lint.source import SourceDocument, Unreadable
 from dovetail.advice.lint.suppressions import suppressions
 
 UNREADABLE = "G00"
-"""The id under which stands what cannot be looked at, and a comment that silences nothing."""
+"""The id of findings about unreadable documents and invalid suppression comments."""
 _NOT_READ = "Nothing in this document was looked at."
 _NOT_SILENCED = "The comment silences nothing."
 
 
 class LintFinding(Struct, frozen=True):
-    """A rule's finding in a file. `line` and `column` count from 1; `line` is 0 where a whole file is to blame."""
+    """A finding in a file. `line` and `column` count from 1; `line` is 0 for the whole file."""
 
     rule: str
     level: Severity
@@ -40,18 +40,18 @@ class LintFinding(Struct, frozen=True):
 
     @property
     def fixable(self) -> bool:
-        """Whether an edit mends it."""
+        """Whether edits fix it."""
         return bool(self.edits)
 
 
 def lint(documents: Iterable[SourceDocument], facts: Facts, rules: Sequence[Rule]) -> Iterator[LintFinding]:
-    """All findings, in the order of the documents and in each by their places."""
+    """All findings, in the order of the documents, sorted by position in each."""
     for document in documents:
         yield from sorted(_of(document, facts, rules), key=lambda one: (one.line, one.column, one.rule, one.path))
 
 
 def unreadable(file: str, error: Unreadable) -> LintFinding:
-    """What says that a file, or a document of it, could not be looked at."""
+    """The finding of a file or a document that cannot be read."""
     return LintFinding(
         UNREADABLE, Severity.ERROR, file, error.line, error.column, "", "", error.message, _NOT_READ, False, (), ()
     )
@@ -96,7 +96,7 @@ def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[
 
 
 def name_of(whole: Field) -> str:
-    """As in `Job train` or `Job ml/train`."""
+    """The kind and name of an object, as in `Job train` or `Job ml/train`."""
     meta = whole.at("metadata")
     name = meta.at("name").text or meta.at("generateName").text
     namespace = meta.at("namespace").text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value inside of a document, with the path to it: rules walk documents with it and never fail on a wrong type."""
+"""A value in a document with its path. Rules use it to read documents without errors on wrong types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Path = tuple[str | int, ...]
 
 
 class Field(Struct, frozen=True):
-    """`value` is None where there is nothing, or null. Steps into what is not there give fields that are not there."""
+    """`value` is None if the field is missing or null. Fields below a missing field are missing too."""
 
     value: Any
     path: Path = ()
@@ -21,7 +21,7 @@ class Field(Struct, frozen=True):
         return self.value is not None
 
     def at(self, *steps: str | int) -> Field:
-        """The field below, step by step: keys of mappings and positions in lists."""
+        """The field below at these steps: keys of mappings and indices of lists."""
         value = self.value
         for step in steps:
             if isinstance(step, str):
@@ -31,25 +31,25 @@ class Field(Struct, frozen=True):
         return Field(value, (*self.path, *steps))
 
     def each(self) -> Iterator[Field]:
-        """The items of a list; of what is no list, none."""
+        """The items of a list; none if the value is not a list."""
         if isinstance(self.value, list):
             for at, inner in enumerate(self.value):
                 yield Field(inner, (*self.path, at))
 
     def entries(self) -> Iterator[tuple[str, Field]]:
-        """The keys of a mapping, as texts, and what is under them; of what is no mapping, none."""
+        """The keys of a mapping, as text, with their fields; none if the value is not a mapping."""
         if isinstance(self.value, dict):
             for key, inner in self.value.items():
                 yield str(key), Field(inner, (*self.path, str(key)))
 
     @property
     def text(self) -> str:
-        """The value where it is a text, else ""."""
+        """The value if it is a string, else ""."""
         return self.value if isinstance(self.value, str) else ""
 
     @property
     def whole(self) -> int | None:
-        """The value where it is an integer."""
+        """The value if it is an integer, else None."""
         return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
 
     @property
@@ -62,7 +62,7 @@ class Field(Struct, frozen=True):
 
 
 def path_text(path: Path) -> str:
-    """As in `spec.containers[0].resources.limits[nvidia.com/gpu]`."""
+    """The path as text, as in `spec.containers[0].resources.limits[nvidia.com/gpu]`."""
     text = ""
     for step in path:
         if isinstance(step, int) or "." in step or "/" in step:

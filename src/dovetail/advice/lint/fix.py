@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a file with all that can be mended mended.
+"""The text of a file with all fixable findings fixed.
 
-One finding at a time: what an edit changes may end another finding, or change what mends it. An edit that cannot be
-made in the text is left to the user, and so is the finding.
+Findings are fixed one at a time, as an edit may end another finding or change its fix. A finding stays if its edits
+cannot be made in the text.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dovetail.advice.lint.rule import Facts, Rule
 from dovetail.advice.lint.source import SourceDocument, document
 
 _MOST = 200
-"""Edits of one document: rules that undo each other must not go on for ever."""
+"""The most findings to fix in one document: rules that undo each other must not loop forever."""
 
 
 def fixed(of: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> SourceDocument:
-    """The document with its text mended, or itself where nothing can be."""
+    """The document with its text fixed, or the same document if nothing can be fixed."""
     refused: set[tuple[str, str]] = set()
     for _ in range(_MOST):
         findings = (one for one in lint((of,), facts, rules) if one.fixable and (one.rule, one.path) not in refused)

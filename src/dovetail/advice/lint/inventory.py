@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules may know of a cluster, out of its objects: nodes, and which schedulers run."""
+"""The facts of a cluster for rules, from its objects: the nodes and the schedulers that run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SCHEDULER_IMAGES = {
     "apache/yunikorn": "yunikorn",
     "projecthami/hami": "hami-scheduler",
 }
-"""A part of an image's name, and the schedulerName that pods give unless it was configured otherwise."""
+"""A part of the image name of each scheduler, and its default schedulerName."""
 
 
 def facts_of(objects: Iterable[Field]) -> Facts:
-    """Out of Nodes, and of the Deployments of schedulers. `schedulers` is None where no Deployment is there to look at.
-    All objects are kept for rules that look for others."""
+    """The facts from Nodes and from the Deployments of schedulers. `schedulers` is None without any Deployment. All
+    objects are kept for rules that look up other objects."""
     everything = tuple(objects)
     nodes = tuple(_node(whole) for whole in everything if whole.at("kind").text == "Node")
     containers = [
@@ -41,7 +41,7 @@ def facts_of(objects: Iterable[Field]) -> Facts:
 
 
 def _schedules_for(container: Field) -> Iterator[str]:
-    """The schedulerNames that a container answers to, by its arguments or its image."""
+    """The schedulerNames that a container serves, by its arguments or its image."""
     words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
     named = _SCHEDULER_ARGUMENT.findall(words)
     if named:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What objects tell of the kubelets that may run a pod: which policies they have, and what one NUMA node has to give.
+"""The kubelets that may run a pod: their policies, and the resources of each NUMA node.
 
-A node may run a pod if it offers the GPUs that the pod names and has the labels of its nodeSelector; affinity, taints
-and free room are not looked at, so that these are rather too many than too few. A GPUNode tells all, a
-NodeResourceTopology neither the policy of the CPU Manager nor that of the Memory Manager.
+A node may run a pod if it offers the GPU resources of the pod and has the labels of its nodeSelector. Affinity, taints
+and free resources are ignored, so the result has too many nodes rather than too few. A GPUNode has all policies; a
+NodeResourceTopology has neither the CPU Manager policy nor the Memory Manager policy.
 Sources: docs/reference/gpunode.md; NodeResourceTopology (topology.node.k8s.io/v1alpha2).
 """
 
@@ -25,8 +25,8 @@ SINGLE_NUMA = "single-numa-node"
 
 
 class KubeletVersion(Struct, frozen=True):
-    """Policies are "" where they are not known. `numa` has for each NUMA node what pods can get of it, by resource, in
-    its unit (CPUs, bytes, devices); of a resource that is in none of them nothing is known."""
+    """Settings of a kubelet. Unknown policies are "". `numa` has the allocatable resources of each NUMA node, in CPUs,
+    bytes or devices; a resource that is in none of them is unknown."""
 
     topology_policy: str
     pod_scope: bool
@@ -36,25 +36,25 @@ class KubeletVersion(Struct, frozen=True):
 
     @property
     def aligns(self) -> bool:
-        """Whether its settings say that CPUs are to be close to the GPUs, and pods that are not are refused."""
+        """Whether the kubelet aligns CPUs with GPUs and rejects pods that it cannot align."""
         if self.cpu_policy:
             return self.cpu_policy == "static" and self.topology_policy in ("restricted", SINGLE_NUMA)
         return self.topology_policy == SINGLE_NUMA
 
     def most(self, resource: str) -> Fraction | None:
-        """What the largest NUMA node has of it; None where that is not known."""
+        """The amount of the resource on the largest NUMA node; None if unknown."""
         return max((one[resource] for one in self.numa if resource in one), default=None)
 
 
 def kubelets(pod: Template, facts: Facts) -> tuple[KubeletVersion, ...]:
-    """The kubelets of the nodes that may run the pod: of all of them, or none where one is not known."""
+    """The kubelets of all nodes that may run the pod; none if one of them is unknown."""
     nodes, known = gpu_nodes_for(pod, facts), _known(facts)
     return tuple(known[node.name] for node in nodes) if all(node.name in known for node in nodes) else ()
 
 
 @lru_cache(maxsize=1)
 def _known(facts: Facts) -> Mapping[str, KubeletVersion]:
-    """By the names of nodes; what a GPUNode tells counts before the other."""
+    """The kubelets by node. A GPUNode takes precedence over a NodeResourceTopology."""
     found: dict[str, KubeletVersion] = {}
     for kind, read in (("NodeResourceTopology", _of_zones), ("GPUNode", _of_gpu_node)):
         for whole in facts.of_kind(kind):
@@ -105,7 +105,7 @@ def _of_zones(whole: Field) -> KubeletVersion:
 
 
 def _cpus(text: str) -> list[int]:
-    """The CPUs of a list such as `0-3,8`; none of what is no such list."""
+    """The CPUs of a list such as `0-3,8`; none if the text is invalid."""
     found: list[int] = []
     for part in text.split(",") if text else ():
         first, _, last = part.partition("-")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pod templates as rules see them: where they stand, their containers, and the GPUs that these ask for."""
+"""Pod templates for rules: their place in the object, their containers, and the requested GPUs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _GPU_ANNOTATIONS = ("dovetail.dev/gpu-memory", "dovetail.dev/gpu-fraction")
 
 
 def is_gpu(resource: str) -> bool:
-    """Whether NVIDIA's device plugin offers such a resource: whole, MIG, or shared."""
+    """Whether this is a resource of NVIDIA's device plugin: whole, MIG or shared GPUs."""
     return resource in (GPU, SHARED_GPU) or names.read(resource) is not None
 
 
 def amount(field: Field) -> Fraction | None:
-    """A quantity; None where there is none, or what is there is none."""
+    """The field as a quantity; None if it is missing or invalid."""
     if isinstance(field.value, bool) or not isinstance(field.value, int | float | str):
         return None
     try:
@@ -34,20 +34,20 @@ def amount(field: Field) -> Fraction | None:
 
 
 def count(field: Field) -> int | None:
-    """A whole number of devices, written as a number or a text; None for what is none."""
+    """The field as a whole number of devices, written as a number or a string; None if it is missing or invalid."""
     value = None if isinstance(field.value, float) else amount(field)
     return int(value) if value is not None and value.denominator == 1 else None
 
 
 class Template(Struct, frozen=True, dict=True):
-    """`whole` is the object, `field` the template (of a Pod, the Pod itself)."""
+    """A pod template. `whole` is the object, `field` the template (for a Pod, the Pod itself)."""
 
     whole: Field
     field: Field
 
     @cached_property
     def group_kind(self) -> tuple[str, str]:
-        """Of the object."""
+        """The API group and kind of the object."""
         return group_kind(self.whole.value)
 
     @property
@@ -60,7 +60,7 @@ class Template(Struct, frozen=True, dict=True):
 
     @cached_property
     def containers(self) -> tuple[Field, ...]:
-        """Those that run the pod's work."""
+        """The containers, without init containers."""
         return tuple(self.spec.at("containers").each())
 
     @cached_property
@@ -73,18 +73,17 @@ class Template(Struct, frozen=True, dict=True):
 
     @cached_property
     def gpu_containers(self) -> tuple[Field, ...]:
-        """The containers, not the init containers, that ask for GPUs by the name of a resource."""
+        """The containers, without init containers, that request GPU resources."""
         return tuple(container for container in self.containers if any(gpus_of(container)))
 
     @cached_property
     def gpus(self) -> int:
-        """GPUs, MIG devices and replicas of shared ones that the containers ask for together, as far as they can be
-        read."""
+        """The total of whole GPUs, MIG devices and shared replicas that the containers request, as far as readable."""
         return sum(max(count(amount) or 0, 0) for container in self.containers for _, amount in gpus_of(container))
 
     @cached_property
     def uses_gpu(self) -> bool:
-        """Whether the pod asks for a GPU in any way that can be seen: a resource, one of our annotations, a claim."""
+        """Whether the pod requests a GPU by a resource, a Dovetail annotation or a claim."""
         annotations = self.meta.at("annotations")
         return (
             bool(self.gpu_containers)
@@ -93,14 +92,14 @@ class Template(Struct, frozen=True, dict=True):
         )
 
     def env(self, container: Field) -> Iterator[tuple[str, Field]]:
-        """(name, entry) of each variable."""
+        """(name, entry) of each environment variable."""
         for entry in container.at("env").each():
             if entry.at("name").text:
                 yield entry.at("name").text, entry
 
 
 def gpus_of(container: Field) -> Iterator[tuple[str, Field]]:
-    """(resource, amount) of each GPU resource: the limit, which is what counts, or the request where no limit is."""
+    """(resource, amount) of each GPU resource: the limit, or the request if there is no limit."""
     limits, requests = container.at("resources", "limits"), container.at("resources", "requests")
     for name, amount in limits.entries():
         if is_gpu(name):

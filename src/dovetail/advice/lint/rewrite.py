@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits made in the text of a YAML or JSON document, where nothing else changes by a byte.
+"""Edits of the text of a YAML or JSON document that change no other byte.
 
-A round-trip library writes the whole file anew, and with it indents, folds and blanks that nobody asked to change. Here
-the marks of the parsed tree say which bytes an edit touches. What the text then says is read again and compared with
-what the edit means: where the two differ (an anchor that others share, a merge key, an odd layout), nothing is changed.
+A round-trip library would rewrite the whole file, with its indentation, folds and blanks. Here the marks of the parsed
+tree give the bytes that an edit changes. The new text is parsed again and compared with the edited value: if they
+differ (a shared anchor, a merge key, an unusual layout), the edit is not made.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _BLOCK_SCALARS = ("|", ">")
 
 
 class NotRewritten(Exception):
-    """The edit cannot be made in the text without changing something else."""
+    """The edit would change other parts of the text."""
 
 
 def rewritten(text: str, edits: Iterable[Edit]) -> str:
-    """The text of one document with the edits made, in order. Raises NotRewritten."""
+    """The text of one document with the edits applied in order. Raises NotRewritten."""
     try:
         for edit in edits:
             root = yaml.compose(text, Loader)
@@ -46,7 +46,7 @@ def _value(text: str) -> Any:
 
 
 class _Text:
-    """One document's text beside its tree."""
+    """The text of one document with its parsed tree."""
 
     def __init__(self, text: str, root: yaml.Node) -> None:
         self._text, self._root = text, root
@@ -60,7 +60,7 @@ class _Text:
         for at, step in enumerate(above):
             key_value = _entry(parent, step)
             if key_value is None or _is_null(key_value[1]):
-                # What is above is not there: all of it is put at once.
+                # The parent is missing: put it together with the value.
                 value = [edit.value] if edit.op == "append" else edit.value
                 for below in reversed(edit.path[at + 1 :]):
                     value = {below: value}
@@ -138,13 +138,13 @@ class _Text:
         return self._after_in_flow(items.value[0], end, items, self._flow(value))
 
     def _after_in_flow(self, first: yaml.Node, end: int, parent: yaml.Node, entry: str) -> str:
-        """Behind the last entry of a flow collection: on a line of its own where the first entry has one."""
+        """The text with an entry added to a flow collection: on its own line if the first entry has its own line."""
         own_line = first.start_mark.line > parent.start_mark.line
         glue = f",{self._newline}{' ' * first.start_mark.column}" if own_line else ", "
         return self._spliced(end, end, glue + entry)
 
     def _new_line(self, block: yaml.Node, line: str) -> str:
-        """Lines behind the last content of a block collection; comments at the end of its line stay there."""
+        """The text with lines added after a block collection; comments at the end of its last line stay there."""
         end = self._line_end(self._end(block, block.start_mark.index))
         return self._spliced(end, end, self._newline + line)
 
@@ -159,7 +159,7 @@ class _Text:
                 return self._spliced(parent.start_mark.index, parent.end_mark.index, empty)
             head = self._text[: parent.start_mark.index]
             bare = head.rstrip()
-            # Behind what it is the value of, unless a comment stands between.
+            # The empty value follows its key or dash, unless a comment is in between.
             return (f"{bare} " if bare.endswith((":", "-")) else head) + empty + self._text[end:]
         if self._in_flow(parent):
             if at + 1 < len(entries):
@@ -170,7 +170,7 @@ class _Text:
         line = self._text.rfind("\n", 0, start) + 1
         if not self._text[line:start].strip(" -" if key is None else " "):
             return self._spliced(line, min(self._line_end(end) + len(self._newline), len(self._text)), "")
-        # The first key behind a dash: the next one takes its place.
+        # The first key after a dash: the next key takes its place.
         return self._spliced(start, entries[at + 1].start_mark.index, "")
 
     def _line_end(self, index: int) -> int:
@@ -179,8 +179,10 @@ class _Text:
         return end - 1 if self._newline == "\r\n" and found > 0 else end
 
     def _end(self, node: yaml.Node, least: int) -> int:
-        """Where the content of a node ends: the marks of block collections and block scalars go on to what comes next.
-        An alias shows the marks of its anchor, which stand before it (`least`): it ends with its line."""
+        """The index at which the content of a node ends.
+
+        The marks of block collections and block scalars extend to the next content. An alias has the marks of its
+        anchor, which are before `least`; it ends with its line."""
         if node.end_mark.index < least:
             line = self._text[least : self._line_end(least)]
             return least + len(re.split(r"\s#", line)[0].rstrip(" ,]}"))
@@ -199,7 +201,7 @@ class _Text:
         return bool(getattr(node, "flow_style", False))
 
     def _scalar(self, value: Any, like: yaml.Node, flow: bool) -> str:
-        """The value in the quotes that the old one had, where it is a text."""
+        """The value as a scalar; a string keeps the quotes of the old value."""
         if isinstance(value, str) and getattr(like, "style", None) == '"':
             return json.dumps(value, ensure_ascii=False)
         if isinstance(value, str) and value.isprintable() and getattr(like, "style", None) == "'":
@@ -214,7 +216,7 @@ class _Text:
         return made.removesuffix("...\n").rstrip("\n")
 
     def _block(self, value: Any, indent: int) -> str:
-        """On lines of their own, as what stands below a key at `indent`."""
+        """The value as block lines below a key at `indent`."""
         if not value:
             return " " + self._flow(value)
         deeper = indent + (self._list_indent if isinstance(value, list) else 2)
@@ -240,7 +242,7 @@ class _IndentedDumper(_Dumper):
 
 
 def _entry(node: yaml.Node, step: str | int) -> tuple[yaml.Node | None, yaml.Node] | None:
-    """(key, value) of a mapping's entry, (None, item) of a list's. The last one counts where merges put more."""
+    """(key, value) of an entry of a mapping, or (None, item) of a list. With merge keys, the last entry counts."""
     if isinstance(node, yaml.MappingNode):
         return next(((key, value) for key, value in reversed(node.value) if key.value == step), None)
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
@@ -253,7 +255,7 @@ def _is_null(node: yaml.Node) -> bool:
 
 
 def _list_indent(root: yaml.Node) -> int:
-    """By how much the first list below a key is indented: files differ, and stay as they are."""
+    """The indentation of the first list below a key, so that new lists match the style of the file."""
     waiting = [root]
     while waiting:
         node = waiting.pop(0)

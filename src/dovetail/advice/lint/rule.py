@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule is, what it finds, and what it may know of a cluster."""
+"""The records of the linter: rules, matches, and facts of a cluster."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Severity(Enum):
 
 
 class RuleMatch(Struct, frozen=True):
-    """`message` says what is wrong at the field and what to write instead. `edits` mend it where that can be known.
-    `guess`: without nodes to look at it may be wrong; of an error it makes a warning."""
+    """A match of a rule. `message` states the problem of the field and the fix. `edits` make the fix if it is known.
+    `guess`: the match may be wrong, for instance without nodes; an error is then reported as a warning."""
 
     field: Field
     message: str
@@ -33,7 +33,7 @@ class RuleMatch(Struct, frozen=True):
 
 
 class KnownNode(Struct, frozen=True):
-    """What rules ask of a node. `allocatable` holds quantities as they are written."""
+    """The facts of a node. `allocatable` has quantities as text."""
 
     name: str
     labels: Mapping[str, str]
@@ -42,16 +42,15 @@ class KnownNode(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True, eq=False, dict=True):
-    """`nodes` and `schedulers` (names) are None where they are not known; `objects` is everything that is linted in
-    this run, for rules that look from one object to another. Compared by identity, so that what a rule works out of
-    them can be kept for them."""
+    """The facts of a cluster. `nodes` and `schedulers` (names) are None if unknown; `objects` are all objects of this
+    run, for rules that look up other objects. Facts compare by identity, so that rules can cache results for them."""
 
     nodes: tuple[KnownNode, ...] | None = None
     schedulers: frozenset[str] | None = None
     objects: tuple[Field, ...] = ()
 
     def of_kind(self, kind: str) -> tuple[Field, ...]:
-        """The objects of a kind, of whatever group."""
+        """The objects of a kind, in any API group."""
         return self._by_kind.get(kind, ())
 
     @cached_property
@@ -63,10 +62,12 @@ class Facts(Struct, frozen=True, eq=False, dict=True):
 
 
 class Rule(Struct, frozen=True):
-    """One entry: `effect` is what happens if nothing is done, in the cluster's own words where it has some; `bad` and
-    `good` are manifests, which the docs show and the tests lint. `template` looks at each pod template, `whole` at each
-    object. `fixable`: some or all findings carry edits. `needs_nodes`: without nodes it finds nothing, or guesses.
-    `cel` is true of a pod that passes, for a ValidatingAdmissionPolicy (`variables.pod` is the Pod or the template)."""
+    """One rule.
+
+    `effect` is the consequence without a fix, with the cluster's error message if there is one. `bad` and `good` are
+    manifests, which the docs show and the tests lint. `template` checks each pod template, `whole` each object.
+    `fixable`: some or all findings have edits. `needs_nodes`: without nodes the rule finds nothing, or guesses. `cel`
+    is true for a pod that passes, for a ValidatingAdmissionPolicy (`variables.pod` is the Pod or the template)."""
 
     id: str
     level: Severity

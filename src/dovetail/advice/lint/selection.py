@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a pod template says that it may run, and which nodes of an inventory these are."""
+"""The scheduling constraints of a pod template, and the nodes of an inventory that meet them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
 EFFECTS: dict[str, Effect] = {"NoSchedule": "NoSchedule", "NoExecute": "NoExecute"}
-"""Of taints, those that keep pods away."""
+"""The taint effects that keep pods away."""
 _KARPENTER = "karpenter.sh/nodepool"
 
 
@@ -46,24 +46,24 @@ def spreads(pod: Template) -> Iterator[Field]:
 
 
 def text(value: Any) -> str:
-    """A value as YAML writes it: what a text in its place would be."""
+    """A value as a string in YAML's notation."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def requirement(expression: Field, operators: Mapping[str, Operator] = NODE_OPERATORS) -> Requirement | None:
-    """What an entry of `matchExpressions` or `matchFields` says; None where its operator does not exist."""
+    """The requirement of an entry of `matchExpressions` or `matchFields`; None if its operator does not exist."""
     operator = operators.get(expression.at("operator").text)
     values = tuple(text(value.value) for value in expression.at("values").each())
     return Requirement(expression.at("key").text, operator, values) if operator else None
 
 
 def label_of(node: KnownNode, key: str) -> str | None:
-    """A node's label; the host name is the node's own where the inventory leaves it out."""
+    """A label of the node. A missing host name label defaults to the name of the node."""
     return node.labels.get(key, node.name if key == HOSTNAME else None)
 
 
 def allows(pod: Template, node: KnownNode) -> bool:
-    """Whether the pod's nodeName, nodeSelector and required node affinity let it on the node."""
+    """Whether the pod's nodeName, nodeSelector and required node affinity allow the node."""
     selected = pod.spec.at("nodeSelector").entries()
     terms = [term for term, required in node_terms(pod) if required]
     if pod.spec.at("nodeName").text not in ("", node.name):
@@ -74,7 +74,7 @@ def allows(pod: Template, node: KnownNode) -> bool:
 
 
 def fulfils_term(term: Field, node: KnownNode) -> bool:
-    """Whether a node selector term holds: an empty one never does."""
+    """Whether the node matches a node selector term. An empty term matches no node."""
     expressions, fields = list(term.at("matchExpressions").each()), list(term.at("matchFields").each())
     return bool(expressions or fields) and all(
         fulfils(node, entry, entry in fields) for entry in (*expressions, *fields)
@@ -82,7 +82,7 @@ def fulfils_term(term: Field, node: KnownNode) -> bool:
 
 
 def fulfils(node: KnownNode, entry: Field, of_fields: bool = False) -> bool:
-    """Whether an entry of `matchExpressions`, or of `matchFields`, holds."""
+    """Whether the node matches an entry of `matchExpressions`, or of `matchFields` with `of_fields`."""
     if of_fields:
         one = requirement(entry, FIELD_OPERATORS)
         return one is not None and one.key == "metadata.name" and holds(one, node.name)
@@ -91,7 +91,7 @@ def fulfils(node: KnownNode, entry: Field, of_fields: bool = False) -> bool:
 
 
 def offers(node: KnownNode, resource: str) -> int:
-    """How many of a device the node has, used or not."""
+    """The allocatable number of a device on the node, used or not."""
     return count(Field(node.allocatable.get(resource))) or 0
 
 
@@ -103,8 +103,8 @@ def gpu_nodes(facts: Facts) -> tuple[KnownNode, ...]:
 
 
 def asked(pod: Template) -> dict[str, tuple[int, Field]]:
-    """GPUs by resource: how many all of the pod needs at once, and the field that asks for most of them. Init
-    containers run before the others, one by one, unless they go on beside them."""
+    """For each GPU resource, the number that the pod needs at the same time, and the field that requests the most. Init
+    containers run one by one before the others, except sidecars."""
     found: dict[str, tuple[int, Field]] = {}
     sums: dict[str, int] = {}
     beside = [one for one in pod.init_containers if one.at("restartPolicy").text == "Always"]
@@ -122,7 +122,7 @@ def asked(pod: Template) -> dict[str, tuple[int, Field]]:
 
 
 def suited(pod: Template, facts: Facts) -> tuple[KnownNode, ...]:
-    """The nodes that the pod's selectors allow, and that have the GPUs it asks for, used or not."""
+    """The nodes that the pod's selectors allow and that have the requested GPUs, used or not."""
     return tuple(
         node
         for node in gpu_nodes(facts)
@@ -131,12 +131,12 @@ def suited(pod: Template, facts: Facts) -> tuple[KnownNode, ...]:
 
 
 def grows(facts: Facts) -> bool:
-    """Whether nodes of other kinds than are there may come."""
+    """Whether Karpenter may add nodes of other kinds."""
     return any(_KARPENTER in node.labels for node in facts.nodes or ())
 
 
 def hard_taints(node: KnownNode) -> Iterator[Taint]:
-    """Those that keep pods away."""
+    """The taints of the node that keep pods away."""
     for taint in node.taints:
         effect = EFFECTS.get(taint.get("effect", ""))
         if effect:
@@ -144,17 +144,17 @@ def hard_taints(node: KnownNode) -> Iterator[Taint]:
 
 
 def tolerations(pod: Template) -> Iterator[Toleration]:
-    """The pod's, in their order."""
+    """The pod's tolerations, in order."""
     for one in pod.spec.at("tolerations").each():
         key, value, effect = (text(one.at(name).value or "") for name in ("key", "value", "effect"))
-        # One that is written wrongly is another rule's: here it holds for all that it may have been meant for.
+        # Another rule reports invalid tolerations; here they match everything that they could mean.
         equal = one.at("operator").text in ("", "Equal")
         yield Toleration(key, "Equal" if equal else "Exists", value, EFFECTS.get(effect, ""))
 
 
 def may_run(pod: Template, node: KnownNode) -> bool:
-    """Whether the pod's selectors and tolerations let it onto the node, and the node has its kind of GPU; whatever runs
-    there now. Of a node whose allocatable is not told, the last is not asked."""
+    """Whether the pod's selectors and tolerations allow the node and the node offers its GPU resources, used or not.
+    For a node without allocatable amounts, the GPU resources are not checked."""
     resources = {name for container in pod.containers for name, _ in gpus_of(container)}
     tolerated = list(tolerations(pod))
     return (
@@ -165,5 +165,5 @@ def may_run(pod: Template, node: KnownNode) -> bool:
 
 
 def gpu_nodes_for(pod: Template, facts: Facts) -> tuple[KnownNode, ...]:
-    """The nodes of the inventory that may run the pod; none where it names no GPU resource."""
+    """The nodes of the inventory that may run the pod; none if it requests no GPU resource."""
     return tuple(node for node in facts.nodes or () if pod.gpu_containers and may_run(pod, node))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of manifests: documents with the place of every field, and what cannot be read.
+"""The text of manifests: documents with the position of every field, and read errors.
 
 Rules
-- A document that is broken takes no other down with it: files are split where a line begins with `---`.
-- Everything is read as YAML, of which JSON is a part, so that every field has a line and a column.
-- A Helm template that was not rendered is named as such, whether or not YAML can make something of it.
+- Files are split at lines that begin with `---`, so that an invalid document does not affect the others.
+- Everything is read as YAML, which includes JSON, so that every field has a line and a column.
+- A Helm template that was not rendered is reported as such, even if it is valid YAML.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BRACES = re.compile(r"\{\{")
 
 
 class Unreadable(Exception):
-    """A document that cannot be looked at. `line` and `column` count from 1; 0 where none is to blame."""
+    """A document that cannot be read. `line` and `column` count from 1; 0 means the whole document."""
 
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
         super().__init__(message, line, column)
@@ -36,8 +36,8 @@ class Unreadable(Exception):
 
 
 class SourceDocument(Struct, frozen=True):
-    """One YAML document of a file: its text with what leads up to it, the line of the file at which that begins, the
-    tree with marks, and the value. `error` where it cannot be read: then there is neither tree nor value."""
+    """One YAML document of a file: its text with the lines before it, the line of the file at which the text begins,
+    the tree with marks, and the value. If it cannot be read, `error` is set, without tree and value."""
 
     file: str
     text: str
@@ -47,11 +47,11 @@ class SourceDocument(Struct, frozen=True):
     error: Unreadable | None = None
 
     def objects(self) -> Iterator[Field]:
-        """The object that it is, or those in the list that it is."""
+        """The object of the document, or the items of its list."""
         yield from _flat(Field(self.value))
 
     def position(self, path: Path) -> tuple[int, int]:
-        """(line, column), from 1, of a field, or of the deepest above it that is there: of its key, or of the item."""
+        """(line, column), from 1, of the key or item of a field, or of its nearest existing ancestor."""
         node, at = self.root, self.root
         for step in path:
             if isinstance(node, yaml.MappingNode):
@@ -69,7 +69,7 @@ class SourceDocument(Struct, frozen=True):
 
 
 def decoded(data: bytes) -> str:
-    """The text of a file. Raises Unreadable where it is none, or too large to be a manifest."""
+    """The text of a file. Raises Unreadable if it is not text, or too large for a manifest."""
     if len(data) > MAX_BYTES:
         size = f"{len(data) / 2**20:.0f} MiB"
         raise Unreadable(
@@ -85,13 +85,13 @@ def decoded(data: bytes) -> str:
 
 
 def documents(file: str, text: str) -> Iterator[SourceDocument]:
-    """All documents of a file's text, in order, also empty ones: their texts joined are the text."""
+    """All documents of a file's text, in order, including empty ones. Their joined texts equal the text."""
     for part, line in _parts(text):
         yield document(file, part, line)
 
 
 def document(file: str, text: str, first_line: int) -> SourceDocument:
-    """The text of one document, read."""
+    """One document, parsed from its text."""
     bare = SourceDocument(file, text, first_line)
     template = _HELM.search(text)
     if template is not None:
@@ -112,12 +112,12 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
 
 
 def _parts(text: str) -> Iterator[tuple[str, int]]:
-    """(text, line of the file at which it begins)."""
+    """(text, line of the file at which it begins) of each document."""
     cuts = [0, *(found.start() for found in _BOUNDARY.finditer(text)), len(text)]
     start, line = 0, 1
     for end in cuts[1:]:
         part = text[start:end]
-        # What only leads up to the first `---` belongs behind it.
+        # Comments and directives before the first `---` belong to the document after it.
         if end < len(text) and _ONLY_DIRECTIVES.match(part):
             continue
         yield part, line

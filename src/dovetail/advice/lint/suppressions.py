@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comments that silence rules: `# dovetail: ignore G18 the tool pins its threads itself`.
+"""Comments that suppress rules: `# dovetail: ignore G18 the tool pins its threads itself`.
 
-A comment speaks of the field that begins on its line, or on the next line where it has a line of its own, with all that
-is inside of that field; above the first field of a document, of the whole document. Several rules are joined by commas.
-A reason has to be given.
+A comment applies to the field that begins on its line, or on the next line if the comment has its own line, and to
+everything inside that field. Above the first field of a document, it applies to the whole document. Commas separate
+several rules. A reason is required.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _NOTHING = re.compile(r"\s*(#.*|---.*|%.*)?$")
 
 
 class Suppression(Struct, frozen=True):
-    """Lines from 1, both ends included, in the document's text. `wrong` says what is wrong with the comment itself."""
+    """A suppression of `rules` from line `first` to line `last` of the document's text, counted from 1, both included.
+    `line` is that of the comment. `wrong` is the problem of an invalid comment."""
 
     rules: frozenset[str]
     reason: str
@@ -30,7 +31,7 @@ class Suppression(Struct, frozen=True):
 
 
 def suppressions(text: str, known: Container[str]) -> Iterator[Suppression]:
-    """All of a document's text. `known` are the ids of rules."""
+    """The suppressions in a document's text. `known` are the ids of rules."""
     if "dovetail:" not in text:
         return
     lines = text.splitlines()
@@ -53,7 +54,7 @@ def suppressions(text: str, known: Container[str]) -> Iterator[Suppression]:
 
 
 def _last(lines: list[str], content: list[int], first: int) -> int:
-    """The last line, from 1, of the field that begins at a line, by how far the lines are indented."""
+    """The last line, from 1, of the field that begins at index `first`, by the indentation of the lines."""
     if first >= len(lines):
         return first
     indent, dashed = _indent(lines[first]), lines[first].lstrip().startswith("-")
@@ -61,7 +62,7 @@ def _last(lines: list[str], content: list[int], first: int) -> int:
     for at in content:
         if at <= first:
             continue
-        # A list may stand as deep as its key.
+        # A list may have the same indentation as its key.
         inside = _indent(lines[at]) > indent or (
             not dashed and _indent(lines[at]) == indent and lines[at].lstrip().startswith("-")
         )

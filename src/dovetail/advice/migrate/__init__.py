@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests that were written for other schedulers, or for a Kubernetes that is gone, as they are written today."""
+"""Migration of manifests for other schedulers, or for old versions of Kubernetes."""

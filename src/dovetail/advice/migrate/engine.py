@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents migrated: step by step, since what one step writes another one may read.
+"""Migration of documents, step by step, as one step may read the result of another.
 
 Rules
-- A step's edits are made in the text, all or none; where they cannot be, the user is told to make them.
-- New documents stand behind the one that asked for them, or among the items where that is a list. One of the same kind
-  and name that is there already is not made again.
-- Lines are those of the file as it was.
+- The edits of a step are made in the text, all or none. If they cannot be made, a note asks the user to make them.
+- New documents follow the one that requires them, or join its items if it is a list. A document is not added if one of
+  the same kind and name exists.
+- Lines are those of the original file.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dovetail.advice.migrate.dialects import DIALECTS
 from dovetail.advice.migrate.step import MigrationOutcome, MigrationStep, SourceDialect, World
 
 _MOST = 10_000
-"""Steps of one document: dialects that undo each other must not go on for ever."""
+"""The most steps for one document: dialects that undo each other must not loop forever."""
 _BY_HAND = "cannot be changed in the text without changing something else (an anchor, a merge key, JSON): by hand"
 
 
 class MigrationNote(Struct, frozen=True):
-    """What is said of a field. `line` counts from 1, in the file as it was."""
+    """A message about a field. `line` counts from 1, in the original file."""
 
     outcome: MigrationOutcome
     dialect: str
@@ -44,14 +44,14 @@ class MigrationNote(Struct, frozen=True):
 
 
 class Migrated(Struct, frozen=True):
-    """The documents of a file, changed, and what is said of them."""
+    """The migrated text of a file, and the notes about it."""
 
     text: str
     told: tuple[MigrationNote, ...]
 
 
 def migrate(documents: Sequence[SourceDocument], world: World) -> Migrated:
-    """The documents of one file. Those that cannot be read stay as they are, and that is told."""
+    """The documents of one file, migrated. Documents that cannot be read stay unchanged and get a note."""
     known = {_key(whole.value) for whole in world.objects}
     texts: list[str] = []
     told: list[MigrationNote] = []
@@ -67,7 +67,7 @@ def migrate(documents: Sequence[SourceDocument], world: World) -> Migrated:
 
 
 class _Document:
-    """One document on its way."""
+    """One document during its migration."""
 
     def __init__(
         self, original: SourceDocument, world: World, known: set[tuple[str, ...]], told: list[MigrationNote]
@@ -84,7 +84,7 @@ class _Document:
 
     @property
     def text(self) -> str:
-        """With the new documents behind it."""
+        """The text of the document, with the new documents after it."""
         text = self._now.text
         for each in self._added:
             made = yaml.safe_dump(each, sort_keys=False, allow_unicode=True)
@@ -153,7 +153,7 @@ def _steps(of: SourceDocument, world: World) -> Iterator[tuple[SourceDialect, Fi
 
 
 def _key(value: Any) -> tuple[str, ...]:
-    """Of an object: its group, kind, namespace and name."""
+    """The group, kind, namespace and name of an object."""
     whole = Field(value)
     meta = whole.at("metadata")
     group = whole.at("apiVersion").text.rpartition("/")[0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which a cluster is moved: what to do, and the command that shows that it is done.
+"""The steps to migrate a cluster, in order, each with the command that verifies it.
 
-What the files need decides which steps there are. Work moves queue by queue, and nodes with it: two schedulers that do
-not know of each other give away the same GPUs twice.
+The steps depend on the migrated files. Workloads move queue by queue, together with their nodes: two schedulers on the
+same nodes would allocate the same GPUs twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEST_POD = "dovetail-first"
 
 
 class PlanStep(Struct, frozen=True):
-    """`run` are commands, `check` the one that shows the step to be done when it prints what `expect` says."""
+    """A step. `run` are its commands; the step is done when the command `check` prints what `expect` describes."""
 
     title: str
     why: str
@@ -37,8 +37,8 @@ class PlanStep(Struct, frozen=True):
 
 
 def plan(made: Iterable[Field], told: Iterable[MigrationNote], given: Sequence[str]) -> tuple[PlanStep, ...]:
-    """All steps, in order; `made` are the objects as they are once migrated, `told` what was said on the way,
-    `given` the options and paths that the command had."""
+    """All steps, in order. `made` are the migrated objects, `told` the notes, `given` the options and paths of the
+    command."""
     objects, said = tuple(made), tuple(told)
     return (
         *_nodes(objects), *_kinds(objects), *_scheduler(), *_files(said, given), *_queue(objects), *_work(said)
@@ -208,7 +208,7 @@ def _pods(objects: Iterable[Field]) -> Iterator[Template]:
 
 
 def document(steps: Iterable[PlanStep]) -> list[dict[str, Any]]:
-    """As JSON has it."""
+    """The steps as a JSON document."""
     return [
         {"title": one.title, "why": one.why, "run": list(one.run), "check": one.check, "expect": one.expect}
         for one in steps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is met in a manifest, what is made of it, and what has no equal."""
+"""The records of migration: source dialects, steps, and settings without an equivalent."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dovetail.advice.lint.pods import Template
 
 
 class MigrationTarget(Enum):
-    """What may be written beyond what is needed. NATIVE: PodGroups of Kubernetes instead of other dialects that
-    Dovetail reads. DRA: claims instead of GPUs that are asked for by the name of a resource."""
+    """Optional targets. NATIVE: PodGroups of Kubernetes instead of other dialects that Dovetail reads. DRA: claims
+    instead of GPU resources."""
 
     NATIVE = "native"
     DRA = "dra"
 
 
 class MigrationOutcome(Enum):
-    """CHANGED: carried over. UNDERSTOOD: read as it is. LEFT: has no equal."""
+    """CHANGED: migrated. UNDERSTOOD: Dovetail reads it unchanged. LEFT: has no equivalent."""
 
     CHANGED = "changed"
     UNDERSTOOD = "understood"
@@ -31,15 +31,15 @@ class MigrationOutcome(Enum):
 
 
 class Left(Struct, frozen=True):
-    """What has no equal; `message` says what is lost and what to do."""
+    """A field without an equivalent; `message` states what is lost and what to do."""
 
     field: Field
     message: str
 
 
 class MigrationStep(Struct, frozen=True):
-    """What is met at a field. With `edits` it is carried over by them, with `adds` as new documents; `left` is what
-    these lose on the way. Without edits it stays as it is, since it is `understood`, or for the user to decide."""
+    """The migration of a field. `edits` migrate it in place, `adds` are new documents, `left` are the settings that are
+    lost. Without edits the field stays: Dovetail reads it (`understood`), or the user must decide."""
 
     field: Field
     message: str
@@ -50,13 +50,14 @@ class MigrationStep(Struct, frozen=True):
 
 
 class World(Struct, frozen=True):
-    """All objects of this run, as they were before anything was changed, and what is wished for."""
+    """All original objects of this run, and the optional targets."""
 
     objects: tuple[Field, ...] = ()
     targets: frozenset[MigrationTarget] = frozenset()
 
     def named(self, group: str, kind: str, name: str, namespace: str | None = None) -> Field:
-        """The object; a field that is not there where there is none. No namespace is `default`."""
+        """The object of this name; a missing field if there is none. The namespace of an object defaults to
+        `default`."""
         for whole in self.of(group, kind):
             meta = whole.at("metadata")
             if meta.at("name").text == name and namespace in (None, namespace_of(whole)):
@@ -64,15 +65,15 @@ class World(Struct, frozen=True):
         return Field(None)
 
     def of(self, group: str, kind: str) -> Iterator[Field]:
-        """All objects of a kind, of any version."""
+        """All objects of a kind, in any version."""
         for whole in self.objects:
             if whole.at("kind").text == kind and group_of(whole) == group:
                 yield whole
 
 
 class SourceDialect(Struct, frozen=True):
-    """A scheduler, or a time. `whole` looks at each object, `template` at each pod template; each gives the steps for
-    what it meets. `schedulers` are the names under which pods ask for it."""
+    """A scheduler, or old Kubernetes versions. `whole` returns the steps for an object, `template` those for a pod
+    template. `schedulers` are the schedulerNames of the dialect."""
 
     name: str
     whole: Callable[[Field, World], Iterator[MigrationStep]] | None = None
@@ -86,7 +87,7 @@ def group_of(whole: Field) -> str:
 
 
 def namespace_of(whole: Field) -> str:
-    """Of an object of a kind that has one."""
+    """The namespace of an object of a namespaced kind."""
     return whole.at("metadata", "namespace").text or "default"
 
 
@@ -96,10 +97,10 @@ def left(field: Field, message: str) -> MigrationStep:
 
 
 def unknown(field: Field, *known: str) -> list[Left]:
-    """What else stands in a mapping that is written anew."""
+    """The fields of a mapping that are not among `known`, and are lost when it is rewritten."""
     return [Left(inner, "has no known equal") for name, inner in field.entries() if name not in known]
 
 
 def without_status(whole: Field) -> tuple[Edit, ...]:
-    """The edits that take away what the controller of another kind wrote."""
+    """The edits that remove the status, which another controller wrote."""
     return (drop(whole.at("status")),) if whole.at("status") else ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is migrated: one module for each dialect, in the order in which they look at a manifest."""
+"""The source dialects, one module each, in the order in which they are applied to a manifest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coscheduling and capacity scheduling of the scheduler-plugins.
+"""Coscheduling and capacity scheduling of the scheduler-plugins.
 
 Source: https://github.com/kubernetes-sigs/scheduler-plugins: apis/scheduling/v1alpha1/types.go.
 """
@@ -78,7 +78,7 @@ def _quota(whole: Field) -> MigrationStep:
     }
     step = queues.became(whole, made, lost)
     own = whole.at("metadata", "namespace")
-    # A Queue belongs to no namespace.
+    # A Queue is cluster-scoped.
     return MigrationStep(step.field, step.message, (drop(own), *step.edits) if own else step.edits, (), step.left)
 
 

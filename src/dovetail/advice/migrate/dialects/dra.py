@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that are asked for by the name of a resource, as claims of devices: only where that is wished for.
+"""GPU resources as DRA claims, only with the target DRA.
 
-A claim's template is named after what it asks for, and so is one for all pods of a namespace that ask for the same.
+A ResourceClaimTemplate is named after its request, so all pods of a namespace with the same request share one.
 Source of the classes and attributes: https://github.com/NVIDIA/k8s-dra-driver-gpu: deployments/helm, demo/specs.
 """
 

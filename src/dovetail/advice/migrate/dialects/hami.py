@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HAMi: parts of GPUs by resources of containers.
+"""HAMi: GPU shares by resources of containers.
 
 Sources: https://github.com/Project-HAMi/HAMi: docs/config.md, pkg/device/nvidia/device.go. gpumem is in MiB.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The KAI Scheduler, and Run:ai, from which it comes.
+"""The KAI Scheduler, and Run:ai, from which it originates.
 
 Amounts of its queues: gpu in devices, cpu in thousandths, memory in MB; -1 is no limit.
 Source: https://github.com/NVIDIA/KAI-Scheduler: pkg/apis/scheduling, pkg/common/constants, docs.
@@ -68,7 +68,7 @@ _NO_KINDS = {
     (_GROUP, "BindRequest"): "KAI made it: delete it with KAI",
 }
 _RESOURCES = {"gpu": "", "cpu": "m", "memory": "M"}
-"""The suffix by which our quantities say the same."""
+"""The suffix of Dovetail's quantities in the same unit."""
 
 
 def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
@@ -96,12 +96,12 @@ def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
     if queued or ours:
         yield from _priority(pod)
     yield from _marks(pod.whole, pod.meta, world)
-    # Last: it tells whose the annotations without a prefix are.
+    # Last: the schedulerName shows that annotations without a prefix are KAI's.
     yield from scheduled(pod, KAI.schedulers, marked=queued)
 
 
 def _fraction(pod: Template, *, marked: bool) -> Iterator[MigrationStep]:
-    """KAI's fractions stand in annotations alone: the container that gets them asks for nothing."""
+    """The steps for a GPU fraction. KAI has it in annotations only, without a resource request of the container."""
     annotations = pod.meta.at("annotations")
     fraction, memory = annotations.at(_FRACTION), annotations.at(_MEMORY)
     field = fraction or memory
@@ -173,7 +173,7 @@ def _marks(whole: Field, meta: Field, world: World) -> Iterator[MigrationStep]:
 
 
 def _label(name: str, world: World) -> str:
-    """The node label that a level is; "" where it is the alias of one in a Topology that is not among the files."""
+    """The node label of a level; "" for an alias of a Topology that is not among the files."""
     for found in world.of("kai.scheduler", "Topology"):
         for each in found.at("spec", "levels").each():
             if each.at("alias").text == name:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kueue: its labels and annotations, and its ClusterQueues and Cohorts as Queues.
 
-Kueue names a LocalQueue, which stands for a ClusterQueue; Dovetail's queues are of the cluster, and have the
-ClusterQueue's name where the LocalQueue is among the files. A ClusterQueue without a cohort can borrow from nobody: its
-quota is its limit.
+Kueue's workloads name a LocalQueue, which refers to a ClusterQueue. Dovetail's queues are cluster-scoped; they get the
+name of the ClusterQueue if the LocalQueue is among the files. A ClusterQueue without a cohort cannot borrow, so its
+quota becomes its limit.
 Sources: https://github.com/kubernetes-sigs/kueue: apis/kueue/v1beta2, pkg/controller/{constants,jobs/pod}.
 """
 
@@ -38,7 +38,7 @@ _POD_GROUP, _POD_GROUP_TOTAL = _PREFIX + "pod-group-name", _PREFIX + "pod-group-
 _REQUIRED, _PREFERRED = _PREFIX + "podset-required-topology", _PREFIX + "podset-preferred-topology"
 _ANYWHERE = _PREFIX + "podset-unconstrained-topology"
 _MADE_BY_IT = ("managed", "podset")
-"""Labels that Kueue writes itself on what it has let in."""
+"""Labels that Kueue itself writes on admitted workloads."""
 _GATES = ("admission", "topology")
 _PRODUCT = "nvidia.com/gpu.product"
 _NO_EQUAL = {
@@ -91,7 +91,7 @@ def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
     if meta.at("labels", _QUEUE) and any(templates_of(whole)):
         for suspend in (whole.at("spec", "suspend"), whole.at("spec", "runPolicy", "suspend")):
             if suspend.value is True:
-                # Kueue would have let it go.
+                # Kueue would have unsuspended it.
                 yield MigrationStep(suspend, "suspend: true waits for Kueue", (drop(suspend),))
     if kind != "Pod":
         yield from _marks(whole, meta, tuple(templates_of(whole)), world)
@@ -111,7 +111,7 @@ def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
 
 
 def _group(pod: Template) -> Iterator[MigrationStep]:
-    """A group of plain pods, which are let in together."""
+    """The steps for a group of plain pods, which are admitted together."""
     labels, annotations = pod.meta.at("labels"), pod.meta.at("annotations")
     name, total = labels.at(_POD_GROUP), annotations.at(_POD_GROUP_TOTAL)
     if name and count(total) is not None:
@@ -123,7 +123,7 @@ def _group(pod: Template) -> Iterator[MigrationStep]:
 
 
 def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) -> Iterator[MigrationStep]:
-    """What the labels and annotations of an object, or of a pod template, say."""
+    """The steps for the labels and annotations of an object, or of a pod template."""
     labels, annotations = meta.at("labels"), meta.at("annotations")
     queue, priority, most_s = labels.at(_QUEUE), labels.at(_PRIORITY), labels.at(_MOST_S)
     if queue:
@@ -163,7 +163,7 @@ def _queue(whole: Field, queue: Field, world: World) -> MigrationStep:
 
 
 def _most(whole: Field, most_s: Field, labels: Field) -> MigrationStep:
-    """How long a job may run until it is ended."""
+    """The step for the maximum run time of a job."""
     seconds = count(most_s)
     place = whole.at("spec", "activeDeadlineSeconds")
     if (group_of(whole), whole.at("kind").text) != ("batch", "Job") or place or not seconds:
@@ -217,7 +217,7 @@ def _weight(spec: Field, lost: list[Left]) -> int | None:
 
 
 def _quota(spec: Field, lost: list[Left], borrows: bool, world: World) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(guarantee, limit): the sums over the flavors."""
+    """(guarantee, limit), each summed over the flavors."""
     guarantee: dict[str, Fraction] = {}
     limit: dict[str, Fraction | None] = {}
     models: dict[str, Fraction] = {}
@@ -252,7 +252,7 @@ def _amount(field: Field) -> Fraction | None:
 
 
 def _shown(amount: Fraction) -> int | str:
-    """As a quantity, exactly: bytes in the largest unit that leaves a whole number."""
+    """The amount as an exact quantity: bytes in the largest unit that gives a whole number."""
     if amount.denominator != 1:
         return f"{amount * 1000}m"
     for power, suffix in ((4, "Ti"), (3, "Gi"), (2, "Mi")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pods of several dialects ask for, as Dovetail reads it: its scheduler, a queue, a gang, a part of a GPU."""
+"""Settings of pods that several dialects share: the scheduler, the queue, the gang, GPU shares."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from dovetail.kube.translate.annotations import NAME, PREFIX, level
 OURS = "dovetail"
 NATIVE_VERSION = "scheduling.k8s.io/v1beta1"
 READ = "Dovetail reads it as it is, while its definition is in the cluster; --to native makes one of Kubernetes"
-"""Of a PodGroup."""
+"""The message about a PodGroup that stays."""
 _NOBODYS = ("", "default-scheduler")
 _LABELLED = {(owner.resource.group, owner.resource.kind) for owner in OWNER_KINDS} | {("", "Pod")}
-"""Kinds whose own label names the queue of their pods."""
+"""Kinds with a label that names the queue of their pods."""
 _SIDES = ("limits", "requests")
 
 
 def scheduled(pod: Template, schedulers: Iterable[str], *, marked: bool) -> Iterator[MigrationStep]:
-    """By us, where another scheduler is named, or none by a pod that is `marked` as one for it."""
+    """The step that sets Dovetail's schedulerName: for a pod of one of these schedulers, or for a `marked` pod with the
+    default scheduler."""
     name = pod.spec.at("schedulerName")
     if name.text in schedulers or (marked and name.text in _NOBODYS):
         yield MigrationStep(name, f"schedulerName is {OURS}", (put(name, OURS),))
 
 
 def without(mapping: Field, *names: str) -> tuple[Edit, ...]:
-    """The edits that take keys out of a mapping, and the mapping with them where nothing else is in it."""
+    """The edits that remove keys from a mapping, or the whole mapping if it has no other keys."""
     there = [name for name in names if mapping.at(name)]
     if there and len(there) == sum(1 for _ in mapping.entries()):
         return (drop(mapping),)
@@ -43,7 +44,7 @@ def without(mapping: Field, *names: str) -> tuple[Edit, ...]:
 
 
 def annotated(meta: Field, **values: str | None) -> tuple[Edit, ...]:
-    """The edits that write annotations of ours, whose names are given with _ for -."""
+    """The edits that write Dovetail's annotations. In the names of the arguments, _ stands for -."""
     annotations = meta.at("annotations")
     return tuple(
         put(annotations.at(PREFIX + name.replace("_", "-")), value)
@@ -53,8 +54,8 @@ def annotated(meta: Field, **values: str | None) -> tuple[Edit, ...]:
 
 
 def moved(whole: Field, old: Field, name: str, message: str) -> MigrationStep:
-    """The step that makes a queue's label of what named a queue: a label or an annotation of an object, or of a pod
-    template in it."""
+    """The step that replaces another dialect's label or annotation for the queue, of an object or of its pod template,
+    with Dovetail's queue label."""
     meta = Field(_value(whole, old.path[:-2]), old.path[:-2])
     own = old.path[: len(whole.path) + 1] == (*whole.path, "metadata")
     if NAME.fullmatch(name) is None:
@@ -80,7 +81,7 @@ def _value(whole: Field, path: tuple[str | int, ...]) -> Any:
 
 
 def topology(meta: Field, old: Field, key: str, label: str) -> MigrationStep:
-    """The step that makes the annotation `key` of one that names a node label."""
+    """The step that replaces an annotation that names a node label with Dovetail's annotation `key`."""
     place = meta.at("annotations", PREFIX + key)
     if not level(label):
         return left(old, f"{old.value!r} is no node label that is known: write {place.name} with one")
@@ -91,7 +92,7 @@ def topology(meta: Field, old: Field, key: str, label: str) -> MigrationStep:
 
 
 def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), required: str = "") -> MigrationStep:
-    """The step that makes Kubernetes' own PodGroup of another one."""
+    """The step that replaces another PodGroup with that of Kubernetes."""
     least = minimum.whole
     if least is None or least < 1:
         return left(minimum, "must be a whole number from 1, so that a PodGroup of Kubernetes can be made of it")
@@ -105,8 +106,8 @@ def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), requi
 
 
 def native_member(pod: Template, mapping: Field, old: Field, found: bool) -> MigrationStep:
-    """The step that makes `schedulingGroup` of what names a pod's group; `found`: the group is in the files,
-    and can be made one of Kubernetes."""
+    """The step that replaces a pod's reference to its group with `schedulingGroup`. `found`: the group is among the
+    files, and can be migrated to Kubernetes' PodGroup."""
     if not found:
         return left(old, f"its PodGroup {old.value}, with a minMember, is not among the files: migrate both together")
     place = pod.spec.at("schedulingGroup", "podGroupName")
@@ -115,8 +116,8 @@ def native_member(pod: Template, mapping: Field, old: Field, found: bool) -> Mig
 
 
 class ShareNames(Struct, frozen=True):
-    """The resources by which containers ask for parts of GPUs: how many, the memory of each in MiB, the same in percent
-    ("": there is none), and percent of its compute. `enforcer` keeps containers to what they asked for."""
+    """The resource names of GPU shares: the number of GPUs, the memory of each in MiB, the memory in percent ("" if the
+    dialect has none), and the compute in percent. `enforcer` is the component that enforces the shares."""
 
     number: str
     memory: str
@@ -130,7 +131,8 @@ class ShareNames(Struct, frozen=True):
 
 
 def shares(pod: Template, names: ShareNames) -> Iterator[MigrationStep]:
-    """One step for a pod: our annotation says what it needs of each GPU, and so its containers must say the same."""
+    """The step for the GPU shares of a pod. Dovetail's annotation is per pod, so all containers must request the same
+    share."""
     asking = [one for one in pod.all_containers if any(_said(one, name) for name in names.parts)]
     if names.number != GPU:
         asking += [one for one in pod.all_containers if _said(one, names.number) and one not in asking]
@@ -171,7 +173,7 @@ def shares(pod: Template, names: ShareNames) -> Iterator[MigrationStep]:
 
 
 def _said(container: Field, name: str) -> Field | None:
-    """The limit, or the request."""
+    """The limit of the resource, else its request."""
     if not name:
         return None
     found = [container.at("resources", side, name) for side in _SIDES]
@@ -179,7 +181,7 @@ def _said(container: Field, name: str) -> Field | None:
 
 
 def _need(container: Field, names: ShareNames) -> tuple[str, str]:
-    """(annotation with _ for -, value); empty texts for the whole GPU, "?" where it cannot be read."""
+    """(annotation with _ for -, value); empty strings for a whole GPU, "?" if the amount is invalid."""
     memory, percent = _said(container, names.memory), _said(container, names.percent)
     for field in (memory, percent):
         if field is not None and (count(field) is None or (count(field) or 0) < 0):
@@ -193,7 +195,7 @@ def _need(container: Field, names: ShareNames) -> tuple[str, str]:
 
 
 def _asked(container: Field, names: ShareNames, resource: str) -> Iterator[Edit]:
-    """The whole number of GPUs under the name `resource`; the rest goes."""
+    """The edits that request the number of GPUs as `resource` and remove the resources of the dialect."""
     limits = container.at("resources", "limits")
     if not _said(container, names.number):
         yield put(limits.at(resource), "1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of other schedulers as Dovetail's Queue."""
+"""Queues of other schedulers, migrated to Dovetail's Queue."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dovetail.core.model import GPU
 
 VERSION = "dovetail.dev/v1alpha1"
 CLASSES = {"cpu": "cpu", "memory": "memory", GPU: "gpu"}
-"""Our names of the resources that queues have in common."""
+"""Dovetail's names of the resources in queues."""
 
 
 def queue_document(name: str, **spec: Any) -> dict[str, Any]:
-    """A whole Queue."""
+    """A Queue object."""
     return {"apiVersion": VERSION, "kind": "Queue", "metadata": {"name": name}, "spec": spec}
 
 
 def amounts(said: Field, lost: list[Left]) -> dict[str, Any]:
-    """Quantities by our names; others are lost."""
+    """The quantities by Dovetail's resource names. Other resources are added to `lost`."""
     found = {}
     for name, amount in said.entries():
         if name in CLASSES:
@@ -35,7 +35,7 @@ def amounts(said: Field, lost: list[Left]) -> dict[str, Any]:
 def became(
     whole: Field, spec: dict[str, Any], lost: Iterable[Left], adds: Iterable[dict[str, Any]] = ()
 ) -> MigrationStep:
-    """The step that makes a Queue of the object."""
+    """The step that replaces the object with a Queue."""
     version, kind = whole.at("apiVersion"), whole.at("kind")
     spec = {name: value for name, value in spec.items() if value not in (None, "", {})}
     edits = (*without_status(whole), put(whole.at("spec"), spec), put(kind, "Queue"), put(version, VERSION))
@@ -43,5 +43,5 @@ def became(
 
 
 def not_read(fields: Iterable[Field], why: str) -> list[Left]:
-    """Those of the fields that are there."""
+    """The fields that exist, as lost for the reason `why`."""
     return [Left(field, why) for field in fields if field]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names, labels, annotations and versions that Kubernetes had once.
+"""Names, labels, annotations and API versions that Kubernetes has removed or deprecated.
 
 Sources: https://kubernetes.io/docs/reference/using-api/deprecation-guide/ (versions),
 https://kubernetes.io/docs/reference/labels-annotations-taints/ (labels), kubernetes#57384 and #61498 (the resource).
@@ -31,7 +31,7 @@ _LABELS = {
 }
 _NO_LABELS = {_GPU_NAME: f"nobody writes this label any more: select nvidia.com/gpu.product; {_SEE_NODES}"}
 _NAMING = ("key", "topologyKey")
-"""Fields whose value is the name of a node label, or of a taint."""
+"""Fields with the key of a node label or of a taint as value."""
 
 _V1_SAME = {
     ("batch", "CronJob"): ("v1beta1", "v2alpha1"),
@@ -57,7 +57,7 @@ _VERSIONS = {
     ("autoscaling/v2beta2", "HorizontalPodAutoscaler"): "autoscaling/v2",
     ("extensions/v1beta1", "NetworkPolicy"): "networking.k8s.io/v1",
 }
-"""Where nothing but the version changes."""
+"""API versions whose replacement changes nothing but the version."""
 _APPS = ("extensions/v1beta1", "apps/v1beta1", "apps/v1beta2")
 _APPS_KINDS = ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet")
 _APPS_GONE = ("rollbackTo", "templateGeneration")
@@ -81,14 +81,14 @@ _NO_VERSIONS = {
 }
 
 _ALPHA_GROUP = ("scheduling.k8s.io/v1alpha2", "PodGroup")
-"""Of Kubernetes 1.36."""
+"""The PodGroup of Kubernetes 1.36."""
 _BETA_GROUP = "scheduling.k8s.io/v1beta1"
 _SAME_IN_GROUPS = {"schedulingPolicy"}
 
 _AFFINITY = "scheduler.alpha.kubernetes.io/affinity"
 _TOLERATIONS = "scheduler.alpha.kubernetes.io/tolerations"
 _AS_JSON = {_AFFINITY: ("affinity", dict), _TOLERATIONS: ("tolerations", list)}
-"""Annotations, until 1.5, that hold what is a field of the pod's spec today."""
+"""Annotations (until 1.5) that are fields of the pod's spec today, with the field and the type."""
 _NAME = "scheduler.alpha.kubernetes.io/name"
 _SECCOMP = "seccomp.security.alpha.kubernetes.io/pod"
 _PROFILES: dict[str, dict[str, str]] = {
@@ -135,14 +135,14 @@ def _version(whole: Field) -> Iterator[MigrationStep]:
 
 
 def _changed(whole: Field) -> Iterator[Left]:
-    """What means something else in the new version."""
+    """Fields with another meaning in the new version."""
     selector = whole.at("spec", "selector")
     if whole.at("kind").text == "PodDisruptionBudget" and selector.value == {}:
         yield Left(selector, "selected no pod, and selects all of the namespace in policy/v1: say which pods are meant")
 
 
 def _selector(whole: Field) -> Iterator[Edit]:
-    """It was made of the template's labels where there was none, and must be written today."""
+    """The edit that adds the selector: it defaulted to the template's labels, and is required today."""
     selector, labels = whole.at("spec", "selector"), whole.at("spec", "template", "metadata", "labels")
     if not selector and labels:
         yield put(selector, {"matchLabels": labels.value})
@@ -155,7 +155,7 @@ def _gone(whole: Field) -> Iterator[Edit]:
 
 
 def _nested(request: Field) -> Iterator[Edit]:
-    """What stood in the request stands under `exactly` today."""
+    """The edits that move the fields of a request to `exactly`."""
     inner = {name: each.value for name, each in request.entries() if name not in ("name", "firstAvailable", "exactly")}
     if inner:
         yield put(request.at("exactly"), inner)
@@ -163,7 +163,7 @@ def _nested(request: Field) -> Iterator[Edit]:
 
 
 def _labels(field: Field, whole: Field) -> Iterator[MigrationStep]:
-    """Every place that names a node label, in objects of any kind."""
+    """The steps for all references to node labels, in objects of any kind."""
     for name, inner in field.entries():
         if name == "nodeSelector":
             yield from _selected(inner)
@@ -206,7 +206,7 @@ def _resource(container: Field) -> Iterator[MigrationStep]:
         elif old:
             edits: tuple[Edit, ...] = (rename(old, GPU),)
             if not sides[0].at(_GPU) and not sides[0].at(GPU):
-                # What a device plugin offers needs a limit.
+                # Resources of a device plugin require a limit.
                 edits += (put(sides[0].at(GPU), old.value),)
             yield MigrationStep(old, f"{_GPU} is {GPU}", edits)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Volcano.
 
-Its PodGroups are read as they are; its Jobs are not: Volcano's controller makes their pods only after Volcano's own
-scheduler has let the PodGroup in. They become Jobs, or JobSets.
+Dovetail reads its PodGroups unchanged. Its Jobs become Jobs or JobSets, as Volcano's controller creates their pods only
+after Volcano's scheduler has admitted the PodGroup.
 Sources: https://github.com/volcano-sh/apis: pkg/apis/{scheduling/v1beta1,batch/v1alpha1};
 https://github.com/volcano-sh/volcano: docs/user-guide/how_to_use_volcano_vgpu.md; https://jobset.sigs.k8s.io.
 """
@@ -109,7 +109,8 @@ def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
 
 
 def _of_kubeflow(whole: Field) -> Iterator[MigrationStep]:
-    """What the jobs of Kubeflow pass on to the PodGroup that they have made; Dovetail reads minAvailable itself."""
+    """The steps for the schedulingPolicy of Kubeflow's jobs, which Kubeflow copies to a PodGroup. Dovetail reads
+    minAvailable itself."""
     policy, label = whole.at("spec", "runPolicy", "schedulingPolicy"), whole.at("metadata", "labels", QUEUE_LABEL)
     queue = policy.at("queue")
     if queue and label and label.value != queue.value:
@@ -276,7 +277,7 @@ def _job(whole: Field) -> MigrationStep:
 
 
 def _complete(task: Field) -> bool:
-    """Whether all is there, of its type, that a Job is made of."""
+    """Whether the task has all required fields of a Job, with the right types."""
     replicas, containers = task.at("replicas"), task.at("template", "spec", "containers")
     whole = not replicas or (replicas.whole is not None and replicas.whole >= 0)
     variables = [one.at("env") for one in containers.each()]
@@ -289,7 +290,7 @@ def _replicas(task: Field) -> int:
 
 
 def _of_task(task: Field, spec: Field, lost: list[Left]) -> dict[str, Any]:
-    """The spec of an indexed Job."""
+    """The spec of an indexed Job for the task."""
     template = dict(task.at("template").value)
     pod: dict[str, Any] = {**template["spec"], "schedulerName": OURS}
     if pod.get("restartPolicy", "Always") == "Always":
@@ -341,14 +342,14 @@ def _events(policy: Field) -> set[str]:
 
 
 def _restarts(policy: Field) -> bool:
-    """Whether it restarts the whole job when a pod fails, and says no more."""
+    """Whether the policy restarts the whole job when a pod fails, without further conditions."""
     events = _events(policy)
     plain = not policy.at("timeout") and not policy.at("exitCode")
     return policy.at("action").text == "RestartJob" and bool(events) and events <= _RESTARTED and plain
 
 
 def _completes(policy: Field) -> bool:
-    """Whether the job is complete when this task is."""
+    """Whether the policy completes the job when this task completes."""
     return policy.at("action").text == "CompleteJob" and _events(policy) == {"TaskCompleted"}
 
 

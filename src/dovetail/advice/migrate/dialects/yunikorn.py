@@ -57,12 +57,12 @@ def _template(pod: Template, _: World) -> Iterator[MigrationStep]:
         yield _gang(pod, app, groups, group)
     yield from _queues(pod.whole, pod.meta, marked=ours)
     yield from _rest(pod.meta)
-    # Last: it tells whose the label `queue` is.
+    # Last: the schedulerName shows that the label `queue` is YuniKorn's.
     yield from scheduled(pod, YUNIKORN.schedulers, marked=bool(groups or group or labels.at(_QUEUE) or labels.at(_APP)))
 
 
 def _gang(pod: Template, app: Field | None, groups: Field, group: Field) -> MigrationStep:
-    """All task groups of an application start together."""
+    """The step for the task groups of an application, which start together."""
     field = groups or group
     if app is None or NAME.fullmatch(app.text) is None:
         return left(field, "no label says which application: write dovetail.dev/gang and dovetail.dev/gang-min")
@@ -90,7 +90,7 @@ def _queues(whole: Field, meta: Field, *, marked: bool) -> Iterator[MigrationSte
         for name in (_QUEUE, _OLD_QUEUE):
             old = meta.at(place, name)
             if old and (name == _QUEUE or marked):
-                # Dovetail's queues have one name; that of the parent stands in the Queue.
+                # The name of a Dovetail queue has no path; the Queue object names its parent.
                 yield moved(whole, old, old.text.rpartition(".")[2], f"queue {old.value}")
 
 
