@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about how many GPUs are asked for, and under which name."""
+"""Rules about the number of requested GPUs, and the names of GPU resources."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OTHERS = re.compile(
     r"hami\.io|cambricon\.com|requests?|limits?|elasticgpu\.io|nos\.nebuly\.com|deviceclass\.resource\.kubernetes\.io)"
     r"[./].*)"
 )
-"""Resources that other plugins offer under a name with GPU or NVIDIA in it."""
+"""Resources of other plugins with GPU or NVIDIA in their name."""
 
 
 def _without_limit(pod: Template, _: Facts) -> Iterator[RuleMatch]:
@@ -94,10 +94,10 @@ def _is_unknown(name: str) -> bool:
 
 
 def nearest_name(name: str) -> tuple[str, bool]:
-    """(the resource that was probably meant, whether that is sure)."""
+    """(the resource that was probably meant, whether this is certain)."""
     if _MIG_PART.search(name):
         near = names.nearest(name, _MIG)
-        # The profile has to be said whole: of 1g there are many.
+        # Only a complete profile is certain: several profiles begin with 1g.
         return near, _NUMBERS.findall(near) == _NUMBERS.findall(name)
     letters = re.sub(r"[^a-z]", "", name.lower())
     if letters in _WHOLE:

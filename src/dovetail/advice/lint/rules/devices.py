@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about devices that do not work together as the job thinks: shared GPUs, MIG instances, network cards.
+"""Rules about devices that do not work together as the job expects: shared GPUs, MIG instances, network cards.
 
-Whether more than one replica of a shared GPU may be asked for stands in the configuration of NVIDIA's device plugin,
-which is looked for in what is linted: a file of it, or a ConfigMap that holds one. Where there is none it is a guess.
-A job spans nodes for these rules where several pods work together, and each asks for all GPUs of every node that it
-fits on. What a container runs is told by its command and arguments alone.
+The configuration of NVIDIA's device plugin states whether a pod may request more than one replica of a shared GPU. It
+is looked up in the linted files, as a file or in a ConfigMap; without it the finding is a guess. For these rules a job
+spans nodes if several pods work together and each requests all GPUs of every node that it fits on. The program of a
+container is known only from its command and arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COLLECTIVE = re.compile(
 )
 _RDMA = re.compile(r"rdma/.+|vpc\.amazonaws\.com/efa|nvidia\.com/hostdev\w*|[\w.-]+/[\w.-]*(rdma|infiniband)[\w.-]*")
 _HOST_RDMA = "rdma/"
-"""The prefix of the shared RDMA device plugin, whose containers register memory with the card themselves."""
+"""The prefix of the shared RDMA device plugin. Its containers register memory with the card themselves."""
 
 
 def _shared(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -55,7 +55,7 @@ def _refusals(facts: Facts) -> tuple[bool, ...]:
 
 
 def _configured(whole: Field) -> Iterator[bool]:
-    """Of each configuration of the device plugin that shares GPUs, whether it refuses more than one."""
+    """For each configuration of the device plugin that shares GPUs, whether it rejects requests for more than one."""
     texts = [text.text for _, text in whole.at("data").entries()] if whole.at("kind").text == "ConfigMap" else []
     for config in (whole, *(Field(value) for value in map(_read, texts))):
         sharing = config.at("sharing")
@@ -85,7 +85,7 @@ def _mig_collective(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 
 def _rdma_of(pod: Template) -> Iterator[tuple[Field, str, Field]]:
-    """(container, resource, amount)."""
+    """(container, resource, amount) of each RDMA resource of the pod."""
     for container in pod.containers:
         limits, requests = container.at("resources", "limits"), container.at("resources", "requests")
         for name, amount in (*limits.entries(), *(one for one in requests.entries() if not limits.at(one[0]))):
@@ -111,7 +111,7 @@ def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _left_out(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    """A finding where every node that the pod may fill offers the same RDMA resource."""
+    """A match if every node that the pod may fill offers the same RDMA resource."""
     if any(one.at("securityContext", "privileged").value for one in pod.containers) or not pod.gpu_containers:
         return
     if pod.spec.at("hostNetwork").value or pod.spec.at("affinity", "nodeAffinity") or pod.spec.at("resourceClaims"):
@@ -134,7 +134,7 @@ def _fits(pod: Template, node: KnownNode) -> bool:
 
 
 def _spans_nodes(pod: Template) -> bool:
-    """Whether several of these pods work together: roles of a Kubeflow job, and indexed Jobs at full width."""
+    """Whether several of these pods work together: roles of a Kubeflow job, and indexed Jobs with full parallelism."""
     whole = pod.whole
     group, kind = group_kind(whole.value)
     if group == "kubeflow.org" and kind.endswith("Job"):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about pods that start together: how many, and which scheduler is to see to it.
+"""Rules about gangs: their size, and the scheduler that starts them together.
 
-How many pods an object makes is what `owners` says of its kind. Where that cannot be told of one member of a group, or
-some of its templates are in the group and some are not, nothing is said of the group. Fewer than all is a fault only of
-what runs as many ranks as there are pods: indexed Jobs that run at full width, and PyTorch and JAX without an elastic
-policy. It is a guess, since the program may start with fewer.
-Not looked at: Volcano's `dependsOn`, groups of groups, Deployments, which may be sized by an autoscaler.
+`owners` has the number of pods of each kind of object. A group is not checked if that number is unknown for a member,
+or if only some templates of a member are in the group. A minimum below the number of pods is an error only for work
+with one rank per pod: indexed Jobs with full parallelism, and PyTorch and JAX without an elastic policy. It is a guess,
+as the program may start with fewer pods.
+Not checked: Volcano's `dependsOn`, groups of groups, and Deployments, which an autoscaler may resize.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VOLCANO_JOB = ("batch.volcano.sh", "Job")
 
 
 class _Group(Struct, frozen=True):
-    """A dialect of PodGroup: where its minimum is, and the name of the group that a pod gives."""
+    """A dialect of PodGroup: the path of its minimum, and a function that returns the group of a pod."""
 
     minimum: tuple[str, ...]
     joined: Callable[[Template], str]
@@ -55,7 +55,7 @@ _GROUPS = {
 
 
 class _Size(Struct, frozen=True):
-    """`pods` in all; `first` of them are made before any of them runs; `ranks`: the work needs all of them."""
+    """`pods` in all; `first` of them are created before any of them runs; `ranks`: the work needs all of them."""
 
     pods: int
     first: int
@@ -63,7 +63,7 @@ class _Size(Struct, frozen=True):
 
 
 def _size(whole: Field) -> _Size | None:
-    """None where it cannot be told."""
+    """The size of an object; None if unknown."""
     kind = group_kind(whole.value)
     if kind == ("", "Pod"):
         return _Size(1, 1)
@@ -166,7 +166,7 @@ def _of_group(whole: Field, group: _Group, facts: Facts) -> Iterator[RuleMatch]:
 
 @lru_cache(maxsize=4)
 def _members(facts: Facts, group: _Group) -> dict[tuple[str, str], list[tuple[Field, bool]]]:
-    """By namespace and name of a group, the objects that join it, and whether all of their pods do."""
+    """By namespace and name of a group, (object, whether all of its pods join the group) of each member."""
     found: dict[tuple[str, str], list[tuple[Field, bool]]] = {}
     for whole in facts.objects:
         joined = [group.joined(pod) for pod in templates_of(whole)]
@@ -177,7 +177,7 @@ def _members(facts: Facts, group: _Group) -> dict[tuple[str, str], list[tuple[Fi
 
 
 class _Mark(Struct, frozen=True):
-    """What a pod carries for the schedulers of `readers`, by the names that they have unless it is configured."""
+    """Labels or annotations of a pod that only the schedulers `readers` (default names) read."""
 
     side: str
     keys: tuple[str, ...]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about the images of GPU containers: what their tags stand for, when they are pulled, which driver they need.
+"""Rules about the images of GPU containers: their tags, their pull policies, and the drivers that they need.
 
-Which CUDA is in an image is known of images whose tag says it, and of NVIDIA's framework images by their release. A
-newer CUDA than the driver's runs all the same where NVIDIA's forward compatibility package, which is in NVIDIA's
-images, knows the driver; of drivers of which NVIDIA does not say that it does not, nothing is found.
+The CUDA version of an image is known from its tag, or for NVIDIA's framework images from their release. A CUDA version
+newer than the driver's works if NVIDIA's forward compatibility package, which NVIDIA's images contain, supports the
+driver. Only drivers that NVIDIA lists as unsupported are reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGE = re.compile(
     r"tensorrt-llm/\w+|cuda-quantum)|nvcr\.io/nim/.*|vllm/vllm-openai|lmsysorg/sglang|pytorch/pytorch|rayproject/ray-ml|"
     r"ghcr\.io/huggingface/text-generation-inference|huggingface/transformers-pytorch-gpu"
 )
-"""Public images of many gigabytes, which nobody needs a secret for that another pod of the node might have used."""
+"""Large public images, which need no pull secret, so that a cached copy exposes nothing to other pods of the node."""
 _CUDA_IMAGE = re.compile(r"(nvidia|nvcr\.io/nvidia)/cuda")
 _CUDA_TAG = re.compile(r"(\d{1,3})\.(\d{1,3})(\.\d+)?-.*")
 _TORCH_TAG = re.compile(r".*-cuda(\d{1,3})\.(\d{1,3})-cudnn\d+-runtime")
@@ -36,21 +36,21 @@ _FRAMEWORKS: tuple[tuple[Cuda, Cuda], ...] = (
     ((25, 8), (13, 0)), ((25, 3), (12, 8)), ((24, 5), (12, 4)), ((23, 8), (12, 2)), ((23, 4), (12, 1)),
     ((23, 1), (12, 0)), ((22, 5), (11, 7)),
 )  # fmt: skip
-"""(release, year and month, the CUDA that is in it and at least in those after it). Source: NVIDIA's release notes of
+"""(release as year and month, its CUDA version, which later releases have at least). Source: NVIDIA's release notes of
 each container, https://docs.nvidia.com/deeplearning/frameworks/ and .../triton-inference-server/release-notes/."""
 _NOT_FORWARD: tuple[tuple[Cuda, frozenset[int]], ...] = (
     ((12, 8), frozenset({418, 440, 450, 460, 510, 520, 530, 545, 555, 560})),
     ((12, 3), frozenset({418, 440, 450, 460, 510, 520})),
     ((12, 1), frozenset({418, 440, 460, 520})),
 )
-"""(CUDA, driver branches for which it and later ones have no forward compatibility). Source: the driver requirements of
-SGLang 25.10, MXNet 24.05 and Triton 23.04 in NVIDIA's release notes."""
+"""(CUDA version, driver branches without forward compatibility for it and later versions). Source: the driver
+requirements of SGLang 25.10, MXNet 24.05 and Triton 23.04 in NVIDIA's release notes."""
 _CONSUMER = re.compile(r"(?i).*(geforce|titan).*")
-"""Products that forward compatibility is not for: https://docs.nvidia.com/deploy/cuda-compatibility/."""
+"""Products without forward compatibility: https://docs.nvidia.com/deploy/cuda-compatibility/."""
 
 
 class Image(Struct, frozen=True):
-    """`name` with its registry, except Docker's own. `tag` is "" where there is none."""
+    """An image reference. `name` includes the registry, except Docker Hub's. `tag` is "" if there is none."""
 
     name: str
     tag: str
@@ -58,7 +58,7 @@ class Image(Struct, frozen=True):
 
 
 def image_of(text: str) -> Image | None:
-    """The parts of a reference; None of what is none, or is only filled in later: capitals are not allowed in it."""
+    """The parts of an image reference; None if it is invalid or a placeholder. Capitals are invalid in the name."""
     if not text or re.search(r"[\s{}$<>]", text):
         return None
     rest, _, digest = text.partition("@")
@@ -113,7 +113,7 @@ def _newer_than_driver(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 class DriverVersion(Struct, frozen=True):
-    """`cuda` is the newest that the driver itself knows."""
+    """`cuda` is the newest version that the driver itself supports."""
 
     version: str
     branch: int
@@ -122,8 +122,8 @@ class DriverVersion(Struct, frozen=True):
 
 
 def driver_of(node: KnownNode) -> DriverVersion | None:
-    """What GPU feature discovery says of it, under the names of today or under the old ones; None where it says
-    nothing."""
+    """The driver of a node from the labels of GPU Feature Discovery, with their current or old names; None without
+    them."""
     version = _label(node, "driver-version", "driver")
     cuda = _label(node, "runtime-version", "runtime")
     driver, runtime = re.match(r"\d{1,4}\b", version), re.match(r"(\d{1,3})\.(\d{1,3})\b", cuda)
@@ -143,7 +143,7 @@ def _label(node: KnownNode, name: str, old: str) -> str:
 
 
 def cuda_of(image: Image) -> Cuda | None:
-    """The CUDA that is in an image at least; None where that is not known."""
+    """The least CUDA version of an image; None if unknown."""
     if _CUDA_IMAGE.fullmatch(image.name):
         match = _CUDA_TAG.fullmatch(image.tag)
     elif image.name == "pytorch/pytorch":
@@ -157,7 +157,8 @@ def cuda_of(image: Image) -> Cuda | None:
 
 
 def _too_old(driver: DriverVersion, image: Image, cuda: Cuda) -> bool:
-    """Within one major version newer runs on older, unless the image itself refuses to: those of `nvidia/cuda` do."""
+    """Whether the driver is too old for the image. Within a major version a newer CUDA runs on an older driver, unless
+    the image itself refuses to start, as those of `nvidia/cuda` do."""
     if driver.cuda >= cuda:
         return False
     if image.name == "pytorch/pytorch":

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about GPU jobs that are interrupted, and about their priority.
+"""Rules about interruptions of GPU jobs, and about their priority.
 
-They speak where the loss is real, and are silent otherwise:
-- G29 of pods that run to an end, ask for spot nodes by a node selector or required affinity, and are not over within
-  an hour by their own deadline. What such a pod lacks is what `surviving` says. One that stores checkpoints needs a
-  hook or two minutes besides; on GKE, which gives 15 s whatever is asked, it does not.
-- G30 of pods that run to an end, are long (a deadline of four hours or more, or one of several pods that work together)
-  and store nothing that outlives them, where the node selector or the nodes of the inventory say Karpenter. Cluster
-  autoscaler is not looked at: whether it runs, no object tells.
-- G31 of Jobs on spot nodes, where interruptions are a matter of course; and of any GPU Job that is deleted at the
-  moment it ends.
-- G35 of pods without a class where the classes are part of what is linted and none is the default, and of batch pods of
-  a class that may evict what serves: one of the system's, or one above that of a Deployment or StatefulSet with GPUs.
+They report only where work is lost:
+- G29: pods that run to completion, require spot nodes by node selector or affinity, and have no deadline within an
+  hour. `fault_tolerance` checks what such a pod lacks. A pod that stores checkpoints also needs a hook or a grace
+  period of two minutes; not on GKE, which gives 15 s in any case.
+- G30: pods that run to completion, are long (a deadline of four hours or more, or several pods that work together) and
+  store nothing that outlives them, if the node selector or the nodes of the inventory have Karpenter's labels. Cluster
+  Autoscaler is not checked: no object shows whether it runs.
+- G31: Jobs on spot nodes, where interruptions are expected; and GPU Jobs that are deleted as soon as they end.
+- G35: pods without a priority class, if the classes are among the linted objects and none is the default; and batch
+  pods of a class that may preempt serving: a system class, or one above a Deployment or StatefulSet with GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.kube.manifests.templates import group_kind
 
 _NOTICE_S = 120
-"""Between the notice and the end on AWS: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-interruptions.html."""
+"""From notice to interruption on AWS: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-interruptions.html."""
 _SHORT_S, _LONG_S = 3600, 4 * 3600
 _GKE_SPOT = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
 _SPOT = {
@@ -45,7 +44,7 @@ _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 
 
 def _to_an_end(pod: Template) -> bool:
-    """Whether the pod does work that ends, with GPUs."""
+    """Whether the pod runs to completion, with GPUs."""
     kind = group_kind(pod.whole.value)
     ends = kind in TO_AN_END and kind not in _SERVICES
     alone = kind == ("", "Pod")
@@ -53,8 +52,8 @@ def _to_an_end(pod: Template) -> bool:
 
 
 def _required(pod: Template) -> Iterator[tuple[str, Field]]:
-    """(label, field) of what the node must have, where there is one value that it can have. Of terms, of which one is
-    enough, only those of a single one count."""
+    """(label, field) of each node label with exactly one allowed value. Affinity counts only with a single term, as the
+    terms are alternatives."""
     yield from pod.spec.at("nodeSelector").entries()
     affinity = pod.spec.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     terms = list(affinity.at("nodeSelectorTerms").each())
@@ -65,12 +64,12 @@ def _required(pod: Template) -> Iterator[tuple[str, Field]]:
 
 
 def _spot(pod: Template) -> tuple[str, Field] | None:
-    """The label that keeps the pod to spot nodes, and where it is asked for."""
+    """The label that restricts the pod to spot nodes, and the field that requires it."""
     return next(((key, field) for key, field in _required(pod) if field.text and field.text == _SPOT.get(key)), None)
 
 
 def _deadline_s(pod: Template) -> int | None:
-    """How long the pod may run, by what it or its Job says."""
+    """The deadline of the pod or its Job, in seconds."""
     whole = pod.whole
     said = [pod.spec.at("activeDeadlineSeconds").whole]
     if group_kind(whole.value) in (_JOB, _CRON_JOB):
@@ -85,7 +84,7 @@ def _job_spec(whole: Field) -> Field:
 
 
 def _work_together(whole: Field) -> bool:
-    """Whether the loss of one pod ends the work of others."""
+    """Whether the loss of one pod ends the work of the other pods."""
     kind = group_kind(whole.value)
     if kind in (_JOB, _CRON_JOB):
         spec = _job_spec(whole)
@@ -182,8 +181,8 @@ def _priority(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 @lru_cache(maxsize=1)
 def _least_serving(facts: Facts) -> tuple[int, str]:
-    """(priority, name) of what serves with GPUs at the least priority, of that whose class is known; no name where
-    there is none."""
+    """(priority, name) of the serving workload with GPUs and the lowest priority, among those with a known class. The
+    name is "" if there is none."""
     values = {one.at("metadata", "name").text: one.at("value").whole for one in facts.of_kind("PriorityClass")}
     found = [
         (value, f"{kind} {whole.at('metadata', 'name').text}")

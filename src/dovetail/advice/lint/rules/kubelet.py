@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about what the kubelet makes of a pod: exclusive CPUs, NUMA nodes, shared memory, and replicas of GPUs.
+"""Rules about the kubelet's handling of a pod: exclusive CPUs, NUMA nodes, shared memory, and replicas of GPUs.
 
-When CPUs are wanted close to the GPUs (G17, G18): the pod asks for whole GPUs, and says so itself (annotations of
-CRI-O for exclusive CPUs, Volcano's NUMA policy, the node label `cpumanager`), or the kubelet of each node that may run
-it refuses what is not aligned (`kubelets.Kubelet.aligns`). All other pods may be of any QoS class. Pods with resources
-of their own at pod level are left alone.
-Shared memory (G20): several whole GPUs in one container mean several processes that talk; one GPU in each pod of a
-distributed job does not, as its processes are on other nodes. KubeRay mounts /dev/shm by itself.
-Replicas (G14): known is only Karpenter, by the label that its nodes carry; cluster-autoscaler looks at nodes.
+CPU alignment (G17, G18): a pod needs CPUs close to its GPUs if it requests whole GPUs and either states so (annotations
+of CRI-O for exclusive CPUs, Volcano's NUMA policy, the node label `cpumanager`), or the kubelet of each node that may
+run it rejects pods that are not aligned (`kubelets.KubeletVersion.aligns`). All other pods may have any QoS class. Pods
+with pod-level resources are not checked.
+Shared memory (G20): several whole GPUs in one container mean several processes that communicate; one GPU per pod of a
+distributed job does not, as its processes are on other nodes. KubeRay mounts /dev/shm itself.
+Replicas (G14): only Karpenter is recognised, by the label of its nodes; Cluster Autoscaler uses existing nodes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[RuleMat
 
 
 def _is_aligned(pod: Template, facts: Facts) -> bool:
-    """Whether CPUs are wanted close to the GPUs: see above."""
+    """Whether the pod needs CPUs close to its GPUs: see the rules above."""
     if pod.spec.at("resources") or not any(name == GPU for one in pod.gpu_containers for name, _ in gpus_of(one)):
         return False
     annotations = pod.meta.at("annotations")
@@ -69,13 +69,13 @@ def _is_aligned(pod: Template, facts: Facts) -> bool:
 
 
 def _request(container: Field, resource: str) -> Field:
-    """What the container is counted with: the API server copies the limit where there is no request."""
+    """The effective request of the container: without a request, the API server copies the limit."""
     request = container.at("resources", "requests", resource)
     return request if request else container.at("resources", "limits", resource)
 
 
 def _breaks_guarantee(container: Field) -> Iterator[str]:
-    """Which of CPU and memory keep it from QoS class Guaranteed."""
+    """The resources, of CPU and memory, that prevent QoS class Guaranteed."""
     for resource in _COMPUTE:
         limit = amount(container.at("resources", "limits", resource))
         if not limit or amount(_request(container, resource)) != limit:
@@ -93,7 +93,7 @@ def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         for one, names in broken
         for name in names
     ]
-    # How much a container without a limit may use is not known: then nothing is mended.
+    # No edits without a limit, as the right amount is unknown.
     edits = [put(request, limit.value) for request, limit in pairs] if all(amount(limit) for _, limit in pairs) else []
     others = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
     message = (
@@ -119,7 +119,7 @@ def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _fits_beside(pod: Template, facts: Facts, more_cpus: Fraction) -> bool:
-    """Whether as many such pods as the nodes have GPUs for still find CPUs there if each takes so much more."""
+    """Whether the nodes have CPUs for as many of these pods as GPUs allow, if each pod takes `more_cpus` more."""
     cpus = sum((amount(_request(container, _CPU)) or Fraction(0) for container in pod.containers), more_cpus)
     nodes = gpu_nodes_for(pod, facts)
     for node in nodes:
@@ -158,7 +158,7 @@ def _shown(resource: str, value: Fraction) -> str:
 
 
 def _refuses(kubelet: KubeletVersion, resource: str, wanted: Fraction) -> bool:
-    """Whether no NUMA node has so much; of memory only where it is known that the kubelet looks at that."""
+    """Whether no NUMA node has this amount. Memory counts only if the kubelet's Memory Manager policy is Static."""
     if resource == _CPU and kubelet.cpu_policy not in ("static", ""):
         return False
     if resource == _MEMORY and kubelet.memory_policy != "Static":
@@ -190,7 +190,7 @@ def _path(mount: Field) -> str:
 
 
 def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[RuleMatch]:
-    """What is wrong with the volume at /dev/shm."""
+    """The problems of the volume at /dev/shm."""
     limit = container.at("resources", "limits", _MEMORY)
     memory = amount(limit) or amount(pod.spec.at("resources", "limits", _MEMORY))
     size = amount(empty_dir.at("sizeLimit"))
@@ -204,8 +204,8 @@ def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[RuleM
 
 
 def _with_shm(pod: Template, container: Field, gpus: int) -> tuple[Edit, ...]:
-    """A memory volume at /dev/shm: as large as the container's memory, or without a limit of that 1 GiB for each GPU:
-    NCCL's documentation starts containers with --shm-size=1g."""
+    """The edits that add a memory volume at /dev/shm, as large as the container's memory limit. Without a limit: 1 GiB
+    per GPU, as NCCL's documentation starts containers with --shm-size=1g."""
     names = [volume.at("name").text for volume in pod.spec.at("volumes").each()]
     name = next(
         one for at in range(len(names) + 1) if (one := f"{_SHM_VOLUME}-{at}" if at else _SHM_VOLUME) not in names

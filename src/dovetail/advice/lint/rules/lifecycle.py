@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about how GPU pods start, are watched, idle and end.
+"""Rules about the start, the probes, the idle time and the end of GPU pods.
 
-How long a model loads or a checkpoint is written is not in a manifest: a time is called too short where the manifest
-itself says more, or where it is shorter than that of any such program.
+A manifest does not show the time to load a model or to save a checkpoint. A time is reported as too short if another
+field of the manifest is longer, or if it is too short for any such program.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _TRAINING = {
     *(("kubeflow.org", f"{kind}Job") for kind in ("PyTorch", "MPI", "TF", "XGBoost", "Paddle", "JAX")),
 }  # fmt: skip
 _STEP_SECONDS = 600
-"""How long PyTorch waits for a collective of NCCL: a step, or the wait for a rank that saves, may take so long. Source:
+"""PyTorch's timeout of NCCL collectives: a step, or the wait for a rank that saves, may take this long. Source:
 torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp."""
 _DEFAULT_PROBE_SECONDS = 30
-"""What a liveness probe gives that nobody gave a time."""
+"""The failure time of a liveness probe with default values."""
 _MODEL_SERVER = re.compile(
     r"(docker\.io/)?(vllm/vllm-openai|lmsysorg/sglang)|ghcr\.io/huggingface/text-generation-inference|nvcr\.io/nim/.*"
 )
@@ -69,12 +69,12 @@ def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 
 def _silence_seconds(probe: Field) -> int:
-    """How long it may fail before the kubelet acts."""
+    """The time that a probe may fail before the kubelet acts."""
     return _seconds(probe, "periodSeconds", 10) * _seconds(probe, "failureThreshold", 3)
 
 
 def _seconds(field: Field, name: str, default: int) -> int:
-    """Of what is not set, or is 0 where that means the same, the default of the API server."""
+    """The value of a field in seconds. If it is unset or 0, the default of the API server."""
     return field.at(name).whole or default
 
 
@@ -84,7 +84,7 @@ def _image_name(container: Field) -> str:
 
 
 def _duration_ms(pod: Template, name: str) -> int:
-    """The annotation's value, the object's before the template's; 0 where there is none or it is no duration."""
+    """The duration in an annotation of the object, else of the template; 0 if it is missing or invalid."""
     for meta in (pod.whole.at("metadata"), pod.meta):
         value = meta.at("annotations", name).text
         if value:
@@ -122,7 +122,7 @@ def _idle_notebook(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _ends(pod: Template) -> bool:
-    """Whether a deadline or an annotation about idleness is on the pod or its object, or it gives way to who waits."""
+    """Whether the pod or its object has a deadline or an idle annotation, or the pod is preemptible."""
     if pod.spec.at("activeDeadlineSeconds") or pod.whole.at("spec", "activeDeadlineSeconds"):
         return True
     metas = (pod.whole.at("metadata"), pod.meta)
@@ -135,7 +135,8 @@ def _ends(pod: Template) -> bool:
 
 @lru_cache(maxsize=1)
 def _never_culls(facts: Facts) -> bool:
-    """Whether a notebook controller is in sight, and none that stops idle notebooks or may be told to elsewhere."""
+    """Whether there is a notebook controller, and none that culls idle notebooks or may be configured to do so
+    elsewhere."""
     controllers = [
         (container, dict(pod.env(container)).get("ENABLE_CULLING", Field(None)))
         for whole in facts.of_kind("Deployment")
@@ -183,7 +184,7 @@ def _short_grace(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 
 def _hook_seconds(hook: Field) -> int:
-    """How long a hook takes at least, as far as it says: the longest of its sleeps."""
+    """The least time of a hook: the longest of its sleeps."""
     words = " ".join(word.text for word in hook.at("exec", "command").each())
     return max([hook.at("sleep", "seconds").whole or 0, *(int(found) for found in _SLEEP.findall(words))])
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about host memory that was meant to be GPU memory.
+"""Rules about limits of host memory that were meant as GPU memory.
 
-A limit of 80Gi beside a GPU of 80 GB is often right. It is called wrong where it is the memory of one GPU and the
-container has eight or more, or where it is the memory of its GPUs and no size that anybody gives host memory: 64 or
-more, and no multiple of 4 or 5, as the 141 of an H200.
+A limit of 80Gi for a GPU of 80 GB is often right. It is reported if it equals the memory of one GPU and the container
+has eight or more, or if it equals the memory of the GPUs and is unusual for host memory: 64 or more, and no multiple of
+4 or 5, such as the 141 of an H200.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
 _MIB = re.compile(r"[0-9]{1,9}")
 _MANY_GPUS, _LARGE_GB = 8, 64
 _UNMISTAKABLE_MIB = 143_771
-"""Of an H200: what is looked for where the manifest does not say which GPU it wants."""
+"""The memory of an H200, which is checked if the manifest selects no GPU model."""
 
 
 def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -47,7 +47,7 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _size(limit: Field) -> int:
-    """The number before Gi or G, whatever unit it is written in; 0 where it is no whole number of either."""
+    """The limit in Gi or G, from any unit; 0 if it is not a whole number of either."""
     try:
         size = units(str(limit.value)) if limit else 0
     except QuantityError:
@@ -56,13 +56,13 @@ def _size(limit: Field) -> int:
 
 
 def _written_as(memory_mib: int) -> tuple[int, ...]:
-    """The sizes under which a GPU is known: an H100 of 81559 MiB by its 80 GB, an L40S of 46068 by its 48."""
+    """The nominal sizes of a GPU in GB: 80 for an H100 of 81559 MiB, 48 for an L40S of 46068 MiB."""
     return tuple(dict.fromkeys((-(-memory_mib // 1024), memory_mib * 2**20 // 10**9)))
 
 
 def _selected_mib(pod: Template, facts: Facts) -> int:
-    """Of the GPUs that the nodeSelector names, or of those of all nodes that the pod may run on; 0 where that is not
-    known, or not the same everywhere."""
+    """The memory of the GPUs that the nodeSelector selects, or of the GPUs of all nodes that may run the pod; 0 if it
+    is unknown or differs."""
     selector = pod.spec.at("nodeSelector")
     memory = selector.at(_MEMORY).text
     if _MIB.fullmatch(memory):

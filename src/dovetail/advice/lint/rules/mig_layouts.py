@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts for NVIDIA's MIG manager, as files and in ConfigMaps: whether any GPU can be divided so.
+"""The rule about layouts of NVIDIA's MIG manager, in files and ConfigMaps: at least one GPU model must support each.
 
-Which GPUs an entry is for is not asked: one file serves many nodes. Entries with compute instances (`1c.3g.20gb`) are
-not judged. Source of the format: https://github.com/NVIDIA/mig-parted: api/spec/v1.
+The GPU model of an entry is not checked, as one file serves many nodes. Entries with compute instances (`1c.3g.20gb`)
+are not checked. Source of the format: https://github.com/NVIDIA/mig-parted: api/spec/v1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OUTCOME = "the MIG manager sets nvidia.com/mig.config.state to failed"
 
 
 def impossible_layouts(whole: Field, _: Facts) -> Iterator[RuleMatch]:
-    """Entries of layouts that no GPU can have."""
+    """The entries of layouts that no GPU supports."""
     for field, wrong in _faults(whole):
         yield RuleMatch(field, f"{wrong}; {_OUTCOME}")
     texts = whole.at("data").entries() if whole.at("kind").text == "ConfigMap" else ()
@@ -38,7 +38,7 @@ def impossible_layouts(whole: Field, _: Facts) -> Iterator[RuleMatch]:
         except yaml.YAMLError as error:
             yield RuleMatch(text, f"is not YAML: {str(error).splitlines()[0]}; {_OUTCOME}")
             continue
-        # Inside of a text there are no fields to point at.
+        # A text has no fields, so the finding points at the whole text.
         for _field, wrong in _faults(inside):
             yield RuleMatch(text, f"{wrong}; {_OUTCOME}")
 

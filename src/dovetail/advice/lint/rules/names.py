@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of Dovetail's own that are misspelt: keys and values of labels and annotations, and queues.
+"""The rules about misspelt names of Dovetail: keys and values of labels and annotations, and names of queues.
 
 Rules
-- Keys and values are read as the scheduler reads them, of pod templates and of the objects whose annotations count for
-  all of their pods.
-- Which queues there are is known where Queues are among the objects.
+- Keys and values are parsed as in the scheduler, for pod templates and for objects with annotations that apply to all
+  of their pods.
+- The names of queues are known if Queues are among the objects.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
 
 
 def _queues(facts: Facts) -> frozenset[str]:
-    """Empty where none is known."""
+    """The names of the queues; empty if unknown."""
     found = {
         whole.at("metadata", "name").text
         for whole in facts.of_kind(QUEUES.kind)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about the network of GPU pods, and about the variables of NCCL.
 
-A name that begins with NCCL_ is wrong only if NCCL 2.27.5 does not read it and it looks like one that NCCL reads:
-plugins (SHARP, UCX, those of clouds), PyTorch and newer releases read names of their own. `nccl.json` has the names,
-with their source, licence and date. Of `NCCL_*_DISABLE` those are found that take away what the pod asks for: P2P and
-shared memory from a container of several GPUs, InfiniBand from one that asks for RDMA. An interface is wrong where the
-pod can only have eth0: with the pod network alone, and nothing that hints at another one.
-Host networking needs no reason where a pod asks for more than one GPU, for another device, for rights over the node, or
-sets variables of a communication library: only without any of these it is told.
+- A name that begins with NCCL_ is reported only if NCCL 2.27.5 does not read it and it is similar to a name that NCCL
+  reads: plugins (SHARP, UCX, those of clouds), PyTorch and newer releases read other names. `nccl.json` has the names,
+  with their source, licence and date.
+- `NCCL_*_DISABLE` is reported if it disables what the pod needs: P2P and shared memory in a container with several
+  GPUs, InfiniBand in a container that requests RDMA.
+- An interface is reported if the pod can have only eth0: the pod network, without a sign of another one.
+- Host networking is reported only without a likely reason: more than one GPU, another device, privileges on the node,
+  or variables of a communication library.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FOREIGN = (
     "NCCL_TRACE_", "NCCL_DUMP_ON_", "NCCL_ENABLE_", "NCCL_LIB", "NCCL_INCLUDE", "NCCL_ROOT", "NCCL_HOME", "NCCL_PATH",
     "NCCL_VERSION", "NCCL_SO_",
 )  # fmt: skip
-"""How names begin that others than NCCL read: its plugins, PyTorch, tests and builds."""
+"""Prefixes of names that other programs read: plugins of NCCL, PyTorch, tests and builds."""
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _POD_INTERFACES = ("eth0", "lo")
 _OWN_NETWORK = ("network", "cni", "interface")
@@ -47,13 +48,13 @@ _DNS = "ClusterFirstWithHostNet"
 
 @cache
 def variables() -> tuple[str, ...]:
-    """Names that NCCL reads, or did, in order."""
+    """The sorted names that any release of NCCL reads."""
     table = json.loads((files("dovetail.advice.lint") / "nccl.json").read_text())
     return tuple(sorted({*table["names"], *table["later"], *table["before"]}))
 
 
 def nearest_variable(name: str) -> str:
-    """The variable of NCCL that was probably meant, "" where none is near."""
+    """The variable of NCCL that was probably meant; "" if none is similar."""
     known = variables()
     turned = {"DISABLE": "ENABLE", "ENABLE": "DISABLE"}
     other = "_".join(turned.get(word, word) for word in name.split("_"))
@@ -103,8 +104,8 @@ def _is_on(value: Field) -> bool:
 
 
 def _has_interface(name: str, value: str) -> bool:
-    """Whether eth0 or lo is among those named, as NCCL reads a list: prefixes, exact after `=`, all others after `^`.
-    Gloo knows exact names alone."""
+    """Whether the value selects eth0 or lo. NCCL reads a list of prefixes; after `=` exact names, after `^` exclusions.
+    Gloo reads exact names only."""
     if "$(" in value or value.startswith("^"):
         return True
     exact = value.startswith("=") or not name.startswith("NCCL_")
@@ -123,13 +124,13 @@ def _only_eth0(pod: Template) -> bool:
 
 
 def _others(container: Field) -> set[str]:
-    """Devices that are no GPUs."""
+    """The requested devices that are not GPUs."""
     names = {name for side in ("limits", "requests") for name, _ in container.at("resources", side).entries()}
     return {name for name in names if not is_gpu(name) and not name.startswith(_PLAIN)}
 
 
 def _nvlink(pod: Template, facts: Facts) -> bool | None:
-    """Whether NVLinks join the GPUs that the pod can get; None where that is not known."""
+    """Whether NVLink connects the GPUs that the pod can get; None if unknown."""
     selected = pod.spec.at("nodeSelector", _PRODUCT).text
     labels = [selected] if selected else [node.labels.get(_PRODUCT, "") for node in gpu_nodes_for(pod, facts)]
     found = [products.find(label) for label in labels]

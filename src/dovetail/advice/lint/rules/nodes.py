@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about what the nodes of the inventory cannot give: labels, MIG profiles, so many GPUs in one place.
+"""Rules about requirements that no node of the inventory meets: labels, MIG profiles, numbers of GPUs.
 
-With nodes they are exact for these nodes. Where Karpenter makes nodes as they are needed, others may come, and a
-finding is a guess. An inventory without GPUs says nothing of them: its pool may be scaled to zero.
+The rules are exact for the nodes of the inventory. If Karpenter adds nodes on demand, a finding is a guess. Without GPU
+nodes in the inventory the rules are skipped, as a node pool may be scaled to zero.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dovetail.core.model import GPU
 
 _OF_EVERY_KUBELET = (HOSTNAME, "kubernetes.io/os", "kubernetes.io/arch")
 _MOST_GPUS = 16
-"""No machine has more."""
+"""The largest number of GPUs in one machine."""
 _LABELS = {
     "kubernetes.io": "hostname os arch",
     "topology.kubernetes.io": "zone region",
@@ -55,7 +55,7 @@ _LABELS = {
 }
 _KNOWN = [f"{domain}/{name}" for domain, every in _LABELS.items() for name in every.split()]
 _ALIKE = 0.9
-"""From which likeness on, by difflib, one name is taken for another."""
+"""The least similarity (difflib) at which one name counts as a misspelling of another."""
 
 
 def _too_many(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -89,7 +89,7 @@ def _no_such_profile(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         for name, amount in gpus_of(container):
             profile = mig_names.read(name)
-            # A profile of no GPU at all is a misspelt name, of which another rule speaks.
+            # Another rule reports profiles that no GPU has, as misspelt names.
             if profile is None or all(one.find(profile.profile) is None for one in mig_products.GEOMETRIES):
                 continue
             fault = mig_names.fault(name, known, offered)
@@ -100,7 +100,7 @@ def _no_such_profile(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 def _no_such_label(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     nodes = facts.nodes or ()
     if pod.group_kind == ("apps", "DaemonSet"):
-        # It has a pod for each node that its selector finds, and may have none.
+        # A DaemonSet has one pod per matching node, and may have none.
         return
     dead = [*_dead_selectors(pod, nodes), *_dead_affinity(pod, nodes), *_dead_topologies(pod, nodes)] if nodes else []
     yield from (RuleMatch(field, message, guess=grows(facts)) for field, message in dead)
@@ -124,7 +124,7 @@ def _dead_selectors(pod: Template, nodes: Iterable[KnownNode]) -> Iterator[tuple
 
 
 def _dead_affinity(pod: Template, nodes: Iterable[KnownNode]) -> Iterator[tuple[Field, str]]:
-    """What no node fulfils, where each of the terms that are joined by "or" has such an entry."""
+    """The entries that no node matches, if every alternative term has such an entry."""
     dead = []
     for term, required in node_terms(pod):
         if required:
@@ -150,7 +150,7 @@ def _is_dead(entry: Field, nodes: Iterable[KnownNode]) -> bool:
 
 
 def _is_judged(pod: Template, nodes: Iterable[KnownNode]) -> bool:
-    """Whether nothing that the pod needs of a node is another rule's business, or is left out of the inventory."""
+    """Whether this rule applies: no requirement of the pod is reported by another rule or missing in the inventory."""
     selected = pod.spec.at("nodeSelector").entries()
     entries = (one for term, required in node_terms(pod) if required for one in term.at("matchExpressions").each())
     return not any(_left_out(nodes, key) or _renamed(nodes, key, text(value.value)) for key, value in selected) and all(
@@ -168,7 +168,7 @@ def _is_sound(entry: Field, nodes: Iterable[KnownNode]) -> bool:
 
 
 def _dead_topologies(pod: Template, nodes: Iterable[KnownNode]) -> Iterator[tuple[Field, str]]:
-    """Keys of topologies that a pod must have, and no node has. Wishes, and keeping away, are not hindered."""
+    """The required topology keys that no node has. Preferences and anti-affinity are skipped, as they do not block."""
     holders = [term for term, required in peer_terms(pod, "podAffinity") if required]
     holders += [one for one in spreads(pod) if one.at("whenUnsatisfiable").text == "DoNotSchedule"]
     for holder in holders:
@@ -194,17 +194,17 @@ def _values(nodes: Iterable[KnownNode], key: str) -> set[str]:
 
 
 def _left_out(nodes: Iterable[KnownNode], key: str) -> bool:
-    """Whether it is a label that every kubelet sets, and this inventory does not show."""
+    """Whether every kubelet sets this label, and the inventory leaves it out."""
     return key in _OF_EVERY_KUBELET and not any(key in node.labels for node in nodes)
 
 
 def _renamed(nodes: Iterable[KnownNode], key: str, value: str) -> bool:
-    """Whether another rule names the right product."""
+    """Whether another rule suggests the right product."""
     return key == PRODUCT and bool(meant(value, _values(nodes, key))[0])
 
 
 def _keys(pod: Template) -> Iterator[tuple[Field, str]]:
-    """(field, key) of all labels of nodes that the pod names."""
+    """(field, key) of all node labels that the pod selects by."""
     yield from ((field, key) for key, field in pod.spec.at("nodeSelector").entries())
     for term, _ in node_terms(pod):
         yield from ((entry.at("key"), entry.at("key").text) for entry in term.at("matchExpressions").each())
@@ -214,8 +214,8 @@ def _keys(pod: Template) -> Iterator[tuple[Field, str]]:
 
 
 def _misspelt(key: str) -> str:
-    """The label of Kubernetes or NVIDIA that a key is nearly, "" where it is none. What is known in another domain, as
-    in `kubernetes.io/zone`, is one too."""
+    """The label of Kubernetes or NVIDIA that a key misspells, "" if there is none. A known name in the wrong domain,
+    such as `kubernetes.io/zone`, counts as well."""
     domain, _, name = key.rpartition("/")
     if key in _KNOWN or not domain:
         return ""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about how a pod says where it may run: operators of affinities and tolerations, and spreading against packing.
+"""Rules about placement constraints: operators of affinities and tolerations, and conflicts of spreading and packing.
 
-None of them needs nodes: what the API server refuses it refuses on every cluster. `nodes` has those that look at nodes.
+None of them needs nodes: the API server rejects these errors on every cluster. The rules that need nodes are in
+`nodes`.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ _PACKED = {
     "alpha.jobset.sigs.k8s.io/exclusive-topology": True,
     "leaderworkerset.sigs.k8s.io/exclusive-topology": True,
 }
-"""Annotations that keep the pods of a job inside one domain of a level, and whether these wait where that is not so."""
+"""Annotations that keep the pods of a job inside one domain of a level, and whether this is required."""
 _WIDTH = {LEVELS["host"]: 0, LEVELS["zone"]: 2, LEVELS["region"]: 3}
 _BETWEEN = 1
 
 
 def _expressions(pod: Template) -> Iterator[tuple[Field, Mapping[str, Operator]]]:
-    """(entry, the operators that it may have) of all node affinity and all selectors of pods."""
+    """(entry, its valid operators) of all node affinity terms and all pod selectors."""
     for term, _ in node_terms(pod):
         yield from ((entry, NODE_OPERATORS) for entry in term.at("matchExpressions").each())
         yield from ((entry, FIELD_OPERATORS) for entry in term.at("matchFields").each())
@@ -86,13 +87,13 @@ def _meant(operator: str) -> str:
 
 
 def _right_operator(entry: Field, operators: Mapping[str, Operator]) -> tuple[Edit, ...]:
-    """What mends an operator; nothing where the rest of the entry does not go with the one that was meant."""
+    """The edits that fix an operator; none if the values of the entry do not match the intended operator."""
     operator, values = entry.at("operator"), [value.value for value in entry.at("values").each()]
     meant = _meant(operator.text)
     if meant in _INCLUSIVE and operators is NODE_OPERATORS:
         strict, step = _INCLUSIVE[meant]
         bound = as_int64(text(values[0])) if len(values) == 1 else None
-        # A sign is no part of a label's value.
+        # A label value cannot have a sign.
         if bound is None or bound + step < 0:
             return ()
         return put(operator, strict), put(entry.at("values", 0), str(bound + step))
@@ -167,7 +168,7 @@ def _spread_against_packed(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 
 def _packed(pod: Template, labels: Mapping[str, str]) -> Iterator[tuple[str, str, bool]]:
-    """(what packs, the node label of the domain, whether it must) of all that keeps such pods together."""
+    """(setting, node label of the domain, whether it is required) of each setting that keeps these pods together."""
     for term, required in peer_terms(pod, "podAffinity"):
         if term.at("topologyKey").text and _selects(term.at("labelSelector"), labels):
             yield "podAffinity", term.at("topologyKey").text, required
@@ -179,7 +180,7 @@ def _packed(pod: Template, labels: Mapping[str, str]) -> Iterator[tuple[str, str
 
 
 def _selects(selector: Field, labels: Mapping[str, str]) -> bool:
-    """Whether a selector of pods is there and holds for these labels."""
+    """Whether the pod selector exists and matches these labels."""
     wanted = [requirement(entry, LABEL_OPERATORS) for entry in selector.at("matchExpressions").each()]
     return (
         bool(selector)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule about GPU products that are selected by name: misspelt, or short of what tells two of them apart.
+"""The rule about names of GPU products in selectors: misspelt or ambiguous.
 
-Rules: with nodes, a name is right if one of them carries it. Without, a name that is not known is left alone unless it
-is a known one in another spelling, or a part of one. Names as older drivers gave them (`A100-SXM4-40GB`) are right, and
-so is another of the vendor's names (`NVIDIA-T4`): where there is no GPU feature discovery people set the label by hand.
+Rules: with nodes, a name is right if a node has it. Without nodes, an unknown name is reported only if it is another
+spelling or a part of a known one. Names of older drivers (`A100-SXM4-40GB`) are right, and so are other names of the
+vendor (`NVIDIA-T4`): without GPU Feature Discovery, administrators set the label by hand.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _KNOWN = frozenset((*(gpu.name for gpu in gpus.GPUS), *(n for one in PRODUCTS fo
 _VENDORS = {"nvidia", "tesla"}
 _MODEL = re.compile(r"[abghklptv]{1,2}\d{1,3}s?")
 _WORD = 5
-"""From so many letters on, a word that is nearly the same is taken for a misspelt one."""
+"""The least length at which a similar word counts as misspelt."""
 
 
 def meant(value: str, labels: Collection[str]) -> tuple[tuple[str, ...], bool]:
-    """The labels that a product's name probably stands for, and whether that is sure; none where the name is right, or
-    where nothing like it is known. `labels` are those of the nodes, empty where they are not known."""
+    """The labels that a product name probably means, and whether this is certain; none if the name is right, or if no
+    similar one is known. `labels` are the product labels of the nodes, empty if unknown."""
     base, suffix = _parts(value)
     carried = {label: _parts(label)[0] for label in labels}
     if value in carried:
@@ -54,7 +54,7 @@ def meant(value: str, labels: Collection[str]) -> tuple[tuple[str, ...], bool]:
 
 
 def _parts(label: str) -> tuple[str, str]:
-    """The product, and how GPU feature discovery says that it is shared or divided."""
+    """(product, suffix). GPU Feature Discovery adds the suffix for shared and MIG GPUs."""
     found = _SHAPE.fullmatch(label.strip())
     return (found[1], found[2] or "") if found else (label, "")
 
@@ -68,13 +68,13 @@ def _bare(name: str) -> set[str]:
 
 
 def _same_words(name: str, known: str) -> bool:
-    """In another order, or cut into words elsewhere."""
+    """Whether the names have the same words in another order, or the same letters split into other words."""
     ours, theirs = _words(name), _words(known)
     return sorted(ours) == sorted(theirs) or "".join(ours) == "".join(theirs)
 
 
 def _typing(name: str, known: str) -> bool:
-    """Whether two letters have changed places somewhere, or a long word is nearly the same."""
+    """Whether the names differ only in swapped letters or similar long words."""
     ours, theirs = _words(name), _words(known)
     return len(ours) == len(theirs) and all(_near(a, b) for a, b in zip(ours, theirs, strict=True))
 
@@ -90,7 +90,7 @@ def _part_of(name: str, known: str) -> bool:
 
 
 def _of_model(name: str) -> list[str]:
-    """The products of which it is our own name, where that says more than the label's without a brand."""
+    """The products with this model name of Dovetail, if it differs from the label without the brand."""
     wanted = "-".join(word for word in _words(name) if word not in _VENDORS)
     return [gpu.name for gpu in gpus.GPUS if gpu.model.casefold() == wanted and _bare(gpu.name) != _bare(name)]
 
@@ -110,7 +110,7 @@ def _misnamed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _selected(pod: Template) -> Iterator[Field]:
-    """Every name of a product that the pod selects, or keeps away from."""
+    """The fields with product names that the pod selects or avoids."""
     if pod.spec.at("nodeSelector", PRODUCT).text:
         yield pod.spec.at("nodeSelector", PRODUCT)
     for term, _ in node_terms(pod):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about what GPU pods may do on their node, which GPUs they see there, as whom they run, and for whom.
+"""Rules about the privileges of GPU pods on their node, the GPUs that they see, their user, and their owner.
 
-DaemonSets are the node's own: device plugins, drivers and exporters have to see all of it.
+DaemonSets are exempt: device plugins, drivers and exporters need access to the whole node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OWNER_WORDS = {
     "user", "username", "userid", "creator", "createdby", "contact", "maintainer", "cost", "costs", "costcenter",
     "costcentre", "billing", "chargeback", "budget", "queue",
 }  # fmt: skip
-"""What a label says in one of its words when it says for whom a pod runs."""
+"""Words in keys of labels that state the owner of a pod."""
 
 
 def _on_the_node(pod: Template, _: Facts) -> Iterator[RuleMatch]:
@@ -66,7 +66,7 @@ def _visible_devices(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 
 def _cuda_devices(container: Field, value: Field) -> Iterator[RuleMatch]:
-    """Inside of a container the GPUs count from 0, whichever they are on the node."""
+    """The problems of CUDA_VISIBLE_DEVICES. In a container the GPUs count from 0, independent of the node."""
     resource, amount = next(gpus_of(container))
     gpus = count(amount)
     named = [one.strip() for one in value.text.split(",")]
@@ -88,7 +88,7 @@ def _cuda_devices(container: Field, value: Field) -> Iterator[RuleMatch]:
 
 
 def computing(pod: Template) -> tuple[Field, ...]:
-    """The containers that ask for GPUs, or all where the pod asks for them by an annotation or a claim."""
+    """The containers that request GPU resources; all containers if the pod uses an annotation or a claim."""
     return pod.gpu_containers or pod.containers
 
 
@@ -126,7 +126,7 @@ def _nobodys(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _says_who(key: str) -> bool:
-    """Whether a word of the key, of its name or of its prefix, is one of those, as in `cost-center` or
+    """Whether the key contains one of the owner words in its name or prefix, as in `cost-center` or
     `kueue.x-k8s.io/queue-name`."""
     words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "-", key).lower())
     return not _OWNER_WORDS.isdisjoint(words)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rule about taints of GPU nodes: GPU pods that do not tolerate them, and pods without GPUs that do.
 
-Rules: a taint speaks of GPUs if its key or value says so. Others (`dedicated=team-a`) may well be meant to keep the pod
-away, and those of Kubernetes itself come and go: neither is told. What GKE's admission plugin adds to a pod counts.
-Pods for the node itself (DaemonSets, system priority, devices of the host, NVIDIA's runtime) tolerate it rightly.
+Rules
+- A GPU taint has GPUs in its key or value. Other taints (`dedicated=team-a`) may be meant to keep the pod away, and
+  those of Kubernetes itself are temporary: neither are reported.
+- The tolerations that GKE's admission plugin adds to a pod count.
+- Pods for the node itself (DaemonSets, system priority, devices of the host, NVIDIA's runtime) may tolerate GPU taints.
 """
 
 from __future__ import annotations
@@ -45,14 +47,14 @@ def _not_tolerated(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     names = " and ".join(f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in taints)
     missing = taints if isinstance(field.value, list | None) else ()
     adds = tuple(append(field, {"key": t.key, "operator": "Exists", "effect": t.effect}) for t in missing)
-    # An admission plugin of the API server, off unless set, tolerates what is called as the resource.
+    # The admission plugin ExtendedResourceToleration (off by default) tolerates taints with the resource name as key.
     guess = all(t.key in wanted and t.effect == "NoSchedule" for t in taints)
     message = f"the GPU nodes have the taint {names}, which the pod does not tolerate: add a toleration"
     yield RuleMatch(field, message, adds, guess=guess)
 
 
 def _hindering(pod: Template, node: KnownNode, resources: tuple[str, ...]) -> tuple[Taint, ...]:
-    """The taints of the node that keep the pod away, but for those of Kubernetes itself."""
+    """The taints of the node that keep the pod away, except those of Kubernetes itself."""
     tolerated = list(tolerations(pod))
     if any(label.startswith(_GKE) for label in node.labels):
         tolerated += [Toleration(name, "Exists", "", "NoSchedule") for name in resources]
@@ -83,7 +85,7 @@ def _tolerated_in_vain(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _for_the_node(pod: Template) -> bool:
-    """Whether anything says that the pod belongs on GPU nodes, or on every node."""
+    """Whether a field shows that the pod belongs on GPU nodes, or on every node."""
     spec, meta = pod.spec, (pod.meta, pod.whole.at("metadata"))
     selected = (spec.at("nodeSelector"), spec.at("affinity", "nodeAffinity"), spec.at("runtimeClassName"))
     containers = [

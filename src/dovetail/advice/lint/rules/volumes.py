@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule about volumes that cannot be where the GPUs are.
+"""The rule about volumes that are not accessible from the GPU nodes.
 
-Rules: a claim that is bound goes by its volume (node affinity, and labels of zones, as the scheduler reads them); one
-that is not by its storage class: the zones that this allows, and whether it makes volumes before it is known where the
-pod will be. Of that only provisioners are told whose volumes are of one zone. What is not among the objects at hand is
-not known, and nothing is said of it.
+Rules: a bound claim has the constraints of its volume (node affinity and zone labels, as in the scheduler). An unbound
+claim has those of its storage class: the allowed zones, and immediate binding, which creates the volume before the pod
+is placed. Immediate binding is reported only for provisioners with single-zone volumes. Claims, volumes and classes
+that are not among the objects are not checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ZONAL = {
     "disk.csi.azure.com": "ZRS",
     "kubernetes.io/azure-disk": "ZRS",
 }
-"""Provisioners whose volumes are of one zone, and what a parameter has in it where they are of several."""
+"""Provisioners with single-zone volumes, and the text in a parameter that makes them multi-zone."""
 
 
 def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -45,7 +45,7 @@ def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
-    """(what names it, the claim) of the claims of the pod that are at hand."""
+    """(the field that names it, the claim) of each claim of the pod that is among the objects."""
     namespace = _namespace(pod.whole)
     for volume in pod.spec.at("volumes").each():
         name = volume.at("persistentVolumeClaim", "claimName")
@@ -59,7 +59,8 @@ def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
 
 
 def _fault(claim: Field, nodes: tuple[KnownNode, ...], facts: Facts) -> str:
-    """Why no node, or not every zone that the volume may come to be in, will do; "" where nothing is wrong."""
+    """The reason why no node can access the volume, or not in every zone where it may be created; "" if there is
+    none."""
     volume = _volume(claim, facts)
     if volume is not None:
         if any(_reaches(volume, node) for node in nodes):
@@ -104,14 +105,14 @@ def _reaches(volume: Field, node: KnownNode) -> bool:
     if affinity and not any(fulfils_term(term, node) for term in terms.each()):
         return False
     for key, value in volume.at("metadata", "labels").entries():
-        # Volumes of several zones join them by two underscores.
+        # Multi-zone volumes join the zones with two underscores.
         if key in _ZONE_LABELS and node.labels.get(_ZONE_LABELS[key]) not in value.text.split("__"):
             return False
     return True
 
 
 def _in_topology(topology: Field, node: KnownNode) -> bool:
-    """Whether a node is in it. Keys that a driver gives its nodes itself count only where the node shows them."""
+    """Whether the node is in the topology. Keys that a CSI driver sets count only if the node has them."""
     for one in topology.at("matchLabelExpressions").each():
         here = node.labels.get(_ZONE_LABELS.get(one.at("key").text, one.at("key").text))
         if here is not None and here not in [value.text for value in one.at("values").each()]:
