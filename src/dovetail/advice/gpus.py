@@ -106,7 +106,7 @@ def named(name: str) -> GpuProduct | None:
 
 
 def find(name: str) -> tuple[GpuProduct, ...]:
-    """The GPU of this name, else all GPUs whose model begins with it."""
+    """The GPU of this name, else all GPUs with a model that begins with it."""
     exact, wanted = named(name), _spelt(name)
     return (exact,) if exact else tuple(gpu for gpu in GPUS if wanted and gpu.model.casefold().startswith(wanted))
 

@@ -80,8 +80,9 @@ class Fate(Struct):
 class Moment(Struct, frozen=True):
     """The cluster after the events of one time, in milli-GPU.
 
-    `arrived_milli` is the demand that has arrived so far. `held_milli` is what each queue holds; `wanted_milli` is what
-    it holds plus what it waits for. `up_milli` is the GPU capacity of the nodes that are not down."""
+    `arrived_milli` is the demand that has arrived so far. For each queue, `held_milli` is its allocation, and
+    `wanted_milli` its allocation plus its pending demand. `up_milli` is the GPU capacity of the nodes that are not
+    down."""
 
     at_ms: int
     arrived_milli: int

@@ -4,7 +4,7 @@
 Rules
 - The fair share of a queue at a moment is its weighted max-min share of the GPUs: no queue gets more than it wants, and
   the rest is divided among the other queues by weight.
-- The service of a queue in a window is what it held over its fair share, both integrated over the window.
+- The service of a queue in a window is its allocation divided by its fair share, both integrated over the window.
 - The index of a window is that of Jain, Chiu and Hawe ("A Quantitative Measure of Fairness", 1984), (sum x)^2 / (n sum
   x^2), over the queues with a fair share above 0: 1 if the service of all is equal, 1/n if one queue held everything.
 - Windows in which no queue waited for GPUs are left out.

@@ -58,7 +58,7 @@ class PlainOrder(Struct, frozen=True):
 
 
 class Plain(VirtualClock):
-    """The scheduler. `walked_milli` is what each queue has in the current walk, `usage` its usage before."""
+    """The scheduler. `walked_milli` is the milli-GPU of each queue in the current walk, `usage` its past usage."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class Plain(VirtualClock):
             self.hold(fate, pod.uid, milli, self._names[slot])
 
     def _reserve(self, fate: Fate, room: list[int]) -> _Head:
-        """The reservation of the head: the time at which enough running jobs have ended, and what is free then."""
+        """The reservation of the head: the time at which enough running jobs have ended, and the free GPUs then."""
         sizes, later = _sizes(fate), list(room)
         ends = sorted((self.expected_end_ms(fate), fate.number) for fate in self._running.values())
         for at_ms, number in ends:
@@ -225,8 +225,8 @@ class Plain(VirtualClock):
 
 
 class _Head(Struct):
-    """The reservation of the head. `sizes` are the milli-GPU of its pods, `later` is what is free at `shadow_ms`, its
-    start."""
+    """The reservation of the head. `sizes` are the milli-GPU of its pods, `shadow_ms` is its start, and `later` the
+    free milli-GPU of each node at that time."""
 
     sizes: list[int]
     shadow_ms: int

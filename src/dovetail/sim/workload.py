@@ -52,7 +52,7 @@ class Workload(Struct, frozen=True):
 
 
 def gpu_milli(request: Request) -> int:
-    """The GPU demand of one pod, in milli-GPU: its share times its number of GPUs, or the share alone."""
+    """The GPU demand of one pod, in milli-GPU: the share (or 1000) times the number of GPUs, or the share alone."""
     return (request.gpu_milli or WHOLE_GPU_MILLI) * dict(request.resources).get(GPU, 0) or request.gpu_milli
 
 

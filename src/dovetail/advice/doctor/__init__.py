@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor: what is wrong with the GPUs of a cluster."""
+"""The doctor: checks for problems with the GPUs of a cluster."""

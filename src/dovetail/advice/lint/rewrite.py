@@ -2,7 +2,7 @@
 """Edits of the text of a YAML or JSON document that change no other byte.
 
 A round-trip library would rewrite the whole file, with its indentation, folds and blanks. Here the marks of the parsed
-tree give the bytes that an edit changes. The new text is parsed again and compared with the edited value: if they
+tree determine the bytes to change. The new text is parsed again and compared with the edited value: if they
 differ (a shared anchor, a merge key, an unusual layout), the edit is not made.
 """
 

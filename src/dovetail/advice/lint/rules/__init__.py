@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rules, by id."""
+"""All rules of the linter, by id."""
 
 from itertools import chain
 

@@ -57,7 +57,7 @@ _VERSIONS = {
     ("autoscaling/v2beta2", "HorizontalPodAutoscaler"): "autoscaling/v2",
     ("extensions/v1beta1", "NetworkPolicy"): "networking.k8s.io/v1",
 }
-"""API versions whose replacement changes nothing but the version."""
+"""The current API version of kinds that changed nothing but the version."""
 _APPS = ("extensions/v1beta1", "apps/v1beta1", "apps/v1beta2")
 _APPS_KINDS = ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet")
 _APPS_GONE = ("rollbackTo", "templateGeneration")
