@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of the core as JSON and back, by their type hints alone: a new record or field needs no line here.
+"""Encode records of the core as JSON and decode them, from their type hints alone. A new record or field needs no code
+here.
 
-Rules: an object per record; fields at their default are left out; a record of a union (events, decisions) says which
-one it is in `kind`; an enum is written by its `code`, or value; sets are sorted. So equal records have equal bytes.
-What is read is checked field by field: an unknown field, kind or type is an error that names the path. A choice that is
-code is written by its name, and so only as it is made without a word more.
+Each record is one JSON object. Fields at their default are omitted. A record of a union (events, decisions) carries its
+class name in `kind`. An enum is written as its `code`, or else its value. Sets are sorted. Equal records therefore have
+equal bytes. The decoder checks each field: an unknown field, kind or type is an error that names the path. A choice
+that is a class without data is written as its name; an instance with parameters is an error.
 
-Each record gets a second Struct of the same fields, which is what msgspec writes and reads. Identical requests,
-descriptions of work, specs of claims, layouts and inventories are one object after reading, as they are in a cluster,
-and are converted once.
+Each record class gets a second Struct with the same fields, which msgspec encodes and decodes. Equal requests,
+descriptions of work, claim specs, layouts and inventories are one shared object after decoding, as in a cluster, and
+are converted once.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ from dovetail.core.policy import Policy
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 _SHARED = {Request: 16384, Work: 4096, ClaimSpec: 4096, Layout: 16384, Inventory: 16384}
-"""Records of which many are alike, with how many KiB of different ones are kept at hand."""
+"""Record classes with many equal instances: KiB of distinct instances to cache for each."""
 _WHOLE = {Policy}
-"""Records of which every field is written: the defaults may be others in another version."""
+"""Records whose fields are all written, because the defaults may differ between versions."""
 _NAMED = {Scoring: {one.__name__: one for one in (Tightest, ExpectedFill)}}
-"""Choices that are code and no data, by the names under which they are written."""
+"""Choices that are classes without data, by the name that is written."""
 _KEYED = {Geometry: {geometry.key: geometry for geometry in GEOMETRIES}}
-"""Records of a closed table, by the keys under which they are written."""
+"""Records of a closed table, by the key that is written."""
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class Coder(Generic[T]):
-    """Writes and reads values of one type hint. `decode` raises msgspec.DecodeError, of which ValidationError (with the
-    path of the field) is one."""
+    """Encodes and decodes values of one type hint. `decode` raises msgspec.DecodeError; its subclass ValidationError
+    names the path of the field."""
 
     def __init__(self, hint: Any) -> None:
         way = _way(hint)
@@ -65,13 +66,13 @@ class Coder(Generic[T]):
         except msgspec.DecodeError:
             raise
         except Exception as error:
-            # Not UTF-8, or values that a record itself refuses.
+            # Not UTF-8, or the constructor of a record rejected the values.
             raise msgspec.DecodeError(str(error)) from error
         return value
 
 
 class _Way(NamedTuple):
-    """How a type is written: the type that msgspec sees, and the conversions to and from it (None: none needed)."""
+    """The encoding of a type: the type that msgspec sees, and the conversions to and from it (None: not needed)."""
 
     kind: Any
     write: Convert | None = None
@@ -113,7 +114,7 @@ def _each(convert: Convert | None) -> Convert | None:
 
 
 def _fixed(ways: list[_Way]) -> _Way:
-    """A tuple of as many values, each of its own type."""
+    """The encoding of a tuple of fixed length with one type per item."""
     kind: Any = tuple[tuple(way.kind for way in ways)]  # type: ignore[misc]
     if not any(way.write for way in ways):
         return _Way(kind)
@@ -147,7 +148,7 @@ def _keyed(table: Mapping[str, Any]) -> _Way:
 
 
 def _union(ways: list[_Way], args: tuple[Any, ...]) -> _Way:
-    """Types that JSON tells apart, or records of which each names its kind."""
+    """The encoding of a union: types that JSON distinguishes, or records tagged with their `kind`."""
     optional = type(None) in args
     records = [arg for arg in args if _is_record(arg)]
     if len(records) > 1:
@@ -168,7 +169,7 @@ def _union(ways: list[_Way], args: tuple[Any, ...]) -> _Way:
 
 
 def _by_type(converts: dict[Any, Convert]) -> Convert | None:
-    """Values of other types stay as they are."""
+    """A conversion chosen by the type of the value. Values of other types stay unchanged."""
     return (lambda value: converts.get(type(value), _same)(value)) if converts else None
 
 
@@ -205,7 +206,7 @@ def _field(field: structs.FieldInfo, way: _Way) -> Any:
 
 
 def _copy(names: list[str], make: Callable[..., Any], converts: list[Convert | None]) -> Convert:
-    """From an object with these attributes, in order, make another."""
+    """A function that reads these attributes from an object, converts them and passes them to `make` in order."""
     if len(names) == 1:
         (name,), (convert,) = names, converts
         get_one = attrgetter(name)

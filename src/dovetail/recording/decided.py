@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One recorded step, decided again and looked at: what it was told, who waited, by which shares, and what it decided.
+"""One recorded step, replayed and inspected: its events, the waiting jobs, the shares of the queues and its decisions.
 
-Rules: an id is `RUN-STEP`, as the bind writes it on the pod (annotation dovetail.dev/decision). The run is decided
-again from the last checkpoint before the step. The line and the queues are as the step found them: after its events,
-before it tried anybody. Rooms that are held are as it left them.
+The id of a decision is `RUN-STEP`; the bind writes it to the pod (annotation dovetail.dev/decision). The run is
+replayed from the last checkpoint before the step. The waiting jobs and the status of the queues are those after the
+events of the step and before its first attempt. Reservations are those after the step.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _ID = re.compile(r"(.+)-([0-9]{1,18})")
 
 
 class NotRecorded(Exception):
-    """Why there is no such decision here, and which is nearest."""
+    """The recordings do not contain the decision. The message names the nearest one."""
 
 
 class RecordedWaiting(Struct, frozen=True):
-    """A gang or lone pod in the line, with how many of its pods wait. `before` is what it was last told when the step
-    began ("" nothing yet), `decided` what the step decided about it."""
+    """A waiting gang or lone pod. `pods` is the number of its waiting pods, `before` its last refusal before the step
+    ("" if there was none), `decided` the decisions of the step about it."""
 
     job: str
     queue: str
@@ -47,8 +47,8 @@ class RecordedWaiting(Struct, frozen=True):
 
 
 class RecordedRoom(Struct, frozen=True):
-    """Room that is held for a job after the step: on which nodes, until when (epoch ms, 0 where that cannot be said),
-    how sure that is, what it is worked out from, and the pods that give way to it."""
+    """A reservation after the step. `start_ms` is the expected start of the job (epoch ms, 0 if unknown), `sure` and
+    `basis` its certainty and its derivation, `evicting` the victims."""
 
     job: str
     queue: str
@@ -60,9 +60,9 @@ class RecordedRoom(Struct, frozen=True):
 
 
 class DecidedRun(Struct, frozen=True):
-    """A step. `file` and `line` say where it stands, `record` is that line. `told` and `decided` are its events and
-    decisions in words, `waiting` the line before it, the first one first. `raised` is the error with which the step
-    ended, and the process with it: then nobody was tried."""
+    """A step. `file` and `line` locate it and `record` is that line. `told` and `decided` describe its events and
+    decisions. `waiting` lists the jobs in the order of the scheduling queue before the step. `raised` is the error that
+    ended the step and the process; the step then tried no job."""
 
     run: str
     step: int
@@ -79,9 +79,9 @@ class DecidedRun(Struct, frozen=True):
 
 
 def decided(runs: Sequence[RecordedRun], decision: str, read: Callable[[int], object] = lambda _: None) -> DecidedRun:
-    """Decide the step of an id again. `read` is called with the bytes of its segment that were read so far.
+    """Replay the step of a decision id. `read` is called with the number of bytes read so far of its segment.
 
-    Raises NotRecorded; BadRecording and Differs where the segment cannot be decided again up to the step.
+    Raises NotRecorded, or BadRecording and Differs if the segment cannot be replayed up to the step.
     """
     run, step = _found(runs, decision)
     before = [segment for segment in run.segments if segment.brief.first_step <= step]
@@ -118,7 +118,7 @@ def _found(runs: Sequence[RecordedRun], decision: str) -> tuple[RecordedRun, int
 
 
 def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> DecidedRun:
-    """Tell what the step was told, look around, and let it decide without further events, which is the same."""
+    """Apply the events of the step, inspect the state, then run the step without events, which decides the same."""
     state, workloads = player.state, list[str]()
     told = tuple(_event(state, event) for event in line.events)
     call, standings = line, tuple[QueueStanding, ...]()
@@ -152,7 +152,7 @@ def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> 
 
 
 def _concerns(decision: Decision) -> str:
-    """A pod (uid) of the gang or lone pod that it is about."""
+    """The uid of one pod of the gang or lone pod that the decision is about."""
     match decision:
         case Bind():
             return decision.uid
@@ -194,7 +194,7 @@ def _room(state: State, reservation: Reservation) -> RecordedRoom:
 
 
 def _event(state: State, event: Event) -> str:
-    """What kind of event it is, and of what it tells: `PodChanged team-a/train-0`."""
+    """The class of an event and the name of its object: `PodChanged team-a/train-0`."""
     first = getattr(event, fields(event)[0].name)
     if isinstance(first, str):
         pod = state.workloads.pods.get(first)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory of segments that one process writes, within a bound.
+"""A directory of segments with one writer and a size limit.
 
-Rules: segments are `NNNNNN.jsonl`, numbered on over all runs; one that was packed with gzip afterwards counts as well.
-Before anything is written the oldest segments make room for it, those of earlier runs first; the bound is never
-exceeded. A lock on the directory keeps a second writer out. Segments are readable for their owner alone: they hold the
-names and labels of pods.
+Segments are named `NNNNNN.jsonl`, numbered consecutively over all runs. A segment that was compressed with gzip later
+counts too. Before each write the oldest segments are deleted, those of earlier runs first, so that the directory never
+exceeds the limit. A lock on the directory excludes a second writer. Only the owner can read segments (mode 0600): they
+hold the names and labels of pods.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SEGMENT = re.compile(r"(\d{6,})\.jsonl(\.gz)?")
 
 
 class CannotRecord(Exception):
-    """Why there is no recording, and what to do."""
+    """Recording is impossible. The message has the reason and the remedy."""
 
 
 class RecordingFolder:
-    """Raises OSError or CannotRecord from every method."""
+    """Writes segments. Every method raises OSError or CannotRecord."""
 
     def __init__(self, path: Path, bound_bytes: int) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -39,19 +39,19 @@ class RecordingFolder:
             raise CannotRecord(f"another process records into {path}: give each its own directory") from None
         self._file: Path | None = None
         self._closed = self._others()
-        """Sizes in bytes, the oldest first."""
+        """Sizes of the closed segments in bytes, the oldest first."""
         self._number = max(map(_number, self._closed), default=0)
         self._descriptor = -1
         self._bytes = 0
 
     @property
     def full(self) -> bool:
-        """Whether it is time for the next segment."""
+        """Whether the caller should begin the next segment."""
         return self._bytes > self._limit_bytes
 
     def begin(self, header: bytes) -> None:
-        """Close the segment and begin the next. It is full at a quarter of the bound, or at twice its header where that
-        holds a large checkpoint."""
+        """Close the segment and begin the next one. A segment is full at a quarter of the limit, or at twice the size
+        of its header if that is larger."""
         self._end_segment()
         self._limit_bytes = max(self._bound_bytes // 4, 2 * len(header))
         if self._limit_bytes > self._bound_bytes:
@@ -98,7 +98,7 @@ class RecordingFolder:
             return self._bytes + sum(self._closed.values()) + more_bytes > self._bound_bytes
 
         if over():
-            # Somebody may have packed segments, or taken them away.
+            # Segments may have been compressed or removed from outside.
             self._closed = self._others()
         while over():
             oldest = next(iter(self._closed), None)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a recording. docs/reference/recording.md is the description for people.
+"""The lines of a recording. docs/reference/recording.md describes the format for users.
 
-Rules: a recording is a directory of segments, JSON lines each. The first line of a segment is its header, which holds
-all that is needed to begin there; every other line is one call of the core: a step, or events told to a process that
-does not lead. Digests are chained: that of a step is made of the one before it and of the bytes that the line has for
-its decisions, so two runs decided alike if and only if their last digests are equal.
+A recording is a directory of segments in JSON Lines. The first line of a segment is its header, which holds everything
+that a replay needs to start there. Every other line is one call of the core: a step, or events for a process that is
+not the leader. Digests are chained: the digest of a step covers the previous digest and the encoded decisions of the
+step. Two runs made the same decisions if and only if their last digests are equal.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DIGEST_BYTES = 16
 
 
 class Header(Struct, frozen=True):
-    """The first line of a segment. `dovetail` is the version that wrote it, `run` names the process (it is part of the
-    decision ids on pods), `segment` counts within the run, from 1; `started` is the time of the header, ISO 8601.
-    `digest` is that of the step before. `checkpoint` is None where the run began with an empty state."""
+    """The first line of a segment. `dovetail` is the version that wrote it. `run` names the process and is part of the
+    decision ids on pods. `segment` counts from 1 within the run. `started` is the time of the header (ISO 8601).
+    `digest` is the digest of the previous step. `checkpoint` is None where the run began with an empty state."""
 
     dovetail: str
     format: int
@@ -41,9 +41,9 @@ class Header(Struct, frozen=True):
 
 
 class RecordedLine(Struct, frozen=True):
-    """One call of the core at `now_ms`. With `step` (its number) a step, with its events, decisions and digest; without
-    it, what was `told` to a process that does not lead, for which `now_ms` is a note. `raised` is the error with which
-    the call ended, and with it the process: a bug, which a replay meets again."""
+    """One call of the core at `now_ms`. With a `step` number: a step with its events, decisions and digest. Without it:
+    the events (`told`) that a process applied while it was not the leader; `now_ms` is then informational. `raised` is
+    the error that ended the call and the process: a bug, which a replay reproduces."""
 
     now_ms: int
     step: int = 0
@@ -65,7 +65,7 @@ def raised_as(error: Exception) -> str:
 
 
 def chained(digest: str, decisions: bytes | msgspec.Raw) -> str:
-    """The digest of a step: blake2b of 128 bits, as hex, over the one before and the encoded decisions."""
+    """The digest of a step: BLAKE2b with 128 bits, in hex, over the previous digest and the encoded decisions."""
     digested = blake2b(digest.encode(), digest_size=_DIGEST_BYTES)
     digested.update(decisions)
     return digested.hexdigest()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading recordings: files to runs, segments to lines, each checked before it is given out.
+"""Reader of recordings: groups files into runs, and yields the checked lines of segments.
 
-Rules: a run is what one process wrote; its segments follow each other by number and digest. What cannot be used is an
-error that names the file and the line. A segment may be packed with gzip. The end of a segment may be cut short, since
-a process or a machine may end at any moment: what is whole is given out, and `cut` says so.
+A run is the output of one process. Its segments are consecutive by number and digest. An unusable file or line is an
+error that names both. A segment may be compressed with gzip. The end of a segment may be truncated, since a process or
+a machine may stop at any moment: the reader yields the complete lines and sets `cut`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ T = TypeVar("T")
 
 
 class BadRecording(Exception):
-    """Where a recording cannot be used (file, line) and why."""
+    """A recording is unusable. The message has the file, the line (if not 0) and the reason."""
 
     def __init__(self, file: Path, line: int, why: str) -> None:
         super().__init__(f"{file}: line {line}: {why}" if line else f"{file}: {why}")
 
 
 class _Before(msgspec.Struct, frozen=True):
-    """What is read of a checkpoint at once: how many steps were taken before it."""
+    """The part of a checkpoint that `Brief` decodes: the number of steps before it."""
 
     steps: int
 
 
 class Brief(msgspec.Struct, frozen=True):
-    """What is read of a header before its format is known to be ours, almost without the checkpoint."""
+    """The part of a header that is decoded before its format is checked. It leaves out most of the checkpoint."""
 
     dovetail: str
     format: int
@@ -49,7 +49,7 @@ class Brief(msgspec.Struct, frozen=True):
 
     @property
     def first_step(self) -> int:
-        """The number of the first step that the segment can have."""
+        """The lowest step number that the segment can have."""
         return 1 + (self.checkpoint.steps if self.checkpoint is not None else 0)
 
 
@@ -57,7 +57,7 @@ _brief = msgspec.json.Decoder(Brief)
 
 
 class Segment(Struct):
-    """One file. `cut` is known once its lines were read."""
+    """One file. `cut` (the end is truncated) is valid after all lines were read."""
 
     file: Path
     brief: Brief
@@ -65,7 +65,7 @@ class Segment(Struct):
     cut: bool = False
 
     def read(self, at: Callable[[int], object]) -> tuple[Header, Iterator[tuple[int, RecordedLine]]]:
-        """The header, and each line with its number. `at` is called with the bytes of the file read so far."""
+        """The header, and each line with its number. `at` is called with the number of bytes read so far."""
         lines = self._whole_lines(at)
         header = self._decode(HEADER.decode, next(lines, b""), 1)
         return header, self._calls(header, lines)
@@ -110,7 +110,7 @@ class Segment(Struct):
 
 
 class RecordedRun(Struct):
-    """What one process wrote, as far as it is there: consecutive segments."""
+    """The available segments of one process, sorted by number."""
 
     name: str
     segments: list[Segment] = field(default_factory=list)
@@ -121,8 +121,8 @@ class RecordedRun(Struct):
 
 
 def find(paths: Iterable[Path]) -> tuple[list[RecordedRun], list[BadRecording]]:
-    """The runs in these directories and files, in the order in which they were written there; and what is wrong with
-    those files that belong to none."""
+    """The runs in these directories and files, in the order in which they were written, and the errors of the files
+    that belong to no run."""
     runs: dict[str, RecordedRun] = {}
     wrong: list[BadRecording] = []
     for path in paths:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the core, written down while it goes on deciding.
+"""Recorder of the calls of the core. It writes in the background.
 
-Rules: everything that enters the state enters through `step` and `tell`. The caller only queues; a thread encodes and
-writes, twice a second. Whatever goes wrong in recording ends the recording and nothing else; it is told once. When a
-segment is full, the caller goes on from a state that is restored from the checkpoint in the header of the next one:
-what runs and what is replayed are thereby equal by construction.
+All changes to the state go through `step` and `tell`. The caller only appends to a queue; a thread encodes and writes
+twice a second. A failure of the recording ends only the recording, and is reported once. When a segment is full, the
+caller continues from a state that is restored from the checkpoint in the header of the next segment, so the live and
+the replayed state are equal by construction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dovetail.recording.format import DECISIONS, FORMAT, HEADER, LINE, NOTHING, 
 
 _PAUSE_S = 0.5
 _MOST_WAITING = 20_000
-"""Calls: minutes of a busy scheduler on a disk that hangs."""
+"""Limit of unwritten calls: minutes of a busy scheduler on a disk that hangs."""
 _LAST_WRITE_S = 5.0
 
 
@@ -41,16 +41,17 @@ class _Call(Struct, frozen=True):
 
 
 class _Next(Struct, frozen=True):
-    """The next segment begins."""
+    """Marks the start of the next segment in the queue."""
 
     checkpoint: Checkpoint | None
 
 
 class Recorder:
-    """Records the calls for one state, which was empty. `wrote` is called with the number of bytes after each write,
-    `stopped` once with the reason if recording ends before `close`; both in the writing thread, mostly.
+    """Records the calls for one state, which must be empty at first. `wrote` is called with the number of bytes after
+    each write. `stopped` is called once with the reason if recording ends before `close`. Both calls come mostly from
+    the writing thread.
 
-    Nothing is raised but what the core raises.
+    Methods raise only the errors of the core.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Recorder:
         self._ending = threading.Lock()
         self._waiting: deque[_Call | _Next] = deque([_Next(None)])
         self._begun = 1
-        """Segments that were begun, as the caller counts; `_full` is the one that the thread found full."""
+        """Number of the newest segment that the caller began. `_full` is the last one that the thread found full."""
         self._full = 0
         self._put_calls = 0
         self._written_calls = 0
@@ -83,11 +84,11 @@ class Recorder:
 
     @property
     def waiting(self) -> int:
-        """Calls that are not written yet."""
+        """Number of calls that are not written yet."""
         return self._put_calls - self._written_calls
 
     def step(self, state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
-        """`cycle.step`, recorded."""
+        """Call `cycle.step` and record it."""
         events, number = tuple(events), state.steps + 1
         try:
             decisions = cycle.step(state, events, now_ms)
@@ -98,7 +99,7 @@ class Recorder:
         return decisions
 
     def tell(self, state: State, events: Iterable[Event], now_ms: int) -> None:
-        """`cycle.tell`, recorded."""
+        """Call `cycle.tell` and record it."""
         events = tuple(events)
         if not events:
             return
@@ -110,7 +111,7 @@ class Recorder:
         self._put(RecordedLine(now_ms, told=events))
 
     def renewed(self, state: State) -> State:
-        """The state to go on with: where a segment is full, one that is restored from the next one's checkpoint."""
+        """The state to continue with. If a segment is full, it is restored from the checkpoint of the next segment."""
         if not self._on or self._full < self._begun:
             return state
         try:
@@ -124,7 +125,7 @@ class Recorder:
         return restored
 
     def close(self) -> None:
-        """Write what waits, for some seconds at most."""
+        """Write the remaining calls, for at most `_LAST_WRITE_S` seconds."""
         self._closing.set()
         self._thread.join(_LAST_WRITE_S)
 
@@ -195,7 +196,7 @@ class Recorder:
         return HEADER.encode(header) + b"\n"
 
     def _encode(self, call: _Call, digest: str, lines: list[bytes]) -> str:
-        """Append the line of a call; the digest after it."""
+        """Append the line of a call and return the digest after it."""
         line = call.line
         if line.step:
             decisions = msgspec.Raw(DECISIONS.encode(tuple(call.decisions))) if call.decisions else NOTHING

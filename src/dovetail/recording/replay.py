@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deciding a recorded run again.
+"""Replay of a recorded run.
 
-Rules: every call of the core is made again, in order, with the same arguments; its decisions must be the same bytes. A
-segment begins with its checkpoint, as it did when it was recorded, and the checkpoint must be what the replayed state
-gives. At the first difference the run ends: what follows from another decision says nothing.
+The replay repeats every call of the core in order with the recorded arguments. The decisions must have the same bytes.
+Each segment starts from its checkpoint, as the recording process did, and the checkpoint must equal that of the
+replayed state. The replay stops at the first difference, because later decisions depend on it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Verdict = Literal["equal", "differs", "unusable"]
 
 
 class Difference(Struct, frozen=True):
-    """The first call that went another way. `step` is 0 where no step was taken; `recorded` and `replayed` are the
-    decisions that only one of the two has, in words."""
+    """The first call with a different result. `step` is 0 if the call was not a step. `recorded` and `replayed`
+    describe the decisions that only that side has."""
 
     file: str
     line: int
@@ -39,8 +39,8 @@ class Difference(Struct, frozen=True):
 
 
 class Replay(Struct):
-    """What became of a run. `recorded_by` is the version that wrote it; `digest` that of the last step replayed;
-    `notes` are what a reader of the verdict must know; `problem` is why the run is unusable."""
+    """The result of a replay. `recorded_by` is the version that wrote the run, `digest` the digest of the last replayed
+    step. `notes` qualify the verdict. `problem` is the reason why the run is unusable."""
 
     run: str
     recorded_by: str
@@ -58,7 +58,7 @@ class Replay(Struct):
 
 
 class Differs(Exception):
-    """A call went another way than was recorded, by another version maybe."""
+    """The result of a call differs from the recorded one. Another version may have written the recording."""
 
     def __init__(self, difference: Difference, recorded_by: str) -> None:
         self.difference = difference
@@ -66,7 +66,7 @@ class Differs(Exception):
 
 
 def replay(run: RecordedRun, read: Callable[[int], object] = lambda _: None) -> Replay:
-    """Decide a run again. `read` is called with the bytes read so far, over all of its segments."""
+    """Replay a run. `read` is called with the number of bytes read so far, summed over all segments."""
     first = run.segments[0].brief
     result = Replay(run.name, first.dovetail, first.started)
     began_s = time.perf_counter()
@@ -81,7 +81,7 @@ def replay(run: RecordedRun, read: Callable[[int], object] = lambda _: None) -> 
 
 
 class Player:
-    """Makes the calls of segments that follow each other. `begin` and `call` raise BadRecording and Differs."""
+    """Repeats the calls of consecutive segments. `begin` and `call` raise BadRecording and Differs."""
 
     def __init__(self, result: Replay, read: Callable[[int], object]) -> None:
         self.state = State()
@@ -126,7 +126,7 @@ class Player:
         self.state = State(header.policy) if header.checkpoint is None else restore(header.policy, header.checkpoint)
 
     def call(self, segment: Segment, number: int, line: RecordedLine) -> list[Decision]:
-        """What the call decides, which is what was recorded."""
+        """Repeat one call and return its decisions. Raises Differs if they are not the recorded ones."""
         result, state = self._result, self.state
         decisions: list[Decision] = []
         raised = ""
@@ -136,7 +136,7 @@ class Player:
             else:
                 tell(state, line.told, line.now_ms)
         except Exception as error:
-            # Whatever the core raises is what is compared.
+            # Any error of the core is part of the comparison.
             raised = raised_as(error)
         result.events += len(line.events) + len(line.told)
         encoded = msgspec.Raw(DECISIONS.encode(tuple(decisions))) if decisions else NOTHING
@@ -157,7 +157,7 @@ class Player:
     def _only(
         self, segment: Segment, number: int, line: RecordedLine, replayed: list[Decision]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What was decided by one side alone; where only the order differs, everything."""
+        """The decisions that only one side has, described. If only the order differs: all decisions of both sides."""
         try:
             recorded = list(DECISIONS.decode(line.decisions))
         except msgspec.DecodeError as error:
@@ -176,7 +176,7 @@ class Player:
 
 
 def described(state: State, decision: Decision) -> str:
-    """A decision in words, with the names of its pods where they are known."""
+    """A decision as text, with the names of its pods where they are known."""
     match decision:
         case Bind():
             gpus = f", GPU {', '.join(map(str, decision.devices))}" if decision.devices else ""
@@ -199,11 +199,11 @@ def described(state: State, decision: Decision) -> str:
 
 
 def refused(refusal: Refusal) -> str:
-    """A refusal as users read it."""
+    """A refusal as text for users."""
     return f"{refusal.reason.code} ({refusal.when}): {refusal}"
 
 
 def pod_names(state: State, uids: tuple[str, ...]) -> str:
-    """The pods in words: their keys where they are known."""
+    """The pods as text: their keys where they are known, else their uids."""
     pods = state.workloads.pods
     return ", ".join(pods[uid].key if uid in pods else f"pod {uid}" for uid in uids)
