@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that describe a node's wiring: what `nvidia-smi topo -m` prints, and NCCL's topology XML, read and written."""
+"""Topology of a node from text: parses the output of `nvidia-smi topo -m`, parses and writes NCCL's topology XML."""

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's layout from NCCL's topology XML (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE).
+"""Parser of NCCL's topology XML (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE) into a node's layout.
 
 Rules, as in NCCL (src/graph/topo.cc, topo.h, xml.cc, June 2026):
 
-- `<cpu numaid>` is a NUMA node. Two devices below one bridge are PIX, further down in its tree PXB, in one NUMA node
-  PHB, else SYS. A NIC that hangs on a `<cpu>` is virtual, and PHB.
-- A `<pci>` with a `<gpu>` or of class 0x03 is a GPU; one with a `<nic>` or of class 0x02 a NIC, or as many as it has
-  `<net>`; net="0" marks what is merged into another and does not count.
-- GPUs are numbered by `<gpu dev>`, NICs by `<net dev>`; where one has no number all are numbered by bus id.
-- `<nvlink>` counts links to another GPU; links to NVSwitches are added up, and two GPUs have the lesser of their sums
-  between them. Links that lead to the GPU itself or out of the file join no two GPUs, and a note says so.
-- What one NVLink gives follows from `<gpu sm>`, what a slot gives from link_speed and link_width of the slowest GPU,
-  what is between NUMA nodes from the CPU's make.
-- A file whose GPUs have no `<gpu>` says nothing about NVLinks (NCCL asks the driver then): they come from the product,
-  and make the layout an assumed one.
-- A NIC speaks RDMA if `gdr` says so; without it, if it is of class InfiniBand, NVIDIA's or an EFA.
+- `<cpu numaid>` is a NUMA node. Two devices directly below one bridge are PIX, deeper in its tree PXB, in one NUMA node
+  PHB, else SYS. A NIC directly below a `<cpu>` is virtual, and PHB.
+- A `<pci>` with a `<gpu>` or of class 0x03 is a GPU. One with a `<nic>` or of class 0x02 is a NIC, or one NIC per
+  `<net>`. net="0" marks a NIC that is merged into another; it does not count.
+- GPUs are numbered by `<gpu dev>`, NICs by `<net dev>`. If one has no number, all are numbered by bus id.
+- `<nvlink>` counts links to another GPU. Links to NVSwitches are summed per GPU, and two GPUs have the lesser of their
+  sums between them. Links to the GPU itself or to a device outside the file are not counted, and a note reports them.
+- The rate of an NVLink follows from `<gpu sm>`, that of a slot from link_speed and link_width of the slowest GPU, that
+  between NUMA nodes from the CPU model.
+- A file without `<gpu>` has no information about NVLinks (NCCL then queries the driver). They come from the product,
+  and the layout is marked as assumed.
+- A NIC supports RDMA if `gdr` is 1; without `gdr`, if its class is InfiniBand, its vendor is NVIDIA or it is an EFA.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])")
 SWITCH_CLASS = "0x068000"
 _GPU_CLASS, _NIC_CLASS, _INFINIBAND_CLASS, _CPU_CLASS = "0x03", "0x02", "0x0207", "0x068001"
 _KNOWN_TAGS = {"system", "cpu", "pci", "gpu", "nvlink", "nic", "net", "c2c", "gin", "rma", "pcilink"}
-"""The last four say nothing that a layout has: GPU to CPU, one-sided transfers of the same NICs, joined switches."""
+"""A layout does not use the last four: GPU to CPU links, one-sided transfers of the same NICs, joined switches."""
 _DEEPEST = 32
 _DEFAULT = Layout((), (), ())
 
@@ -55,7 +55,7 @@ class _Element(Struct):
         return self.attributes.get(name, "")
 
     def number(self, name: str, least: int, most: int) -> int:
-        """Raises LayoutError where it is missing, no whole number or out of range."""
+        """The attribute as an integer. Raises LayoutError if it is missing, not a whole number or out of range."""
         text = self.get(name)
         where = f"line {self.line}, <{self.tag} {name}>"
         if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
@@ -66,8 +66,8 @@ class _Element(Struct):
 
 
 class _Device(Struct, frozen=True):
-    """`bridges` leads down from the NUMA node, each by its id(); `bus_id` is empty for what hangs on a `<cpu>`;
-    `number` is None where the file has none; `inside` is the `<gpu>` or the `<net>`."""
+    """A GPU or NIC. `bridges` is the path from the NUMA node down, as id() of each bridge. `bus_id` is empty for a
+    device directly below a `<cpu>`. `number` is None if the file has none. `inside` is the `<gpu>` or the `<net>`."""
 
     numa: int
     bridges: tuple[int, ...]
@@ -83,14 +83,14 @@ class _Device(Struct, frozen=True):
 
 
 def parse(text: str, product: str | None = None) -> Layout:
-    """The layout. `product` gives what the file does not say: NVLinks and rates.
+    """The layout. `product` supplies NVLinks and rates that the file lacks.
 
-    Raises LayoutError, with the line, for what is no such file, names no GPU or contradicts itself."""
+    Raises LayoutError with the line if the text is no such file, names no GPU or contradicts itself."""
     return read(text, product).layout
 
 
 def read(text: str, product: str | None = None) -> Reading:
-    """As `parse`, with what the file does not say."""
+    """Like `parse`, with notes about missing values."""
     system = _tree(text)
     devices = list(_devices(system))
     gpus = _in_order([device for device in devices if _is_gpu(device.pci)])
@@ -139,7 +139,7 @@ def _tree(text: str) -> _Element:
         stack.append(element)
 
     def declares(*_: object) -> None:
-        # Entities could grow without bound, and the format has none.
+        # Entity expansion is unbounded, and the format does not use entities.
         raise LayoutError(f"line {parser.CurrentLineNumber}", "declares a document type, which is not read: remove it")
 
     parser.StartElementHandler = begins
@@ -209,7 +209,7 @@ def _number(inside: _Element | None) -> int | None:
 
 
 def _in_order(devices: list[_Device]) -> list[_Device]:
-    """Raises LayoutError where two GPUs, or two NICs, have one number or one bus id."""
+    """The devices sorted by number or bus id. Raises LayoutError if two GPUs, or two NICs, share a number or bus id."""
     numbered = all(device.number is not None for device in devices)
     for a, b in combinations(devices, 2):
         same = a.number if numbered and a.number == b.number else ""
@@ -280,7 +280,7 @@ def _nvlinks(gpus: list[_Device], product: products.Product | None, notes: list[
 
 
 def _slot_mbps(pci: _Element) -> int:
-    """0 where nothing is said. Width 0 is 16 lanes, as in NCCL."""
+    """The rate of the slot in MB/s, 0 if unknown. Width 0 means 16 lanes, as in NCCL."""
     text = pci.get("link_speed")
     if text in _UNKNOWN_SPEEDS:
         return 0
@@ -294,7 +294,8 @@ def _slot_mbps(pci: _Element) -> int:
 
 
 def _inter_cpu_mbps(cpu: _Element) -> int:
-    """NCCL's width between two sockets of this make (ncclTopoGetInterCpuBw, ncclTopoAddCpu); 0 where it is not said."""
+    """NCCL's bandwidth between two sockets of this CPU (ncclTopoGetInterCpuBw, ncclTopoAddCpu) in MB/s; 0 if
+    unknown."""
     arch, vendor = cpu.get("arch"), cpu.get("vendor")
     if arch in ("ppc64", "arm64"):
         return 32_000 if arch == "ppc64" else 6_000
@@ -302,7 +303,7 @@ def _inter_cpu_mbps(cpu: _Element) -> int:
         return 0
     family, model = (cpu.number(name, 0, 1 << 20) for name in ("familyid", "modelid"))
     if vendor == "AuthenticAMD":
-        # Topology files from before NCCL told Zen from Zen carry 0x8F and so on.
+        # Topology files of NCCL versions that did not distinguish Zen generations carry 0x8F and the like.
         return {26: 32_000, 0xBF: 32_000, 25: 24_000, 0xAF: 24_000}.get(family, 16_000)
     if vendor != "GenuineIntel":
         return 9_000 if (family, model) == (7, 0x5B) else 6_000

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's layout as NCCL's topology XML; `nccl_xml` reads the same layout from it.
+"""Writer of NCCL's topology XML for a node's layout. `nccl_xml` parses the same layout from it.
 
-The XML says NUMA nodes, PCIe trees, NVLinks and NICs. It cannot say: two GPUs on one board (PIX), several host bridges
-of one NUMA node (NODE is PHB), levels that are not known, levels that are not those of a tree below one CPU for each
-NUMA node, two groups of GPUs with switches of their own, rates other than NCCL's, and that a layout was assumed.
-`coarse` makes the first three sayable; `write` refuses what is left.
+The XML expresses NUMA nodes, PCIe trees, NVLinks and NICs. It cannot express: two GPUs on one board (written as PIX),
+several host bridges of one NUMA node (NODE becomes PHB), unknown levels, levels that do not form a tree below one CPU
+per NUMA node, two groups of GPUs with separate switches, rates that NCCL does not use, and assumed layouts. `coarse`
+converts the first three; `write` raises an error for the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dovetail.topology.nccl_xml import BUS_ID, LANE_UNITS, SWITCH_CLASS
 
 _LANES = (16, 8, 4, 2, 1)
 _MOST_DIRECT = 18
-"""No GPU has more links than these without switches."""
+"""The most NVLinks of a GPU without switches."""
 _INTEL, _AMD, _ZHAOXIN = "GenuineIntel", "AuthenticAMD", "  Shanghai  "
 _CPUS = {
     6_000: (_INTEL, 6, 79),
@@ -34,18 +34,18 @@ _CPUS = {
     32_000: (_AMD, 26, 2),
     40_000: (_INTEL, 6, 207),
 }
-"""A make of CPU (vendor, family, model) for each width between sockets that NCCL reckons with."""
+"""A CPU (vendor, family, model) for each bandwidth between sockets (MB/s) that NCCL uses."""
 _SM_OF = {mbps: sm for sm, mbps in reversed(products.NVLINK_MBPS.items())} | {products.nvlink_mbps(80): 80}
 
 Levels = dict[tuple[int, int], int]
-"""Of pairs of devices. GPUs come before NICs."""
+"""The level of each pair of devices. GPUs come before NICs."""
 Tree = dict[int, list[list[list[int]]]]
-"""For each NUMA node the devices that share a tree, and in it those that share a bridge."""
+"""For each NUMA node the groups of devices that share a tree, and within them those that share a bridge."""
 
 
 def coarse(layout: Layout) -> Layout:
-    """The layout as far as NCCL tells levels apart: BOARD is PIX and NODE is PHB. What is not known follows from the
-    other levels where two devices are near the same third one, else from the NUMA nodes."""
+    """The layout with only the levels that NCCL distinguishes: BOARD becomes PIX and NODE becomes PHB. An unknown level
+    follows from the other levels if both devices are near the same third one, else from the NUMA nodes."""
     numa = _numa(layout)
     same = {BOARD: PIX, NODE: PHB}
     known = {pair: same.get(level, level) for pair, level in _levels(layout).items()}
@@ -69,10 +69,10 @@ def write(
     nic_names: Sequence[str] = (),
 ) -> str:
     """The layout as XML. NCCL finds the GPUs of a node by their bus ids, and its NICs by the names of their devices
-    (ncclTopoFillGpu and ncclTopoFillNet in src/graph/xml.cc): a file without them can only be read back.
+    (ncclTopoFillGpu and ncclTopoFillNet in src/graph/xml.cc). Without real ones the file is only useful to `nccl_xml`.
 
-    `product` says which compute capability it is where several have equal NVLinks. Raises LayoutError for what the XML
-    cannot say, with the field of the layout."""
+    `product` selects the compute capability where several have equal NVLinks. Raises LayoutError with the field of the
+    layout for a value that the XML cannot express."""
     if layout.assumed or not layout.gpus:
         what = (
             "was assumed, and NCCL would take it for true" if layout.assumed else "has no GPU, and cannot be read back"
@@ -153,7 +153,8 @@ def _cpu(layout: Layout, product: products.Product | None) -> dict[str, str]:
 
 
 def _links(layout: Layout, bus_ids: list[str]) -> list[list[Element]]:
-    """Links from GPU to GPU where one can have so many, else through switches."""
+    """The `<nvlink>` elements of each GPU: direct links if no GPU has more than `_MOST_DIRECT`, else through
+    switches."""
     gpus = range(layout.gpus)
     if max(map(sum, layout.nvlinks)) <= _MOST_DIRECT:
         return [
@@ -182,7 +183,7 @@ def _levels(layout: Layout) -> Levels:
 
 
 def _said(numa: list[int], known: Levels) -> Levels:
-    """What the tree that these levels make says about each of the pairs."""
+    """The level of each pair in the tree that these levels imply."""
     trees, groups = _trees(len(numa), known), _groups(len(numa), known)
     return {
         (i, j): SYS if numa[i] != numa[j] else PIX if groups[i] == groups[j] else PXB if trees[i] == trees[j] else PHB
@@ -215,7 +216,7 @@ def _groups(count: int, known: Levels) -> list[int]:
 
 
 def _joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """For each of so many, the first of those that pairs join it with, near or far."""
+    """For each of `count` devices the lowest index of its connected component, where `pairs` are the edges."""
     first = list(range(count))
     for i, j in pairs:
         low, high = sorted((first[i], first[j]))

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's layout from what `nvidia-smi topo -m` prints.
+"""Parser of the output of `nvidia-smi topo -m` into a node's layout.
 
-Rules: the first line whose columns begin with GPU0 is the head; what stands before it, lines that begin with `#`, the
-colours of a terminal and the legend do not count. Cells are read by words, so tabs and blanks are alike. Every device
-of the head must have its row, and both halves of the matrix must say the same.
+The first line whose columns begin with GPU0 is the header. The parser ignores text before it, lines that begin with
+`#`, terminal colours and the legend. Cells are separated by any white space. Every device of the header must have a
+row, and the matrix must be symmetric.
 
 - `NV#` counts NVLinks and hides the PCIe level, which is then UNKNOWN.
-- NUMA Affinity is a list of NUMA nodes. A first node that stands alone (`0`, `0,2-17`) is the one with CPUs: on Grace
-  the others are the memory of GPUs. A list that begins with a range (`0-1`) says only that several are equally near:
-  UNKNOWN, unless the GPU has a NUMA node of its own (GPU NUMA ID), which makes it Grace again.
-- Without that column the NUMA nodes are those of the CPU affinities, if that is certain: the CPU lists of two GPUs are
-  equal or have nothing in common, there are two or more, together they leave no CPU out, and the matrix has SYS between
-  GPUs of different lists alone. They are numbered by their first CPU, as Linux does.
-- A NIC is in the NUMA node of the GPUs that it reaches without SYS, if that is one.
-- How fast a link is does not stand in the text: it comes from the product, or is a default.
+- NUMA Affinity is a list of NUMA nodes. If the first item is a single node (`0`, `0,2-17`), it is the one with CPUs: on
+  Grace the others are the memory of GPUs. If the list begins with a range (`0-1`), several nodes are equally near: the
+  node is UNKNOWN, unless the GPU has its own NUMA node (GPU NUMA ID), which means Grace.
+- Without that column the NUMA nodes follow from the CPU affinities, if that is certain: the CPU lists of two GPUs are
+  equal or disjoint, there are at least two lists, together they cover all CPUs, and the matrix has SYS exactly between
+  GPUs with different lists. They are numbered by their first CPU, as in Linux.
+- A NIC is in the NUMA node of the GPUs that it reaches without SYS, if that is one node.
+- The text has no link rates: they come from the product or are defaults.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from dovetail.core.devices.layout import (
 from dovetail.topology.reading import Reading
 
 _LEVEL_OF = {"PSB": BOARD, "PIX": PIX, "PXB": PXB, "PHB": PHB, "NODE": NODE, "SYS": SYS, "SOC": SYS}
-"""PSB is what DCGM prints for two GPUs of one board, SOC what old drivers print for SYS."""
+"""DCGM prints PSB for two GPUs of one board. Old drivers print SOC for SYS."""
 _MOST_LINKS = 36
 _VALID = f"X, NV1 to NV{_MOST_LINKS}, {', '.join(_LEVEL_OF)}"
 _CPU, _NUMA, _GPU_NUMA = "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"
 _COLUMN = re.compile(f"{_CPU}|{_NUMA}|{_GPU_NUMA}")
 _COLOUR = re.compile(r"\x1b?\[[0-9;]*m")
-"""Text that was pasted from an issue has often lost the escape character."""
+"""The escape character is optional: text copied from an issue has often lost it."""
 _NVLINKS = re.compile(r"NV([1-9]\d?)", re.ASCII)
 _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", re.ASCII)
 
@@ -55,7 +55,7 @@ Line = tuple[int, str]
 
 
 class _Head(Struct, frozen=True):
-    """The columns: devices, of which the first `gpus` are GPUs, then the named ones."""
+    """The columns: the devices, of which the first `gpus` are GPUs, then the `named` columns."""
 
     line: int
     devices: tuple[str, ...]
@@ -64,7 +64,7 @@ class _Head(Struct, frozen=True):
 
 
 class _Row(Struct, frozen=True):
-    """A device's cells, and what stands in its named columns; nothing where the node does not know."""
+    """The cells of a device and the values of its named columns. Columns that are empty or N/A are left out."""
 
     line: int
     cells: tuple[str, ...]
@@ -72,14 +72,14 @@ class _Row(Struct, frozen=True):
 
 
 def parse(text: str, product: str | None = None) -> Layout:
-    """The layout. `product` says how fast the links are: a model (H100-SXM5), a GFD label or nvidia-smi's name.
+    """The layout. `product` determines the link rates: a model (H100-SXM5), a GFD label or nvidia-smi's name.
 
-    Raises LayoutError, with line and column, for a text that cannot be read in full."""
+    Raises LayoutError with line and column if any part of the text cannot be parsed."""
     return read(text, product).layout
 
 
 def read(text: str, product: str | None = None) -> Reading:
-    """As `parse`, with what the text does not say."""
+    """Like `parse`, with notes about missing values."""
     lines = [(number, _COLOUR.sub("", line)) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
     head, below = _head(lines)
@@ -172,7 +172,7 @@ def _row(head: _Head, number: int, line: str) -> _Row:
         return _Row(number, cells, {})
     tabbed = [part.strip() for part in line.split("\t")]
     if tuple(tabbed[1 : count + 1]) == cells:
-        # Between tabs a cell may be empty; the last of the named columns is set off by two.
+        # Between tabs a cell may be empty. Two tabs precede the last of the named columns.
         values = tabbed[count + 1 :]
         values = [*values[: len(head.named) - 1], " ".join(values[len(head.named) - 1 :]).strip()]
         values += [""] * (len(head.named) - len(values))
@@ -192,7 +192,7 @@ def _row(head: _Head, number: int, line: str) -> _Row:
 
 
 def _matrices(head: _Head, rows: list[_Row]) -> tuple[Matrix, Matrix]:
-    """Levels and NVLinks between all devices."""
+    """The levels and the NVLink counts between all devices."""
     for i, row in enumerate(rows):
         for j, cell in enumerate(row.cells):
             where = f"line {row.line}, {head.devices[i]}, column {head.devices[j]}"
@@ -254,13 +254,13 @@ def _numa_of_cpus(gpus: list[_Row], pcie: Matrix) -> tuple[int, ...]:
 
 
 def _nic(levels: tuple[int, ...], numa: tuple[int, ...]) -> Nic:
-    # nvidia-smi lists what the RDMA subsystem knows, so all of them speak it.
+    # nvidia-smi lists the devices of the RDMA subsystem, so all of them support RDMA.
     near = {node for node, level in zip(numa, levels, strict=True) if level < SYS}
     return Nic(levels, near.pop() if len(near) == 1 else UNKNOWN)
 
 
 def _numbers(text: str) -> list[int]:
-    """`0-2,7` is 0, 1, 2, 7, in the order of the list."""
+    """The numbers of a list, in its order: `0-2,7` is 0, 1, 2, 7."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

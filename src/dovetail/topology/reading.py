@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layout that was read from a description of a node, and what the description does not say."""
+"""A layout that was parsed from a description of a node, with notes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dovetail.core.devices.layout import Layout
 
 
 class Reading(Struct, frozen=True):
-    """`notes` are sentences: what was taken from a product or a default because it is not written, and what is written
-    and means nothing to a layout."""
+    """`notes` are sentences: values that are missing in the text and come from a product or a default, and parts of the
+    text that a layout does not use."""
 
     layout: Layout
     notes: tuple[str, ...] = ()
