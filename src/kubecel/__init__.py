@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CEL, the language of device selectors, as Kubernetes 1.37 evaluates it. It needs msgspec alone.
+"""CEL, the language of device selectors, as Kubernetes 1.37 evaluates it. The only dependency is msgspec.
 
-A selector is compiled once, and asked about any device: an object with the fields of `Device`, of whatever class. Here
-a GPU of 80 GiB, of which an expression asks the model, the driver's version and the memory:
+A selector is compiled once and evaluated on any device, which is an object of any class with the fields of `Device`.
+This expression tests the model, the driver version and the memory of a GPU of 80 GiB:
 
 >>> from types import SimpleNamespace as Record
 >>> import kubecel
@@ -19,8 +19,8 @@ a GPU of 80 GiB, of which an expression asks the model, the driver's version and
 >>> selector.matches(device, "gpu.example.com")
 True
 
-An expression that is none raises SelectorError when it is compiled, one that errs on a device when it is asked; the
-text is upstream's, as is the cost, which `evaluate` returns as well:
+`compile` raises SelectorError for an invalid expression, and `matches` for one that fails on a device. The message and
+the cost, which `evaluate` returns too, are those of upstream:
 
 >>> kubecel.compile("device.drivers == 'gpu.example.com'")
 Traceback (most recent call last):
@@ -28,16 +28,16 @@ kubecel.errors.SelectorError: compilation failed: ERROR: <input>:1:7: undefined 
 >>> kubecel.compile("device.driver == 'gpu.example.com'").evaluate(device, "gpu.example.com")
 (True, 4)
 
-Own code, as no library on PyPI can be right: cel-expr-python 0.1.3 (Google's C++) cannot hand values of a type of its
-own, such as quantities, to functions ("Unimplemented type: 13"), refuses `1 < 1.5` and counts no cost, and
+No library on PyPI implements the language correctly. cel-expr-python 0.1.3 (Google's C++) cannot pass values of custom
+types, such as quantities, to functions ("Unimplemented type: 13"), rejects `1 < 1.5` and counts no cost.
 common-expression-language 0.10.0 (Rust) and cel-python 0.5.0 compile `1 + "a"` and have neither optionals nor cel.bind.
-Here what compiles, matches, errs and costs agrees with upstream on random expressions (tests/referee), at 8 to 13
-microseconds a selector and device (benchmarks/cel_speed.py).
+This package agrees with upstream on random expressions in compilation, result, error and cost (tests/referee). It takes
+8 to 13 microseconds per selector and device (benchmarks/cel_speed.py).
 
-What differs: an expression may nest NESTING and DEPTH deep instead of about 250, a value have a million characters or
-elements, a quantity or version LONGEST_NUMBER, and what upstream charges little for may go through WORK elements in
-all, counted anew each time and wherever they stand; time zones have no names, regular expressions no Unicode scripts,
-and there are no protobuf messages. Maps are looked through in a fixed order, upstream in any.
+Differences to upstream: an expression may nest NESTING and DEPTH deep instead of about 250. A value may have a million
+characters or elements, a quantity or version LONGEST_NUMBER characters. Operations that are cheap in upstream's cost
+model may visit WORK elements in total, counting repeated visits. Time zones have no names, regular expressions no
+Unicode scripts, and there are no protobuf messages. Maps are iterated in a fixed order; upstream's order is random.
 """
 
 from kubecel.errors import SelectorError

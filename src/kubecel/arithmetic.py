@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of CEL that are functions, and the conversions between types.
+"""The operators of CEL and the conversions between types.
 
-Rules: ints and uints are 64 bits, and what does not fit is an error, as are division by zero and mixed types (only
-comparisons mix number types). `in` asks a list for an equal element and a map for a key.
+Rules: ints and uints have 64 bits. Overflow, division by zero and mixed types are errors (only comparisons mix number
+types). `in` looks for an equal element in a list and for a key in a map.
 Source: cel-go v0.29.2, common/types/{int,uint,double,string,bytes,bool,list,map}.go and common/stdlib/standard.go.
 """
 
@@ -161,7 +161,7 @@ SINGLE: dict[str, Callable[..., Value]] = {
     "_>_": _relation(lambda order: order > 0), "_>=_": _relation(lambda order: order >= 0),
     "@in": contained, "size": size_of, "type": type_of, "dyn": lambda value: value,
 }  # fmt: skip
-"""Functions that look at the types of their arguments themselves."""
+"""Functions that check the types of their arguments themselves."""
 
 
 def _no_conversion(value: Value, to: str) -> Err:
@@ -270,7 +270,7 @@ def to_timestamp(value: Value) -> Value:
 
 
 def inserted(into: Map, key: Value, value: Value) -> Value:
-    """The map with one more entry. It is the same map: nothing but transformMap() sees its accumulator."""
+    """The same map with one more entry. Only transformMap() references its accumulator, so it changes in place."""
     if key in into:
         return Err(f"insert failed: key {shown(key)} already exists")
     into.entries[key_of(key)] = value
@@ -286,7 +286,7 @@ def merged(into: Map, other: Map) -> Value:
 
 
 def zero(value: Value) -> bool:
-    """Whether optional.ofNonZeroValue() takes the value for none."""
+    """Whether the value is zero for optional.ofNonZeroValue()."""
     kind = type(value)
     if kind in (bool, int, float, str, bytes, list) or value is None:
         return not value

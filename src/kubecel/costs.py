@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs, as upstream counts it while it evaluates: a selector may cost LIMIT.
+"""The cost of calls at run time, as upstream counts it. A selector may cost LIMIT.
 
-Rules: most calls cost 1; looking through a string a tenth of its length, a regular expression that times a quarter of
-the pattern's. What a call costs depends on the overload that the checker chose, "" where several are left.
+Rules: most calls cost 1. Scanning a string costs a tenth of its length; a regular expression costs that times a quarter
+of the length of the pattern. The cost depends on the overload that the checker chose, "" if several remain.
 Source: k8s.io/apiserver/pkg/cel/library/cost.go (1.37); cel-go v0.29.2, interpreter/runtimecost.go, ext/lists.go and
 ext/sets.go.
 """
@@ -19,13 +19,13 @@ from kubecel.values import Abort, Map, Optional, UInt, Value, size
 
 LIMIT: Final = 1_000_000
 WORK: Final = 1_000_000
-"""Elements that may be gone through where upstream charges little for it; more would hold a scheduler up."""
+"""Limit of the elements that operations visit for which upstream charges little; more would delay the scheduler."""
 _TEXT: Final = 16
-"""Characters or bytes that are as fast to go through as one element."""
+"""Characters or bytes that take as long to scan as one element."""
 LIST: Final = 10
 MAP: Final = 30
 Cost = int | Callable[[Sequence[Value], Value], int]
-"""Of the arguments and, for those `of_result`, the result."""
+"""A constant, or a function of the arguments and (for those with `of_result`) the result."""
 
 
 def _tenth(count: int) -> int:
@@ -68,7 +68,7 @@ def _validated(args: Sequence[Value], result: Value) -> int:
 
 
 def _traversal(args: Sequence[Value], result: Value) -> int:
-    """Every element once, and each looked through if it is text."""
+    """One visit of each element, with the cost of a scan for each text."""
     return _looked_through(args[0])
 
 
@@ -84,7 +84,8 @@ def _looked_through(value: Value) -> int:
 
 
 def _within(network: bool, text: bool) -> Callable[[Sequence[Value], Value], int]:
-    """Of looking for an address, or a whole `network`, in a network; one that is given as `text` has to be read."""
+    """The cost of testing whether a network contains an address, or another `network`. A `text` must be parsed
+    first."""
 
     def cost(args: Sequence[Value], result: Value) -> int:
         prefix = size(args[0])
@@ -103,7 +104,7 @@ def _joined(args: Sequence[Value], result: Value) -> int:
 
 
 def of_result(cost: Cost) -> bool:
-    """Whether the cost is known only once the call is done; all others are paid before it begins."""
+    """Whether the cost depends on the result. All other costs are charged before the call."""
     return cost is _list_of_result or cost is _joined
 
 
@@ -163,7 +164,7 @@ _BY_FUNCTION_AND_OVERLOAD: dict[str, Cost] = {
 
 
 def of_call(function: str, ids: tuple[str, ...]) -> Cost:
-    """The cost of a call that agrees with these overloads."""
+    """The cost of a call that matches these overloads."""
     overload = ids[0] if len(ids) == 1 else ""
     for table, key in (
         (_BY_OVERLOAD, overload), (_BY_FUNCTION, function), (_BY_FUNCTION_AND_OVERLOAD, overload),
@@ -178,9 +179,9 @@ SCALARS = frozenset((bool, int, UInt, float, type(None)))
 
 
 def work_of(values: Iterable[Value], left: int) -> int:
-    """The elements in the values, nested ones too, and a part that stands there twice counts twice.
+    """The number of elements in the values, nested ones included. A part that occurs twice counts twice.
 
-    A few lists that hold each other twice have more elements than can be counted: the count ends soon after `left`.
+    A few lists that contain each other twice have an exponential number of elements: the count stops soon after `left`.
     """
     work, todo = 0, [one for one in values if type(one) not in SCALARS]
     while todo and work <= left:
@@ -203,16 +204,16 @@ def work_of(values: Iterable[Value], left: int) -> int:
 
 
 Work = Callable[[Sequence[Value], int], int]
-"""What a call goes through, of its arguments and the work that is left."""
+"""The number of elements that a call visits, from its arguments and the work that is left."""
 
 
 def _work_of_inserting(args: Sequence[Value], left: int) -> int:
-    """Of the last map, whose keys are looked up in the first, which nobody else sees."""
+    """The work of the last map. Its keys are looked up in the first, which no other code references."""
     return 4 * work_of(args[-1:], left)
 
 
 def _work_of_pairs(args: Sequence[Value], left: int) -> int:
-    """Of comparing each element of the first list to each of the last."""
+    """The work of comparing each element of the first list with each of the last."""
     return size(args[0]) * work_of(args[-1:], left)
 
 
@@ -231,8 +232,8 @@ _TEXTS = frozenset(("string", "bytes"))
 
 
 def of_work(function: str, ids: tuple[str, ...], cost: Cost) -> Work | None:
-    """What counts the work of a call; None where there is not much: its arguments are short, or it takes as long
-    whatever they are, or they are texts that upstream charges for."""
+    """The function that counts the work of a call. None if the work is small: the arguments are short, the time does
+    not depend on them, or they are texts that upstream charges for."""
     overload = ids[0] if len(ids) == 1 else ""
     if overload in _WORK_BY_OVERLOAD:
         return None
@@ -244,7 +245,7 @@ def of_work(function: str, ids: tuple[str, ...], cost: Cost) -> Work | None:
 
 
 def of_equality(one: Value, other: Value, opaque_is_one: bool) -> int:
-    """Of `==`, where values of Kubernetes' own types cost 1, and of `!=`."""
+    """The cost of `==` and `!=`. With `opaque_is_one`, as for `==`, values of Kubernetes types cost 1."""
     if opaque_is_one and hasattr(one, "equals"):
         return 1
     return _tenth(min(size(one), size(other)))

@@ -3,4 +3,4 @@
 
 
 class SelectorError(Exception):
-    """The text says what is wrong: of an expression with the place, of a device in upstream's words."""
+    """An invalid expression (the message has the position) or a failed evaluation (upstream's message)."""

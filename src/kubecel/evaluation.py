@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The closures for operators, calls and literals.
 
-Rules: both sides of an operator are looked at, and the first error is its value; `&&` and `||` forget an error when
-another term decides. A call of three arguments stops at the first that errs, and costs nothing then.
+Rules: an operator evaluates both sides, and the first error is its value. `&&` and `||` discard an error if another
+term decides the result. A call of three arguments stops at the first that fails, and then costs nothing.
 Source: cel-go v0.29.2, interpreter/{interpretable,runtimecost}.go, cel/library.go (or, orValue).
 """
 
@@ -61,7 +61,7 @@ def equality(left: Run, right: Run, wanted: bool) -> Run:
 
 
 def alternative(left: Run, right: Run, unwraps: bool) -> Run:
-    """or() and orValue(): the other side is looked at only where this one has no value."""
+    """or() and orValue(): the other side is evaluated only if this one has no value."""
 
     def evaluate(frame: Frame) -> Value:
         value = left(frame)
@@ -86,7 +86,7 @@ def undecided(arg: Run) -> Run:
 
 
 def collected(run: functions.Function, accu: Run, arg: Run, cost: costs.Cost) -> Run:
-    """`accu + [x]` of a macro: nothing else sees the list, so it grows in place."""
+    """`accu + [x]` of a macro. No other code references the list, so it grows in place."""
 
     def evaluate(frame: Frame) -> Value:
         so_far, value = accu(frame), arg(frame)
@@ -146,7 +146,7 @@ def _long_call(run: functions.Function, args: list[Run], cost: costs.Cost, stops
             if error is None and type(value) is Err:
                 error = value
                 if stops and i < last:
-                    # What was not looked at cannot be charged for.
+                    # A call with unevaluated arguments costs nothing.
                     return error
         if work is not None and error is None:
             frame.weigh(values, work)
@@ -211,7 +211,7 @@ def map_literal(entries: list[tuple[Run, Run, bool]]) -> Run:
 
 
 def equal_members(value: Value) -> list[Value]:
-    """The value and the numbers of other types that upstream takes for the same."""
+    """The value and the numbers of other types that upstream treats as equal."""
     found = [value]
     whole = number(value)
     if whole is not None:
@@ -220,7 +220,7 @@ def equal_members(value: Value) -> list[Value]:
 
 
 def own(value: Value) -> Value:
-    """An empty list or map that a macro collects in is a new one each time."""
+    """A copy of an empty list or map, because the accumulator of a macro changes in place."""
     if type(value) is list and not value:
         return []
     return Map({}) if type(value) is Map and not value.entries and value.default is MISSING else value

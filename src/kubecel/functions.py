@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs for a call, once it is known which overloads it agrees with.
+"""The implementation of a call, chosen by the overloads that it matches.
 
-Rules: a call that agrees with one overload takes only values of that overload's types; one that agrees with several
-takes the first whose types the values have. Values that no overload takes are an error, not a fault.
+Rules: a call that matches one overload accepts only values of that overload's types. A call that matches several uses
+the first whose types the values have. Values that no overload accepts are a CEL error, not an exception.
 Source: cel-go v0.29.2, common/decls/decls.go.
 """
 
@@ -45,7 +45,7 @@ def _find_all(text_: str, pattern: str, count: int = -1) -> Value:
 
 
 SINGLE: dict[str, Function] = {**arithmetic.SINGLE, **lists.SINGLE, "matches": _matches}
-"""Functions that look at the types of their arguments themselves."""
+"""Functions that check the types of their arguments themselves."""
 _CONVERSIONS = {
     "bool": arithmetic.to_bool, "bytes": arithmetic.to_bytes, "double": arithmetic.to_double,
     "duration": arithmetic.to_duration, "int": arithmetic.to_int, "string": arithmetic.to_string,
@@ -68,7 +68,7 @@ _BOUND: dict[str, Function] = {
 }  # fmt: skip
 _UNGUARDED = frozenset(("list_flatten", "list_flatten_int"))
 _VARIADIC = frozenset(("string_format",))
-"""Overloads of two arguments that stop at the first that errs, as those of three do."""
+"""Overloads of two arguments that stop at the first that fails, like those of three."""
 
 
 def _takes_all(type_: Type) -> bool:
@@ -76,7 +76,7 @@ def _takes_all(type_: Type) -> bool:
 
 
 def takes(type_: Type, value: Value) -> bool:
-    """Whether a value is of a declared type: of a list or map, the first element is looked at."""
+    """Whether a value is of a declared type. For a list or map only the first element is checked."""
     if _takes_all(type_):
         return True
     if type_of(value).name != type_.name:
@@ -122,7 +122,7 @@ def _guarded(overload: Overload) -> Function:
 
 
 def bound(function: str, ids: tuple[str, ...]) -> tuple[Function, bool]:
-    """What runs, and whether it stops at the first argument that errs (else all are looked at)."""
+    """The implementation, and whether it stops at the first argument that fails (else all are evaluated)."""
     if function in SINGLE:
         return SINGLE[function], False
     overloads = [overload for overload in FUNCTIONS[function] if overload.id in _BOUND]

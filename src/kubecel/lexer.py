@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of an expression to tokens.
+"""Lexer: splits the text of an expression into tokens.
 
-Rules: the longest token wins; white space and `//` comments separate; escapes are those of CEL (\\n, \\x41, \\u0041,
-\\U00000041, \\101), and a raw string has none. In bytes \\x and octal escapes are single bytes.
+Rules: the longest token wins. White space and `//` comments separate tokens. Escapes are those of CEL (\\n, \\x41,
+\\u0041, \\U00000041, \\101); a raw string has none. In bytes literals \\x and octal escapes are single bytes.
 Source: cel-go v0.29.2, parser/gen/CEL.g4 and parser/unescape.go.
 """
 
@@ -36,8 +36,8 @@ _ESCAPED = re.compile(_ESCAPE)
 
 
 class Token(NamedTuple):
-    """`kind` is bytes, string, double, uint, int, name, quoted or end; for signs and the words in, true, false and null
-    it is the text itself. `at` is the offset in the expression."""
+    """`kind` is bytes, string, double, uint, int, name, quoted or end. For operators, punctuation and the keywords in,
+    true, false and null it is the text itself. `at` is the offset in the expression."""
 
     kind: str
     text: str
@@ -45,7 +45,7 @@ class Token(NamedTuple):
 
 
 def position(expression: str, at: int) -> str:
-    """Where a person finds the offset: line from 1, column from 1."""
+    """The offset as line and column, both from 1."""
     before = expression[:at]
     return f"<input>:{before.count(chr(10)) + 1}:{at - before.rfind(chr(10))}"
 
@@ -55,7 +55,7 @@ def syntax_error(expression: str, at: int, reason: str) -> SelectorError:
 
 
 def tokens(expression: str) -> list[Token]:
-    """All tokens and one of the kind end. Raises SelectorError."""
+    """All tokens, followed by one of the kind `end`. Raises SelectorError."""
     found = []
     at = 0
     while at < len(expression):
@@ -77,7 +77,7 @@ def string_value(text: str) -> str:
 
 def bytes_value(text: str) -> bytes:
     """The value of a bytes token. Raises ValueError."""
-    # The surrogates U+DC80 to U+DCFF carry the single bytes through a str.
+    # The surrogates U+DC80 to U+DCFF represent single bytes in the str.
     return _unescaped(text[1:], as_bytes=True).encode("utf-8", "surrogateescape")
 
 

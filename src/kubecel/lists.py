@@ -77,7 +77,7 @@ def _same(one: Value, other: Value) -> bool:
 
 
 def _includes(target: Value, value: Value) -> bool:
-    """Whether a list has the element, or a single value is the other: attributes may be either."""
+    """Whether a list contains the element, or a single value equals it. Attributes may be either."""
     if type(target) is list:
         return any(equal(one, value) is True for one in target)
     return _same(target, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that are not calls: has(), all(), map(), cel.bind() and the others are expanded to tests and loops.
+"""Macros: has(), all(), map(), cel.bind() and the others are expanded to tests and loops.
 
 Source: cel-go v0.29.2, parser/macro.go, ext/comprehensions.go (two variables), ext/bindings.go, ext/lists.go (sortBy)
 and cel/library.go (optMap, optFlatMap).
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from kubecel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Parser, Select
 
 ACCU = "@result"
-"""The variable that a macro collects its result in; no expression can name it."""
+"""The accumulator variable of a macro. No expression can name it."""
 _UNUSED = "#unused"
 _SORTED = "@__sortBy_input__"
 
 
 def expand(parser: Parser, at: int, function: str, target: Node | None, args: list[Node]) -> Node | None:
-    """The expansion, or None where the call is no macro. Raises SelectorError for arguments that no macro can take."""
+    """The expansion, or None if the call is not a macro. Raises SelectorError for invalid arguments of a macro."""
     if target is None:
         return _has(parser, at, args) if function == "has" and len(args) == 1 else None
     macro = _MACROS.get((function, len(args)))
@@ -54,7 +54,7 @@ def _fold(at: int, range_: Node, names: tuple[str, str], init: Node, cond: Node,
 
 
 def _let(at: int, name: str, init: Node, body: Node) -> Node:
-    """A local variable: a loop over nothing, whose accumulator is the variable."""
+    """A local variable: a loop over an empty list, whose accumulator is the variable."""
     return Fold(at, ListLiteral(at, []), _UNUSED, "", name, init, Literal(at, False), Ident(at, name), body)
 
 
@@ -81,7 +81,7 @@ def _filtered(at: int, predicate: Node | None, step: Node) -> Node:
 
 
 def _listing(count: int, filters: bool) -> Macro:
-    """map() and transformList(): a new list of what is made of each element (that the predicate holds for)."""
+    """map() and transformList(): a new list of the transformed elements (those that satisfy the predicate)."""
 
     def macro(parser: Parser, at: int, target: Node, args: list[Node]) -> Node:
         names = _variables(parser, args, count)
@@ -130,7 +130,7 @@ def _opt_map(flat: bool) -> Macro:
         if not isinstance(args[0], Ident):
             name = "optFlatMap" if flat else "optMap"
             raise parser.error(args[0].at, f"{name}() variable name must be a simple identifier")
-        # The target stands in the tree twice; what walks the tree looks at each node once.
+        # The target occurs twice in the tree. Code that walks the tree visits each node once.
         mapped = _let(at, args[0].name, Call(at, "value", [], target), args[1])
         some = mapped if flat else Call(at, "optional.of", [mapped])
         return Call(at, "_?_:_", [Call(at, "hasValue", [], target), some, Call(at, "optional.none", [])])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of selections and indices: what they begin at, and how their links are followed.
+"""Chains of selections and indices: their root and the evaluation of their links.
 
-Rules: a chain is one path, and an optional link makes all behind it optional; then what is missing is no error. A link
-costs 1, also where it errs, but for one that is optional and missing. The path as a whole costs 1, but in has(), behind
-`? :` and as an index.
+Rules: a chain is one path. An optional link makes all later links optional, and a missing key is then no error. A link
+costs 1, even if it fails, except an optional link whose key is missing. The path as a whole costs 1, except in has(),
+after `? :` and as an index.
 Source: cel-go v0.29.2, interpreter/{attributes,runtimecost}.go.
 """
 
@@ -29,11 +29,11 @@ from kubecel.values import (
 )
 
 KEYS = frozenset((str, int, UInt, bool, float))
-"""The types of what a link can follow."""
+"""The types of valid keys."""
 
 
 class Frame:
-    """One evaluation: the variables by slot, what it has cost so far, and what it did that costs nothing."""
+    """One evaluation: the variables by slot, the cost so far, and the work so far that upstream does not charge for."""
 
     __slots__ = ("cost", "slots", "work")
 
@@ -43,15 +43,15 @@ class Frame:
         self.work = 0
 
     def weigh(self, values: Sequence[Value], work: costs.Work = costs.work_of) -> None:
-        """Counts the elements and texts in values that are gone through. Raises Abort where they are many."""
+        """Add the elements and texts in the values to `work`. Raises Abort above costs.WORK."""
         self.work += work(values, costs.WORK - self.work)
         if self.work > costs.WORK:
             raise Abort("operation cancelled: too many elements were looked at")
 
     def pay(self, cost: int) -> None:
-        """Raises Abort where the whole costs too much."""
+        """Add to the cost. Raises Abort above costs.LIMIT."""
         self.cost += cost
-        # Upstream counts without sign: less than nothing is very much.
+        # Upstream's cost is unsigned: a negative number is a very large one.
         if not 0 <= self.cost <= costs.LIMIT:
             raise Abort("operation cancelled: actual cost limit exceeded")
 
@@ -60,7 +60,7 @@ Run = Callable[[Frame], Value]
 
 
 class Link(Struct, frozen=True):
-    """A step of a path: a constant `key`, or the one that `run` gives. `test`: has() asks whether it is there."""
+    """A step of a path with a constant `key` or the result of `run` as key. `test`: has() tests whether it exists."""
 
     key: Value
     run: Run | None = None
@@ -69,8 +69,8 @@ class Link(Struct, frozen=True):
 
 
 class Path(Struct, frozen=True):
-    """What `root` gives, and the links that are followed from there. `before` are the links from the device to the
-    root, None where the root is not part of the device."""
+    """A root and the links from there. `before` are the links from the device to the root, None if the root is not part
+    of the device."""
 
     root: Run
     links: tuple[Link, ...] = ()
@@ -78,7 +78,7 @@ class Path(Struct, frozen=True):
 
 
 class Fork(Struct, frozen=True):
-    """`? :` is a path too: links behind it are followed from the branch that is taken. `test`: the last is has()'s."""
+    """`? :` as a path: links after it apply to the chosen branch. `test`: the last link is that of has()."""
 
     condition: Run
     truthy: Path | Fork
@@ -115,7 +115,7 @@ def observed(resolve: Run, cost: int) -> Run:
 
 
 def tested(resolve: Run, cost: int) -> Run:
-    """The answer of has(), which is of an optional whether it has a value."""
+    """The result of has(). For an optional: whether it has a value."""
 
     def evaluate(frame: Frame) -> Value:
         value = resolve(frame)
@@ -173,7 +173,7 @@ def followed(path: Path) -> Run:
 
 
 def _optionally(frame: Frame, value: Value, links: Sequence[Link]) -> Value:
-    """The links from there: from the first that is optional on, what is missing is no error."""
+    """The value behind the links. From the first optional link on, a missing key is no error."""
     optional = type(value) is Optional
     if optional:
         if value is NONE:
@@ -208,7 +208,7 @@ def _optionally(frame: Frame, value: Value, links: Sequence[Link]) -> Value:
 
 
 def _qualified(value: Value, key: Value, missing: bool = False) -> Value:
-    """What a value has under a key or index, MISSING, or an error; `missing`: a bad index is no error."""
+    """The value under a key or index, MISSING, or an error. `missing`: an index out of bounds is no error."""
     if type(value) is Map:
         return value.find(key)
     if type(value) is not list:

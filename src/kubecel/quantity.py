@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantities: the capacities of devices, and what they are compared to.
+"""Quantities, such as the capacities of devices.
 
-Rules: exact; what is finer than a billionth is rounded away from zero; with a binary suffix the value ends at 2^63-1.
-A quantity can be an integer (`asInteger`) only as far as upstream keeps it in 64 bits with a decimal scale of 0 or
-more: "1.0" and "1000m" cannot.
+Rules: values are exact. Fractions finer than a billionth are rounded away from zero. With a binary suffix the value is
+capped at 2^63-1. A quantity converts to an integer (`asInteger`) only if upstream stores it in 64 bits with a decimal
+scale of 0 or more: "1.0" and "1000m" do not.
 Source: k8s.io/apimachinery/pkg/api/resource (1.37), k8s.io/apiserver/pkg/cel/library/quantity.go.
 """
 
@@ -39,8 +39,8 @@ _BAD_SUFFIX = Err("unable to parse quantity's suffix")
 
 
 class Quantity(Struct, frozen=True, eq=False):
-    """`value` times ten to the power of `scale`. `fast`: upstream keeps it as 64 bits and a scale. `computed`: the
-    result of a calculation, which upstream cannot compare by `==` to a quantity that was read."""
+    """`value` times ten to the power of `scale`. `fast`: upstream stores it as 64 bits and a scale. `computed`: it is
+    the result of a calculation, which upstream cannot compare by `==` with a parsed quantity."""
 
     value: int
     scale: int
@@ -57,7 +57,7 @@ register(Quantity, types.QUANTITY)
 
 
 def of_milli(milli: int) -> Quantity:
-    """The quantity of so many thousandths."""
+    """The quantity of `milli` thousandths."""
     return Quantity(milli, -3) if milli % 1000 else Quantity(milli // 1000, 0)
 
 
@@ -123,7 +123,7 @@ def _fits(value: int) -> bool:
 
 def _sum(one: Quantity, other: Quantity, sign: int) -> Quantity:
     if one.fast and other.fast:
-        # Go negates the least of all ints to itself.
+        # In Go the negation of the minimum int64 is itself.
         value = sign * other.value if sign * other.value <= MAX_INT else MIN_INT
         total = _aligned_sum(one, Quantity(value, other.scale))
         if total.fast:
@@ -133,7 +133,7 @@ def _sum(one: Quantity, other: Quantity, sign: int) -> Quantity:
 
 
 def _aligned_sum(one: Quantity, other: Quantity) -> Quantity:
-    """The sum, `fast` where all that it takes fits 64 bits. Upstream leaves a zero out, and its scale with it."""
+    """The sum, `fast` if all intermediate values fit 64 bits. Upstream ignores a zero operand and its scale."""
     if not other.value:
         return Quantity(one.value, one.scale, computed=True)
     if not one.value:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device selectors: a CEL expression compiled once, and asked about any device.
+"""Device selectors: CEL expressions, compiled once and evaluated on any device.
 
-Rules: `device` has driver, attributes and capacity by domain and name, and allowMultipleAllocations. A domain that is
-not there is an empty map; a name that is not there is an error, which is an error of the whole claim and no answer.
+Rules: `device` has driver, attributes and capacity by domain and name, and allowMultipleAllocations. A missing domain
+is an empty map. A missing name is an error, and an error fails the whole claim.
 Source: k8s.io/dynamic-resource-allocation/cel/compile.go (1.37).
 """
 
@@ -20,13 +20,13 @@ from kubecel.syntax import Parser
 from kubecel.values import Abort, Err, Map, Value, type_of
 
 MAX_LENGTH: Final = 10 * 1024
-"""Bytes of an expression, as the API allows."""
+"""The API's limit of the length of an expression in bytes."""
 _TOO_DEEP: Final = "operation cancelled: lists, maps or optionals are nested too deeply in each other"
 _NOTHING: Final = Map({}, named=True)
 
 
 class Version(Protocol):
-    """A semantic version attribute, as it is written."""
+    """The text of a semantic version attribute."""
 
     @property
     def text(self) -> str: ...
@@ -45,8 +45,8 @@ Attribute = Scalar | tuple[Scalar, ...]
 
 
 class Device(Protocol):
-    """What an expression can read of a device. `attributes` and `capacity` are by qualified name ("domain/name");
-    `shareable` is `allowMultipleAllocations`."""
+    """The fields of a device that an expression can read. `attributes` and `capacity` are by qualified name
+    ("domain/name"). `shareable` is `allowMultipleAllocations`."""
 
     @property
     def attributes(self) -> Sequence[tuple[str, Attribute]]: ...
@@ -62,9 +62,9 @@ Kind = Literal["attributes", "capacity", "driver", "shareable"]
 
 
 class SelectorReads(NamedTuple):
-    """Something of a device that an expression looks at: `attributes` or `capacity` of a domain, or the device's
-    `driver` or whether it is `shareable` (then domain and name are ""). `name` is "" where the expression looks at the
-    whole map of the domain; then its value depends on all names of it."""
+    """A part of a device that an expression reads: `attributes` or `capacity` of a domain, or `driver` or `shareable`
+    (then domain and name are ""). `name` is "" if the expression reads the whole map of the domain and so depends on
+    all its names."""
 
     kind: Kind
     domain: str
@@ -72,8 +72,8 @@ class SelectorReads(NamedTuple):
 
 
 class Selector:
-    """A compiled selector. `reads` is everything that its answer can depend on; None where that cannot be told, so that
-    it may be anything."""
+    """A compiled selector. `reads` lists all parts of a device that the result can depend on; None if unknown, so the
+    result may depend on any part."""
 
     __slots__ = ("_run", "_slots", "expression", "reads")
 
@@ -84,11 +84,11 @@ class Selector:
         self._slots = slots
 
     def matches(self, device: Device, driver: str) -> bool:
-        """Whether the device of the driver is meant. Raises SelectorError."""
+        """Whether the selector matches the device of the driver. Raises SelectorError."""
         return self.evaluate(device, driver)[0]
 
     def evaluate(self, device: Device, driver: str) -> tuple[bool, int]:
-        """Whether the device is meant, and what it cost to find out. Raises SelectorError."""
+        """Whether the selector matches the device, and the cost of the evaluation. Raises SelectorError."""
         frame = Frame([None] * self._slots)
         frame.slots[DEVICE_SLOT] = _device(device, driver)
         try:
@@ -106,7 +106,7 @@ class Selector:
 
 
 def compile(expression: str) -> Selector:
-    """The selector of an expression. Raises SelectorError where it cannot be one, with the place and the reason."""
+    """The selector of an expression. Raises SelectorError with the position and the reason for an invalid one."""
     length = len(expression.encode("utf-8", "replace"))
     if length > MAX_LENGTH:
         raise SelectorError(f"the expression has {length} bytes: at most {MAX_LENGTH} are allowed")

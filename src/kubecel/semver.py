@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic versions: what drivers and firmware call themselves.
+"""Semantic versions, as drivers and firmware have.
 
-Rules: "major.minor.patch", with pre-release and build parts; build parts do not order. Normalizing drops a "v" in front
-and leading zeros, and fills up to three numbers.
+Rules: "major.minor.patch" with pre-release and build parts. Build parts do not affect the order. Normalizing removes a
+leading "v" and leading zeros, and pads to three numbers.
 Source: semver.org, github.com/blang/semver/v4, k8s.io/apiserver/pkg/cel/library/semverlib.go (1.37).
 """
 
@@ -33,11 +33,11 @@ _PART = re.compile(r"[0-9A-Za-z-]+")
 _DIGITS = frozenset("0123456789")
 
 Part = tuple[bool, int, str]
-"""(whether it is a name, its number, its name): numbers come before names."""
+"""A pre-release identifier: (whether it is alphanumeric, its number, its text). Numbers order before text."""
 
 
 class Semver(Struct, frozen=True, eq=False):
-    """`order` compares as the versions do."""
+    """A version. `order` is the sort key."""
 
     numbers: tuple[int, int, int]
     order: tuple[tuple[int, int, int], bool, tuple[Part, ...]]
@@ -80,7 +80,7 @@ def of_text(text: str) -> Semver | Err:
 
 
 def normalized(text: str, normalize: bool = True) -> Semver | Err:
-    """The version, of a text that may lack parts or have a "v" in front if `normalize`."""
+    """The version of a text. With `normalize` the text may lack parts or begin with "v"."""
     if not normalize:
         return of_text(text)
     parts = text.removeprefix("v").split(".", 2)
@@ -98,7 +98,7 @@ def _compared(one: Semver, other: Semver) -> int:
 
 
 def _signed(number: int) -> int:
-    # As Go turns an unsigned number into a signed one.
+    # As Go converts a uint64 to an int64.
     return number if number <= MAX_INT else number - 2**64
 
 

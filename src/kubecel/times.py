@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timestamps and durations: reading, writing, reckoning and taking apart.
+"""Timestamps and durations: parsing, formatting, arithmetic and accessors.
 
-Rules: a duration is signed 64 bit nanoseconds, written as Go writes it ("1h30m", "-2.5s"); a timestamp is RFC 3339
-between the years 1 and 9999. A time zone is a fixed offset ("+02:00") or UTC: other names would need the tz database of
-the machine, and are an error here.
+Rules: a duration is signed 64 bit nanoseconds in Go's notation ("1h30m", "-2.5s"). A timestamp is RFC 3339 between the
+years 1 and 9999. A time zone is a fixed offset ("+02:00") or UTC. Other names need the machine's tz database and are an
+error here.
 Source: cel-go v0.29.2, common/types/{duration,timestamp,overflow}.go; Go's time.ParseDuration.
 """
 
@@ -22,14 +22,14 @@ _RFC3339 = re.compile(r"(?a)(\d{4})-(\d\d)-(\d\d)T(\d\d?):(\d\d):(\d\d)(?:[.,](\
 _DAY_S: Final = 86400
 _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 FIRST_S: Final = -62135596800
-"""The year 1 begins, in seconds since 1970: Go's zero time."""
+"""The start of the year 1 in seconds since 1970: Go's zero time."""
 _LAST_S: Final = 253402300799
 _OVERFLOW = Err("timestamp overflow")
 _INT_OVERFLOW = Err("integer overflow")
 
 
 def duration_of(text: str) -> Duration | None:
-    """The duration, or None where the text is none."""
+    """The duration, or None if the text is not a duration."""
     sign, rest = (text[0], text[1:]) if text[:1] in ("+", "-") else ("+", text)
     if rest == "0":
         return Duration(0)
@@ -48,7 +48,7 @@ def duration_of(text: str) -> Duration | None:
 
 
 def timestamp_of(text: str) -> Timestamp | Err | None:
-    """The timestamp, an error where it is out of range, or None where the text is none."""
+    """The timestamp, an error if it is out of range, or None if the text is not a timestamp."""
     match = _RFC3339.fullmatch(text)
     if match is None:
         return None
@@ -68,7 +68,7 @@ def timestamp_of(text: str) -> Timestamp | Err | None:
 
 
 def is_date(year: int, month: int, day: int) -> bool:
-    """Whether the calendar has the day."""
+    """Whether the date exists in the calendar."""
     if not 1 <= month <= 12:
         return False
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
@@ -76,7 +76,7 @@ def is_date(year: int, month: int, day: int) -> bool:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Since 1970-01-01. Source: howardhinnant.github.io/date_algorithms.html."""
+    """Days since 1970-01-01. Source: howardhinnant.github.io/date_algorithms.html."""
     year -= month <= 2
     era, of_era = divmod(year, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
@@ -84,7 +84,7 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 def _date(days: int) -> tuple[int, int, int]:
-    """Year, month and day of so many days since 1970-01-01; same source."""
+    """Year, month and day for a number of days since 1970-01-01. Same source."""
     era, of_era = divmod(days + 719468, 146097)
     year = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
@@ -104,7 +104,7 @@ def duration_text(duration: Duration) -> str:
 
 
 def timestamp_text(timestamp: Timestamp) -> str:
-    """RFC 3339 in the zone that it was written in, with as many decimals as it has."""
+    """RFC 3339 in the original zone, without trailing zeros."""
     days, seconds = divmod(timestamp.ns // _SECOND + timestamp.offset_s, _DAY_S)
     year, month, day = _date(days)
     fraction = f".{timestamp.ns % _SECOND:09d}".rstrip("0").rstrip(".")
@@ -146,7 +146,7 @@ def negated(duration: Duration) -> Duration | Err:
 
 
 def _seconds(duration: Duration) -> float:
-    # As Go does: whole seconds and the rest are turned into doubles apart from each other.
+    # As in Go: whole seconds and the remainder are converted to doubles separately.
     whole = abs(duration.ns) // _SECOND
     value = float(whole) + float(abs(duration.ns) % _SECOND) / 1e9
     return -value if duration.ns < 0 else value
@@ -157,7 +157,7 @@ def _truncated(ns: int, unit_ns: int) -> int:
 
 
 def _east_s(zone: str) -> int | Err:
-    """Seconds that the clocks of a time zone are ahead of UTC."""
+    """The offset of a time zone east of UTC in seconds."""
     if zone in ("", "UTC"):
         return 0
     match = re.fullmatch(r"(?a)([+-]?\d{1,2}):([+-]?\d{1,2})", zone)
@@ -170,7 +170,7 @@ _WHOLE_NS = {"getHours": 3600 * _SECOND, "getMinutes": 60 * _SECOND, "getSeconds
 
 
 def part(function: str, value: Value, zone: str = "UTC") -> Value:
-    """A part of a timestamp in a time zone, or a whole duration in a unit."""
+    """A component of a timestamp in a time zone, or a duration converted to a unit."""
     if type(value) is Duration:
         return _truncated(value.ns, _WHOLE_NS[function])
     east_s = _east_s(zone)

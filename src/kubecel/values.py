@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of CEL at run time, when two are equal and which is the lesser.
+"""The values of CEL at run time, their equality and order.
 
-Rules: an int is an int, a string a str, a list a list, null is None; what Python lacks (unsigned ints, maps whose keys
-`1`, `1u` and `true` are three keys, optionals, timestamps and durations) is here. An error is a value too, as `&&` and
-`||` let errors pass that do not matter. Numbers of the three types are equal by what they stand for; values of other
-different types are not equal; a Quantity, Semver, address or URL cannot be compared to anything else (an error).
+Rules: an int is an int, a string a str, a list a list, null is None. This module defines the types that Python lacks:
+unsigned ints, maps in which `1`, `1u` and `true` are three keys, optionals, timestamps and durations. An error is a
+value too, because `&&` and `||` discard errors that do not affect the result. Numbers of the three types compare by
+numeric value. Values of other different types are not equal. Comparing a Quantity, Semver, address or URL with a value
+of another type is an error.
 Source: cel-go v0.29.2, common/types.
 """
 
@@ -21,31 +22,31 @@ from kubecel import types
 from kubecel.types import Type
 
 Value = Any
-"""Any of the values here."""
+"""Any CEL value."""
 MIN_INT, MAX_INT, MAX_UINT = -(2**63), 2**63 - 1, 2**64 - 1
 
 
 LARGEST = 1_000_000
-"""Characters or elements of one value: `x + x` may cost 1 whatever its size, so that only this ends its doubling."""
+"""Limit of the characters or elements of one value. `x + x` may cost 1 at any size, so only this stops its doubling."""
 LONGEST_NUMBER = 256
-"""Characters of a quantity or version: comparing two costs 1, however long they are."""
+"""Limit of the characters of a quantity or version, because comparing two costs 1 at any length."""
 
 
 class Abort(Exception):
-    """The evaluation ends here, whatever stands around it: too costly, or a fault that upstream does not survive."""
+    """Ends the whole evaluation, even within `&&` and `||`: the cost is too high, or upstream would panic."""
 
 
 TOO_LARGE = "operation cancelled: a value became too large"
 
 
 def hold(length: int) -> None:
-    """Raises Abort where a value of that length, in characters or elements, would be too large."""
+    """Raises Abort if a value of that length (characters or elements) would be too large."""
     if length > LARGEST:
         raise Abort(TOO_LARGE)
 
 
 class Err(Struct, frozen=True):
-    """The error that an expression came to."""
+    """The error that an expression evaluated to."""
 
     text: str
 
@@ -58,14 +59,14 @@ class UInt(Struct, frozen=True):
 
 
 class Duration(Struct, frozen=True):
-    """`ns` fits 64 bits, signed."""
+    """`ns` fits a signed 64 bit integer."""
 
     ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """`ns` since 1970 UTC; `offset_s` is the zone that it was written in, which no comparison looks at."""
+    """`ns` since 1970 UTC. `offset_s` is the original zone; comparisons ignore it."""
 
     ns: int
     offset_s: int = field(default=0, compare=False)
@@ -76,14 +77,14 @@ class Optional(Struct, eq=False):
 
 
 NONE = Optional(None)
-"""optional.none(), the one of them that has no value."""
+"""optional.none(), the only optional without a value."""
 MISSING = object()
-"""What is found where nothing is."""
+"""The result of a lookup that found nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A map's key that Python would take for an int (true, 1u, 1.0) or cannot hash."""
+    """A map key that Python treats as equal to an int (true, 1u, 1.0) or cannot hash."""
 
     type: str
     hashed: Value
@@ -91,8 +92,8 @@ class _Key:
 
 
 class Map:
-    """`entries` by key as `key_of` makes it. `default`, where there is one, is what a key that is not there yields.
-    The keys of a `named` map are strings, and nothing else is looked up in it."""
+    """`entries` are by the key that `key_of` returns. `default`, if there is one, is the value of missing keys. The
+    keys of a `named` map are strings, and lookups use only strings."""
 
     __slots__ = ("default", "entries", "named")
 
@@ -102,7 +103,7 @@ class Map:
         self.named = named
 
     def find(self, key: Value) -> Value:
-        """The value, or MISSING. Numbers find the key that they are equal to."""
+        """The value, or MISSING. A number matches an equal key of another number type."""
         if type(key) is str:
             return self.entries.get(key, self.default)
         if self.named or not self.entries:
@@ -128,7 +129,7 @@ class Map:
 
 
 def key_of(key: Value) -> Value:
-    """What stands for the key in `Map.entries`."""
+    """The representation of the key in `Map.entries`."""
     kind = type(key)
     if kind is str or kind is int:
         return key
@@ -142,7 +143,7 @@ _UNHASHABLE = frozenset(("Semver",))
 
 
 def equal_keys(key: Value) -> list[Value]:
-    """The ints and uints of another type that an int, uint or double is equal to."""
+    """The ints and uints of other types that equal an int, uint or double."""
     if type(key) is float:
         if not key.is_integer():
             return []
@@ -155,7 +156,7 @@ def equal_keys(key: Value) -> list[Value]:
 
 
 def type_of(value: Value) -> Type:
-    """The type without parameters."""
+    """The type of the value, without parameters."""
     return _TYPES[type(value)]
 
 
@@ -167,12 +168,12 @@ _TYPES: dict[type, Type] = {
 
 
 def register(kind: type, type_: Type) -> None:
-    """Tells the type of the values of a class; for the modules that have classes of their own."""
+    """Register the CEL type of a Python class, for modules that define classes of values."""
     _TYPES[kind] = type_
 
 
 def size(value: Value) -> int:
-    """What the cost of looking at the value grows with: elements, characters or bytes, else 1."""
+    """The size of the value for the cost model: elements, characters or bytes, else 1."""
     kind = type(value)
     if kind is str or kind is bytes or kind is list:
         return len(value)
@@ -184,7 +185,7 @@ def size(value: Value) -> int:
 
 
 def number(value: Value) -> int | float | None:
-    """The number of an int, uint or double; else None."""
+    """The number in an int, uint or double, else None."""
     kind = type(value)
     return value if kind is int or kind is float else value.n if kind is UInt else None
 
@@ -220,7 +221,7 @@ def equal(one: Value, other: Value) -> bool | Err:
 
 
 def _none_differs(pairs: Any) -> bool:
-    # Upstream: elements that cannot be compared do not make two lists or maps differ.
+    # As upstream: elements that cannot be compared do not make two lists or maps unequal.
     return all(equal(one, other) is not False for one, other in pairs)
 
 
@@ -233,14 +234,15 @@ def _numbers_equal(one: int | float | None, other: int | float | None) -> bool:
 
 
 def _as_compared(one: int | float, other: int | float) -> int | float:
-    """Against a double, an int is compared as the double next to it, as far as the double lies within its range."""
+    """An int compared with a double is converted to the nearest double, if the double is within the range of the
+    int."""
     if type(one) is int and type(other) is float and MIN_INT <= other <= MAX_UINT:
         return float(one)
     return one
 
 
 def compare(one: Value, other: Value) -> int | Err:
-    """-1, 0 or 1 for values that have an order, else an error."""
+    """-1, 0 or 1 for values of an ordered type, else an error."""
     kind = type(one)
     if kind is int or kind is float or kind is UInt:
         left, right = number(one), number(other)
@@ -260,12 +262,12 @@ def compare(one: Value, other: Value) -> int | Err:
 
 
 def is_ordered(value: Value) -> bool:
-    """Whether values of its type have an order."""
+    """Whether the type of the value is ordered."""
     return type(value) in (int, UInt, float, str, bool, bytes, Timestamp, Duration)
 
 
 def shortest(value: float) -> str:
-    """The fewest digits that read back as the same double, without exponent."""
+    """The shortest decimal that parses to the same double, without exponent."""
     if math.isinf(value) or math.isnan(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     digits = repr(value)
@@ -277,7 +279,7 @@ def shortest(value: float) -> str:
 
 
 def general(value: float) -> str:
-    """As Go's %g: the fewest digits, with an exponent below 1e-4 and from 1e6 on."""
+    """As Go's %g: the shortest decimal, with an exponent below 1e-4 and from 1e6 on."""
     if math.isinf(value) or math.isnan(value):
         return shortest(value)
     if value and not 1e-4 <= abs(value) < 1e6:
@@ -288,7 +290,7 @@ def general(value: float) -> str:
 
 
 def shown(value: Value) -> str:
-    """A value as error texts of upstream show it; of a long or nested one only what it is."""
+    """A value as in upstream's error messages. A long or nested value is shown as its type only."""
     if type(value) is bool:
         return "true" if value else "false"
     if type(value) is UInt:
