@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static check: every call finds an overload for the types of its arguments, and every name is declared.
+"""The static check: every call matches an overload by the types of its arguments, and every name is declared.
 
-Rules: what is not known before (attributes) agrees with every type; the elements of a list or map literal have one
-type; the whole is a bool, or of unknown type. The tree gets its types, its overload ids and the slots of its variables.
+Rules: values of unknown type (attributes) match every type. The elements of a list or map literal have one type. The
+result of the expression is a bool or of unknown type. The checker writes types, overload ids and the slots of variables
+into the tree.
 Source: cel-go v0.29.2, checker/checker.go and cel/validator.go; k8s.io/dynamic-resource-allocation/cel/compile.go.
 """
 
@@ -20,12 +21,13 @@ from kubecel.types import BOOL, DYN, ERROR, Bindings, Type, list_of, map_of, opt
 from kubecel.values import type_of
 
 DEPTH: Final = 120
-"""How deep a tree may be, so that neither this nor the evaluation runs out of stack (upstream: about 250)."""
+"""Limit of the depth of a tree, so that neither the checker nor the evaluation overflows the stack (upstream: about
+250)."""
 DEVICE_SLOT: Final = 0
 
 
 class Checker:
-    """One expression. `slots` is how many variables it has in the end."""
+    """Checks one expression. `slots` is the number of its variables after the check."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -37,7 +39,7 @@ class Checker:
         self.slots = 1
 
     def check(self, root: Node) -> None:
-        """Raises SelectorError with all that is wrong."""
+        """Check the tree. Raises SelectorError with all errors."""
         self._check(root)
         self._raise()
         for node in self._checked:
@@ -189,7 +191,7 @@ class Checker:
         return result
 
     def _instance(self, overload: Overload) -> list[Type]:
-        """Argument types and result with type parameters of their own."""
+        """The argument types and the result type with fresh type parameters."""
         fresh: dict[Type, Type] = {}
 
         def instance(type_: Type) -> Type:
@@ -213,7 +215,7 @@ class Checker:
         return DYN
 
     def _unwrapped(self, node: Node, type_: Type) -> Type:
-        """The type within an optional, of an element or entry that is one."""
+        """The type inside the optional for an optional element or entry."""
         if type_.name == types.OPTIONAL:
             return type_.params[0]
         if type_ == DYN:
@@ -281,7 +283,7 @@ class Checker:
                     self._error(node.args[0], f"invalid matches argument: {error}")
 
     def _validate_literal(self, node: Node) -> None:
-        """The elements of a literal are of one type, but for what format() is given."""
+        """Check that the elements of a literal have one type, except in the arguments of format()."""
         if isinstance(node, ListLiteral):
             found = [_unwrapped(_type(one), i in node.optional) for i, one in enumerate(node.elements)]
             self._validate_same(node.elements, found)
@@ -328,7 +330,7 @@ def _is_format(node: Node) -> bool:
 
 
 def _parts(node: Node) -> Iterator[Node]:
-    """All nodes within a node."""
+    """The direct and indirect child nodes of a node."""
     inside: list[Node | None] = []
     match node:
         case Select():
@@ -348,7 +350,7 @@ def _parts(node: Node) -> Iterator[Node]:
 
 
 def _written_types(node: Node) -> list[Type]:
-    """Of all that is written where a literal is: its elements as well."""
+    """The types of a literal and of its elements."""
     inside: list[Node] = []
     if isinstance(node, ListLiteral):
         inside = node.elements
@@ -362,7 +364,7 @@ def _unwrapped(type_: Type, optional: bool) -> Type:
 
 
 def _dotted(node: Node) -> str | None:
-    """`a.b.c` as a name, of a tree of selections that may be one."""
+    """The dotted name `a.b.c` of a tree of selections, None if it is not a name."""
     names = []
     while isinstance(node, Select) and not node.test:
         names.append(node.field)

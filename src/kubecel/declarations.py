@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What functions there are: their overloads as a table, in the notation of upstream's documentation.
+"""The declared functions: a table of overloads in the notation of upstream's documentation.
 
-Each line is `overload_id name(types) -> type`, or `overload_id type.name(types) -> type` for a function that is called
-on a value. Capital letters are type parameters. The functions of the authorizer are declared although no selector can
-have one: a call on a value of unknown type compiles.
+Each line is `overload_id name(types) -> type`, or `overload_id type.name(types) -> type` for a member function. Capital
+letters are type parameters. The functions of the authorizer are declared although a selector has no authorizer, because
+a call on a value of unknown type compiles.
 Source: cel-go v0.29.2, common/stdlib/standard.go, cel/library.go, ext/; k8s.io/apiserver/pkg/cel/environment/base.go
 and library/ (1.37).
 """
@@ -239,13 +239,13 @@ _NAMES: dict[str, Type] = {
 }  # fmt: skip
 _CONSTRUCTED = {"optional": types.OPTIONAL}
 ORDERED = ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes")
-"""The types whose values have an order: their lists can be sorted."""
+"""The ordered types: their lists can be sorted."""
 _ACCESSORS = ("FullYear", "Month", "DayOfYear", "DayOfMonth", "Date", "DayOfWeek", "Hours", "Minutes", "Seconds",
               "Milliseconds")  # fmt: skip
 
 
 class Overload(Struct, frozen=True):
-    """`args` begins with the target's type where `member`."""
+    """A declared overload. If `member`, `args` begins with the type of the target."""
 
     id: str
     function: str
@@ -255,9 +255,9 @@ class Overload(Struct, frozen=True):
 
 
 def _relations() -> str:
-    """Numbers are ordered across their types, everything else within its own.
+    """The overloads of `<`, `<=`, `>` and `>=`: numbers compare across types, other values within one type.
 
-    The order counts: a value of a type that is not bound yet is bound by the first.
+    The order matters: an unbound type parameter is bound by the first overload.
     """
     words = {"<": "less", "<=": "less_equals", ">": "greater", ">=": "greater_equals"}
     pairs = [
@@ -293,7 +293,7 @@ def _of_each_type() -> str:
 
 
 def _type(text: str) -> Type:
-    """`map(string, A)` as a type."""
+    """Parse a type such as `map(string, A)`."""
     name, opened, inside = text.partition("(")
     if opened:
         return Type(_CONSTRUCTED.get(name, name), tuple(map(_type, _split(inside[:-1]))))
@@ -301,7 +301,7 @@ def _type(text: str) -> Type:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas that no parenthesis encloses."""
+    """Split at the commas outside parentheses."""
     parts, depth, start = [], 0, 0
     for i, char in enumerate(text):
         depth += (char == "(") - (char == ")")
@@ -352,4 +352,4 @@ TYPE_NAMES: dict[str, Type] = {
         types.optional_of(types.DYN),
     )
 }  # fmt: skip
-"""Names that stand for a type."""
+"""Identifiers that denote a type."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The named formats of Kubernetes strings, as `format.dns1123Label().validate(text)` asks for them.
+"""The named formats of Kubernetes strings, for `format.dns1123Label().validate(text)`.
 
 Source: k8s.io/apiserver/pkg/cel/library/format.go (1.37), k8s.io/apimachinery/pkg/util/validation,
 k8s.io/kube-openapi/pkg/validation/strfmt.
@@ -22,7 +22,8 @@ _NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 
 
 class Format(Struct, frozen=True):
-    """`problems` are those of a text, none where it has the format. `regex_size` is what upstream takes it to cost."""
+    """`problems` returns the errors of a text, none if it is valid. `regex_size` is the pattern size in upstream's cost
+    model."""
 
     name: str
     problems: Callable[[str], list[Value]]
@@ -50,7 +51,7 @@ def _pattern(pattern: str, longest: int, what: str) -> Callable[[str], list[Valu
 
 
 def _prefix(problems: Callable[[str], list[Value]]) -> Callable[[str], list[Value]]:
-    """A name that something is appended to may end in a dash."""
+    """The variant for name prefixes, which may end in a dash."""
     return lambda text: problems(f"{text[:-1]}a" if len(text) > 1 and text[-1] == "-" else text)
 
 

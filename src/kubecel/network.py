@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """IP addresses, networks and URLs.
 
-Rules: addresses have no zone and are no IPv4 in IPv6; a network may have bits set behind its mask; a URL is absolute or
-an absolute path.
+Rules: addresses have no zone and are not IPv4-mapped IPv6. A network may have host bits set. A URL is absolute or an
+absolute path.
 Source: k8s.io/apiserver/pkg/cel/library/{ip,cidr,urls}.go (1.37); Go's net/netip and net/url.
 """
 
@@ -44,7 +44,7 @@ class CIDR(Struct, frozen=True):
         return self == other if type(other) is CIDR else NO_OVERLOAD
 
     def prefix(self, address: Address) -> int:
-        """The address without the bits behind the mask."""
+        """The address with the host bits cleared."""
         behind = self.address.max_prefixlen - self.bits
         return int(address) >> behind << behind
 
@@ -53,7 +53,7 @@ class CIDR(Struct, frozen=True):
 
 
 class Url(Struct, frozen=True):
-    """`host` with the port; `escaped_path` as it is sent."""
+    """A URL. `host` includes the port. `escaped_path` is percent-encoded."""
 
     text: str
     scheme: str
@@ -63,7 +63,7 @@ class Url(Struct, frozen=True):
 
     @property
     def work(self) -> int:
-        """What looking at its parts takes, in elements."""
+        """The work of comparing its parts, in elements."""
         return len(self.text)
 
     def equals(self, other: Value) -> bool | Err:
@@ -145,7 +145,7 @@ _PLAIN_PATH = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 def url_of(text: str, fragment: bool = False) -> Url | Err:
-    """The URL of a text; with `fragment`, a "#" begins one. Relative ones are no URLs."""
+    """Parse a URL. With `fragment`, "#" starts a fragment. Relative URLs are errors."""
 
     def wrong(reason: str) -> Err:
         return Err(f'URL parse error during conversion from string: parse "{text}": {reason}')
@@ -181,7 +181,7 @@ def url_of(text: str, fragment: bool = False) -> Url | Err:
 
 
 def _host(authority: str) -> str | None:
-    """The host and port; None where they are malformed."""
+    """The host and port; None if they are malformed."""
     user, at, host = authority.rpartition("@")
     if at and (re.search(r"[^A-Za-z0-9\-._:~!$&'()*+,;=%@]", user) or _decoded(user) is None):
         return None

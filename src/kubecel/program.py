@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checked tree to Python closures that evaluate it and count what that costs.
+"""Planner: turns a checked tree into Python closures that evaluate it and count the cost.
 
-Rules: what is constant is computed once and costs nothing; an `in` a constant list is a look-up and costs nothing
-either. A local variable is computed when it is first used.
+Rules: constant parts are computed once and cost nothing. `in` with a constant list is a set lookup and costs nothing
+either. A local variable is computed at its first use.
 Source: cel-go v0.29.2, interpreter/{planner,decorators}.go.
 """
 
@@ -38,7 +38,7 @@ from kubecel.types import TYPE, Type
 from kubecel.values import Err, Value, key_of
 
 _UNSET: Final = object()
-"""A local variable that nothing has asked for yet."""
+"""The value of a local variable that is not computed yet."""
 _FOLDED = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
 _PATTERNS = frozenset(("matches", "find", "findAll"))
 
@@ -55,18 +55,18 @@ Step = Constant | Path | Fork | Code
 
 
 class Planner:
-    """Plans one expression. `reads` are the links from the device to all that it looks at."""
+    """Plans one expression. `reads` are the links from the device to all parts that the expression reads."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
         self._lazy: dict[int, Run] = {}
         self._names: dict[int, tuple[Link, ...]] = {}
-        """Local variables that are but names for a part of the device: what is read is what is looked at in them."""
+        """Local variables that are aliases of a part of the device: reads of the variable are reads of that part."""
         self._planned: dict[int, Step] = {}
         self.reads: list[tuple[Link, ...]] = []
 
     def plan(self, node: Node) -> Run:
-        """What evaluates the tree. Raises SelectorError where a constant part cannot be evaluated."""
+        """The closure that evaluates the tree. Raises SelectorError if a constant part fails."""
         return self._run(self._step(node))
 
     def _run(self, step: Step) -> Run:
@@ -89,7 +89,7 @@ class Planner:
         return followed(step)
 
     def _step(self, node: Node) -> Step:
-        # A target that a macro doubled is planned once.
+        # A target that a macro duplicated is planned once.
         if id(node) not in self._planned:
             self._planned[id(node)] = self._new_step(node)
         return self._planned[id(node)]
@@ -169,7 +169,7 @@ class Planner:
         return linked(base, Link(None, run, optional))
 
     def _member(self, node: Call, element: Step, values: list[Value]) -> Step:
-        """`in` a constant list: a set, if all elements are such that they can be in one."""
+        """`in` with a constant list: a set lookup if all elements are hashable."""
         if not values:
             return Constant(False)
         if any(type(value) not in KEYS for value in values):
@@ -221,7 +221,7 @@ class Planner:
         return Constant(value) if type(value) is not Err else Code(lambda frame: value)
 
     def _refuse_type(self, name: str, node: Node) -> None:
-        """Upstream takes a variable whose value is a type for the name of one, and finds none."""
+        """Upstream resolves a variable whose value is a type as a type name, which does not exist."""
         if node.type is not None and node.type.name == TYPE.name:
             reason = f"program instantiation failed: reference to undefined type: {name}"
             raise syntax_error(self._expression, node.at, reason)

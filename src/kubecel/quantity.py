@@ -82,7 +82,7 @@ def of_text(text: str) -> Quantity | Err:
     value, scale = int(f"{sign}{whole}{decimals}"), exponent - len(decimals)
     if len(whole) + len(decimals) <= _FACTORS and scale >= -9:
         return Quantity(value, scale)
-    # Upstream reads on where the number is missing, as far as it fits 64 bits.
+    # Upstream accepts a missing number above, where the value fits 64 bits.
     return _BAD_NUMBER if empty else _rounded(value, scale)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regular expressions that take time linear in the text, whatever the pattern: selectors come from users, and `re` can
-be made to run for ever.
+"""Regular expressions with matching time linear in the text for any pattern. Selectors come from users, and some
+patterns take `re` exponential time.
 
-Rules: the leftmost match counts, and of those that begin there the one that a backtracking search finds first. The
-states are made as texts need them, and kept.
+Rules: the leftmost match wins, and among those that start there the one that a backtracking search finds first. States
+are created on demand and cached.
 Source: Russ Cox, "Regular Expression Matching: the Virtual Machine Approach", swtch.com/~rsc/regexp; Go's regexp.
 """
 
@@ -20,13 +20,14 @@ _MAX_INSTRUCTIONS: Final = 20_000
 _MAX_STATES: Final = 5_000
 _MAX_STEPS: Final = 2_000_000
 _END: Final = -1
-"""The instruction at which a match is complete."""
+"""The instruction that completes a match."""
 _ENDS: Final = frozenset(("text_start", "text_end"))
 _NOWHERE: Final[frozenset[str]] = frozenset()
 
 
 class _State:
-    """Threads in the order of preference, before what needs no character is done. `done` by the edges at the place."""
+    """Threads in order of preference, before the instructions that consume no character. `done` caches the result by
+    the edges at the position."""
 
     __slots__ = ("done", "threads")
 
@@ -36,7 +37,7 @@ class _State:
 
 
 class _Closed:
-    """Threads that wait for a character, and whether a match ends here. `after` each character seen so far."""
+    """Threads that wait for a character, and whether a match ends here. `after` caches the next state by character."""
 
     __slots__ = ("after", "matched", "waiting")
 
@@ -51,9 +52,9 @@ class Regex:
 
     def __init__(self, pattern: str) -> None:
         self._program: list[tuple[Holds | str | None, int, int]] = []
-        """(what must hold: a character, the name of an edge, or nothing; where to go; where to go as well)"""
+        """(condition: a character test, the name of an edge, or None; next instruction; alternative instruction)"""
         self._kinds: set[str] = set()
-        # The tree is compiled backwards, from the end to the start.
+        # The tree is compiled from the end to the start.
         self._start = self._compile(regex_syntax.parse(pattern), _END)
         self._searching = self._emit(None, self._start, 0)
         anything = self._emit(regex_syntax.any_char, self._searching, _END)
@@ -61,7 +62,7 @@ class Regex:
         self._states: dict[tuple[int, ...], _State] = {}
 
     def matches(self, text: str) -> bool:
-        """Whether it matches anywhere."""
+        """Whether the pattern matches anywhere in the text."""
         return self._run(text, 0, self._searching, anywhere=True) is not None
 
     def find(self, text: str, at: int = 0) -> tuple[int, int] | None:
@@ -77,7 +78,7 @@ class Regex:
         return None
 
     def find_all(self, text: str, count: int = -1) -> list[str]:
-        """All matches that do not overlap, at most `count`; an empty one right after a match is none."""
+        """All matches that do not overlap, at most `count`. An empty match directly after a match does not count."""
         found: list[str] = []
         at, after = 0, -1
         while at <= len(text) and (count < 0 or len(found) < count) and (match := self.find(text, at)):
@@ -156,7 +157,7 @@ class Regex:
         return len(self._program) - 1
 
     def _compile(self, tree: Tree, following: int) -> int:
-        """Where the instructions for the tree begin that go on to `following`."""
+        """Compile the tree, continuing at `following`. Returns its first instruction."""
         match tree:
             case Char(holds):
                 return self._emit(holds, following, _END)
@@ -201,7 +202,7 @@ class Regex:
 
 
 def _edges(text: str, at: int) -> frozenset[str]:
-    """The edges that the place before the character `at` is."""
+    """The edges at the position before the character `at`."""
     before = text[at - 1] if at else None
     after = text[at] if at < len(text) else None
     at_word = _is_word(before) != _is_word(after)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regular expressions in RE2 syntax, as trees.
+"""Parser of regular expressions in RE2 syntax.
 
-Rules: what RE2 has is here, except the classes of Unicode scripts (\\p{Greek}); backreferences and looking around are
-errors, as they are there. \\d, \\s, \\w, \\b and the [:names:] are those of ASCII; `$` is the end of the text, without
-(?m).
+Rules: the syntax is that of RE2 without the classes of Unicode scripts (\\p{Greek}). Backreferences and lookaround are
+errors, as in RE2. \\d, \\s, \\w, \\b and the [:names:] match only ASCII. `$` is the end of the text without (?m).
 Source: github.com/google/re2/wiki/Syntax; Go's regexp/syntax, flags Perl.
 """
 
@@ -18,13 +17,13 @@ from typing import Final
 from msgspec import Struct
 
 Holds = Callable[[str], bool]
-"""Whether a character is meant."""
+"""Whether a character matches."""
 _MAX_REPEAT: Final = 1000
 _NESTING: Final = 50
 
 
 class RegexError(ValueError):
-    """The text says what is wrong, as upstream words it."""
+    """An invalid pattern. The message is upstream's."""
 
 
 class Char(Struct, frozen=True):
@@ -32,7 +31,7 @@ class Char(Struct, frozen=True):
 
 
 class Edge(Struct, frozen=True):
-    """A place between characters: text_start, text_end, line_start, line_end, word or inner (no word's edge)."""
+    """A position between characters: text_start, text_end, line_start, line_end, word (boundary) or inner (none)."""
 
     kind: str
 
@@ -46,7 +45,7 @@ class Choice(Struct, frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """At least `least` times and at most `most` (None: any)."""
+    """A repetition from `least` to `most` times (None: unlimited)."""
 
     of: Tree
     least: int
@@ -84,7 +83,7 @@ _FLAGS = re.compile(r"\(\?([imsU]*)(-[imsU]+)?([:)])")
 _STRAYS = {"k": "\u212a", "s": "\u017f", "\xe5": "\u212b", "\u03c9": "\u2126", "\u03bc": "\xb5", "\u03c3": "\u03c2",
            "ss": "\u1e9e", "\u03b2": "\u03d0", "\u03b5": "\u03f5", "\u03b8": "\u03d1\u03f4", "\u03ba": "\u03f0",
            "\u03c0": "\u03d6", "\u03c1": "\u03f1", "\u03c6": "\u03d5"}  # fmt: skip
-"""Characters that no other one becomes by a change of case, by what they fold to."""
+"""Characters that are not the upper or lower case of another, by the character that they fold to."""
 
 
 def any_char(char: str) -> bool:
@@ -101,7 +100,7 @@ def _not(holds: Holds) -> Holds:
 
 @lru_cache(maxsize=1024)
 def _folded(char: str) -> frozenset[str]:
-    """The characters that differ from it in case only."""
+    """The characters that differ from `char` only in case."""
     folded = char.casefold()
     forms = {char, folded, folded.upper(), char.lower(), char.upper(), char.title(), *_STRAYS.get(folded, "")}
     return frozenset(form for form in forms if len(form) == 1 and form.casefold() == folded)
@@ -168,7 +167,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
     def _repeat(self) -> tuple[int, int | None, bool] | None:
-        """(least, most, greedy) of a repetition operator, where there is one."""
+        """(least, most, greedy) of the repetition operator at this position, if there is one."""
         sign = self._text[self._at]
         if sign in "*+?":
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[sign]
@@ -210,7 +209,7 @@ class _Parser:
         return Char(char.__eq__)
 
     def _quoted(self) -> list[Char]:
-        """The characters between \\Q and \\E, which mean themselves."""
+        """The literal characters between \\Q and \\E."""
         end = self._text.find("\\E", self._at)
         quoted = self._text[self._at + 2 : end if end >= 0 else len(self._text)]
         self._at = end + 2 if end >= 0 else len(self._text)
@@ -228,7 +227,7 @@ class _Parser:
         return self._literal(self._character())
 
     def _class_escape(self) -> Holds | None:
-        """\\d and \\p{L}, where one of them is next."""
+        """The class of an escape such as \\d or \\p{L}, if one is next."""
         kind = self._text[self._at + 1 : self._at + 2]
         if kind.lower() in _PERL:
             self._at += 2
@@ -247,7 +246,7 @@ class _Parser:
         return holds if kind.islower() else _not(holds)
 
     def _character(self) -> str:
-        """The character that an escape stands for."""
+        """The character of an escape sequence."""
         start = self._at
         kind = self._text[start + 1 : start + 2]
         if not kind:

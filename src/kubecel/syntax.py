@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions as trees, and the parser that makes them.
+"""The syntax tree and the parser.
 
-Rules: `? :` binds weakest, then `||`, `&&`, the relations and `in`, `+ -`, `* / %`, unary `! -`, and member access;
-all binary operators associate to the left. `&&` and `||` are one node with all their terms. Calls that are macros are
-expanded as soon as they are read (see macros). At most NESTING expressions may be nested in each other, so that the
-parser does not run out of stack (upstream: about 250).
+Rules: `? :` binds weakest, then `||`, `&&`, the relations and `in`, `+ -`, `* / %`, unary `! -`, and member access.
+All binary operators are left associative. A chain of `&&` or `||` is one node with all its terms. The parser expands
+macro calls immediately (see macros). At most NESTING expressions may be nested, so that the parser does not overflow
+the stack (upstream: about 250).
 Source: cel-go v0.29.2, parser/gen/CEL.g4 and parser/parser.go.
 """
 
@@ -31,7 +31,7 @@ _PRODUCTS = frozenset("*/%")
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """`at` is the offset in the expression; `type` is what the checker finds."""
+    """`at` is the offset in the expression. The checker sets `type`."""
 
     at: int
     type: Type | None = field(default=None, init=False)
@@ -44,7 +44,7 @@ class Literal(Node):
 
 @dataclass(slots=True, eq=False)
 class Ident(Node):
-    """`slot` is where a variable is kept at run time; None for the name of a type."""
+    """`slot` is the index of a variable at run time; None for the name of a type."""
 
     name: str
     slot: int | None = field(default=None, init=False)
@@ -52,18 +52,18 @@ class Ident(Node):
 
 @dataclass(slots=True, eq=False)
 class Select(Node):
-    """`test`: has() asks only whether the field is there."""
+    """A field selection. `test`: has() tests only whether the field exists."""
 
     operand: Node
     field: str
     test: bool = False
     resolved: Ident | None = None
-    """The dotted name of a type that the whole selection turned out to be."""
+    """The type name, if the checker resolved the whole selection to one."""
 
 
 @dataclass(slots=True, eq=False)
 class Call(Node):
-    """A call of a function or operator; `overloads` are the ids of the declarations that it agrees with."""
+    """A call of a function or operator. `overloads` are the ids of the overloads that it matches."""
 
     function: str
     args: list[Node]
@@ -86,8 +86,8 @@ class MapLiteral(Node):
 
 @dataclass(slots=True, eq=False)
 class Fold(Node):
-    """A loop: `accu` begins as `init`; while `condition` is not false, `step` makes it anew for each element of `range`
-    (`var`, or `var` and `var2` for key and value); `result` sees `accu` alone."""
+    """A loop. `accu` starts as `init`. While `condition` is not false, `step` computes the next `accu` for each element
+    of `range` (`var`, or `var` and `var2` for key and value). `result` can use only `accu`."""
 
     range: Node
     var: str
@@ -98,15 +98,15 @@ class Fold(Node):
     step: Node
     result: Node
     slots: tuple[int, int, int] = field(default=(0, 0, 0), init=False)
-    """Of accu, var and var2."""
+    """The slots of accu, var and var2."""
 
 
 Expand = Callable[["Parser", int, str, Node | None, list[Node]], Node | None]
-"""Expands a macro call (parser, offset, function, target, args), or gives None where the call is none."""
+"""Expands a macro call (parser, offset, function, target, args). Returns None if the call is not a macro."""
 
 
 class Parser:
-    """One expression. `expand` knows the macros."""
+    """Parses one expression. `expand` expands the macros."""
 
     def __init__(self, expression: str, expand: Expand) -> None:
         self.expression = expression
@@ -116,7 +116,7 @@ class Parser:
         self._depth = 0
 
     def parse(self) -> Node:
-        """The tree of the whole expression. Raises SelectorError with the place."""
+        """The tree of the whole expression. Raises SelectorError with the position."""
         node = self._ternary()
         if self._token.kind != "end":
             raise self._unexpected()
@@ -181,7 +181,7 @@ class Parser:
         while self._take(first.kind) if first.kind in ("!", "-") else None:
             count += 1
             if first.kind == "-" and self._token.kind in ("int", "double") and count % 2:
-                # The minus belongs to the number, which may be the least of all ints.
+                # The minus is part of the number, which may be the minimum int.
                 return self._member(self._number(self._take("int", "double"), "-", first.at))
         node = self._member(self._primary())
         return node if count % 2 == 0 else Call(first.at, f"{first.kind}_", [node])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions on strings, and values written as text.
+"""The functions on strings and the formatting of values.
 
-Rules: offsets count characters; upper and lower case are those of ASCII; format() knows %s %d %f %e %b %o %x %X and %%,
-with a precision for %f and %e (6 without one).
+Rules: offsets count characters. Case conversion is limited to ASCII. format() supports %s %d %f %e %b %o %x %X and %%,
+with a precision for %f and %e (default 6).
 Source: cel-go v0.29.2, ext/strings.go and ext/formatting.go (version 2 of the library, as Kubernetes has it).
 """
 
@@ -104,7 +104,7 @@ def quote(text: str) -> str:
 
 
 class FormatError(Exception):
-    """The text says what is wrong with a clause of format()."""
+    """A clause of format() is invalid; the message has the reason."""
 
 
 _CLAUSE = re.compile(r"(?s)%(%|(?:\.(\d*))?(.?))")
@@ -120,19 +120,19 @@ CLAUSES: dict[str, tuple[frozenset[str], str]] = {
                      "google.protobuf.Timestamp", "google.protobuf.Duration")),
           "string clause can only be used on strings, bools, bytes, numbers, maps, lists, types and times"),
 }  # fmt: skip
-"""What each clause takes (type names), and what to say where it is given something else."""
+"""The type names that each clause accepts, and the error message for other types."""
 
 
 def formatted(text: str, count: int, write: Callable[[int, str, int | None], str]) -> str:
-    """The text with its clauses replaced by what `write` (argument, clause, precision) makes of them.
+    """The text with its clauses replaced by the results of `write` (argument, clause, precision).
 
-    `count` is how many arguments there are. Raises FormatError, and Abort where it grows too long.
+    `count` is the number of arguments. Raises FormatError, and Abort if the result is too long.
     """
     return "".join(_held(_pieces(text, count, write)))
 
 
 def _held(pieces: Iterable[str]) -> Iterator[str]:
-    """The pieces of a text that does not become too long; else none is made any more."""
+    """Yield the pieces of a text. Raises Abort as soon as the text is too long."""
     length = 0
     for piece in pieces:
         length += len(piece)
@@ -189,14 +189,14 @@ def _real(value: Value, clause: str, precision: int, reason: str) -> str:
         value = float(value)
     if precision > 1000:
         raise FormatError(f"could not parse formatting clause: precision {precision} is too large")
-    # Upstream takes the precision of %e for a width.
+    # Upstream uses the precision of %e as a width.
     width = precision if clause == "e" else 0
     if math.isnan(value) or math.isinf(value):
         return ("NaN" if math.isnan(value) else "∞" if value > 0 else "-∞").rjust(width)
     if clause == "f":
         return f"{value + 0.0:,.{precision}f}"
     mantissa, exponent = f"{value + 0.0:.6e}".split("e")
-    # As the English locale writes it: times ten, and the exponent above the line.
+    # As in the English locale: a multiplication by ten with a superscript exponent.
     power = f"{int(exponent):+03d}".replace("+", "").translate(_SUPERSCRIPT)
     return f"{mantissa}\u00d710{power}".rjust(width)
 
@@ -234,7 +234,7 @@ def _entries(value: Map) -> list[tuple[str, str]]:
 
 
 def _literal(value: Value) -> str:
-    """As it would be written in an expression, within a list or map."""
+    """The value as a literal of the language, for elements of a list or map."""
     kind = type(value)
     if kind is str:
         return quote(value)

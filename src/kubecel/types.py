@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static types of CEL and when a value of one may stand where another is asked for.
+"""The static types of CEL and their assignability.
 
-Rules: `dyn` agrees with everything; a type parameter (its name begins with "?") is bound to what it first meets, and
-later to the more general of the two; null may stand for an opaque, struct, duration or timestamp type.
+Rules: `dyn` matches every type. A type parameter (its name begins with "?") is bound to the first type that it matches,
+and later to the more general of the two. Null is assignable to opaque, struct, duration and timestamp types.
 Source: cel-go v0.29.2, checker/types.go.
 """
 
@@ -14,7 +14,7 @@ PARAMETER = "?"
 
 
 class Type(NamedTuple):
-    """`name` is the run-time name: at run time a type has no parameters."""
+    """A type. `name` is the run-time name: at run time a type has no parameters."""
 
     name: str
     params: tuple[Type, ...] = ()
@@ -60,7 +60,7 @@ def _nullable(type_: Type) -> bool:
 
 
 class Bindings:
-    """What the type parameters of an expression stand for so far."""
+    """The current bindings of the type parameters of an expression."""
 
     def __init__(self) -> None:
         self._bound: dict[Type, Type] = {}
@@ -68,12 +68,12 @@ class Bindings:
         self._fresh = 0
 
     def fresh(self) -> Type:
-        """A parameter that nothing is bound to."""
+        """A new unbound type parameter."""
         self._fresh += 1
         return Type(f"{PARAMETER}_var{self._fresh}")
 
     def assignable(self, pairs: list[tuple[Type, Type]]) -> bool:
-        """Whether each first type may stand where the second is asked for; binds parameters only if all may."""
+        """Whether each first type is assignable to the second. Binds parameters only if all are."""
         self._undo.clear()
         if all(self._assignable(given, asked) for given, asked in pairs):
             return True
@@ -85,7 +85,7 @@ class Bindings:
         return False
 
     def resolved(self, type_: Type, free_is_dyn: bool = False) -> Type:
-        """The type with its parameters replaced by what they are bound to."""
+        """The type with its parameters replaced by their bindings."""
         bound = self._bound.get(type_)
         if bound is not None:
             return self.resolved(bound, free_is_dyn)
@@ -113,7 +113,7 @@ class Bindings:
         return len(given.params) == len(asked.params) and all(map(self._assignable, given.params, asked.params))
 
     def _binds(self, type_: Type, parameter: Type) -> bool:
-        """Whether the parameter can stand for the type."""
+        """Whether the parameter can be bound to the type; binds it if so."""
         if type_ == parameter:
             return True
         bound = self._bound.get(parameter)
@@ -145,7 +145,7 @@ class Bindings:
 
 
 def more_general(one: Type, other: Type) -> Type:
-    """The less specific of two types that agree."""
+    """The less specific of two matching types."""
     return one if _covers(one, other) else other
 
 
