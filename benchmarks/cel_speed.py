@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of device selectors: compiling one, and asking it about a device that it was not asked about before.
+"""Speed of device selectors: compilation, and the first evaluation on each device.
 
     python benchmarks/cel_speed.py [--devices 2000] [-o json]
 
-Devices are GPUs as the NVIDIA driver publishes them (11 attributes, one capacity), no two of them the same; each
-selector is asked about each once. Microseconds, medians and 99th percentiles.
+Devices are distinct GPUs as the NVIDIA driver publishes them (11 attributes, one capacity). Each selector is evaluated
+once on each. Microseconds, medians and 99th percentiles.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SELECTORS = {
 
 
 def gpu(number: int) -> Device:
-    """One of many, each with a driver version, memory and uuid of its own."""
+    """A GPU with a distinct driver version, memory and uuid."""
     product = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA B200", "Tesla T4")[number % 4]
     attributes = {
         "architecture": ("Hopper", "Ampere", "Blackwell", "Turing")[number % 4], "brand": "Nvidia",
@@ -71,7 +71,7 @@ def compiling(expression: str, runs: int = 200) -> list[float]:
 
 
 def asking(expression: str, devices: list[Device]) -> tuple[list[float], int]:
-    """How long each answer took, and how many devices matched."""
+    """The time of each evaluation, and the number of matching devices."""
     selector = kubecel.compile(expression)
     taken, matched = [], 0
     for device in devices:

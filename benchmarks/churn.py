@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing while pods come and go: how much of the GPUs is allocated, and how long pods with GPUs wait.
+"""Packing under churn: the share of allocated GPUs, and the waiting time of pods with GPUs.
 
     python benchmarks/churn.py [--nodes FILE --pods FILE] [--policies fgd ...] [--loads 90 100 110] [--seeds 1 2 3]
         [--compare expected-fill]
 
-Pods of the list's shapes arrive at random at an offered load (`dovetail.sim.churn`) and run for 2 hours in the mean.
-Who does not fit waits in the scheduler's own line, the same for all policies. The cluster is empty at first: 3 mean run
-times pass before anything is measured, then 5 are measured. `--every 16` keeps every sixteenth node of each kind, so
-that a run takes seconds at 90 %, a minute at 110 %; 1 is the whole cluster. The order of the nodes is drawn by the
-seed. A pod that waits still at the end counts with what it has waited so far. Of each figure the mean over the seeds,
-and the deviation. Most of that is the seed's, so a second table compares one policy with each of the others seed by
-seed: the mean of the differences, and its standard error. What is idle is looked at every ten minutes: on nodes of
-which less than one core is left, else in GPUs of which a part is given away, else whole. And of all GPUs of which parts
-are given away, what would idle at least if these parts were packed anew, wherever.
+Pods of the list's shapes arrive at random at an offered load (`dovetail.sim.churn`) and run for 2 hours on average.
+Pods that do not fit wait in the scheduler's queue, which is the same for all policies. The cluster starts empty: 3 mean
+run times are warm-up, then 5 are measured. `--every 16` keeps every sixteenth node of each kind, so that a run takes
+seconds at 90 % and a minute at 110 %; 1 is the whole cluster. The seed determines the order of the nodes. A pod that
+still waits at the end counts with its waiting time so far.
 
-Without files the sample that comes with Dovetail (the list `default`). With `-o json` the single runs.
+Each figure is the mean over the seeds, with the standard deviation. The seed causes most of the deviation, so a second
+table compares one policy with each of the others per seed: the mean of the differences and its standard error.
+
+Idle GPUs are sampled every ten minutes and counted in one of three classes: on nodes with less than one free core, else
+in partly allocated GPUs, else whole. A fourth figure is the least idle part of the partly allocated GPUs if their parts
+were packed again without constraints.
+
+Without files the benchmark uses the sample that comes with Dovetail (the list `default`). `-o json` prints each run.
 """
 
 from __future__ import annotations
@@ -66,13 +69,13 @@ COLUMNS = {
     "idle_whole_percent": ("idle whole %", 2),
     "packed_anew_percent": ("parts, packed anew %", 2),
 }
-"""Heading and digits of what is shown of each run."""
+"""Heading and number of digits of each column."""
 COMPARED = "allocated_percent", "wait_p95_s", "wait_mean_s", "several_mean_s"
 
 
 class Row(Struct, frozen=True):
-    """Seconds of waiting are of pods that ask for GPUs; `waiting_percent` of them wait still at the end.
-    `several_mean_s` is of those that ask for several; None where none came."""
+    """One run. Waiting times are of pods that request GPUs; `waiting_percent` of them still wait at the end.
+    `several_mean_s` covers those that request several GPUs; None if there were none."""
 
     policy: str
     load_percent: int
@@ -92,8 +95,8 @@ class Row(Struct, frozen=True):
 
 
 class Watched(Simulation):
-    """`idle_milli` adds up what is idle from `from_ms` on: in parts, without cores, and whole, and in parts if these
-    were packed anew; `looks` is how often."""
+    """Samples idle GPUs. `idle_milli` sums the idle GPUs from `from_ms` on: in parts, without cores, whole, and in
+    parts if these were packed again. `looks` is the number of samples."""
 
     def __init__(self, workload: Workload, policy: Policy, from_ms: int) -> None:
         super().__init__(workload, policy)
@@ -121,9 +124,9 @@ class Watched(Simulation):
 
 
 def least_idle_milli(parts: Sequence[int]) -> int:
-    """What idles at least of the GPUs that these parts are given of, however they are packed.
+    """A lower bound of the idle part of the GPUs that hold these parts, for any packing.
 
-    By the bound L2 for bin packing: Martello and Toth, Knapsack Problems, 1990, section 8.3."""
+    It is the bound L2 for bin packing: Martello and Toth, Knapsack Problems, 1990, section 8.3."""
     half, most = WHOLE_GPU_MILLI // 2, 0
     for small in {0, *(part for part in parts if part <= half)}:
         alone = sum(1 for part in parts if part > WHOLE_GPU_MILLI - small)
@@ -135,7 +138,7 @@ def least_idle_milli(parts: Sequence[int]) -> int:
 
 
 def thinned(nodes: Sequence[Node], every: int, seed: int) -> list[Node]:
-    """Every so manyth node of those that are alike, in an order that the seed draws."""
+    """Every `every`-th node of each kind, shuffled by the seed."""
     alike = sorted(nodes, key=lambda node: (node.labels, node.allocatable, node.name))
     kept = alike[::every]
     random.Random(seed).shuffle(kept)
@@ -143,7 +146,7 @@ def thinned(nodes: Sequence[Node], every: int, seed: int) -> list[Node]:
 
 
 def measured(result: Result, from_ms: int, until_ms: int) -> tuple[float, list[float], list[float], float]:
-    """(allocated %, waits in seconds, those of pods of several GPUs, % that wait still) of what happened and who came
+    """(allocated %, waits in seconds, waits of pods with several GPUs, % still waiting) of the pods that arrived
     between the two times."""
     held = 0
     for now, then in pairwise(result.moments):

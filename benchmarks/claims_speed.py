@@ -3,15 +3,17 @@
 
     python benchmarks/claims_speed.py [--nodes 500] [--runs 5] [-o json]
 
-Load: nodes of one ResourceSlice each with 8 GPUs (type, product, architecture, driver version, PCI bus id, uuid,
-memory), wired as such nodes are, and pods with a claim each until all GPUs are taken. The class has one selector and
-so has each claim. `one selector`: all claims the same; `100 selectors`: a hundred that all match, in turn.
-`8 GPUs`: claims of a whole node. `linked pairs`: claims of 2 GPUs with the same driver version. `partitions`: GPUs that
-can be cut into 7 (counters of compute and memory slices, each placement a device), claims of a slice of each size in
-turn. `shares`: GPUs that several may have, claims of 10 GiB of their memory. `first ms` is the step that decides a
-first pod of each kind: there selectors are compiled and tried, and nodes are told apart.
-What is known before a clock starts is frozen for the garbage collector, which looks as seldom as the live scheduler has
-it; what is made while it runs is collected.
+Load: nodes with one ResourceSlice of 8 GPUs each (type, product, architecture, driver version, PCI bus id, uuid,
+memory) and the usual topology, and pods with one claim each until all GPUs are allocated. The class has one selector
+and so has each claim. `one selector`: all claims are the same. `100 selectors`: a hundred selectors in turn, which all
+match. `8 GPUs`: claims of a whole node. `linked pairs`: claims of 2 GPUs with the same driver version. `partitions`:
+GPUs with 7 partitions (counters of compute and memory slices, one device per placement), and claims of each size in
+turn. `shares`: GPUs that several claims share, and claims of 10 GiB of their memory. `first ms` is the step that
+decides the first pod of each kind; it includes the compilation and first evaluation of selectors and the comparison of
+nodes.
+
+Objects from before the measurement are frozen for the garbage collector, which runs as seldom as in the live scheduler
+and collects only new objects.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ STARTS = {
     "1g.10gb": range(7), "1g.20gb": (0, 2, 4, 6), "2g.20gb": (0, 2, 4),
     "3g.40gb": (0, 4), "4g.40gb": (0,), "7g.80gb": (0,),
 }  # fmt: skip
-"""(compute slices, memory slices) and where on the memory they can begin, of an H100."""
+"""(compute slices, memory slices) of the profiles of an H100, and their possible memory offsets."""
 
 
 def gpu(node: int, index: int, kind: str = "gpu") -> Device:
@@ -130,7 +132,7 @@ CASES: dict[str, tuple[tuple[ClaimSpec, ...], int]] = {
     ),
     "shares": ((ClaimSpec(((replace(ONE, amounts=((f"{DRIVER}/memory", 10 * GIB_MILLI),)),),)),), 8 * GPUS),
 }
-"""The specs of the claims, in turn, and how many of them a node takes."""
+"""The specs of the claims, used in turn, and the number of claims that fit a node."""
 
 
 def told(case: str, nodes: int) -> Iterator[Event]:
@@ -154,7 +156,7 @@ def waiting(case: str, pods: int) -> Iterator[Event]:
 
 
 def run(case: str, nodes: int) -> dict[str, float]:
-    """Pods per second, from a state that knows all, and the time of the first decisions."""
+    """Pods per second on a state that has all objects, and the time of the first decisions."""
     gc.collect()
     state = State(Policy())
     step(state, list(told(case, nodes)), 0)
@@ -170,7 +172,7 @@ def run(case: str, nodes: int) -> dict[str, float]:
 
 
 def drain(state: State, events: list[Event], expected: int) -> tuple[float, int]:
-    """The seconds of CPU that the steps take once the events are told, and how many pods they place."""
+    """The CPU seconds of the steps after the events are applied, and the number of pods that they place."""
     for event in events:
         state.apply(event)
     gc.set_threshold(COLLECT_AFTER)

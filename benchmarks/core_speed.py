@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed and memory of the core alone: placements per second of lone pods, gangs per second, resident memory, and how
-long one decision takes.
+"""Speed and memory of the core alone: lone pods and gangs per second, resident memory, and the latency of a decision.
 
     python benchmarks/core_speed.py [--nodes 5000 50000] [--pods 10000] [--gangs 300] [--runs 3]
         [--devices counted] [--ask mixed] [--policy tightest] [--admitted]
 
-Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, blocks of 16 racks; 30 % of the nodes partly busy. Lone pods: 48
-shapes with Zipf-like popularity, 30 % of them ask for a share of one GPU, the others for 1, 2, 4 or 8. Gangs: 64 pods x
-8 GPUs that prefer a rack (which is too small: they get the tightest block). Every run is a process of its own.
-What is known of the devices: `counted` nothing but their number; `wired` a hybrid cube mesh of NVLinks on two NUMA
-nodes; `managed` also the kubelet's topology policy, restricted; `pinned` also static CPU and memory managers, and all
-pods Guaranteed, so that each gets CPUs and memory of its own. Some of the pinned pods are refused everywhere (their
-CPUs would fit one NUMA node, their GPUs do not): what that costs is counted to those that are placed. With `--admitted`
-shapes that are refused so are left out, whatever is known of the devices: then the same pods are compared.
-One decision: pods come one at a time; p50 and p99 of the time from being told of one to the answer, on the wall.
-What the lone pods ask for: `mixed` as above; `whole` GPUs alone; `shares` of GPUs of ten replicas, by memory; `slices`,
-MIG instances of three profiles. The last three find all nodes empty.
+Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, blocks of 16 racks; 30 % of the nodes are partly busy. Lone pods:
+48 shapes with Zipf-like popularity; 30 % of them request a share of one GPU, the others 1, 2, 4 or 8. Gangs: 64 pods x
+8 GPUs that prefer a rack (which is too small, so they get the tightest block). Each run is a separate process.
+
+`--devices`: `counted` has only the number of devices; `wired` adds a hybrid cube mesh of NVLinks on two NUMA nodes;
+`managed` adds the kubelet's topology policy `restricted`; `pinned` adds static CPU and memory managers with Guaranteed
+pods, so that each pod gets exclusive CPUs and memory. Some of the pinned pods fit no node (their CPUs would fit one
+NUMA node, their GPUs do not); the cost of refusing them is included in that of the placed pods. `--admitted` leaves out
+these shapes for all values of `--devices`, so that the same pods are compared.
+
+One decision: pods arrive one at a time; p50 and p99 of the wall time from the event to the decision.
+
+`--ask`, the requests of lone pods: `mixed` as above; `whole` GPUs only; `shares` of GPUs with ten replicas, by memory;
+`slices`, MIG instances of three profiles. With the last three all nodes are empty at first.
 """
 
 from __future__ import annotations
@@ -66,13 +68,13 @@ OFFERS: dict[str, tuple[tuple[tuple[str, int], ...], dict[str, Any]]] = {
         {"mig": tuple(Card(gpu, A100, _INSTANCES) for gpu in range(8))},
     ),
 }
-"""What the nodes offer, by what the lone pods ask for."""
+"""The devices of the nodes, by the value of `--ask`."""
 RACK, BLOCK = "dovetail.dev/rack", "dovetail.dev/block"
 GANG = 64
 
 
 def cube_mesh() -> Layout:
-    """A DGX-1: pairs with one or two NVLinks."""
+    """The layout of a DGX-1: pairs with one or two NVLinks."""
     rows = ("01122000", "10210200", "12020010", "21200001", "20000112", "02001021", "00101202", "00012120")
     links = [[int(cell) for cell in row] for row in rows]
     pcie = tuple(
@@ -83,7 +85,7 @@ def cube_mesh() -> Layout:
 
 
 def two_sockets(pinned: bool) -> Inventory:
-    """192 CPUs, two threads a core, 2 TiB and 8 GPUs, half of each on either NUMA node."""
+    """192 CPUs with two threads per core, 2 TiB and 8 GPUs, half of them on each of two NUMA nodes."""
     return Inventory(
         numa=(0, 1),
         topology_policy="restricted",
@@ -123,8 +125,7 @@ def nodes(count: int, devices: str, ask: str = "mixed") -> list[NodeChanged]:
 
 
 def seen_by_kubelets(request: Request, devices: str) -> Request:
-    """The request with what the managers of a kubelet see of it: one container; who asks for no GPUs and is pinned to
-    nothing is not seen at all."""
+    """The request as the managers of a kubelet see it: one container. Unpinned pods without GPUs are not managed."""
     gpus = tuple(amount for amount in request.resources if amount[0] == GPU)
     if devices == "pinned":
         return replace(request, managed=ManagedPod((ManagedContainer(request.resources, request.resources),)))
@@ -151,7 +152,7 @@ def shapes(count: int, rng: random.Random, ask: str = "mixed") -> list[Request]:
 
 
 def admitted(request: Request) -> bool:
-    """Whether an empty node that pins CPUs and memory would let a pod in that asks for this."""
+    """Whether an empty node with pinned CPUs and memory would admit a pod with this request."""
     state = State(Policy())
     step(state, nodes(1, "pinned"), 0)
     pod = Pod("p", "default", "p", seen_by_kubelets(request, "pinned"))
@@ -168,7 +169,7 @@ def busy(count: int, rng: random.Random, devices: str) -> list[PodChanged]:
 
 
 def settle() -> None:
-    """As the live scheduler does, once it has listed everything."""
+    """Freeze the garbage collector's objects, as the live scheduler does after its first list."""
     gc.set_threshold(COLLECT_AFTER)
     gc.collect()
     gc.freeze()
@@ -190,7 +191,7 @@ def drain(state: State, expected: int) -> tuple[float, int]:
 def coming(
     node_count: int, pods: int, shape_count: int, seed: int, devices: str, ask: str, policy: str, only_admitted: bool
 ) -> tuple[State, list[PodChanged]]:
-    """A cluster in which some nodes are busy, and the lone pods that come to it."""
+    """A cluster with some busy nodes, and the arriving lone pods."""
     rng = random.Random(seed)
     asked = shapes(shape_count, rng, ask)
     popularity = [0 if only_admitted and not admitted(one) else 1 / (rank + 1) for rank, one in enumerate(asked)]
@@ -207,7 +208,7 @@ def lone_pods(
     node_count: int, pods: int, shape_count: int, seed: int, devices: str = "counted", ask: str = "mixed",
     policy: str = "tightest", only_admitted: bool = False,
 ) -> tuple[float, int]:  # fmt: skip
-    """The CPU seconds that it takes to place so many, and how many were placed."""
+    """The CPU seconds to place the pods, and the number of placed pods."""
     state, came = coming(node_count, pods, shape_count, seed, devices, ask, policy, only_admitted)
     for event in came:
         state.apply(event)
@@ -217,8 +218,8 @@ def lone_pods(
 def decisions(
     node_count: int, shape_count: int, seed: int, devices: str, ask: str, policy: str, only_admitted: bool
 ) -> list[float]:
-    """The milliseconds that each of some thousand pods takes that come one at a time, from being told to its answer,
-    once some hundreds are there."""
+    """The milliseconds from event to decision of some thousand pods that arrive one at a time, after some hundreds as
+    warm-up."""
     state, came = coming(node_count, WARM + TIMED, shape_count, seed, devices, ask, policy, only_admitted)
     settle()
     taken_ms = []
@@ -232,7 +233,7 @@ def decisions(
 def whole_gangs(
     node_count: int, gangs: int, size: int, devices: str = "counted", policy: str = "tightest"
 ) -> tuple[float, int]:
-    """The CPU seconds that it takes to place so many of so many pods of 8 GPUs, and how many of the gangs fit."""
+    """The CPU seconds to place the gangs of pods with 8 GPUs, and the number of gangs that fit."""
     state = State(Policy(scoring=SCORINGS[policy]()))
     step(state, nodes(node_count, devices), 0)
     whole = seen_by_kubelets(Request(((CPU, 128_000), (MEMORY, 1024 * GIB), (GPU, 8))), devices)
@@ -281,7 +282,7 @@ def main() -> None:
         return
     rows = []
     for count in options.nodes:
-        # In turn, so that what else the machine does falls on all of them.
+        # The runs alternate, so that other load of the machine affects all of them.
         runs: dict[tuple[str, str], list[dict[str, float]]] = {
             (devices, ask): [] for devices in options.devices for ask in options.ask
         }

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many jobs are evicted per hour, and what work they lose, when queues want more than there is for days.
+"""Evictions per hour and lost work while the demand of queues exceeds the cluster for days.
 
     python benchmarks/evictions.py [--hours 48] [--seeds 10] [-o table|json]
 
-The core under a virtual clock (`dovetail.sim`). Jobs run without end, ask for CPU and memory beside their GPUs, and
-come back when they were evicted. Per case: evictions in the first and in the last half of the time, per hour, the most
-of one job in any hour, and the lost work in parts of all work that was done. The cases:
+The benchmark runs the core with a virtual clock (`dovetail.sim`). Jobs run for ever, request CPU and memory besides
+their GPUs, and are submitted again after an eviction. The columns of each case are the evictions per hour in the first
+and in the second half of the time, the most evictions of one job in any hour, and the lost work as a share of all work.
+The cases:
 
-- `guarantees`: 4 H100 and 4 A100, two queues with 4 GPUs guaranteed, and both want the H100s.
-- `given back`: a queue within its guarantee comes to 8 GPUs that another one holds.
-- `large`: 8 GPUs, and queues with one job of 8 GPUs each, which save nothing; `large, saving`: which save every 10
-  minutes and start within 5; 2 or 10 queues, half-life an hour or a week.
-- `odd`: 1 GPU and 2 queues, or 8 GPUs and 10 queues, with more jobs of 1 GPU than there is room.
-- `random`: the mean over the seeds of random queues (guarantees, weights, priorities, a level above) and jobs, of which
-  half save, some end, and some come later.
+- `guarantees`: 4 H100 and 4 A100. Two queues have a guarantee of 4 GPUs, and both want the H100s.
+- `given back`: a queue within its guarantee arrives while another queue holds all 8 GPUs.
+- `large`: 8 GPUs, and queues with one job of 8 GPUs each without checkpoints. `large, saving`: with a checkpoint every
+  10 minutes and a start within 5. There are 2 or 10 queues; the half-life is an hour or a week.
+- `odd`: 1 GPU and 2 queues, or 8 GPUs and 10 queues, with more jobs of 1 GPU than fit.
+- `random`: the mean over the seeds of random queues (guarantees, weights, priorities, a parent level) and jobs. Half of
+  the jobs write checkpoints, some end, and some arrive later.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Row(Struct, frozen=True):
 
 
 class Counted(Simulation):
-    """Notes when which job is evicted."""
+    """Records the time and the job of each eviction."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload, Policy(scoring=ExpectedFill()))
@@ -82,7 +83,7 @@ def job(
 
 
 def alike(queues: int, jobs: int, gpus: int, node_gpus: int, half_life_ms: int, work: Work = NO_WORK) -> Workload:
-    """So many queues of equal weight with as many equal jobs each."""
+    """`queues` queues of equal weight with `jobs` equal jobs each."""
     names = [f"q{number}" for number in range(queues)]
     made = [job(f"{name}-{i}", name, gpus, work=work) for i in range(jobs) for name in names]
     return _workload([node("a", node_gpus)], made, [Queue(name, half_life_ms=half_life_ms) for name in names])
@@ -150,7 +151,7 @@ CASES: dict[str, Workload] = {
 def measure(case: str, workloads: Sequence[Workload], hours: int) -> Row:
     first = last = most = lost = worked = 0
     for workload in workloads:
-        # Something is to come until the end, so that the clock goes on.
+        # An arrival at the end keeps the clock running until then.
         tick = SimJob(hours * HOUR_MS, (Pod("end", "team", "end", Request(((CPU, 1),))),))
         run = Counted(Workload(workload.name, workload.cluster, (*workload.jobs, tick), workload.queues))
         result = run.run(until_ms=hours * HOUR_MS)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the cost of the core grows: with nodes, with shapes, with the pods that wait, with the size of gangs.
+"""Growth of the cost of the core with the number of nodes, shapes, waiting pods and pods of a gang.
 
     python -m benchmarks.growth [--curves nodes shapes waiting gang] [--runs 3] [--plot FILE] [-o table|json]
 
 The cluster and the pods are those of `core_speed` (nodes x 8 GPUs, 30 % of the nodes partly busy, 48 shapes, 5,000
-nodes); one thing is varied at a time. `nodes` and `shapes`: what it takes to place a lone pod, of 10,000 (4 for each
-node where these are fewer). `waiting`: a step of a full cluster of 500 nodes in which 20 pods have ended, while so many
-lone pods wait that were refused before. `gang`: what it takes to place a gang of so many pods x 8 GPUs that prefers a
-rack.
-CPU time of one process; every run is a process of its own; medians of the runs.
+nodes). Each curve varies one parameter. `nodes` and `shapes`: the time to place a lone pod, out of 10,000 (4 per node
+if that is less). `waiting`: a step of a full cluster of 500 nodes after 20 pods have ended, with the given number of
+lone pods waiting that were refused before. `gang`: the time to place a gang of the given number of pods x 8 GPUs that
+prefers a rack.
+The figures are CPU time of one process and medians of the runs. Each run is a separate process.
 """
 
 from __future__ import annotations
@@ -75,20 +75,20 @@ def waiting(seed: int, pods: int) -> float:
         gone = rng.sample(list(bound), ENDED)
         for uid in gone:
             del bound[uid]
-        # As many wait in every step: at first more than that did not fit, later some have started.
+        # Keep the number of waiting pods constant: at first more pods did not fit, later some have started.
         wait = [root.removeprefix(LONE) for root in state.queue.workloads()]
         inbox = [*(PodRemoved(uid, now_ms, True) for uid in [*gone, *wait[pods:]]), *arrive(max(0, pods - len(wait)))]
     return statistics.median(took_ms)
 
 
 def gang(seed: int, size: int) -> float:
-    """Milliseconds to place a gang; all runs have the same ones."""
+    """Milliseconds to place a gang. All runs use the same gangs."""
     seconds, gangs = whole_gangs(NODES, 60, size)
     return 1e3 * seconds / gangs
 
 
 class Curve(Struct, frozen=True):
-    """`measure(seed, x)` gives what is shown over x."""
+    """`measure(seed, x)` returns the value at x."""
 
     x: str
     y: str

@@ -330,7 +330,7 @@ def _is_format(node: Node) -> bool:
 
 
 def _parts(node: Node) -> Iterator[Node]:
-    """The direct and indirect child nodes of a node."""
+    """All descendants of a node."""
     inside: list[Node | None] = []
     match node:
         case Select():
