@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tenant's objects cost the scheduler, written to be as large and as awkward as an API server takes them.
+"""Cost of hostile objects: objects of a tenant that are as large and expensive as an API server accepts.
 
     python -m benchmarks.hostile_objects [--kinds NAME ...] [--objects 20] [--rounds 4] [-o table|json]
 
-One line for each kind of object: the CPU time of one of them, from the line of the watch through translation and core
-to the end of the step that looks at it; the memory that it takes while it is there; what an ordinary pod costs while
-all of them are there, beside what it costs without them; and the memory that is left after each round in which the
-objects came, other ones each time, and went. Each kind runs in a process of its own. Objects have up to 1.5 MiB, as
-etcd takes, annotations 256 KiB. The most that an object may cost is at the top of the file.
+The table has one row per kind of object: the CPU time per object, from the watch line through translation and core to
+the end of the step that handles it; the memory per object while it exists; the CPU time of an ordinary pod with and
+without these objects; and the memory that remains after each round in which different objects were added and removed.
+Each kind runs in a separate process. Objects have up to 1.5 MiB (the limit of etcd), annotations 256 KiB. The limits of
+the cost of an object are at the top of the file.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from dovetail.kube.translate.sources import claim_outline, outline, owner_docume
 from dovetail.kube.translate.translator import Translator
 
 MOST_MS, MOST_MIB = 5.0, 1.0
-"""CPU time and memory that one object may cost."""
+"""Limits of the CPU time and the memory per object."""
 NODES, ORDINARY = 64, 200
 WHOLE, ANNOTATED = 1_500_000, 250_000
-"""Bytes of an object, and of all annotations of one."""
+"""The size of an object, and of all its annotations, in bytes."""
 PREFIX = "dovetail.dev/"
 
 Document = dict[str, Any]
 Told = tuple[str, Document]
-"""The name of a source, and an object of it."""
+"""The name of a source and one of its objects."""
 
 
 def pod(i: object, *, scheduler: str = "dovetail", node: str = "", **parts: Document) -> Document:
-    """An ordinary pod of one GPU, with other parts."""
+    """An ordinary pod with one GPU, in which `parts` replace the defaults."""
     amounts = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": 1}
     container = {"name": "main", "image": "train:1", "resources": {"requests": amounts, "limits": amounts}}
     meta = {
@@ -70,7 +70,7 @@ def pod(i: object, *, scheduler: str = "dovetail", node: str = "", **parts: Docu
 
 
 def upto(size: int, make: Callable[[int], Any]) -> list[Any]:
-    """So many different parts that their JSON has this many bytes."""
+    """As many different parts as fit into `size` bytes of JSON."""
     found, left, n = list[Any](), size, 0
     while left > 0:
         found.append(make(n))
@@ -145,14 +145,14 @@ def _volcano(i: str) -> Iterator[Told]:
 
 
 def _composites(i: str) -> Iterator[Told]:
-    """One more link of a chain; the objects of a round are one above the other."""
+    """One more link of a chain: each object of a round is the parent of the next."""
     tag, _, number = i.rpartition("-")
     parent = {"parentCompositePodGroupName": f"g-{tag}-{int(number) - 1}"} if int(number) else {}
     yield from _group(i, "composite", {"schedulingPolicy": {"basic": {}}} | parent)
 
 
 def _composite(i: str) -> Iterator[Told]:
-    """One more group below another that has hundreds, and its pod."""
+    """One more child of a group that has hundreds, and its pod."""
     tag, _, number = i.rpartition("-")
     gang = {"schedulingPolicy": {"gang": {"minCount": 1}}, "parentCompositePodGroupName": f"root-{tag}"}
     for name in (i, *[f"{i}-{n}" for n in range(300 if number == "0" else 0)]):
@@ -176,7 +176,7 @@ def _containers(i: str, **spec: Any) -> Iterator[Told]:
 
 
 def _gpu_containers(i: str, **spec: Any) -> Iterator[Told]:
-    """Each of them asks for something that counts always, and for something else than the others."""
+    """Each container requests a resource that always counts and one that differs from the others."""
     made = upto(WHOLE, lambda n: _asking(n, {"cpu": f"{n}m", "memory": f"{n}Mi", f"nvidia.com/mig-{i}-{n % 50}": 1}))
     yield "pods", pod(i, spec={"containers": made} | spec)
 
@@ -282,7 +282,7 @@ def _labels(i: str) -> Iterator[Told]:
 
 
 def _gpu_names(i: str) -> Iterator[Told]:
-    """Names that are read among those that are not."""
+    """Relevant names among names that the scheduler ignores."""
     limits = {f"nvidia.com/mig-{i}-{n}": 1 for n in range(len(upto(WHOLE, lambda n: f"nvidia.com/mig-{i}-{n}:1")))}
     yield "pods", pod(i, spec={"containers": [{"name": "main", "resources": {"limits": limits}}]})
 
@@ -294,7 +294,7 @@ def _last_has_gpu(i: str) -> Iterator[Told]:
 
 
 def _longest_names(i: str) -> Iterator[Told]:
-    """A pod of ordinary size of which nothing is as in any other: it fills what is remembered."""
+    """A pod of ordinary size that shares nothing with any other pod, so it fills the caches."""
     domain = f"{'x' * 180}.{'y' * 60}"
     containers = [
         {"name": f"c{c}-{i}", "image": f"{'i' * 400}{i}",
@@ -309,14 +309,14 @@ def _longest_names(i: str) -> Iterator[Told]:
 
 
 def _member(i: str) -> Iterator[Told]:
-    """One more pod of a gang of many, which says something else than the others."""
+    """One more pod of a large gang, with settings that differ from the others."""
     number = int(i.rpartition("-")[2])
     annotations = {f"{PREFIX}gang": f"g-{i.partition('-')[0]}", f"{PREFIX}gang-min": str(5_000 + number)}
     yield "pods", pod(i, metadata={"annotations": annotations})
 
 
 def _user(i: str) -> Iterator[Told]:
-    """Of a name that nobody has heard of, in a queue that divides among its users."""
+    """A pod of a new user, in a queue with fair share among its users."""
     amounts = {"cpu": "1m"}
     containers = [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]
     labels = {f"{PREFIX}user": f"u-{i}", f"{PREFIX}queue": BY_USER}
@@ -397,7 +397,7 @@ HOSTILE: dict[str, Callable[[str], Iterator[Told]]] = {
     "a Job 900 deep": _deep_job,
     "CEL selectors": lambda i: _selectors(i, whole=True),
     "CEL selectors of 15 KiB": lambda i: _selectors(i, whole=False),
-    # The API server takes 10 KiB for each of 32.
+    # The API server accepts 32 selectors of 10 KiB each.
     "opaque configuration": lambda i: _claim(
         i, [{"name": "r", "exactly": {"deviceClassName": "gpu"}}], [{"x": upto(9_900, lambda n: [])}] * 32
     ),
@@ -413,13 +413,13 @@ _KEPT: dict[str, Callable[[Any], Any]] = {"pods": outline, "resource_claims": cl
 
 
 class World:
-    """A cluster of ordinary nodes and pods, and what is told of it beside them."""
+    """A cluster of ordinary nodes and pods that processes further watch lines."""
 
     def __init__(self) -> None:
         self.feed = Translator()
         self.state = State()
         self.known: dict[tuple[str, str], object] = {}
-        """What reflectors keep."""
+        """The objects that the reflectors cache."""
         self._now_ms = 1_800_000_000_000
         records = self.feed.records
         rows: dict[str, tuple[kinds.Resource, type[Any], Callable[[Any], list[Event]]]] = {
@@ -463,7 +463,7 @@ class World:
         self.read(source, msgspec.json.encode({"type": kind, "object": document}))
 
     def read(self, source: str, line: bytes) -> None:
-        """A line of a watch, or an object that pods name as their owner."""
+        """Process a watch line, or an object that pods name as their owner."""
         if source == "owner":
             with suppress(BadReply):
                 read = owner_document(line, "/")
@@ -472,7 +472,7 @@ class World:
         reader, told = self._rows[source]
         event = reader.line(line)
         if not isinstance(event, Line):
-            # It cannot be read, and is reported.
+            # The object is invalid and is reported.
             return
         meta = event.object.metadata
         key = source, f"{meta.namespace}/{meta.name}"
@@ -483,7 +483,7 @@ class World:
         self.run(told([Change("deleted" if event.type == "DELETED" else "added", event.object)]))
 
     def run(self, events: list[Event] | None = None) -> int:
-        """Steps until nothing is left to try; how many pods were bound."""
+        """Run steps until no attempt remains. Returns the number of bound pods."""
         self._now_ms += 1_000
         decisions = step(self.state, events or [], self._now_ms)
         while self.state.busy:
@@ -491,7 +491,7 @@ class World:
         return sum(isinstance(one, Bind) for one in decisions)
 
     def ordinary_ms(self, tag: str) -> float:
-        """CPU time of an ordinary pod that comes, is bound, and goes."""
+        """CPU time of an ordinary pod that is added, bound and removed."""
         took = []
         for n in range(20):
             document = pod(f"probe-{tag}-{n}", metadata={"namespace": "other", "labels": {"app": "serve", "n": str(n)}})
@@ -509,7 +509,8 @@ def resident_mib() -> float:
 
 
 class Cost(Struct):
-    """Of one kind: `size` is the bytes of an object, `left_mib` what remains after each round."""
+    """The cost of one kind of object. `size` is the bytes of an object, `left_mib` the memory that remains after each
+    round."""
 
     kind: str
     size: int
@@ -522,7 +523,7 @@ class Cost(Struct):
 
 
 def measure(kind: str, rounds: list[Path]) -> Cost:
-    """`rounds` are files with lines of a source, of an object and of the same object without its content."""
+    """Measure one kind. `rounds` are files; each line has a source, an object and the same object without content."""
     world = World()
 
     def told(file: Path, deleted: bool) -> Iterator[float]:
@@ -534,7 +535,7 @@ def measure(kind: str, rounds: list[Path]) -> Cost:
                 world.read(source.decode().strip(), small if deleted else line)
                 yield 1_000 * (time.process_time() - started)
 
-    # What is loaded and allocated for the first one is no cost of the others.
+    # Imports and allocations for the first object are not part of the cost of the others.
     for _ in told(rounds[0], deleted=False):
         pass
     for _ in told(rounds[0], deleted=True):
@@ -556,7 +557,7 @@ def measure(kind: str, rounds: list[Path]) -> Cost:
 
 
 def write(kind: str, count: int, rounds: int, folder: Path) -> list[Path]:
-    """The objects of all rounds; the first of them is for warming up."""
+    """Write the objects of all rounds. The first round is a warm-up."""
     files = []
     for number in range(rounds + 1):
         some = count if number else min(3, count)

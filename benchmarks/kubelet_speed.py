@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of the predicted kubelet: merging hints, and letting whole pods in.
+"""Speed of the kubelet model: merging hints, and admission of whole pods.
 
     python benchmarks/kubelet_speed.py [--runs 200] [-o json]
 
-Merge: 8 NUMA nodes, 3 resources with a hint for each of the 255 sets of nodes, once with a choice that all prefer and
-once with none (upstream tries 16.6 million combinations). Admission: pods of one container that ask for GPUs, NICs,
-whole CPUs and memory, one after the other until nothing is free, on nodes of 2 and of 8 NUMA nodes with all managers
-and the policy best-effort. Microseconds, medians and 99th percentiles.
+Merge: 8 NUMA nodes, 3 resources with a hint for each of the 255 sets of NUMA nodes, with and without a set that all
+resources prefer (upstream tries 16.6 million combinations). Admission: pods with one container that requests GPUs,
+NICs, whole CPUs and memory, one after the other until the node is full, on nodes with 2 and with 8 NUMA nodes, all
+managers and the policy best-effort. Microseconds, medians and 99th percentiles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 
 
 def machine(numa: int) -> Inventory:
-    """16 CPUs of 8 cores, 64 GiB, 2 GPUs and a NIC on each NUMA node."""
+    """A node with 16 CPUs of 8 cores, 64 GiB, 2 GPUs and a NIC on each NUMA node."""
     return Inventory(
         numa=tuple(range(numa)),
         topology_policy="best-effort",

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long `dovetail lint` takes: a folder of manifests, and one file from a cold start.
+"""Speed of `dovetail lint` on a folder of manifests, and on one file from a cold start.
 
     python benchmarks/lint_speed.py [--files 1000] [--runs 5] [--profile] [-o table|json]
 
-The real command in a process of its own, wall-clock time. `folder`: files of one object each (Pods, Jobs, Deployments,
-JobSets, PyTorchJobs and quotas in turn, in block and in flow style, one in ten with a fault), with all rules. `--fix`:
-the same folder, made anew for each run. `one file` and `--help`: what it takes to start. Medians of the runs, the
-fastest and the slowest. `--profile` shows instead where the time over the folder goes, by the module.
+The figures are the wall-clock time of the real command in a separate process. `folder`: files with one object each
+(Pods, Jobs, Deployments, JobSets, PyTorchJobs and quotas in turn, in block and in flow style, one in ten with a fault),
+with all rules. `--fix`: the same folder, written again before each run. `one file` and `--help`: the start-up time. The
+table has the median, the fastest and the slowest run. `--profile` prints the time for the folder by module instead.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ KINDS: tuple[tuple[str, str, Callable[[int], dict[str, Any]]], ...] = (
 
 
 def write(folder: Path, files: int) -> None:
-    """The files, in folders of a hundred."""
+    """Write the files, a hundred per folder."""
     for number in range(files):
         version, kind, spec = KINDS[number % len(KINDS)]
         meta = {"name": f"{kind.lower()}-{number}", "namespace": "vision", **META}
@@ -99,7 +99,7 @@ def write(folder: Path, files: int) -> None:
 
 
 def seconds(*args: str | Path) -> float:
-    """Of the command. Exit codes 0 and 1 are answers; raises SystemExit for another."""
+    """Run the command and return its wall time. Raises SystemExit for an exit code other than 0 and 1."""
     began = time.perf_counter()
     done = subprocess.run((*COMMAND, *map(str, args)), capture_output=True, text=True, check=False)
     took = time.perf_counter() - began
@@ -109,7 +109,7 @@ def seconds(*args: str | Path) -> float:
 
 
 def measured(files: int, runs: int) -> dict[str, list[float]]:
-    """Seconds of each run, by what is measured. The kinds of run take turns, so that a busy moment hits all alike."""
+    """Seconds of each run, by measurement. The measurements alternate, so that other load affects all of them."""
     taken: dict[str, list[float]] = {name: [] for name in ("folder", "folder, --fix", "one file", "--help")}
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as scratch:
@@ -123,7 +123,7 @@ def measured(files: int, runs: int) -> dict[str, list[float]]:
 
 
 def by_module(files: int) -> dict[str, float]:
-    """Seconds of the profiled command in the code of each module itself, with what it calls that is written in C."""
+    """Seconds of the profiled command in the code of each module, including C functions that it calls."""
     profile = cProfile.Profile(builtins=False)
     with tempfile.TemporaryDirectory() as scratch:
         write(Path(scratch), files)

@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for MIG instances on cards that are divided as they come: which part of them is served, by policy.
+"""Share of served requests for MIG instances on GPUs that are partitioned on demand, by policy.
 
     python benchmarks/mig_packing.py [--geometry A100-80GB] [--cards 32] [--seeds 10] [--loads 0.8 ...]
 
-An instance is made at any place that the card's own table of profiles allows beside what runs there, and is gone with
-its request, as with partitionable devices (DRA). Whatever fits somewhere is served, by every policy; the rest is
-refused and does not come again. Mixes are shares of the plain profiles, from the smallest to the largest.
+An instance is created at any placement that the card's profile table allows beside the running instances. It is
+destroyed when its request ends, as with partitionable devices (DRA). Every policy serves each request that fits
+anywhere; the others are refused and do not come again. Mixes are shares of the plain profiles, from the smallest to the
+largest.
 
-`load`: requests come at random and run for a random time (both exponential). The load is that part of all cards which
-is asked for, each request counting the scarcer of its compute and memory slices. The cards are idle at first: 4 mean
-run times pass unmeasured, 12 are measured. `fill`: nothing ends, and requests come until they ask for 130 % of the
-cards; told is also how much had been asked for when the first one was refused.
+`load`: requests with exponential interarrival and run times. The load is the requested share of all cards; a request
+counts the scarcer of its compute and memory slices. The cards start idle: 4 mean run times are warm-up, 12 are
+measured. `fill`: no request ends, and requests come until they add up to 130 % of the cards; the table also has the
+requested share at the first refusal.
 
-Small instances are solved exactly, too (`small`): 2 cards, 12 requests at a load of 1.2. The best that anybody could do
-who knows all that comes, and may refuse what fits, is found by dynamic programming over the states of both cards.
+`small` compares with the exact optimum: 2 cards, 12 requests at a load of 1.2. The optimum knows all requests in
+advance and may refuse requests that fit. Dynamic programming over the states of both cards finds it.
 
-Policies: the first card with room and its lowest place (`first-fit`); the card with the least room and its lowest place
-(`best-fit`); the place after which the fragmentation of the card has grown least (`mfi`, the idea of arXiv 2511.18906:
-the slices of each place that is partly taken, of profiles that the free slices would suffice for); the card with the
-least room, and there the place that the scheduler prefers (`best-fit+`); the scheduler's own, the card and place that
-are worth least (`dovetail`, `core.devices.mig.worth`). Of equals it is the first card.
+Policies: the first card with room and its lowest placement (`first-fit`); the card with the least room and its lowest
+placement (`best-fit`); the placement that increases the fragmentation of the card least (`mfi`, the idea of arXiv
+2511.18906: the slices of each partly occupied placement, of profiles for which the free slices would suffice); the card
+with the least room and there the placement that the scheduler prefers (`best-fit+`); the scheduler's policy, the card
+and placement of least worth (`dovetail`, `core.devices.mig.worth`). The first card wins ties.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ MIXES = {
 STREAMS = ["load", "fill", "small"]
 LOADS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 WARM, MEASURED = 4.0, 12.0
-"""In mean run times."""
+"""Length of the warm-up and of the measurement, in mean run times."""
 FILLED = 1.3
 SMALL_CARDS, SMALL_REQUESTS, SMALL_LOAD = 2, 12, 1.2
 
 Key = tuple[int, ...]
 Policy = Callable[[int, int], tuple[Key, int]]
-"""(state of a card, state after) -> what is least on the card where the request goes, and of its places at the best."""
+"""(state of a card, state after) -> the keys to minimize: over the cards, and over the placements on a card."""
 
 
 class Asked(Struct, frozen=True):
-    """A request for the profile of that number, from one time to another, in mean run times."""
+    """A request for the profile with that number, and its start and end in mean run times."""
 
     profile: int
     begin: float
@@ -68,8 +69,8 @@ class Asked(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """`accepted_percent` of the requests, and of the slices that they ask for. `first_refusal_percent` is what had been
-    asked for by then, of all cards; 0 where it was not looked at."""
+    """`accepted_percent` is the share of served requests, and of their slices. `first_refusal_percent` is the requested
+    share of all cards at the first refusal; 0 if not measured."""
 
     stream: str
     mix: str
@@ -89,7 +90,7 @@ def plain_profiles(geometry: Geometry) -> list[int]:
 
 @cache
 def share(geometry: Geometry, profile: int) -> int:
-    """What a request takes of a card, in thousandths."""
+    """The share of a card that a request takes, in thousandths."""
     return slices(geometry, [geometry.profiles[profile]]).milli
 
 
@@ -102,7 +103,7 @@ def policies(geometry: Geometry) -> dict[str, Policy]:
 
     @cache
     def fragmentation(state: int) -> int:
-        """Slices of the places that are partly taken, of the profiles that the free slices would suffice for."""
+        """The slices of partly occupied placements, of profiles for which the free slices would suffice."""
         busy = 0
         for profile, start in geometry.members(state):
             busy |= (1 << geometry.profiles[profile].memory_slices) - 1 << start
@@ -132,22 +133,22 @@ def policies(geometry: Geometry) -> dict[str, Policy]:
 
 
 class Cards:
-    """Cards that are alike, by what runs on them."""
+    """Equal cards, grouped by their state."""
 
     def __init__(self, geometry: Geometry, policy: Policy, count: int) -> None:
         self._known, self._policy = states(geometry), policy
         self._of_card = [0] * count
         self._cards: dict[int, list[int]] = {0: list(range(count))}
-        """Of each state the cards, as a heap."""
+        """The cards of each state, as a heap."""
         self._best = cache(self._best_of)
 
     def _best_of(self, state: int, profile: int) -> tuple[tuple[Key, int], int] | None:
-        """The best place on a card of that state."""
+        """The best placement on a card of that state."""
         following = self._known.allowed(state) & self._known.of_profile[profile]
         return min(((self._policy(state, state | bit), bit) for bit in bits_of(following)), default=None)
 
     def place(self, profile: int) -> tuple[int, int] | None:
-        """The card and place that a request gets; None where nothing fits."""
+        """The card and placement of a request; None if it does not fit."""
         found = [
             (best[0][0], cards[0], best[1], state)
             for state, cards in self._cards.items()
@@ -173,7 +174,7 @@ class Cards:
 
 
 def stream(geometry: Geometry, mix: Sequence[int], load: float, cards: int, seed: int) -> Iterator[Asked]:
-    """Without end."""
+    """An infinite stream of requests."""
     chance, profiles = random.Random(seed), plain_profiles(geometry)
     mean = sum(w * share(geometry, i) for w, i in zip(mix, profiles, strict=True)) / 1000 / sum(mix)
     weights, now = list(accumulate(mix)), 0.0
@@ -184,7 +185,7 @@ def stream(geometry: Geometry, mix: Sequence[int], load: float, cards: int, seed
 
 
 def served(geometry: Geometry, policy: Policy, cards: int, requests: Sequence[Asked]) -> list[bool]:
-    """Which of the requests are served."""
+    """Whether each of the requests is served."""
     known, running, answers = Cards(geometry, policy, cards), list[tuple[float, int, int]](), []
     for asked in requests:
         while running and running[0][0] <= asked.begin:
@@ -197,7 +198,7 @@ def served(geometry: Geometry, policy: Policy, cards: int, requests: Sequence[As
 
 
 def percents(geometry: Geometry, requests: Sequence[Asked], answers: Sequence[bool]) -> tuple[float, float]:
-    """Of the requests, and of their slices, that are served."""
+    """The percentage of served requests, and of their slices."""
     sizes = [share(geometry, asked.profile) for asked in requests]
     had = sum(size for size, answer in zip(sizes, answers, strict=True) if answer)
     return 100 * sum(answers) / len(answers), 100 * had / sum(sizes)
@@ -234,9 +235,9 @@ def filled(geometry: Geometry, mix: str, cards: int, seed: int) -> list[Row]:
 
 
 def most(geometry: Geometry, cards: int, requests: Sequence[Asked], values: Sequence[int], at_least: int) -> int:
-    """The largest sum of the values of requests that could all be served, knowing everything; `at_least` is one that is
-    known to be possible. Exact: after each request, of all states of the cards the best sum. What a state is worth at
-    most, if everything that is to come were served, rules out those that cannot reach `at_least`."""
+    """The largest sum of values of requests that can all be served, with full knowledge. `at_least` is a sum that is
+    known to be feasible. The result is exact: dynamic programming keeps the best sum of each state of the cards after
+    each request, and drops states that cannot reach `at_least` even if all later requests were served."""
     known = states(geometry)
     coming = [sum(values[i:]) for i in range(len(values) + 1)]
     best: dict[tuple[tuple[tuple[int, float], ...], ...], int] = {((),) * cards: 0}
@@ -297,7 +298,7 @@ def table(rows: Sequence[Row]) -> None:
 
 
 def gains(rows: Sequence[Row]) -> None:
-    """The scheduler's own less each other one on the same requests."""
+    """Print the difference between the scheduler's policy and each other one on the same requests."""
     mine = {(r.stream, r.mix, r.load, r.seed): r for r in rows if r.policy == "dovetail"}
     for kind in dict.fromkeys(row.stream for row in rows):
         for name in dict.fromkeys(row.policy for row in rows):

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Churn on a real kubelet: how many pods does it refuse that a scheduler gave it?
+"""Churn on a real kubelet: the number of bound pods that it rejects.
 
     python benchmarks/node_churn.py [--scheduler dovetail stock] [--pods 200] [--seed 1] [--devices agent] [-o json]
     python benchmarks/node_churn.py --scheduler dovetail --kubelet-restarts 6 [--down-s 2] [--agent-restarts 2]
 
-A node of 4 + 4 GPUs on two NUMA nodes with `single-numa-node` (scope pod) takes a stream of pods of 1 to 4 GPUs that
-end after some seconds, once for each scheduler: the same pods at the same moments, a plane and node of its own. A pod
-that the kubelet refuses has failed for good; nothing here makes another one. Meanwhile the kubelet, or the agent,
-may be killed and started again, at moments that are spread evenly over the stream. The GPUs are offered by `dovetail
-agent`, on a machine that stands in for one that has some, or by a plain plugin that prefers no devices. What the
-kubelet gave to each pod is compared with what its annotation says was chosen. Needs root and Linux.
+A node with 4 + 4 GPUs on two NUMA nodes and `single-numa-node` (scope pod) receives a stream of pods with 1 to 4 GPUs
+that end after some seconds. Each scheduler gets the same pods at the same times on a separate plane and node. A pod
+that the kubelet rejects stays failed and is not replaced. The kubelet or the agent may be killed and restarted at
+evenly spaced times. The GPUs are offered by `dovetail agent` on a stand-in machine, or by a plain device plugin without
+preferences. The benchmark compares the devices that the kubelet allocates with those in the pod's annotation. It needs
+root and Linux.
 """
 
 import argparse
@@ -59,7 +59,7 @@ POLL_S = 0.5
 
 
 class Arrival(Struct, frozen=True):
-    """A pod of the stream: created `at_s` after the first, asks for `gpus`, ends `run_s` after it has started."""
+    """A pod of the stream. It is created `at_s` after the first, requests `gpus`, and ends `run_s` after its start."""
 
     name: str
     at_s: float
@@ -68,7 +68,7 @@ class Arrival(Struct, frozen=True):
 
 
 class Kills(Struct, frozen=True):
-    """How often the kubelet and the agent are killed while the pods come; both are gone for `down_s` each time."""
+    """How often the kubelet and the agent are killed during the stream. Each stays down for `down_s`."""
 
     kubelet: int = 0
     agent: int = 0
@@ -76,10 +76,10 @@ class Kills(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What became of the pods under one scheduler. Of the `refused`, by reason, so many were `caught`: bound and not
-    running yet when the kubelet was killed, which may fail them by its own races when it begins anew. For `chosen` of
-    those whose devices were read devices had been chosen, and `different` have others. `left` had not ended when the
-    time was up; `seconds` in all."""
+    """The result of one scheduler. `refused` counts rejected pods by reason. `caught` of them were bound but not
+    running when the kubelet was killed; races after its restart may fail them. For `chosen` of the pods whose devices
+    were read the scheduler had chosen devices, and `different` of these got other ones. `left` had not ended at the
+    time limit. `seconds` is the total time."""
 
     scheduler: str
     pods: int
@@ -111,7 +111,7 @@ class Spec(Struct, frozen=True, rename="camel"):
 
 
 class Seen(Struct, frozen=True):
-    """What is read of a pod to see how it ended."""
+    """The fields of a pod that show its end."""
 
     metadata: Meta
     status: Status = Status()
@@ -123,7 +123,7 @@ class Seen(Struct, frozen=True):
 
 
 def stream(pods: int, seed: int, every_s: float, run_s: int) -> list[Arrival]:
-    """The pods of a seed: exponential gaps of `every_s` in the mean, 1 to `run_s` seconds each."""
+    """The pods of a seed: exponential gaps with mean `every_s`, run times of 1 to `run_s` seconds."""
     chance = random.Random(seed)
     at_s, arrivals = 0.0, []
     for number in range(pods):
@@ -154,7 +154,7 @@ def pod(arrival: Arrival, scheduler_name: str) -> dict[str, Any]:
 
 
 def gpunode(name: str, policy: str) -> dict[str, Any]:
-    """What an agent would tell about the plain plugin's node."""
+    """The GPUNode that an agent would publish for the node of the plain plugin."""
     ids = list(plugin.DEVICES)
     levels = [
         ["X" if one == other else "NODE" if plugin.DEVICES[one] == plugin.DEVICES[other] else "SYS" for other in ids]
@@ -193,8 +193,8 @@ def gpunode(name: str, policy: str) -> dict[str, Any]:
 async def churn(
     client: Client, node: Node, arrivals: list[Arrival], scheduler_name: str, limit_s: float
 ) -> tuple[dict[str, Seen], dict[str, frozenset[str]]]:
-    """Create the pods at their moments and wait until all have ended, or `limit_s` after the last; how each stands, and
-    which devices it was seen to have."""
+    """Create the pods at their times and wait until all have ended, or until `limit_s` after the last. Returns the last
+    state and the observed devices of each."""
     started = time.monotonic()
     path = PODS.path("default")
 
@@ -222,7 +222,7 @@ async def churn(
 async def killed(
     kill: Callable[[], object], begin: Callable[[], object], times: int, down_s: float, length_s: float
 ) -> None:
-    """Kill something so often, at evenly spread moments of a stream of this length, and begin it again."""
+    """Kill and restart a process the given number of times, at evenly spaced times of the stream."""
     for _ in range(times):
         await asyncio.sleep(length_s / (times + 1))
         await asyncio.to_thread(kill)
@@ -231,14 +231,14 @@ async def killed(
 
 
 def caught(plane: Plane) -> set[str]:
-    """The pods that are bound and do not run yet."""
+    """The pods that are bound but not running."""
     listed = json.loads(plane.kubectl("get", "pods", "--namespace=default", "-o=json"))["items"]
     seen = convert(listed, list[Seen])
     return {one.metadata.name for one in seen if one.spec.node_name and one.status.phase == "Pending"}
 
 
 class Agent:
-    """The agent of a node, which may be killed."""
+    """The agent of a node. It can be killed and restarted."""
 
     def __init__(self, begin: Callable[[], subprocess.Popen[bytes]]) -> None:
         self._begin = begin
@@ -289,7 +289,7 @@ async def measure(
 
         def kill_kubelet() -> None:
             node.stop_kubelet()
-            # In this time the agent tells that it is gone, and nobody is bound any more.
+            # During this time the agent reports that the kubelet is down, and no pod is bound to the node.
             time.sleep(told_s)
             on_the_way.update(caught(plane))
 
@@ -328,20 +328,20 @@ async def measure(
 
 
 def told(plane: Plane, node: str) -> None:
-    """Wait until the agent has told of its node."""
+    """Wait until the agent has published its node."""
     honours = ("get", "gpunode", node, "--ignore-not-found", "-o=jsonpath={.status.agent.honoursChoice}")
     while plane.kubectl(*honours) != "true":
         time.sleep(POLL_S)
 
 
 async def gpu_uuids(client: Client, node: str) -> list[str]:
-    """Of the node's GPUs, by index."""
+    """The UUIDs of the node's GPUs, by index."""
     told = await client.request("GET", GPU_NODES.path(name=node), decode=GPUNode)
     return [gpu.uuid for gpu in told.status.gpus]
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """The outcomes as lines; a reason that nobody met is shown as 0 where it is one of REFUSALS."""
+    """The outcomes as a table. Reasons in REFUSALS without occurrence are shown as 0."""
     others = sorted({reason for outcome in outcomes for reason in outcome.refused} - set(REFUSALS))
     reasons = [*REFUSALS, *others]
     rows = [["scheduler", "pods", "finished", *reasons, "caught", "chosen", "different", "left", "s"]]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing on openb, beside the published numbers: unallocated GPU % for each list and policy, means over the seeds.
+"""Packing on openb compared with the published numbers: unallocated GPU % by list and policy, means over the seeds.
 
     python benchmarks/packing.py [--traces FOLDER] [--lists default ...] [--policies fgd ...] [--seeds 42 43 44]
 
-Without `--traces` the sample that comes with Dovetail (the list `default`). With it, a folder that holds
-`openb_node_list_gpu_node.csv.gz` and `openb_pod_list_NAME.csv.gz` as published (data/csv in
-hkust-adsl/kubernetes-scheduler-simulator): the 15 lists of the published table that are there, or those named. Each
-run comes to what `dovetail simulate --until 130` does, with less around it (`dovetail.sim.placing`). With `-o json` the
-single runs.
+Without `--traces` the benchmark uses the sample that comes with Dovetail (the list `default`). `--traces` is a folder
+with `openb_node_list_gpu_node.csv.gz` and `openb_pod_list_NAME.csv.gz` as published (data/csv in
+hkust-adsl/kubernetes-scheduler-simulator). The benchmark then uses those of the 15 published lists that are there, or
+those of `--lists`. A run equals `dovetail simulate --until 130` with less overhead (`dovetail.sim.placing`). `-o json`
+prints each run.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from dovetail.sim.workload import Workload
 
 PUBLISHED = Path(__file__).parent / "published" / "fgd_atc23.csv"
 TABLE = ["random", "dotprod", "clustering", "packing", "bestfit", "fgd", "expected-fill"]
-"""The six policies of the published table, and ours."""
+"""The six policies of the published table, and Dovetail's."""
 UNTIL_PERCENT = 130
 _NODES, _PREFIX, _SUFFIX = "openb_node_list_gpu_node.csv.gz", "openb_pod_list_", ".csv.gz"
 
 
 class Row(Struct, frozen=True):
-    """One run. GPUs that are not allocated in % of all, when pods that ask for 100 % and for 130 % of them have come;
+    """One run: the unallocated GPUs in % of all after the arrival of pods that request 100 % and 130 % of the GPUs.
     `first_refusal_percent` as in `ArrivalReport`."""
 
     list: str
@@ -109,7 +109,7 @@ def main() -> None:
     began_s = time.monotonic()
     # As the live scheduler does.
     with ProcessPoolExecutor(args.processes, initializer=gc.set_threshold, initargs=(COLLECT_AFTER,)) as pool:
-        # A process runs all policies on the arrivals that it has read.
+        # A process reads the arrivals once and runs all policies on them.
         for row in pool.map(partial(run, args.traces), cases, chunksize=len(args.policies)):
             rows.append(row)
             print(f"\r{len(rows)} of {len(cases)} runs", end="", file=sys.stderr, flush=True)
