@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queueing on Philly's virtual clusters: each policy on each VC by itself, at half of the published node counts, and on
-all VCs as queues of one cluster, at a quarter.
+"""Queueing on Philly's virtual clusters (VCs): each policy on each VC alone with half of the published nodes, and on
+all VCs as queues of one cluster with a quarter of the nodes.
 
     python benchmarks/philly.py --jobs philly_vc_jobs.csv.gz [--vcs 6214e9 ...] [--policies fifo ... dovetail]
                                 [--parts vcs shared] [--checkpoint 30m] [--startup 1m] [-o table|json]
 
-The list has the columns of `dovetail simulate --jobs`: `vc,job,submit_s,num_gpu,duration_s`. Times are seconds, means
-over the jobs; `all` is over the jobs of all VCs, as in the published table (Helios artifact, SC'21, on Philly of
-October and November 2017, whose filter and window differ: what can be compared is the order of the policies).
+The list has the columns of `dovetail simulate --jobs`: `vc,job,submit_s,num_gpu,duration_s`. Times are in seconds,
+means over the jobs. `all` covers the jobs of all VCs, as in the published table (Helios artifact, SC'21, on Philly of
+October and November 2017). Its filter and window differ, so only the order of the policies is comparable.
 
-What is known of a job: SJF and SRTF know how long it runs, and SRTF and LAS stop it without any loss. QSSF guesses, as
-in the artifact. Dovetail knows the VC, the number of GPUs, and what ran before: how long jobs of the same VC and number
-of GPUs took that have ended, and what a job has had so far. (The list has neither users nor names.) Whom it stops goes
-on from its last checkpoint. `dovetail` orders the jobs of a queue by age and stops none of them, `dovetail-las` takes
-the one that had least first.
+Knowledge of the policies: SJF and SRTF know the run time of each job. SRTF and LAS preempt without loss. QSSF estimates
+the run time, as in the artifact. Dovetail knows the VC, the number of GPUs, the run times of ended jobs with the same
+VC and number of GPUs, and the service that a job has received so far. (The list has neither users nor names.) A job
+that Dovetail preempts continues from its last checkpoint. `dovetail` orders the jobs of a queue by age and preempts
+none of them; `dovetail-las` takes the job with the least service first.
 
-`shared`: the VCs are queues of one cluster, with their published node counts as weights, and each starts with its first
-job. (At half of the nodes hardly anybody would wait.) The Jain index is that of what queues held over what was due to
-them by weighted max-min.
+`shared`: the VCs are queues of one cluster with their published node counts as weights. Each queue exists from its
+first job on. (With half of the nodes almost no job would wait.) The Jain index is that of the GPUs held by each queue
+relative to its weighted max-min share.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ NODES = {
     "6214e9": 64, "7f04ca": 32, "11cb48": 16, "b436b2": 64, "ee9e8c": 64,
     "e13805": 16, "6c71a0": 32, "2869ce": 16, "ed69ec": 8, "103959": 8,
 }  # fmt: skip
-"""Nodes of 8 GPUs that the artifact gives each VC."""
+"""The number of nodes with 8 GPUs of each VC in the artifact."""
 DOVETAIL_LAS = "dovetail-las"
-"""Dovetail, where queues are told to take the job that had least first (`leastServedFirst`)."""
+"""Dovetail with queues that take the least served job first (`leastServedFirst`)."""
 POLICIES = ["fifo", "qssf", "sjf", "srtf", "las", "dovetail", DOVETAIL_LAS]
 SHARED_POLICIES = ["fifo", "sjf", "srtf", "las", "fair", "fair-history", "dovetail", DOVETAIL_LAS]
 PUBLISHED = {"fifo": (86_072, 56_531), "qssf": (37_324, 7_783), "sjf": (34_272, 4_731), "srtf": (30_683, 1_138)}
-"""Completion and queue time in seconds of all jobs, at the whole node counts."""
+"""Published completion and queue time in seconds, means over all jobs, with all nodes."""
 
 
 def simulate(args: argparse.Namespace, policy: str, nodes: int, *more: str) -> dict[str, Any]:

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of the core where teams share a full cluster by queues.
+"""Speed of the core when teams share a full cluster by queues.
 
     python benchmarks/queues_speed.py [--cases ...] [--nodes 500] [--waiting 4000] [--steps 40] [--runs 3] [-o json]
 
-Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, all GPUs in use. Twenty queues, a tree of 4 x 5, run pods of one
-GPU: half of them lone, half in gangs of 4, of random ages, most with a limit of their run time, a third with
-checkpoints. As many jobs wait as `--waiting` says.
+Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, all GPUs in use. Twenty queues in a tree of 4 x 5 run pods of one
+GPU: half of them lone, half in gangs of 4, of random ages, most with a run time limit, a third with checkpoints.
+`--waiting` is the number of waiting jobs.
 
-Each queue submits the like of ten jobs. `lone`, `gangs`: what waits is lone pods of 48 shapes (1, 2, 4 or 8 GPUs), or
-gangs of 4 such pods; each queue holds just its guarantee. `unequal`: lone pods, and queues of other weights and
-guarantees than what they hold, so that jobs give way as well. `nothing fits`: every lone pod wants 8 GPUs. In each step
-of these four 20 jobs have ended, what was decided has come true, and as many jobs have arrived as have started. Every
-step may try everything that waits: the median step is shown, with the longest, and what an average step decided.
+Each queue submits jobs from ten templates. `lone`, `gangs`: the waiting jobs are lone pods of 48 shapes (1, 2, 4 or 8
+GPUs), or gangs of 4 such pods; each queue holds exactly its guarantee. `unequal`: lone pods; the weights and guarantees
+of the queues differ from their usage, so that jobs are preempted too. `nothing fits`: every lone pod requests 8 GPUs.
+Before each step of these four cases 20 jobs end, the earlier decisions take effect, and as many jobs arrive as have
+started. A step may try all waiting jobs. The table has the median and the longest step, and the mean decisions per
+step.
 
-`unplaceable`: a queue with nothing wants 10 pods x 8 GPUs, all of it guaranteed, and all nodes but 9 have a pod that
-must not be preempted: "not even by reclaim" is what it is told. `beyond due`: the same where every pod could give way,
-and the tenth pod is more than what is due to the queue. `reclaim`: a queue with nothing wants 250 pods x 8 GPUs, half
-of the nodes, all of it guaranteed. Shown is the time of all steps together until that is decided, or all of its pods
-are bound; those in which the victims are seen to be gone are among them. There are as many victims, and they lose as
-much work, as it says.
+`unplaceable`: a queue without usage requests 10 pods x 8 GPUs within its guarantee, and all nodes but 9 have a pod that
+must not be preempted, so the refusal is "not even by reclaim". `beyond due`: the same with preemptible pods, where the
+tenth pod exceeds the fair share of the queue. `reclaim`: a queue without usage requests 250 pods x 8 GPUs, half of the
+nodes, within its guarantee. The table has the total time of all steps until the decision, or until all of its pods are
+bound, including the steps that observe the end of the victims; the number of victims; and their lost work.
 
-CPU time of one process; every run is a process of its own; medians of the runs.
+The figures are CPU time of one process and medians of the runs. Each run is a separate process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ GPUS_PER_NODE = 8
 GANG = 4
 TEMPLATES = 10
 ENDED = 20
-"""Jobs that have ended in each step."""
+"""Jobs that end before each step."""
 POLICY = Policy(attempts_per_step=10**6)
 LEAVES = [f"team-{i}-{j}" for i in range(4) for j in range(5)]
 STEADY = ("lone", "gangs", "unequal", "nothing fits")
@@ -69,7 +69,7 @@ def nodes(count: int) -> list[Event]:
 
 
 def tree(gpus: int, dice: random.Random, *, equal: bool) -> list[Event]:
-    """Four teams of five. Where all are equal, each is guaranteed what it holds."""
+    """Four teams of five queues. With `equal`, the guarantee of each queue is its usage."""
     each = 1000 * gpus // len(LEAVES)
     told: list[Event] = []
     for i in range(4):
@@ -102,14 +102,14 @@ def work(family: str, dice: random.Random) -> Work:
 
 
 def templates(wanted: list[Request], dice: random.Random) -> dict[str, list[tuple[Request, Work]]]:
-    """What the teams submit again and again."""
+    """The templates that each queue submits repeatedly."""
     return {
         queue: [(dice.choice(wanted), work(f"{queue}/family-{i}", dice)) for i in range(TEMPLATES)] for queue in LEAVES
     }
 
 
 class Day(Struct):
-    """A cluster and what happens on it. `jobs` are the uids of the pods of each job that runs or waits."""
+    """A cluster and its events. `jobs` are the pod uids of each running or waiting job."""
 
     dice: random.Random
     state: State = field(default_factory=lambda: State(POLICY))
@@ -118,7 +118,7 @@ class Day(Struct):
     count: int = 0
 
     def job(self, queue: str, request: Request, pods: int, work: Work, nodes: tuple[str, ...] = ()) -> list[Event]:
-        """A lone pod, or a gang; on these nodes, or waiting."""
+        """The events of a lone pod or a gang that runs on these nodes, or waits."""
         self.count += 1
         name = f"job-{self.count}"
         created_ms = self.now_ms - (self.dice.randrange(20 * HOUR_MS) if nodes else 0)
@@ -139,8 +139,8 @@ class Day(Struct):
         return told
 
     def fill(self, node_count: int, queues: list[str], pinned: int = 0) -> list[Event]:
-        """One GPU for each GPU there is, as many for each queue; on the first `pinned` nodes one pod must not be
-        preempted."""
+        """Fill all GPUs with pods of one GPU, the same number for each queue. On each of the first `pinned` nodes one
+        pod must not be preempted."""
         told: list[Event] = []
         one = Request(((CPU, 8_000), (GPU, 1), (MEMORY, 64 * GIB)))
         held = dict.fromkeys(queues, 0)
@@ -150,7 +150,7 @@ class Day(Struct):
         works = {queue: [work(f"{queue}/running-{i}", self.dice) for i in range(TEMPLATES)] for queue in queues}
 
         def put(homes: list[str], most: int, preemptible: bool | None = None) -> list[str]:
-            """A job on the first of these nodes; the rest of them."""
+            """Put a job on the first of these nodes. Returns the remaining nodes."""
             queue = min(queues, key=held.__getitem__)
             size = min(most, len(homes), max(1, part - held[queue]))
             held[queue] += size
@@ -179,7 +179,7 @@ class Day(Struct):
         return decisions, time.process_time() - began_s
 
     def settle(self, decisions: list[Decision]) -> list[Event]:
-        """What comes of decisions: pods are bound, victims are gone."""
+        """The events that follow from decisions: pods are bound and victims removed."""
         told: list[Event] = []
         pods = self.state.workloads.pods
         for decision in decisions:
@@ -201,7 +201,7 @@ def shapes(dice: random.Random, gpus: tuple[int, ...]) -> list[Request]:
 
 
 def steady(case: str, node_count: int, waiting: int, steps: int, seed: int) -> dict[str, float]:
-    """Steps on a full cluster on which jobs end and arrive."""
+    """Measure steps on a full cluster while jobs end and arrive."""
     dice = random.Random(seed)
     day = Day(dice)
     wanted = shapes(dice, (8,) if case == "nothing fits" else (1, 2, 4, 8) if case == "gangs" else (1, 1, 1, 2, 4, 8))
@@ -225,7 +225,7 @@ def steady(case: str, node_count: int, waiting: int, steps: int, seed: int) -> d
     evicted = 0
     for number in range(-3, steps):
         if number == 0:
-            # As the live scheduler does once it has listed everything; the first steps tell everybody why it waits.
+            # As the live scheduler does after its first list. The first steps report each job's refusal.
             gc.collect()
             gc.freeze()
         decisions, took_s = day.step(events if number == -3 else inbox)
@@ -258,7 +258,7 @@ def ended(day: Day, dice: random.Random) -> list[Event]:
 
 
 def once(case: str, node_count: int, seed: int) -> dict[str, float]:
-    """One large job comes to a full cluster."""
+    """Measure the arrival of one large job at a full cluster."""
     dice = random.Random(seed)
     day = Day(dice)
     gpus = node_count * GPUS_PER_NODE

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of recording, and speed of replaying what was recorded.
+"""Cost of recording, and speed of the replay.
 
     python benchmarks/replay_speed.py [--nodes 1250] [--pods 10000] [--mib 512] [--keep DIR] [-o json]
 
-Load: nodes x 8 GPUs; a quarter of the pods in gangs of 20 that prefer a rack, the others alone; told in batches of 100,
-64 attempts per step, as live. Each bind is told back as a bound pod a batch later, one in 200 as a failure; a tenth of
-the lone pods end. The same day is lived without and with a recorder; the difference of CPU time of all threads is
-the cost of recording.
+Load: nodes x 8 GPUs. A quarter of the pods are in gangs of 20 that prefer a rack, the others are lone. Events arrive in
+batches of 100, with 64 attempts per step, as in the live scheduler. Each bind is confirmed one batch later; one in 200
+fails. A tenth of the lone pods end. The same load runs without and with a recorder; the difference in CPU time of all
+threads is the cost of recording.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def nodes(count: int) -> list[Event]:
 
 
 def pods(count: int, dice: random.Random) -> list[Event]:
-    """One GPU each; uids and names as a Job makes them."""
+    """Pods with one GPU each, and uids and names like those of a Job."""
     shapes = [Request(((CPU, 1000 * n), (MEMORY, 8 * n * GIB), (GPU, 1))) for n in range(1, 13)]
     told: list[Event] = []
     for number in range(count):
@@ -69,7 +69,7 @@ def pods(count: int, dice: random.Random) -> list[Event]:
 
 
 def live(step: Step, renewed: Callable[[State], State], node_count: int, pod_count: int) -> tuple[State, int]:
-    """Live the day; the state at its end, and how many steps it took."""
+    """Run the load. Returns the final state and the number of steps."""
     dice = random.Random(1)
     waiting = pods(pod_count, dice)
     state, now_ms, inbox = State(POLICY), 1_700_000_000_000, nodes(node_count)

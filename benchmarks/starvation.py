@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a large gang starts among many small jobs, and what that costs.
+"""Starvation: the waiting time of large gangs among many small jobs, and its cost.
 
     python benchmarks/starvation.py [--seeds 8] [--orders fifo fair ... dovetail] [-o table|json]
 
-100 GPUs, 72 hours, minutes as the smallest time. Five agents send jobs of 4 to 10 GPUs that run 20 to 40 minutes, at an
-offered load of 130 % in all; one agent sends a gang of 60 GPUs that runs for 60 minutes every 8 hours, nine in all, the
-first after 4 hours: all of them find a full cluster. Everybody says truly how long a job runs, all agents weigh the
-same, usage counts half after 6 hours, and nothing is preempted unless that is said. `no hold`: whoever fits starts.
-`hold`: room is held for the first that does not fit, and others pass it only if they do not delay it (EASY backfill).
-`dovetail` is the scheduler's own core, with a queue for each agent. The waits are of the gangs that started: the mean,
-and the mean over the seeds of each seed's longest. What is lost is
-work that is done again. What is used is the mean over the time from the first arrival on.
+100 GPUs, 72 hours, a time resolution of one minute. Five users submit jobs of 4 to 10 GPUs that run 20 to 40 minutes,
+at an offered load of 130 % in total. One user submits a gang of 60 GPUs that runs for 60 minutes every 8 hours, nine in
+total, the first after 4 hours; each of them arrives at a full cluster. The run time limits are exact, all users have
+the same weight, the half-life of usage is 6 hours, and only orders with preemption in their name preempt. `no hold`:
+any job that fits starts. `hold`: a reservation for the first job that does not fit; later jobs pass it only if they do
+not delay it (EASY backfill). `dovetail` is the scheduler's core with a queue per user.
+
+Waits are of the gangs that started: the mean, and the mean over the seeds of each seed's longest wait. Lost work is
+work that is repeated. Utilization is the mean from the first arrival on.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MEAN_GPUS, _MEAN_MINUTES = 7, 30
 
 
 def workload(seed: int) -> Workload:
-    """Every GPU of a job is a pod of its own, so that the ten nodes are one pool."""
+    """The load of a seed. Each GPU of a job is a separate pod, so that the ten nodes are one pool."""
     chance = random.Random(seed)
     hours = range(FIRST_HOUR, HOURS, EVERY_HOURS)
     jobs = [_job("large", number, hour * 60, GANG, 60) for number, hour in enumerate(hours)]
@@ -88,7 +89,8 @@ SCHEDULERS: dict[str, dict[str, Callable[[Workload], VirtualClock]]] = {
 
 
 def measure(result: Result) -> dict[str, float | None]:
-    """Of one run up to its last hour: gangs and their waits in minutes, waits of the small jobs, and utilisation."""
+    """The figures of a run without its last hour: gangs and their waits in minutes, waits of small jobs,
+    utilization."""
     waits: dict[str, list[float]] = {"large": [], "small": []}
     for fate in result.fates:
         if fate.started_ms is not None:

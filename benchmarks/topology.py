@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What choosing GPUs by their wiring is worth: the bandwidth that jobs get, of the most that they could get.
+"""Benefit of choosing GPUs by topology: the bandwidth of jobs relative to the best possible one.
 
     python benchmarks/topology.py [--nodes 4] [--jobs 3000] [--load 0.9] [--seeds 1 2 3] [--by layout] [-o json]
 
-Load: so many nodes of each published layout in tests/topology/samples, in a drawn order; jobs of 1, 2, 4 and 8 GPUs
-that come by a Poisson process and run for exponential times, one hour on average. Whoever fits starts, the oldest
-first. All contestants get the same nodes and arrivals:
+Load: `--nodes` nodes of each published layout in tests/topology/samples in random order; jobs of 1, 2, 4 and 8 GPUs
+with Poisson arrivals and exponential run times, one hour on average. Any job that fits starts, the oldest first. All
+schedulers get the same nodes and arrivals:
 
-- dovetail: the core with its default policy, `expected-fill`, told the layouts.
-- tightest: the same with that policy.
+- dovetail: the core with layouts and its default policy, `expected-fill`.
+- tightest: the core with layouts and the policy `tightest`.
 - best-effort: the core without layouts chooses the node, NVIDIA's published policy the GPUs.
-- blind: the core without layouts chooses the node, and chance the GPUs, as a kubelet whose plugin prefers none.
-- oracle: for each job, of all sets of free GPUs of all nodes one of the best ratio, on the node with the fewest GPUs
-  left; of equal sets the one that leaves the best sets of 2, 4 and 8. By trying all, with a ring search of its own.
+- blind: the core without layouts chooses the node; the GPUs are random, as with a device plugin without preferences.
+- oracle: an exhaustive search over all sets of free GPUs of all nodes. It takes a set with the best ratio, on the node
+  with the fewest GPUs left; among equal sets the one that leaves the best sets of 2, 4 and 8. It has its own ring
+  search.
 
-A ratio is the bandwidth of the GPUs that a job of several got (that of their best ring) to the most that as many can
-have on an empty node of that layout. `missed` is the share of these jobs for which GPUs of a better ratio were free
-somewhere, `split` the share that is on more NUMA nodes than it needs. Utilisation is counted until the last arrival.
+The ratio of a job with several GPUs is the bandwidth of their best ring relative to the best ring of as many GPUs on an
+empty node with that layout. `missed` is the share of these jobs for which GPUs with a better ratio were free on any
+node. `split` is the share that spans more NUMA nodes than necessary. Utilization is measured until the last arrival.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ PRODUCTS = {
     "rtx4090-8gpu-two-numa-all-sys": "RTX4090",
     "v100-sxm2-8gpu-1nic": "V100-SXM2",
 }
-"""What the GPUs of the samples are, which says how fast their links are; None has the default rates."""
+"""The GPU product of each sample, which determines the link rates; None means the default rates."""
 SHARES = {1: 40, 2: 30, 4: 20, 8: 10}
-"""Of 100 jobs, how many ask for so many GPUs."""
+"""The percentage of jobs by number of GPUs."""
 MEAN_RUN_MS = 3_600_000
 FLOOR = 0.99
 
@@ -82,7 +83,7 @@ class Job(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A job that started: where, and on which GPUs, as bits."""
+    """A started job with its node and its GPUs as a bit mask."""
 
     job: Job
     node: int
@@ -90,9 +91,9 @@ class Placed(NamedTuple):
 
 
 Machines = Sequence[tuple[str, Layout]]
-"""The nodes: which of the samples each is, and its layout."""
+"""The nodes: the sample and the layout of each."""
 Pick = Callable[[Layout, int, int], int]
-"""(layout, free GPUs as bits, how many) -> which of them, as bits."""
+"""(layout, bit mask of the free GPUs, number) -> bit mask of the chosen GPUs."""
 
 
 def layouts() -> dict[str, Layout]:
@@ -100,7 +101,7 @@ def layouts() -> dict[str, Layout]:
 
 
 def arrivals(count: int, gpus: int, load: float, chance: random.Random) -> list[Job]:
-    """Jobs that ask for `load` times what so many GPUs can give."""
+    """Jobs with an offered load of `load` on `gpus` GPUs."""
     mean_gpus = sum(size * share for size, share in SHARES.items()) / sum(SHARES.values())
     between_ms = mean_gpus * MEAN_RUN_MS / (load * gpus)
     sizes = chance.choices(list(SHARES), list(SHARES.values()), k=count)
@@ -111,7 +112,7 @@ def arrivals(count: int, gpus: int, load: float, chance: random.Random) -> list[
 
 
 class Core:
-    """Dovetail's core. With `pick` it is told no layouts, and that says which GPUs of its node a job gets."""
+    """Dovetail's core. With `pick` the core gets no layouts, and `pick` chooses the GPUs on the node."""
 
     def __init__(self, machines: Machines, pick: Pick | None = None, scoring: Scoring | None = None) -> None:
         self._state = State(Policy(scoring=scoring or Tightest()))
@@ -124,8 +125,8 @@ class Core:
         ]
 
     def decide(self, now_ms: int, free: list[int], gone: list[Placed], come: list[Job]) -> Iterator[Placed]:
-        """Who starts now, after these have left and these have come. `free` are the free GPUs of each node, as bits; it
-        is kept up to date by who is told, before the next one is asked for."""
+        """The jobs that start now, after the jobs in `gone` have ended and those in `come` have arrived. `free` are the
+        bit masks of the free GPUs of each node; the caller updates it before it takes the next job."""
         self._told += [PodRemoved(str(placed.job.number)) for placed in gone]
         for job in come:
             uid = str(job.number)
@@ -150,7 +151,7 @@ class Oracle:
 
     def decide(self, now_ms: int, free: list[int], gone: list[Placed], come: list[Job]) -> Iterator[Placed]:
         line, self._line = [*self._line, *come], []
-        too_many: set[int] = set()  # Room only shrinks until the next time.
+        too_many: set[int] = set()  # Free GPUs only decrease within one call.
         for job in line:
             size = job.gpus
             fitting = [] if size in too_many else [i for i, gpus in enumerate(free) if gpus.bit_count() >= size]
@@ -165,7 +166,7 @@ class Oracle:
 
 @cache
 def best_ratio(layout: Layout, free: int, size: int) -> Fraction:
-    """The best of so many free GPUs to the best of so many of all; 1 for a lone GPU, 0 where there are too few."""
+    """The bandwidth of the best `size` free GPUs relative to the best `size` of all; 1 for one GPU, 0 if too few."""
     if not 1 < size <= free.bit_count():
         return Fraction(size == 1 and free != 0)
     best, ideal = (max(ring_mbps(layout, s) for s in _subsets(of, size)) for of in (free, (1 << layout.gpus) - 1))
@@ -174,7 +175,7 @@ def best_ratio(layout: Layout, free: int, size: int) -> Fraction:
 
 @cache
 def best_set(layout: Layout, free: int, size: int) -> int:
-    """Of the best sets the one that leaves the most, then the first."""
+    """The set of GPUs with the best ring. Ties: the set that leaves the best remaining sets, then the first."""
     return max(
         _subsets(free, size),
         key=lambda chosen: (ring_mbps(layout, chosen), sum(best_ratio(layout, free ^ chosen, k) for k in SHARES)),
@@ -183,7 +184,7 @@ def best_set(layout: Layout, free: int, size: int) -> int:
 
 @cache
 def ring_mbps(layout: Layout, gpus: int) -> int:
-    """The slowest hop of the best ring through these GPUs, by trying all rings; 0 for a lone GPU."""
+    """The slowest hop of the best ring through these GPUs, by exhaustive search; 0 for one GPU."""
     first, *others = _gpus(gpus)
     rings = ((first, *order, first) for order in permutations(others))
     return max(min((layout.pair_mbps(a, b) for a, b in pairwise(ring) if a != b), default=0) for ring in rings)
@@ -191,7 +192,7 @@ def ring_mbps(layout: Layout, gpus: int) -> int:
 
 PCIE_SCORES = {SYS: 10, NODE: 20, PHB: 30, PXB: 40, PIX: 50, BOARD: 60}
 MOST_LINKS = 18
-"""No GPU here has more NVLinks: one whose links to the others add up to more reaches them through switches."""
+"""The most NVLinks of a GPU in the samples. If the counts to the other GPUs add up to more, there are switches."""
 NOBODY = -1
 
 
@@ -199,9 +200,9 @@ NOBODY = -1
 def best_effort(layout: Layout, free: int, size: int) -> int:
     """The GPUs that NVIDIA's device plugin prefers: go-gpuallocator's best-effort policy, as of August 2026.
 
-    Of all ways to part the free GPUs into groups of this size, one whose scores add up to the most; of its groups the
-    best. The first of equals, by index. Where they do not come out even one group is short, and that one is not given.
-    As there, no number of GPUs is too many to look at all partitions: for pairs of 16 these are two million."""
+    It partitions the free GPUs into groups of this size with the highest total score and takes the best group; the
+    first by index wins ties. If the number is not divisible, one group is short and is never taken. As in the original,
+    the search covers all partitions for any number of GPUs: two million for pairs of 16."""
     gpus = _gpus(free)
     padded = gpus + (NOBODY,) * (-len(gpus) % size)
     best = max(partitions(padded, size), key=lambda groups: sum(group_score(layout, group) for group in groups))
@@ -210,7 +211,7 @@ def best_effort(layout: Layout, free: int, size: int) -> int:
 
 
 def partitions(gpus: tuple[int, ...], size: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """All ways to part them into groups of this size, with the padding in one group."""
+    """All partitions into groups of this size, with the padding in one group."""
     if len(gpus) == size:
         yield (gpus,)
         return
@@ -228,8 +229,8 @@ def group_score(layout: Layout, group: tuple[int, ...]) -> int:
 
 @cache
 def pair_score(layout: Layout, i: int, j: int) -> int:
-    """Closeness by PCIe, and the NVLinks that lead straight from one to the other. The driver knows the PCIe level also
-    where the text shows NVLinks: here it follows from NICs that are close to both, else from the NUMA nodes."""
+    """The score of a pair from its PCIe level and its direct NVLinks. The driver knows the PCIe level of pairs for
+    which the text shows NVLinks. Here it follows from NICs that are close to both, else from the NUMA nodes."""
     level = layout.pcie[i][j]
     if level == UNKNOWN:
         numa = NODE if layout.numa[i] == layout.numa[j] != UNKNOWN else SYS
@@ -248,7 +249,8 @@ CONTESTANTS: dict[str, Callable[[Machines, random.Random], Core | Oracle]] = {
 
 
 class Start(NamedTuple):
-    """What a job got. Bandwidths are 0 for a lone GPU; `held_ms` are GPUs times how long, until the last arrival."""
+    """The placement of a job. Bandwidths are 0 for one GPU. `held_ms` is GPUs times duration, until the last
+    arrival."""
 
     layout: str
     gpus: int
@@ -261,10 +263,10 @@ class Start(NamedTuple):
 
 
 def simulate(scheduler: Core | Oracle, machines: Machines, jobs: Sequence[Job]) -> list[Start]:
-    """All jobs come, run and leave. Raises RuntimeError where the scheduler gives GPUs that are not free, or leaves
-    jobs behind."""
+    """Simulate all jobs until their end. Raises RuntimeError if the scheduler assigns GPUs that are not free, or never
+    starts a job."""
     free = [(1 << layout.gpus) - 1 for _, layout in machines]
-    # Of events at one time the departures come first.
+    # At equal times departures precede arrivals.
     agenda = [(job.at_ms, 1, job.number) for job in jobs]
     running: dict[int, Placed] = {}
     starts: list[Start] = []
@@ -328,7 +330,7 @@ COLUMNS = {
     "wait_s": ("mean wait", "{:.0f} s"),
     "utilisation": ("utilisation", "{:.1%}"),
 }
-"""Heading and form of what each line says; None is shown as a dash."""
+"""Heading and format of each column; None is shown as a dash."""
 
 
 def line(group: str, gpus_by: str, starts: Sequence[Start], capacity_ms: int) -> dict[str, Any]:

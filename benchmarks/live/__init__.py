@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dovetail, the stock kube-scheduler and a binder that does not think, side by side on a real API server."""
+"""Live benchmark: Dovetail, the stock kube-scheduler and a null binder, compared on a real API server."""

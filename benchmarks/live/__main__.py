@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command line of the live benchmark: `python -m benchmarks.live`.
 
-Rules: every run has a control plane of its own, which lives as long as the run. The order of the schedulers is reversed
-from round to round, so that none of them always has the machine that another has just left. The exit status is 1 when
-a run had a problem.
+Rules: each run starts and stops a separate control plane. The order of the schedulers is reversed in every round, so
+that no scheduler always runs after the same one. The exit status is 1 if a run had a problem.
 """
 
 import argparse
@@ -47,7 +46,7 @@ def arguments() -> argparse.Namespace:
 
 
 def heats(options: argparse.Namespace) -> list[Heat]:
-    """All runs to do, in order."""
+    """All runs, in order."""
     known = contestants(options.dovetail_command)
     return [
         Heat(number, scenario, SCENARIOS[scenario].scaled(options.scale), scheduler, known[scheduler])
@@ -61,7 +60,7 @@ def run(heat: Heat, outcomes: list[Outcome]) -> None:
     print(f"{heat.scenario_name} round {heat.round} {heat.scheduler:>12}: ", end="", file=sys.stderr, flush=True)
     try:
         outcome = uvloop.run(measure(heat))
-    # A group is what a failure comes as while much goes on, perhaps in another.
+    # Failures in concurrent tasks arrive as exception groups, which may be nested.
     except* (PlaneUnavailable, ComponentFailed, KubectlFailed, KubeError) as failures:
         first: BaseException = failures
         while isinstance(first, BaseExceptionGroup):
@@ -73,7 +72,7 @@ def run(heat: Heat, outcomes: list[Outcome]) -> None:
 
 def main() -> int:
     options = arguments()
-    # As an installation has done: where the environment forbids to write bytecode, every start would compile anew.
+    # As an installation does: without bytecode files every start would compile the sources.
     for module in (dovetail.__file__, __file__):
         compileall.compile_dir(Path(module).parent, quiet=1)
     outcomes: list[Outcome] = []

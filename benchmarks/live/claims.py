@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios of devices by claim: every pod has a ResourceClaim of its own, for one GPU or for all of a node.
+"""Scenarios with claims: each pod has its own ResourceClaim, for one GPU or for all GPUs of a node.
 
-Rules: each node offers its GPUs in one ResourceSlice, without `nvidia.com/gpu` among its resources. One CEL selector is
-in the class and one in the claim. Claims are there before the scheduler starts: made beforehand, or made of a template
-by kube-controller-manager, which goes on running. A right answer allocates every device once, on the node of its pod.
+Rules: each node publishes its GPUs in one ResourceSlice and has no resource `nvidia.com/gpu`. The class and the claim
+have one CEL selector each. Claims exist before the scheduler starts: the benchmark creates them, or
+kube-controller-manager creates them from a template and keeps running. In a correct result every device is allocated at
+most once, on the node of its pod.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ class _ClaimStatus(Struct, rename="camel", frozen=True):
 
 
 class SeenClaim(Struct, frozen=True):
-    """What is read of a claim to see what it was given."""
+    """The fields of a claim that show its allocation."""
 
     metadata: Meta
     status: _ClaimStatus = _ClaimStatus()
 
 
 class ClaimScenario(Struct, frozen=True):
-    """`pods` pods of `gpus` GPUs each. `templates`: their claims are made of a template."""
+    """`pods` pods with `gpus` GPUs each. `templates`: their claims come from a template."""
 
     title: str
     nodes: int
@@ -81,12 +82,12 @@ class ClaimScenario(Struct, frozen=True):
         return self.pods
 
     def arrivals(self, scheduler_name: str) -> Arrivals:
-        """All pods are there at the start."""
+        """No arrivals: all pods exist at the start."""
         return iter(())
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """Of kube-controller-manager."""
+        """The controllers of kube-controller-manager to run."""
         return (_CLAIM_CONTROLLER,) if self.templates else ()
 
     def scaled(self, scale: float) -> ClaimScenario:
@@ -151,11 +152,11 @@ class ClaimScenario(Struct, frozen=True):
             yield {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
     def ready(self, pods: Iterable[SeenPod]) -> bool:
-        """Whether the claims of all pods are made."""
+        """Whether the claims of all pods exist."""
         return sum(bool(pod.status.resource_claim_statuses) for pod in pods) == self.pods
 
     def problems(self, pods: Iterable[SeenPod], claims: Iterable[SeenClaim]) -> list[str]:
-        """What is wrong with the placement and the allocations, one line for each kind of mistake."""
+        """The errors in the placement and the allocations, one line per kind of error."""
         node_of = {pod.metadata.uid: pod.spec.node_name for pod in pods if pod.spec.node_name}
         given = [(claim.status.allocation, claim.status.reserved_for) for claim in claims]
         results = [(r, users) for allocation, users in given if allocation for r in allocation.devices.results]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is compared: how each scheduler is started, as a plain process, on a plane.
+"""The compared schedulers, and the command that starts each as a process on a plane.
 
-Rules: all of them have the same kubeconfig, no leader election, no endpoints of their own and no limit on requests a
-second; everything else is as each of them comes. They log in as a service account with all rights, as a scheduler that
-runs in the cluster does: a client certificate would be verified anew with every request, which is a seventh of the API
-server's work.
+Rules: all of them use the same kubeconfig, without leader election, own endpoints or a limit on requests per second.
+All other settings are the defaults. They authenticate as a service account with all rights, like a scheduler in the
+cluster. A client certificate would be verified again with every request, which takes a seventh of the API server's
+time.
 """
 
 import json
@@ -30,7 +30,8 @@ NULL_BINDER = (sys.executable, "-m", "benchmarks.live.null_binder")
 
 
 class Contestant(Struct, frozen=True):
-    """`scheduler_name` is what its pods name; `argv` is its command line on a started plane, with a kubeconfig."""
+    """A scheduler. Its pods have `scheduler_name`. `argv` returns its command line for a started plane and a
+    kubeconfig."""
 
     title: str
     scheduler_name: str
@@ -76,5 +77,5 @@ def _kube_scheduler(plane: Plane, kubeconfig: Path) -> list[str]:
     file = plane.work_dir / "stock.json"
     file.write_text(json.dumps(configuration))
     gates = ",".join(f"{gate}=true" for gate in FEATURE_GATES)
-    # Port 0 is no endpoint at all.
+    # Port 0 disables the endpoint.
     return [str(plane.bin_dir / "kube-scheduler"), f"--config={file}", f"--feature-gates={gates}", "--secure-port=0"]

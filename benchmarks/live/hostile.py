@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that are meant to hurt, as an API server takes them: what is long in them differs from one to the next."""
+"""Hostile pods that an API server accepts. Their long fields differ from pod to pod."""
 
 from collections.abc import Callable, Iterator
 from itertools import cycle
 
 Document = dict[str, object]
 Parts = tuple[Document, Document]
-"""Of the metadata and of the spec."""
+"""Additions to the metadata and to the spec."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -53,6 +53,6 @@ KINDS: tuple[Callable[[int], Parts], ...] = (_keys, _terms, _nodes, _tolerations
 
 
 def parts() -> Iterator[Parts]:
-    """One after the other, without an end."""
+    """An infinite sequence of hostile parts."""
     for i, kind in enumerate(cycle(KINDS)):
         yield kind(i)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load: the backlog, which is in the API server before the scheduler starts, and what comes and goes afterwards.
+"""The load: the backlog, which exists before the scheduler starts, and the stream of pods afterwards.
 
-Rules: the backlog is made a kind after the other, each by as many connections as keep the API server busy. A pod of the
-stream counts as created when the server has said so. A pod that has run its time is told as finished, as its kubelet
-would do, and stays.
+Rules: the backlog is created kind by kind, over as many connections as keep the API server busy. A pod of the stream
+counts as created when the server has confirmed it. When a pod has run for its time, its status is set to finished, as
+its kubelet would do; the object stays.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ POLL_S = 0.5
 
 
 async def fill(client: Client, scenario: Scenario | ClaimScenario, scheduler_name: str) -> None:
-    """Create all objects of `scenario`, and wait for what controllers make of them. Raises ApiError."""
+    """Create all objects of `scenario`, and wait for the objects that controllers create. Raises ApiError."""
     for resource, documents in scenario.kinds(scheduler_name):
         await _create(client, resource, documents)
     while scenario.controllers:
@@ -33,9 +33,9 @@ async def fill(client: Client, scenario: Scenario | ClaimScenario, scheduler_nam
 
 
 class Stream:
-    """The pods of `scenario` that come after its backlog, and the end of all that were bound.
+    """Creates the pods of `scenario` after its backlog, and finishes all bound pods.
 
-    created_s: when each came, by uid and time.monotonic().
+    created_s: the creation time (time.monotonic()) of each pod by uid.
     """
 
     def __init__(self, client: Client, scenario: Scenario | ClaimScenario, scheduler_name: str) -> None:
@@ -59,12 +59,12 @@ class Stream:
         self.created_s[made.metadata.uid] = time.monotonic()
 
     def bound(self, pod: SeenPod) -> None:
-        """It runs from now on."""
+        """Start the run time of a pod."""
         if self._run_s:
             self._running.put_nowait((time.monotonic() + self._run_s, pod))
 
     async def finish(self) -> None:
-        """Until cancelled. Raises ApiError."""
+        """Finish pods at the end of their run time, until cancelled. Raises ApiError."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(FINISHERS):
                 tasks.create_task(self._finish())

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run: a plane of its own, the backlog, one scheduler from its start until it has nothing more to write.
+"""One run: a separate plane, the backlog, and one scheduler from its start until it writes nothing more.
 
 Rules
-- Time runs from the start of the scheduler's process to the last bind, as an own watch on bound pods receives it. A pod
-  waits for its bind from when it was created, or from that start if it was there before.
-- Events follow the binds, so CPU time is taken when no event has come for `QUIET_S`: what a scheduler puts off counts.
-- CPU time and memory are the kernel's accounts of the processes (/proc), so only Linux will do.
-- A run never hangs: a scheduler that ends, or binds nothing for `STALLED_S`, is a run with a problem.
-Does not know: what the schedulers do.
+- The measured time is from the start of the scheduler's process to the last bind, as a separate watch on bound pods
+  receives it. The waiting time of a pod starts with its creation, or with the scheduler if the pod is older.
+- Events follow the binds, so CPU time is read after no event has come for `QUIET_S`: deferred work counts.
+- CPU time and memory come from the kernel's process accounting (/proc), so the benchmark needs Linux.
+- A run never hangs: it has a problem if the scheduler exits or binds nothing for `STALLED_S`.
 """
 
 import asyncio
@@ -32,23 +31,23 @@ from dovetail.kube.api.resources import EVENTS, PODS, RESOURCE_CLAIMS
 from tools.controlplane.children import Children, tail
 from tools.controlplane.plane import Plane
 
-# The API server's Go runtime is still collecting what the creation of the backlog left.
+# Time for the API server's Go runtime to collect the garbage from the creation of the backlog.
 SETTLE_S = 2.0
 QUIET_S = 2.0
-# kube-scheduler may take minutes to its first bind: each pod it is told of makes it look at all gangs that are not yet
-# complete (MoveAllToActiveOrBackoffQueue), and its first list comes in no order, so most are not.
+# kube-scheduler may need minutes for its first bind: each new pod makes it check all incomplete gangs
+# (MoveAllToActiveOrBackoffQueue), and its first list is unordered, so most gangs are incomplete.
 STALLED_S = 300.0
 POLL_S = 0.1
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Outcome(Struct, frozen=True):
-    """What one run gave. Times are from the start of the process; what did not happen or cannot be known is 0.
+    """The result of one run. Times are from the start of the process; 0 means that it did not happen or is unknown.
 
-    round: the runs of all schedulers in one round follow each other, so they are what to compare.
-    alone: the scenario without what stands in the way here; "" where there is none.
-    p50_ms, p99_ms: how long pods waited for their bind.
-    others_cpu_s: CPU time of whatever else ran on the machine; a run with much of it is not worth much.
+    round: the runs of all schedulers in one round are consecutive and therefore comparable.
+    alone: the same scenario without its obstacle; "" if there is none.
+    p50_ms, p99_ms: the time that pods waited for their bind.
+    others_cpu_s: CPU time of other processes on the machine; a run with much of it is unreliable.
     """
 
     round: int
@@ -91,7 +90,7 @@ class _Count(Struct):
 
 
 class _Binds:
-    """Pods seen bound, in order, and when each was; `stream` is told of them."""
+    """The bound pods in order, with their times. Each is passed to `stream`."""
 
     def __init__(self, stream: Stream) -> None:
         self.seen_s: dict[str, float] = {}
@@ -109,13 +108,13 @@ class _Binds:
         return next(iter(self.seen_s.values()), 0.0)
 
     def waited_s(self, start_s: float) -> list[float]:
-        """For their bind, of all pods; the shortest first."""
+        """The sorted waiting times of all pods."""
         created_s = self._stream.created_s
         return sorted(max(0.0, seen_s - created_s.get(uid, start_s)) for uid, seen_s in self.seen_s.items())
 
 
 class Heat(Struct, frozen=True):
-    """One run to do: a contestant at a scenario, in a round."""
+    """A planned run: a scheduler, a scenario and a round."""
 
     round: int
     scenario_name: str
@@ -125,7 +124,7 @@ class Heat(Struct, frozen=True):
 
 
 async def measure(heat: Heat) -> Outcome:
-    """Do one run. Raises PlaneUnavailable, ComponentFailed, KubectlFailed, KubeError."""
+    """Execute one run. Raises PlaneUnavailable, ComponentFailed, KubectlFailed, KubeError."""
     with Plane(controllers=heat.scenario.controllers or False, fair_queueing=False) as plane:
         argv = heat.contestant.argv(plane, log_in(plane))
         async with Client(load_config(str(plane.kubeconfig))) as client:
@@ -191,7 +190,7 @@ async def _watched_run(plane: Plane, client: Client, heat: Heat, argv: list[str]
 
 
 async def _until_bound(children: Children, scheduler: str, binds: _Binds, wanted: int, log: Path) -> list[str]:
-    """Wait for `wanted` binds; what went wrong, if they do not come."""
+    """Wait for `wanted` binds. Returns the problems if they do not come."""
     started_s = time.monotonic()
     while len(binds.seen_s) < wanted:
         await asyncio.sleep(POLL_S)
@@ -211,8 +210,8 @@ def _end_of(log: Path) -> str:
 
 
 async def _until_quiet(client: Client) -> float:
-    """Wait until no event has been added for QUIET_S; the time of the last one, to POLL_S, and 0 if there is none."""
-    # Events are many and nobody here reads them: a count is much less work for the API server than a watch.
+    """Wait until no event has been added for QUIET_S. Returns the time of the last one with precision POLL_S, or 0."""
+    # Only the number of events matters, and counting is much cheaper for the API server than a watch.
     count, changed_s, last_s = 0, time.monotonic(), 0.0
     while time.monotonic() - changed_s < QUIET_S:
         page = await client.request("GET", EVENTS.path(NAMESPACE), params={"limit": 1}, decode=_Count)
@@ -225,19 +224,19 @@ async def _until_quiet(client: Client) -> float:
 
 
 async def _told(client: Client) -> int:
-    """How many pods have their Scheduled event."""
+    """The number of pods with a Scheduled event."""
     events = (await list_all(client, EVENTS, _Event)).objects.values()
     return len({event.regarding.uid for event in events if event.reason == "Scheduled"})
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """The smallest value that `percent` % of them do not exceed; 0 of none."""
+    """The smallest value that `percent` % of the values do not exceed; 0 without values."""
     return ordered[-(-len(ordered) * percent // 100) - 1] if ordered else 0.0
 
 
 def cpu_s(pid: int) -> float:
     """User and system time of a process and of the children it has waited for (proc_pid_stat(5), fields 14 to 17)."""
-    # The second field is the name in brackets and may have blanks in it.
+    # The second field is the name in parentheses and may contain spaces.
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return sum(int(ticks) for ticks in after_name[11:15]) / TICKS_PER_S
 
@@ -249,5 +248,5 @@ def machine_cpu_s() -> float:
 
 
 def max_rss_mib(pid: int) -> float:
-    """The most memory that a process has had resident (VmHWM)."""
+    """The peak resident memory of a process (VmHWM)."""
     return int(re.findall(r"^VmHWM:\s*(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0]) / 1024

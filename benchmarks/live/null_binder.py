@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler that does not think: `python -m benchmarks.live.null_binder --kubeconfig FILE [--events]`.
+"""A scheduler without scheduling logic: `python -m benchmarks.live.null_binder --kubeconfig FILE [--events]`.
 
-It lists the nodes and the pending pods that name it, binds the pods to the nodes in turn, and then each that comes,
-until it is killed. So it shows what the API server and a Python client can do at most. With --events it also writes the
-Scheduled event of each pod after its bind, as kube-scheduler does. It looks at nothing but names: pods that fit nowhere
-say so in theirs.
+It lists the nodes and its pending pods, binds the pods to the nodes round-robin, and then binds each new pod until it
+is killed. It shows the upper limit of the API server and a Python client. With --events it also writes a Scheduled
+event for each pod after the bind, as kube-scheduler does. It reads only names; the names of pods that fit nowhere mark
+them.
 """
 
 import argparse
@@ -68,7 +68,7 @@ async def bind(client: Client, pod: SeenPod, node: str, events: bool) -> None:
 
 
 def scheduled(pod: SeenPod, node: str) -> dict[str, object]:
-    """The event that says where a pod went."""
+    """The Scheduled event of a pod."""
     namespace, name, uid = pod.metadata.namespace, pod.metadata.name, pod.metadata.uid
     return {
         "apiVersion": EVENTS.api_version,

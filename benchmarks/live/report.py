@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outcomes as tables: medians over the rounds, and what compares two runs.
+"""Outcomes as tables: medians over the rounds, and ratios of two runs.
 
-Rules: a ratio is taken within a round, and then its median. A run with a problem is never part of a median; the problem
-is written under the table.
+Rules: a ratio is computed within each round; the table has the median. Medians exclude runs with a problem; the problem
+is printed below the table.
 """
 
 import os
@@ -67,15 +67,15 @@ events."""
 
 
 def machine() -> str:
-    """The machine in one line."""
+    """A description of the machine in one line."""
     models = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     model = models[0] if models else platform.machine()
     return f"{os.cpu_count()} x {model}, Python {platform.python_version()}, Kubernetes {KUBERNETES_VERSION}"
 
 
 def table(outcomes: Sequence[Outcome], good: Mapping[Run, Outcome]) -> str:
-    """The runs of one scenario as a Markdown table that also reads well as it is, and their problems. `good` are the
-    runs of all scenarios without a problem."""
+    """The runs of one scenario as an aligned Markdown table, followed by their problems. `good` are the runs of all
+    scenarios without a problem."""
     rows = [["scheduler", "runs", *(heading for heading, _, _ in COLUMNS), *(heading for heading, _, _ in RATIOS)]]
     for scheduler in dict.fromkeys(run.scheduler for run in outcomes):
         runs = [run for run in outcomes if run.scheduler == scheduler and not run.problems]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is scheduled: the objects of each scenario, and what a right answer to it is.
+"""The objects of each scenario, and the check of the result.
 
-Rules: all pods of a scenario are alike and fit together, but for those that are to fit nowhere; gangs are native
-PodGroups whose minCount is their whole size. The objects are the same for every scheduler but for spec.schedulerName.
-Names sort in topology order, so that also a binder that goes through the nodes by name keeps a block together.
+Rules: all pods of a scenario are equivalent and fit at the same time, except those that are meant to fit nowhere. Gangs
+are native PodGroups whose minCount is their size. The objects are the same for all schedulers except for
+spec.schedulerName. Node names sort in topology order, so that a binder that iterates over the nodes by name keeps
+blocks together.
 """
 
 from collections import Counter
@@ -26,12 +27,12 @@ AMOUNTS_BESIDE_GPUS = {"cpu": "96", "memory": "1Ti", "pods": "110"}
 AMOUNTS = AMOUNTS_BESIDE_GPUS | {"nvidia.com/gpu": str(GPUS_PER_NODE)}
 FINISHED = ("Succeeded", "Failed")
 UNPLACEABLE = "-unplaceable"
-"""How the name of a pod ends that fits nowhere."""
+"""The name suffix of pods that fit nowhere."""
 
 Document = dict[str, object]
 Kinds = Iterator[tuple[Resource, Iterable[Document]]]
 Arrivals = Iterator[tuple[float, Document]]
-"""Pods, with the seconds from the first of them on when each is created."""
+"""Pods with their creation times in seconds after the first one."""
 
 
 class Meta(Struct, rename="camel", frozen=True):
@@ -56,7 +57,7 @@ class SeenStatus(Struct, rename="camel", frozen=True):
 
 
 class SeenPod(Struct, frozen=True):
-    """What is read of a pod to see where it went."""
+    """The fields of a pod that show its placement."""
 
     metadata: Meta
     spec: SeenSpec = SeenSpec()
@@ -81,14 +82,14 @@ def node_documents(nodes: int, nodes_per_block: int, amounts: dict[str, str]) ->
 
 
 class Scenario(Struct, frozen=True):
-    """`gangs` 0 means `pods` pods on their own, otherwise that many gangs of `pods` pods each.
+    """A scenario. With `gangs` 0 it has `pods` lone pods, otherwise that many gangs of `pods` pods each.
 
     required: node label key; each gang must be inside one domain of it.
-    unplaceable: further pods, evenly among the others, that ask for more GPUs than a node has.
-    stream, per_s: further pods that come at this rate once the others are bound.
-    run_s: how long a pod runs from its bind on; 0 is for ever.
-    hostile_per_s: pods that are meant to hurt, and never fit, come at this rate beside the stream.
-    alone: the scenario that differs from this one in what stands in the way of its pods.
+    unplaceable: additional pods, evenly spread among the others, that request more GPUs than a node has.
+    stream, per_s: additional pods that arrive at this rate after the others are bound.
+    run_s: run time of a pod from its bind on; 0 is unlimited.
+    hostile_per_s: rate of hostile pods, which never fit, during the stream.
+    alone: the same scenario without the obstacle for its pods.
     """
 
     title: str
@@ -106,8 +107,8 @@ class Scenario(Struct, frozen=True):
     alone: str = ""
 
     def scaled(self, scale: float) -> "Scenario":
-        """The same scenario with `scale` times the nodes and pods; many gangs become fewer, one becomes smaller, and
-        what comes as a stream comes for a shorter time."""
+        """The scenario with `scale` times the nodes and pods. Several gangs become fewer, a single one becomes smaller,
+        and a stream becomes shorter."""
         many, streams = self.gangs > 1, self.stream > 0
         return replace(
             self,
@@ -122,17 +123,17 @@ class Scenario(Struct, frozen=True):
 
     @property
     def backlog(self) -> int:
-        """How many pods that fit are there before the scheduler starts."""
+        """The number of placeable pods that exist before the scheduler starts."""
         return self.pods * max(1, self.gangs)
 
     @property
     def pod_count(self) -> int:
-        """How many pods are to be bound."""
+        """The number of pods to bind."""
         return self.backlog + self.stream
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """Of kube-controller-manager."""
+        """The controllers of kube-controller-manager to run."""
         return ()
 
     def kinds(self, scheduler_name: str) -> Kinds:
@@ -151,7 +152,7 @@ class Scenario(Struct, frozen=True):
     def pod_documents(self, scheduler_name: str) -> Iterator[Document]:
         there = self.backlog + self.unplaceable
         for number in range(there):
-            # So many of them, at equal distances.
+            # Spread them evenly.
             if number * self.unplaceable // there < (number + 1) * self.unplaceable // there:
                 yield self._pod(f"pod-{number:05}{UNPLACEABLE}", scheduler_name, 2 * GPUS_PER_NODE)
                 continue
@@ -179,11 +180,11 @@ class Scenario(Struct, frozen=True):
         return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec | more}
 
     def ready(self, pods: Iterable[SeenPod]) -> bool:
-        """Whether the backlog is complete once all is created."""
+        """Whether the backlog is complete after the creation of all objects."""
         return True
 
     def problems(self, pods: Iterable[SeenPod], claims: Iterable[object]) -> list[str]:
-        """What is wrong with the placement of all `pods`, one line for each kind of mistake; nothing if it is right."""
+        """The errors in the placement of all `pods`, one line per kind of error; empty if it is correct."""
         bound = [pod for pod in pods if pod.spec.node_name]
         placed = [pod for pod in bound if not pod.metadata.name.endswith(UNPLACEABLE)]
         pods_on = Counter(pod.spec.node_name for pod in bound if pod.status.phase not in FINISHED)
