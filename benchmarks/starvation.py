@@ -89,8 +89,7 @@ SCHEDULERS: dict[str, dict[str, Callable[[Workload], VirtualClock]]] = {
 
 
 def measure(result: Result) -> dict[str, float | None]:
-    """The figures of a run without its last hour: gangs and their waits in minutes, waits of small jobs,
-    utilization."""
+    """The figures of a run over all hours: gangs and their waits in minutes, waits of small jobs, utilization."""
     waits: dict[str, list[float]] = {"large": [], "small": []}
     for fate in result.fates:
         if fate.started_ms is not None:

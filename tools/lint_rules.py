@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference page of the lint rules, made from their entries.
+"""Generator of the reference page of the lint rules.
 
 python -m tools.lint_rules > docs/reference/lint-rules.md
 """
@@ -23,7 +23,7 @@ levels and what silences a rule: [dovetail lint](lint.md).
 
 
 def page() -> str:
-    """All of it."""
+    """The text of the page."""
     return _HEAD + "".join(_row(rule) for rule in RULES) + "".join("\n" + "\n".join(_section(rule)) for rule in RULES)
 
 

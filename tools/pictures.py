@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of a terminal in the README and in docs/: what commands really print, as SVG.
+"""Generator of the terminal pictures in the README and in docs/: real output of commands as SVG.
 
 python -m tools.pictures
 
-`PICTURES` is the list of them. Each command runs here, with the colours of a terminal of `WIDTH` columns, and a part of
-its output is drawn. The pictures name no font that a browser would have to fetch.
+`PICTURES` lists them. Each command runs with the colours of a terminal of `WIDTH` columns, and a part of its output is
+drawn. The pictures need no web fonts.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _FETCHED = re.compile(r"\s*(?:<!--.*?-->|@font-face \{.*?\})", re.DOTALL)
 
 
 class Picture(Struct, frozen=True):
-    """What `command` prints, from the line that starts with `first` to the one before the line that starts with `end`;
-    where they are empty, from the start and to the end. `title` is what the reader types."""
+    """A part of the output of `command`: from the line that starts with `first` up to, but excluding, the line that
+    starts with `end`. Empty values mean the start and the end of the output. `title` is the command line shown."""
 
     name: str
     title: str
@@ -51,7 +51,7 @@ PICTURES = (
 
 
 def printed(picture: Picture) -> Text:
-    """Runs the command. Raises CalledProcessError where it fails."""
+    """Run the command and return its output. Raises CalledProcessError if it fails."""
     colours = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(WIDTH), "LINES": "50"}
     dovetail = Path(sys.executable).with_name("dovetail")
     run = subprocess.run(
@@ -74,7 +74,7 @@ def svg(picture: Picture) -> str:
 
 
 def text(drawn: str) -> str:
-    """What can be read in such a picture, below its title: a line for each line of the terminal."""
+    """The text in a picture below its title, line by line."""
     rows: defaultdict[float, list[str]] = defaultdict(list)
     for found in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text"):
         if "clip-path" in found.attrib:

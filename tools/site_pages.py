@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hook of mkdocs.yml: the pages at the root of the repository are on the site as well, with links that hold there."""
+"""A hook of mkdocs.yml: adds the pages at the root of the repository to the site and adapts their links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """On GitHub the pages in docs/ link to those at the root by `../`."""
+    """Adapt links of the form `../`, by which the pages in docs/ link to those at the root on GitHub."""
     return re.sub(
         rf"\]\(\.\./({'|'.join(PAGES)})".replace(".md", r"\.md"), lambda link: f"]({link[1].lower()}", markdown
     )

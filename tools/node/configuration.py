@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's programs read: containerd's and the kubelet's configuration, a CNI plugin, and the made-up NUMA nodes.
+"""Configuration of a node: containerd's and the kubelet's configuration, a CNI plugin, and simulated NUMA nodes.
 
-Rules: in the node everything is at its usual path (`OWN`), so that an agent's defaults hold. The kubelet asks the API
-server who may talk to it, as in a real cluster. What would write to the machine outside those paths is off, or finds
-what it wants to write already there (`SYSCTLS`).
-Fields are those of the pinned versions; whether they work is known only by starting the programs.
+Rules: in the node all files are at their usual paths (`OWN`), so that an agent's defaults work. The kubelet delegates
+authorization to the API server, as in a real cluster. Features that write to the machine outside those paths are off,
+or find the intended value already set (`SYSCTLS`).
+Fields are those of the pinned versions; only starting the programs verifies them.
 """
 
 import os
@@ -20,11 +20,11 @@ KUBELET_ROOT = Path("/var/lib/kubelet")
 CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 POD_LOGS = Path("/var/log/pods")
 CDI = Path("/var/run/cdi")
-# /var/log/containers has links into the one before it; the kubelet has no option for it.
+# /var/log/containers has links into POD_LOGS; the kubelet has no option for its path.
 OWN = (KUBELET_ROOT, Path("/var/lib/containerd"), CONTAINERD_SOCKET.parent, CDI, POD_LOGS, Path("/var/log/containers"))
 NUMA = Path("/sys/devices/system/node")
 
-# What the kubelet sets on its machine, cmd setupKernelTunables: it writes only what has another value.
+# The sysctls that the kubelet sets (setupKernelTunables). It writes only those with a different value.
 SYSCTLS = {
     Path("/proc/sys/vm/overcommit_memory"): "1",
     Path("/proc/sys/vm/panic_on_oom"): "0",
@@ -36,7 +36,7 @@ SYSCTLS = {
 
 LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
 
-# All pods have the one address, which nobody can reach: what a node is tested for here needs no network.
+# All pods have the same unreachable address, because the tests of a node need no network.
 CNI_PLUGIN = """\
 #!/bin/sh
 case $CNI_COMMAND in
@@ -49,11 +49,12 @@ CNI_NETWORK = '{"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "fix
 
 
 class KubeletOptions(Struct, frozen=True):
-    """How a node's kubelet differs from the usual one. Names and values are those of KubeletConfiguration.
+    """Options of a node's kubelet. Names and values are those of KubeletConfiguration.
 
-    reserved_cpus: a list such as "0"; the static CPU policy needs one.
-    reserved_memory_mib: for each NUMA node what pods do not get; the Static memory policy needs it, greater than 0.
-    fields: more top-level fields of KubeletConfiguration, over all others.
+    reserved_cpus: a list such as "0"; required by the static CPU policy.
+    reserved_memory_mib: memory per NUMA node that is not available to pods; the Static memory policy requires it to be
+        greater than 0.
+    fields: additional top-level fields of KubeletConfiguration, which override all others.
     """
 
     topology_manager_policy: str = "none"
@@ -92,9 +93,9 @@ def kubelet(options: KubeletOptions, ca_file: Path, cgroup: str, port: int, heal
         "healthzPort": healthz_port,
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
         "podLogsDir": str(POD_LOGS),
-        # By default it makes one below /usr.
+        # The default is below /usr.
         "volumePluginDir": f"{KUBELET_ROOT}/volume-plugins",
-        # Nobody answers there; without one every pod gets a warning.
+        # No server listens there; without an address every pod gets a warning.
         "clusterDNS": ["10.96.0.10"],
         "resolvConf": "",
         "cgroupDriver": "cgroupfs",
@@ -103,10 +104,10 @@ def kubelet(options: KubeletOptions, ca_file: Path, cgroup: str, port: int, heal
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
         "enforceNodeAllocatable": [],
-        # A machine's full disk or memory is none of the tests' business.
+        # A full disk or memory of the machine must not affect the tests.
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
-        # 10 s by default, which is how late devices would become allocatable.
+        # The default of 10 s would delay when devices become allocatable.
         "nodeStatusUpdateFrequency": "1s",
         "topologyManagerPolicy": options.topology_manager_policy,
         "topologyManagerScope": options.topology_manager_scope,
@@ -171,7 +172,7 @@ def write_cni(folder: Path) -> None:
 
 
 def write_numa(folder: Path, nodes: int) -> None:
-    """Write what stands for /sys/devices/system/node: this machine's CPUs and memory in equal, contiguous parts.
+    """Write a replacement for /sys/devices/system/node: this machine's CPUs and memory in equal, contiguous parts.
 
     Raises ValueError if there are fewer CPUs than nodes.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of a real node, on a machine that stands in for one with GPUs (tools/standin)."""
+"""The agent of a real node, on a stand-in machine with simulated GPUs (tools/standin)."""
 
 import os
 import stat
@@ -13,13 +13,13 @@ from tools.standin import Standin
 
 
 def dovetail(*arguments: str) -> list[str]:
-    """The command line of `dovetail`, whatever is on PATH."""
+    """The command line of `dovetail` in this environment, regardless of PATH."""
     return [sys.executable, "-c", "from dovetail.cli import main; main()", *arguments]
 
 
 def real_devices(folder: Path) -> None:
-    """Make a stand-in's device nodes character devices, as a container runtime gives no others to containers. They have
-    the numbers of /dev/null, which anybody may open."""
+    """Turn a stand-in's device nodes into character devices, because container runtimes accept no plain files. They
+    have the device number of /dev/null, which any user may open."""
     for path in folder.rglob("nvidia*"):
         if path.is_file() and not path.is_symlink():
             path.unlink()
@@ -27,8 +27,8 @@ def real_devices(folder: Path) -> None:
 
 
 def start_agent(node: Node, standin: Standin, state: Path, *options: str, log: Path) -> subprocess.Popen[bytes]:
-    """`dovetail agent run` in the node, which finds the stand-in's machine; what it keeps is in the folder `state`. It
-    has no endpoints: several nodes of this machine would want one port."""
+    """Start `dovetail agent run` in the node on the stand-in machine, with its state in the folder `state`. It has no
+    endpoints, because several nodes of this machine would use the same port."""
     roots = {"sysfs": standin.sysfs, "proc": standin.proc, "dev": standin.dev, "driver": standin.driver_root}
     argv = dovetail(
         "agent", "run", f"--node-name={node.name}", f"--kubeconfig={node.plane.kubeconfig}",
@@ -38,7 +38,7 @@ def start_agent(node: Node, standin: Standin, state: Path, *options: str, log: P
 
 
 def start_scheduler(plane: Plane, log: Path, *options: str, recording: Path | None = None) -> subprocess.Popen[bytes]:
-    """`dovetail scheduler` of the plane, as a process of this machine, which may record into a folder."""
+    """Start `dovetail scheduler` for the plane as a process of this machine. It records into `recording`, if set."""
     recorded = f"--recording={recording}" if recording is not None else "--no-recording"
     argv = dovetail(
         "scheduler", f"--kubeconfig={plane.kubeconfig}", "--no-leader-elect", recorded, "--listen=", *options

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one image of the real node, made without a registry: an archive as `docker save` writes it.
+"""The container image of the real node, built without a registry: an archive in the format of `docker save`.
 
 Source of the format: the OCI image specification's configuration, and the manifest.json of Docker's image archive v1.2.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real node: containerd and the kubelet on a plane of tools/controlplane, in namespaces of their own.
+"""A real node: containerd and the kubelet on a plane of tools/controlplane, in separate namespaces.
 
-Rules: a node touches nothing of the machine but cgroups of its own, which go with it; several may run side by side.
-It may be shown more NUMA nodes than the machine has: the kubelet's managers believe them, and what the kernel would not
-is taken out before runc sees it.
+Rules: a node changes nothing on the machine except its own cgroups, which are removed with it. Several nodes can run at
+the same time. A node can simulate more NUMA nodes than the machine has: the kubelet's managers use them, and settings
+that the kernel would reject are removed before runc reads them.
 """
 
 import json
@@ -48,9 +48,9 @@ class Node:
 
     Everything but `start` and `stop` is for a started node.
 
-    kubelet: how its kubelet is configured. numa_nodes: how many the machine is made to look like it has; None: its own.
-    labels: of the Node object, when it is registered. own: more directories that the node has for itself.
-    work_dir: where logs and configuration files go, and stay; by default they go away with the node.
+    kubelet: options of its kubelet. numa_nodes: number of simulated NUMA nodes; None: those of the machine.
+    labels: labels of the Node object at registration. own: additional private directories of the node.
+    work_dir: directory for logs and configuration files, which is kept; by default they are removed with the node.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Node:
         return self
 
     def stop(self) -> None:
-        """Kill everything that runs in the node, pods too, and remove its files. Its Node object stays in the plane."""
+        """Kill all processes in the node, pods too, and remove its files. Its Node object stays in the plane."""
         self._running.clear()
         if self._space:
             self._space.close()
@@ -123,16 +123,16 @@ class Node:
         self.stop()
 
     def outside(self, path: Path | str) -> Path:
-        """Where a file or socket in one of the node's own directories is for this process. Raises ValueError."""
+        """The path for this process of a file or socket in one of the node's private directories. Raises ValueError."""
         return self._opened.outside(path)
 
     def spawn(
         self, argv: Sequence[str | Path], env: Mapping[str, str] | None = None, output: Path | int | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a program in the node, in / and with this process's environment and `env`; the node's end is its end.
+        """Start a program in the node, in / and with this process's environment and `env`. It ends with the node.
 
-        output: a file to append to, or what `subprocess.Popen` takes; by default `<program>.log` in the work_dir.
-        Its process id and signals are those of any other child.
+        output: a file to append to, or a value for `subprocess.Popen`; by default `<program>.log` in the work_dir.
+        The process is a normal child: its process id and signals work as usual.
         """
         environment = os.environ | {"PATH": self._path} | dict(env or {})
         return self._opened.start(argv, environment, self._log(Path(argv[0]).name) if output is None else output)
@@ -148,7 +148,7 @@ class Node:
         return printed.decode()
 
     def ctr(self, *arguments: str) -> str:
-        """Run containerd's command line on what the kubelet sees. Raises NodeFailed."""
+        """Run containerd's `ctr` in the namespace of the kubelet's containers. Raises NodeFailed."""
         return self.run("ctr", f"--address={configuration.CONTAINERD_SOCKET}", "--namespace=k8s.io", *arguments)
 
     def start_kubelet(self) -> None:
@@ -177,9 +177,9 @@ class Node:
         process.wait()
 
     def restart_kubelet(self, options: KubeletOptions | None = None) -> None:
-        """Kill the kubelet and start it again, with other options if any are given. Raises NodeFailed.
+        """Kill the kubelet and start it again, optionally with other options. Raises NodeFailed.
 
-        With other options what its managers wrote down is removed, as an administrator has to.
+        With other options the state files of its managers are removed, as an administrator has to do.
         """
         self.stop_kubelet()
         if options:
@@ -190,16 +190,16 @@ class Node:
 
     @property
     def pod_resources(self) -> PodResources:
-        """What the kubelet says which pod has; its `socket` is for calls that it has no method for."""
+        """The client of the kubelet's PodResources API. Use its `socket` for calls without a method."""
         return PodResources(self.outside(podresources.SOCKET))
 
     @property
     def device_plugins(self) -> Path:
-        """The kubelet's folder for sockets of device plugins, for plugins that run outside."""
+        """The kubelet's folder for sockets of device plugins, as a path for plugins outside the node."""
         return self.outside(configuration.KUBELET_ROOT / "device-plugins")
 
     def logs(self, namespace: str, pod: str, container: str = "*") -> str:
-        """What the newest instance of a container wrote, from the kubelet's files; "" if there is none (yet)."""
+        """The log of the newest instance of a container, from the kubelet's files; "" if there is none (yet)."""
         folder = self.outside(configuration.POD_LOGS / f"{namespace}_{pod}").parent
         files = sorted(folder.glob(f"{namespace}_{pod}_*/{container}/*.log"), key=lambda file: file.stat().st_mtime_ns)
         # A line: time, stream, F (full) or P (to be continued), text.
@@ -207,9 +207,9 @@ class Node:
         return "".join(text + ("\n" if flag == "F" else "") for _, _, flag, text in lines)
 
     def given(self, namespace: str, pod: str, container: str = "*") -> dict[str, Any]:
-        """What a container that runs `show` said it was given: see tools/node/pod/main.go. Waits for it.
+        """Wait for the report of a container that runs `show` about its resources: see tools/node/pod/main.go.
 
-        Raises NodeFailed if it says nothing within 30 s.
+        Raises NodeFailed if there is none within 30 s.
         """
         deadline = time.monotonic() + GIVEN_WITHIN_S
         while not (text := self.logs(namespace, pod, container)):
@@ -231,7 +231,7 @@ class Node:
         return self._space
 
     def _replaced(self, scratch: Path) -> dict[Path, Path]:
-        """Write what stands for files of the machine."""
+        """Write the replacements of files of the machine. Returns the path of each replacement by original."""
         replaced = {sysctl: scratch / sysctl.name for sysctl in configuration.SYSCTLS}
         for sysctl, value in configuration.SYSCTLS.items():
             replaced[sysctl].write_text(f"{value}\n")
@@ -281,13 +281,13 @@ class Node:
 
 
 def _memory() -> Path | None:
-    """Where there is room in memory for the node's files, with a path short enough for sockets."""
+    """A directory in memory with enough space for the node's files and a path short enough for sockets, or None."""
     memory = Path("/dev/shm")
     return memory if memory.is_dir() and shutil.disk_usage(memory).free > MEMORY_FREE_BYTES else None
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at now. The kubelet cannot take over a port that we hold, so one may get lost."""
+    """Ports that are free now. The kubelet cannot take over a bound port, so another process may take one first."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plainest device plugin: devices with a NUMA node each, never ill, and an answer that the caller chooses.
+"""A minimal device plugin: healthy devices with a NUMA node each, and an allocation response that the caller supplies.
 
-Rules: it states no preference, so which devices of a NUMA node a pod gets is the kubelet's arbitrary choice; it does
-not come back after a restart of the kubelet.
+Rules: it has no preferred allocation, so the kubelet chooses arbitrary devices of a NUMA node. It does not register
+again after a restart of the kubelet.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Answer = Callable[[list[str]], api.ContainerAllocateResponse]
 
 
 def named(ids: list[str]) -> api.ContainerAllocateResponse:
-    """The container is told the ids of its devices, in the variable VARIABLE."""
+    """A response that sets the environment variable VARIABLE to the ids of the devices."""
     return api.ContainerAllocateResponse(envs={VARIABLE: ",".join(sorted(ids))})
 
 

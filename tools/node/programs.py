@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of a real node, built from two pinned Go modules, and what a machine must have to run them.
+"""The programs of a real node, built from two pinned Go modules, and the requirements on the machine.
 
-Rules: the kubelet comes from the module of tools/controlplane, so it has the plane's version; containerd and runc come
-from the module next to this file. Each set is in a directory of its own in the cache, so editing our two programs
-builds nothing else anew. runc alone needs a C compiler; a machine without one may have runc on PATH. It is built
-without seccomp, so that no headers are needed: seccomp profiles have no effect in the node.
+Rules: the kubelet comes from the module of tools/controlplane, so it has the plane's version. containerd and runc come
+from the module next to this file. Each set has a separate directory in the cache, so a change to our two programs
+rebuilds only them. Only runc needs a C compiler; a machine without one may have runc on PATH. It is built without
+seccomp, so that it needs no headers: seccomp profiles have no effect in the node.
 """
 
 import os
@@ -37,7 +37,7 @@ OWN = {"pod": "./pod", "runtime": "./runtime"}
 _FLAGS = (
     "-mod=readonly",
     "-trimpath",
-    # What would need headers of C libraries, for file systems that the node does not use.
+    # Exclude snapshotters that need C headers, for file systems that the node does not use.
     "-tags=no_btrfs,no_devmapper,no_zfs",
     f"-ldflags=-s -w -X {_CONTAINERD}/version.Version={CONTAINERD_VERSION} -X main.version={RUNC_VERSION}",
 )
@@ -57,7 +57,7 @@ WITH_C = replace(
 
 COMPILER = "gcc"
 COMMANDS = ("unshare", "nsenter", "mount")
-# Controllers without which the kubelet does not start.
+# The cgroup controllers that the kubelet requires.
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 NUMA_NODES = 2
 
@@ -78,7 +78,7 @@ def build(report: Report) -> str:
 
 
 def missing() -> list[str]:
-    """What this machine lacks to run a node, one sentence each; empty if nothing that can be known beforehand."""
+    """The missing requirements of this machine, one sentence each; empty if all checkable ones are met."""
     if sys.platform != "linux":
         return [f"Linux: this is {sys.platform}"]
     if os.geteuid() != 0:
@@ -91,7 +91,7 @@ def _missing_for_root() -> Iterator[str]:
     if absent:
         yield f"the commands {', '.join(absent)} (package util-linux)"
         return
-    # The same calls as a node's, on a mount that ends with them.
+    # The same calls as those of a node, on a mount that ends with them.
     trial = [
         "unshare",
         "--mount",
@@ -119,7 +119,8 @@ def _missing_for_root() -> Iterator[str]:
 
 
 def hierarchies() -> list[tuple[Path, tuple[str, ...]]]:
-    """Where cgroups can be made here, each with the controllers found there: several in version 1, one in version 2."""
+    """The cgroup directories in which this process can create cgroups, with their controllers: several in version 1,
+    one in version 2."""
     result = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         mount, _, kind = line.partition(" - ")
@@ -138,7 +139,7 @@ def hierarchies() -> list[tuple[Path, tuple[str, ...]]]:
 def _has_address() -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Asks the routing table only: connecting a datagram socket sends nothing (the network is RFC 5737's).
+            # This only reads the routing table: connecting a datagram socket sends nothing (address from RFC 5737).
             probe.connect(("198.51.100.1", 9))
         except OSError:
             return False

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a node's processes live: a mount namespace and a PID namespace of their own, over the machine's file system.
+"""The namespaces of a node's processes: a mount namespace and a PID namespace over the machine's file system.
 
-Rules: in there the node's own directories (`own`) lie at their usual paths, and some files of /proc/sys and /sys are
-replaced, so nothing of the machine is written and several nodes do not meet. `outside` says where the same file or
-socket is for a process that is not in there.
-Nothing outlives the process that opened the space: the first process of the PID namespace waits for the end of its
-standard input, a pipe whose other end is held by this process alone. However this process ends, the kernel then kills
-what runs in the namespace, containers too, and its mounts go with it; a shell outside removes the cgroups and the
-scratch folder.
-A process started in here is a child of this process, and its id is the one that this process can signal.
+Rules: inside, the node's private directories (`own`) are at their usual paths, and some files of /proc/sys and /sys are
+replaced, so the node writes nothing to the machine and several nodes do not conflict. `outside` returns the path of
+such a file or socket for a process outside the namespaces. Nothing outlives the process that opened the space: the
+first process of the PID namespace waits for the end of its standard input, a pipe whose other end only this process
+holds. When this process ends in any way, the kernel kills all processes in the namespace, containers too, and removes
+its mounts. A shell outside removes the cgroups and the scratch folder. A process that is started in the space is a
+child of this process, and this process can signal its id.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from tools.controlplane.children import tail
 
-# $1 scratch, then cgroups. Until the first line arrives there is nothing but these to remove.
+# Arguments: the scratch folder, then the cgroups. Before the first line of input only these need to be removed.
 KEEPER = """\
 scratch=$1
 shift
@@ -40,8 +39,8 @@ done
 rm -rf "$scratch"
 """
 
-# Every path of `own.list` becomes the folder of the same name under $1/root. One that does not exist here cannot be
-# mounted over, and must not be made: its parent is replaced by a mirror in memory, with all that was in it.
+# Every path of `own.list` becomes the folder of the same name under $1/root. A path that does not exist on the machine
+# is no mount point and must not be created there: its parent is replaced by a mirror in memory with the same content.
 INIT = """\
 read -r pid rest </proc/self/stat
 mount --make-rprivate /
@@ -92,8 +91,8 @@ class SpaceFailed(Exception):
 class Space:
     """The namespaces of one node, not made yet.
 
-    scratch, cgroups: folders that from now on belong to the space and end with it; the cgroups need not exist yet.
-    log: where it is written what goes wrong with them.
+    scratch, cgroups: folders that the space owns from now on and removes at its end; the cgroups need not exist yet.
+    log: file for errors of the namespaces.
     """
 
     def __init__(self, scratch: Path, cgroups: Sequence[Path], log: Path) -> None:
@@ -113,7 +112,7 @@ class Space:
     def open(self, own: Sequence[Path], replaced: Mapping[Path, Path]) -> None:
         """Make the namespaces.
 
-        own: directories of the node's own; replaced: paths of the machine by what is there instead.
+        own: private directories of the node; replaced: paths of the machine with their replacements.
         Raises SpaceFailed.
         """
         self._own = [folder.resolve() for folder in own]
@@ -129,7 +128,7 @@ class Space:
         self._init = int(first)
 
     def outside(self, path: Path | str) -> Path:
-        """Where a path in one of the node's own directories is for processes outside. Raises ValueError for others."""
+        """The path outside of a path in one of the node's private directories. Raises ValueError for other paths."""
         resolved = Path(os.path.realpath(Path(path).parent)) / Path(path).name
         if not any(resolved.is_relative_to(folder) for folder in self._own):
             raise ValueError(f"{path} is not in a directory of the node's own: {', '.join(map(str, self._own))}")
@@ -138,14 +137,14 @@ class Space:
     def start(
         self, argv: Sequence[str | Path], environment: Mapping[str, str], output: Path | int
     ) -> subprocess.Popen[bytes]:
-        """Start a process in the namespaces, in / and with this environment alone.
+        """Start a process in the namespaces, in / and with only this environment.
 
-        output: a file to append to, or what `subprocess.Popen` takes for stdout and stderr.
+        output: a file to append to, or a value for stdout and stderr of `subprocess.Popen`.
         Raises OSError if it cannot be executed.
         """
         with contextlib.ExitStack() as opened:
             sink = opened.enter_context(output.open("ab")) if isinstance(output, Path) else output
-            # Only the mount namespace is entered by nsenter, which then *becomes* the program: one process, one id.
+            # nsenter enters only the mount namespace and then executes the program: one process, one id.
             enter = [_NSENTER, f"--mount=/proc/{self._init}/ns/mnt", "--wd=/", "--", *argv]
             with _children_in(self._init):
                 process = subprocess.Popen(
@@ -155,8 +154,8 @@ class Space:
         return process
 
     def close(self) -> None:
-        """Kill everything in the namespaces, and remove them, the cgroups and the scratch folder."""
-        # The kernel waits with the end of the namespace until our own children in it are reaped.
+        """Kill all processes in the namespaces, and remove them, the cgroups and the scratch folder."""
+        # The kernel ends the namespace only after our children in it are reaped.
         for child in self._children:
             child.kill()
             child.wait()
@@ -170,7 +169,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def _children_in(pid: int) -> Iterator[None]:
-    """What this thread forks in here is in the PID namespace of process `pid`; this process stays where it is."""
+    """Within this context, children of this thread start in the PID namespace of process `pid`."""
     with open(f"/proc/{pid}/ns/pid") as theirs, open("/proc/self/ns/pid") as ours:  # noqa: PTH123
         _set_namespace(theirs.fileno())
         try:
