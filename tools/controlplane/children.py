@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of one plane, none of which outlives the process that started them.
+"""The processes of one plane. None of them outlives the process that started them.
 
-Rules: every child is in the process group of a keeper, a shell that only waits for the end of its standard input. The
-other end of that pipe is held by this process alone, so however this process ends (return, exception, SIGKILL) the
-keeper removes the scratch directory and kills its group. PR_SET_PDEATHSIG would not do: it fires when the *thread* that
-forked ends, and a plane may well be started from a worker thread. The group is not the terminal's foreground group, so
-Ctrl-C reaches this process only, which then stops its children in order.
-A child is stopped by SIGKILL: nothing here is worth the wait for an orderly end, and etcd survives one.
-The module knows nothing of Kubernetes.
+Rules: every child is in the process group of a keeper, a shell that only waits for the end of its standard input. Only
+this process holds the other end of that pipe. When this process ends in any way (return, exception, SIGKILL), the
+keeper removes the scratch directory and kills its group. PR_SET_PDEATHSIG is not suitable: it fires when the *thread*
+that forked ends, and a worker thread may start a plane. The group is not the terminal's foreground group, so Ctrl-C
+reaches only this process, which then stops its children in order.
+A child is stopped by SIGKILL: no component needs an orderly shutdown, and etcd survives it.
+The module is independent of Kubernetes.
 """
 
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-# The second rm is for a file that a child made during the first; killing the children first would kill the keeper too.
+# The second rm removes files that a child created during the first. Killing the children first would kill the keeper.
 KEEPER = 'cat >/dev/null; rm -rf "$1" || rm -rf "$1"; kill -KILL 0'
 
 
 class Children:
-    """Named child processes, and the directory that is removed with them."""
+    """Named child processes and the scratch directory that is removed with them."""
 
     def __init__(self) -> None:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -37,7 +37,7 @@ class Children:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by name, of the children that were started and not stopped."""
+        """Process ids by name of the children that were started and not stopped."""
         return {name: process.pid for name, process in self._running.items()}
 
     def start(self, name: str, argv: Sequence[str], log: Path) -> None:
@@ -65,11 +65,11 @@ class Children:
         for name in reversed(list(self._running)):
             self.stop(name)
         if self._keeper:
-            # Closes its standard input, and waits.
+            # This closes its standard input and waits.
             self._keeper.communicate()
             self._keeper = None
 
 
 def tail(text: str, lines: int = 20) -> str:
-    """The last lines of a log, indented to stand inside an error message."""
+    """The last lines of a log, indented for an error message."""
     return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])

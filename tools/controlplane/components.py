@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command lines of etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
 
-Rules: everything listens on loopback, etcd on a socket that only this user can reach; authorization is Node,RBAC as in
-a real cluster. Two things differ on purpose, so that Node objects without a kubelet stay in service: the controller
-`node-lifecycle-controller` does not run unless it is named, and an admission plugin that adds something only a
-controller takes away again (`FINISHED_BY`) is on only where that controller runs.
-Flags are those of the pinned Kubernetes; whether they work is known only by starting the processes.
+Rules: everything listens on loopback, etcd on a socket that only this user can reach. Authorization is Node,RBAC as in
+a real cluster. Two deliberate differences keep Node objects without a kubelet schedulable: `node-lifecycle-controller`
+runs only if it is named, and an admission plugin whose additions only a controller removes (`FINISHED_BY`) is on only
+if that controller runs.
+Flags are those of the pinned Kubernetes; only starting the processes verifies them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from msgspec import Struct, field
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 HOST = "127.0.0.1"
-# What a client may verify the serving certificate by, besides HOST.
+# Further host names in the serving certificate, besides HOST.
 SERVING_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 ISSUER = "https://kubernetes.default.svc"
 
-# 1.37: the first two are beta and off, the others alpha. CompositePodGroup needs the two before it.
+# In 1.37 the first two are beta and off by default, the others alpha. CompositePodGroup needs the two before it.
 FEATURE_GATES = (
     "GenericWorkload",
     "DRAWorkloadResourceClaims",
@@ -28,8 +28,8 @@ FEATURE_GATES = (
 )
 RUNTIME_CONFIG = ("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3")
 
-# admission plugin -> the controller without which what it adds stays for ever: a Pod that waits for a ServiceAccount,
-# a NoSchedule taint on every new Node, a finalizer.
+# admission plugin -> the controller that removes what the plugin adds or waits for: a Pod's missing ServiceAccount, a
+# NoSchedule taint on every new Node, a finalizer.
 FINISHED_BY = {
     "ServiceAccount": "serviceaccount-controller",
     "TaintNodesByCondition": "node-lifecycle-controller",
@@ -38,7 +38,7 @@ FINISHED_BY = {
 }
 NOT_BY_DEFAULT = "node-lifecycle-controller"
 
-# What kube-controller-manager and kube-scheduler answer to anyone: they are not given a way to authenticate clients.
+# Paths that kube-controller-manager and kube-scheduler serve without authorization: they cannot authenticate clients.
 OPEN_PATHS = "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics"
 
 AUDIT_POLICY = """\
@@ -53,16 +53,15 @@ rules:
 
 
 class Options(Struct, frozen=True):
-    """How a plane differs from the usual one.
+    """Options of a plane.
 
     features: the workload API (`RUNTIME_CONFIG`) is served and its gates (`FEATURE_GATES`) are on.
-    controllers: True for all but node-lifecycle-controller, a list of names for these alone, False for no
-        kube-controller-manager at all. Pods need no ServiceAccount where serviceaccount-controller does not run.
-    fair_queueing: API priority and fairness. False leaves only the (raised) in-flight limits, which is what a
-        benchmark wants.
+    controllers: True for all except node-lifecycle-controller, a list of names for only these, False for no
+        kube-controller-manager. Pods need no ServiceAccount if serviceaccount-controller does not run.
+    fair_queueing: API priority and fairness. False leaves only the (raised) in-flight limits, as benchmarks need.
     audit_log: where kube-apiserver writes one JSON line per finished write request (level Metadata).
     extra_flags: component -> flags to add after all others, e.g. {"kube-apiserver": ["--etcd-compaction-interval=1s"]}.
-        Raises ValueError for a component that does not exist.
+        Raises ValueError for an unknown component.
     """
 
     features: bool = True
@@ -83,37 +82,37 @@ class Options(Struct, frozen=True):
 
 
 class Files(Struct, frozen=True):
-    """Where the files that command lines name are: `work` for what a person may read, `data` for etcd."""
+    """The paths of the files on command lines. `work` has logs, credentials and configuration, `data` is etcd's."""
 
     work: Path
     data: Path
 
     def kubeconfig(self, user: str) -> Path:
-        """The kubeconfig written for a user of that file name."""
+        """The path of the kubeconfig of a user."""
         return self.work / f"{user}.kubeconfig"
 
     def pem(self, name: str) -> Path:
-        """A certificate or key file: ca, serving, serving-key, service-account-key, admin."""
+        """The path of a certificate or key file: ca, serving, serving-key, service-account-key, admin."""
         return self.work / f"{name}.pem"
 
     @property
     def etcd_url(self) -> str:
-        """Where kube-apiserver finds etcd."""
+        """The URL of etcd for kube-apiserver."""
         return f"unix://{self.data}/client.sock"
 
     @property
     def audit_policy(self) -> Path:
-        """Where the policy of the audit log is."""
+        """The path of the policy of the audit log."""
         return self.work / "audit-policy.yaml"
 
     @property
     def scheduler_config(self) -> Path:
-        """Where the KubeSchedulerConfiguration is."""
+        """The path of the KubeSchedulerConfiguration."""
         return self.work / "kube-scheduler.yaml"
 
 
 def etcd(files: Files) -> list[str]:
-    """One member that never waits for a disk: the data is thrown away with the plane."""
+    """One member without fsync, since the data is removed with the plane."""
     peer_url = f"unix://{files.data}/peer.sock"
     return [
         "--name=plane",
@@ -133,7 +132,7 @@ def kube_apiserver(files: Files, options: Options, port: int) -> list[str]:
     """The server, with the in-flight limits raised well above the defaults of 400 and 200."""
     flags = [
         *_serving(files, port),
-        # Nothing ever connects by it, but without it the server wants a network interface that is not loopback.
+        # No client uses it, but without it the server requires a network interface other than loopback.
         f"--advertise-address={HOST}",
         "--endpoint-reconciler-type=none",
         f"--etcd-servers={files.etcd_url}",
@@ -145,7 +144,7 @@ def kube_apiserver(files: Files, options: Options, port: int) -> list[str]:
         f"--service-account-signing-key-file={files.pem('service-account-key')}",
         "--service-cluster-ip-range=10.96.0.0/16",
         "--allow-privileged=true",
-        # For a real node (tools/node): logs and exec. A made-up Node has nobody to connect to.
+        # For logs and exec on a real node (tools/node). A Node object without a kubelet does not use it.
         f"--kubelet-client-certificate={files.pem('admin')}",
         f"--kubelet-client-key={files.pem('admin')}",
         "--kubelet-preferred-address-types=InternalIP",
@@ -165,7 +164,7 @@ def kube_apiserver(files: Files, options: Options, port: int) -> list[str]:
 
 
 def kube_controller_manager(files: Files, options: Options, port: int) -> list[str]:
-    """The controllers, each under its own ServiceAccount as in a real cluster."""
+    """The controllers, each with its own ServiceAccount as in a real cluster."""
     chosen = f"*,-{NOT_BY_DEFAULT}" if isinstance(options.controllers, bool) else ",".join(options.controllers)
     return [
         *_serving(files, port),
@@ -183,7 +182,7 @@ def kube_controller_manager(files: Files, options: Options, port: int) -> list[s
 
 
 def kube_scheduler(files: Files, options: Options, port: int) -> list[str]:
-    """The stock scheduler; what it does is in its configuration file."""
+    """The stock scheduler. Its settings are in its configuration file."""
     return [*_serving(files, port), OPEN_PATHS, f"--config={files.scheduler_config}", *_gates(options)]
 
 
@@ -207,7 +206,7 @@ def _serving(files: Files, port: int) -> list[str]:
     return [
         f"--bind-address={HOST}",
         f"--secure-port={port}",
-        # The plane keeps the port bound, so that nobody can take it while the process is down.
+        # The plane keeps the port bound, so that no other process can take it while this one is down.
         "--permit-port-sharing=true",
         f"--tls-cert-file={files.pem('serving')}",
         f"--tls-private-key-file={files.pem('serving-key')}",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of one throw-away certificate authority, and the kubeconfig files that carry them.
+"""Certificates of a temporary certificate authority, and the kubeconfig files that contain them.
 
-Rules: keys are P-256 (issuing one takes well under a millisecond); a client certificate's CN is the user name and its
-O are the groups, as kube-apiserver reads them; the authority's own key stays in memory.
-The module knows nothing of running processes; nothing here is fit for a cluster that holds anything of value.
+Rules: keys are P-256 (issuing one takes well under a millisecond). A client certificate's CN is the user name and its O
+are the groups, as kube-apiserver expects. The authority's key stays in memory.
+The credentials are for tests only, not for a cluster with valuable data.
 """
 
 import datetime
@@ -64,7 +64,7 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(digital_signature=True), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            # Python 3.13 verifies strictly: a chain without this extension is refused there.
+            # Python 3.13 verifies strictly and rejects a chain without this extension.
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         if names:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Kubernetes control plane on loopback: etcd, kube-apiserver and, if asked for, the controllers and a scheduler.
 
-Rules: a plane is ready when `start` returns; it has its own certificate authority, its own free ports and its own
-data, so any number run side by side; everything of it is gone after `stop`, or when this process ends in any way.
-There is no kubelet: Nodes are objects that a test creates, and a bound Pod stays Pending until a test says otherwise.
+Rules: a plane is ready when `start` returns. It has its own certificate authority, ports and data, so any number can
+run at the same time. `stop`, or any end of this process, removes all of it. There is no kubelet: tests create the Node
+objects, and a bound Pod stays Pending until a test changes its status.
 """
 
 import os
@@ -32,7 +32,7 @@ POLL_S = 0.02
 # etcd preallocates 64 MiB per log segment, and a container's /dev/shm is often just that large.
 SHM_FREE_BYTES = 2 << 30
 
-# The users that the components themselves log in as; `admin` is what the caller gets.
+# The users of the components; `admin` is for the caller.
 USERS = {
     "admin": ("kubernetes-admin", ("system:masters",)),
     "kube-controller-manager": ("system:kube-controller-manager", ()),
@@ -60,8 +60,9 @@ class Plane:
 
     features, controllers, fair_queueing, audit_log, extra_flags: see `components.Options`.
     scheduler: also start the stock kube-scheduler with its default profile.
-    work_dir: where logs, credentials and configuration files go, and stay; by default they go away with the plane.
-    report: is told, line by line, how far a build of the binaries is.
+    work_dir: directory for logs, credentials and configuration files, which is kept; by default they are removed with
+        the plane.
+    report: called with each line of progress of a build.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Plane:
             self.restart_apiserver()
             if self.options.controllers:
                 self._bring_up("kube-controller-manager", components.kube_controller_manager, "/healthz")
-            # The server makes this namespace after it is ready, and a Pod is refused before its ServiceAccount exists.
+            # The server creates this namespace after it is ready, and rejects Pods before their ServiceAccount exists.
             account = "/serviceaccounts/default" if self.options.runs("serviceaccount-controller") else ""
             self._await("kube-apiserver", f"/api/v1/namespaces/default{account}")
             if self._with_scheduler:
@@ -126,12 +127,12 @@ class Plane:
 
     @property
     def url(self) -> str:
-        """Where kube-apiserver answers, `https://127.0.0.1:PORT`; it stays the same over a restart."""
+        """The URL of kube-apiserver, `https://127.0.0.1:PORT`. A restart does not change it."""
         return f"https://{HOST}:{self._port('kube-apiserver')}"
 
     @property
     def scheduler_url(self) -> str:
-        """Where kube-scheduler serves /metrics, open to anyone on this machine."""
+        """The URL of kube-scheduler for /metrics, open to all users of this machine."""
         return f"https://{HOST}:{self._port('kube-scheduler')}"
 
     @property
@@ -146,29 +147,29 @@ class Plane:
 
     @property
     def work_dir(self) -> Path:
-        """Where logs (`<component>.log`), credentials and configuration files are."""
+        """The directory with logs (`<component>.log`), credentials and configuration files."""
         return self._files.work
 
     @property
     def bin_dir(self) -> Path:
-        """Where the binaries are, kubectl among them."""
+        """The directory with the binaries, including kubectl."""
         return self._binaries
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids of what runs now, by component."""
+        """Process ids of the running components."""
         return self._children.pids
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
-        """Run kubectl as the administrator and return its output; `--kubeconfig=FILE` makes it someone else.
+        """Run kubectl as the administrator and return its output. `--kubeconfig=FILE` selects another user.
 
         Raises KubectlFailed.
         """
         environment = os.environ | {
             "KUBECONFIG": str(self.kubeconfig),
-            # The discovery cache in the home directory is keyed by host and port, and ports come back.
+            # The discovery cache in the home directory is keyed by host and port, and ports are reused.
             "KUBECACHEDIR": str(self.work_dir / "kubectl-cache"),
-            # A user's own aliases and default flags.
+            # Ignore the user's aliases and default flags.
             "KUBERC": "off",
         }
         argv = [str(self._binaries / "kubectl"), *arguments]
@@ -182,7 +183,7 @@ class Plane:
         return self._write_kubeconfig(f"user-{user}", self._authority.client(user, groups))
 
     def token(self, namespace: str, name: str, seconds: int = 3600) -> str:
-        """Ask the TokenRequest API for a token of a ServiceAccount. The server refuses less than 600 seconds.
+        """Request a token of a ServiceAccount from the TokenRequest API. The server rejects less than 600 seconds.
 
         Raises KubectlFailed.
         """
@@ -207,7 +208,7 @@ class Plane:
         self._children.stop("kube-scheduler")
 
     def stop_apiserver(self) -> None:
-        """Kill kube-apiserver. Its port refuses connections and belongs to nobody else until it is back."""
+        """Kill kube-apiserver. Its port stays reserved and refuses connections until the restart."""
         self._children.stop("kube-apiserver")
 
     def restart_apiserver(self) -> None:
@@ -267,7 +268,7 @@ class Plane:
         """Poll until `path` answers 200: a component that comes up has no event to wait for."""
         deadline = time.monotonic() + READY_WITHIN_S
         while not self._answers(self._port(name), path):
-            # If etcd is gone kube-apiserver does not end, it waits.
+            # Without etcd kube-apiserver waits instead of exiting.
             for suspect in ("etcd", name):
                 status = self._children.exit_status(suspect)
                 if status is not None:
@@ -292,7 +293,8 @@ class Plane:
 
 
 def _scratch_dir() -> Path:
-    """Make a directory for etcd's data and sockets: in memory where there is room, and with a path short enough."""
+    """Create a directory for etcd's data and sockets: in memory if it has space, with a path short enough for
+    sockets."""
     memory = Path("/dev/shm")
     parent = memory if memory.is_dir() and shutil.disk_usage(memory).free > SHM_FREE_BYTES else None
     return Path(tempfile.mkdtemp(prefix="dovetail-plane-", dir=parent))

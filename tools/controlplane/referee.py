@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The referee: Kubernetes' own packages answer the questions that our code answers too, so that tests can compare.
+"""The referee: a program that runs Kubernetes' packages, so that tests can compare their results with ours.
 
-A case is a JSON object with an `id`, a `question` and what the question is about; `referee/*.go` say which questions
-there are and what an answer looks like. The program is built like the control plane's binaries, in a cache of its own:
-editing it does not build those anew.
+A case is a JSON object with an `id`, a `question` and its input. `referee/*.go` define the questions and the answers.
+The program is built like the control plane's binaries, in a separate cache directory: a change to it does not rebuild
+those.
 """
 
 import json
@@ -29,7 +29,7 @@ class RefereeFailed(Exception):
 
 
 def build(report: Report) -> Path:
-    """The path of the program, built if the cache lacks it (10 s where the control plane was built before).
+    """The path of the program, built if the cache lacks it (10 s if the control plane was built before).
 
     Raises PlaneUnavailable.
     """
@@ -37,9 +37,9 @@ def build(report: Report) -> Path:
 
 
 def answers(program: Path, cases: Iterable[Case], workers: int | None = None) -> Iterator[Answer]:
-    """Ask about every case; yields one answer each, in any order: match them by `id`.
+    """Evaluate all cases. Yields one answer per case in any order; match them by `id`.
 
-    An answer with `error` says what is wrong with its case, by field. `workers` None: one per core.
+    An answer with `error` has the errors in its case by field. `workers` None: one per core.
     Raises RefereeFailed if the program dies, and whatever `cases` raises.
     """
     argv = [str(program)] if workers is None else [str(program), f"-workers={workers}"]
@@ -49,7 +49,7 @@ def answers(program: Path, cases: Iterable[Case], workers: int | None = None) ->
         ThreadPoolExecutor(max_workers=1) as beside,
     ):
         assert process.stdin and process.stdout
-        # Beside the reader, as the program stops reading cases while nobody takes its answers.
+        # A separate thread writes, because the program stops reading cases while its answers are not read.
         written = beside.submit(_write, cases, process.stdin)
         answered = 0
         try:
@@ -66,7 +66,7 @@ def answers(program: Path, cases: Iterable[Case], workers: int | None = None) ->
 
 
 def _write(cases: Iterable[Case], stdin: IO[bytes]) -> int:
-    """How many cases there were; the last of them may not have reached a program that is gone."""
+    """Write the cases and return their number. If the program has exited, the last ones may be lost."""
     asked = 0
     with suppress(BrokenPipeError), stdin:
         for case in cases:

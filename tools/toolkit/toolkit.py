@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's container toolkit, pinned and built from source: what `nvidia-ctk cdi generate` writes, to compare with.
+"""NVIDIA's container toolkit, pinned and built from source: the reference output of `nvidia-ctk cdi generate`.
 
-It is run as it is, on a stand-in machine: it loads the stand-in's library from the driver's root that it is told.
-Needs Go and a C compiler. Nothing of it is part of what Dovetail ships.
+It runs unmodified on a stand-in machine and loads the stand-in's library from the driver root in its arguments. It
+needs Go and a C compiler. Dovetail does not ship it.
 """
 
 import json
@@ -30,7 +30,7 @@ MODULE = Module(
 
 
 class ToolkitFailed(Exception):
-    """It generated nothing; the text is its own."""
+    """nvidia-ctk failed; the message is its own."""
 
 
 def build(report: Report) -> Path:
@@ -41,7 +41,7 @@ def build(report: Report) -> Path:
 def generate(
     program: Path, driver_root: Path, dev_root: Path, hook: Path, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The specification of all GPUs by uuid. `dev_root` is the folder that /dev is in. Raises ToolkitFailed."""
+    """The CDI specification of all GPUs by uuid. `dev_root` is the parent folder of /dev. Raises ToolkitFailed."""
     argv = [
         str(program), "cdi", "generate", "--mode=nvml", "--format=json", "--device-name-strategy=uuid",
         "--no-all-device", f"--driver-root={driver_root}", f"--dev-root={dev_root}", f"--nvidia-cdi-hook-path={hook}",
