@@ -41,11 +41,11 @@ USERS = {
 
 
 class ComponentFailed(Exception):
-    """A component ended, or was not ready in time. The text has the end of its log."""
+    """A component exited, or was not ready in time. The message has the end of its log."""
 
 
 class KubectlFailed(Exception):
-    """kubectl ended with an error. The text has its arguments and what it wrote to stderr."""
+    """kubectl failed. The message has its arguments and its stderr."""
 
 
 def print_progress(text: str) -> None:
@@ -56,7 +56,7 @@ def print_progress(text: str) -> None:
 class Plane:
     """One control plane, not started yet. Use it as a context manager, or call `start` and `stop`.
 
-    Everything but `start` and `stop` is for a started plane.
+    All methods except `start` and `stop` need a started plane.
 
     features, controllers, fair_queueing, audit_log, extra_flags: see `components.Options`.
     scheduler: also start the stock kube-scheduler with its default profile.

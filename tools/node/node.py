@@ -40,13 +40,13 @@ MEMORY_FREE_BYTES = 2 << 30
 
 
 class NodeFailed(Exception):
-    """A program of the node ended, or was not ready in time. The text has the end of its log."""
+    """A program of the node exited, or was not ready in time. The message has the end of its log."""
 
 
 class Node:
     """One node of a started plane, not started yet. Use it as a context manager, or call `start` and `stop`.
 
-    Everything but `start` and `stop` is for a started node.
+    All methods except `start` and `stop` need a started node.
 
     kubelet: options of its kubelet. numa_nodes: number of simulated NUMA nodes; None: those of the machine.
     labels: labels of the Node object at registration. own: additional private directories of the node.

@@ -85,11 +85,11 @@ CLONE_NEWPID = 0x20000000
 
 
 class SpaceFailed(Exception):
-    """The namespaces cannot be made. The text has what the shell wrote."""
+    """The namespaces cannot be created. The message has the output of the shell."""
 
 
 class Space:
-    """The namespaces of one node, not made yet.
+    """The namespaces of one node, not created yet.
 
     scratch, cgroups: folders that the space owns from now on and removes at its end; the cgroups need not exist yet.
     log: file for errors of the namespaces.

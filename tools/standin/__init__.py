@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines with NVIDIA's GPUs for machines without: a stand-in libnvidia-ml.so.1 and the files around it."""
+"""Simulated machines with NVIDIA GPUs: a stand-in libnvidia-ml.so.1 and the files around it."""
 
 from tools.standin.description import HOSTS, HostError
 from tools.standin.library import StandinUnavailable

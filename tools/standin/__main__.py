@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line of the stand-in: `python -m tools.standin HOST [--folder F]` lays out a machine and prints what a shell
-needs to use it, `eval "$(python -m tools.standin dgx-a100)"`."""
+"""Command line of the stand-in: `python -m tools.standin HOST [--folder F]` creates a machine and prints the
+environment variables for a shell, as in `eval "$(python -m tools.standin dgx-a100)"`."""
 
 import argparse
 import shlex

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines that the stand-in can be: a few lines of JSON each, and what follows from them.
+"""Descriptions of stand-in machines: a few lines of JSON each, and the details derived from them.
 
-Rules: a host is a file in hosts/, or a dict of the same fields; with `like` it is that host with some fields replaced.
-PCIe is written as it is nested: a list is a switch, a name a device, each thing of `below` has a root port of its own.
-Whatever can be told from a product (products.json) or from the core's MIG tables is not written again. A field that
-does not exist is an error.
+Rules: a host is a file in hosts/, or a dict with the same fields. With `like` it is that host with some fields
+replaced. PCIe is a nested structure: a list is a switch, a name is a device, and each item of `below` has its own root
+port. Facts from the product (products.json) or the core's MIG tables are not repeated. An unknown field is an error.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _NAMESPACE = uuid.UUID("5d7cb2f6-3c1d-4b44-9a55-6a1f4a9f7a10")
 
 
 class HostError(ValueError):
-    """A description that is no machine; the text says where."""
+    """An invalid description. The message names the position."""
 
 
 class Numa(Struct, frozen=True):
-    """A NUMA node. Those without CPUs are the memory of a GPU."""
+    """A NUMA node. A node without CPUs is the memory of a GPU."""
 
     cpus: tuple[int, ...]
     memory_mib: int
@@ -49,7 +48,7 @@ class Numa(Struct, frozen=True):
 
 
 class Device(Struct, frozen=True):
-    """A PCI device. `bridges` are those from the root down to it; `switch` names the switches that it is below."""
+    """A PCI device. `bridges` is the path from the root down to it; `switch` names the switches above it."""
 
     name: str
     bdf: str
@@ -60,12 +59,12 @@ class Device(Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Below /sys/devices."""
+        """The path below /sys/devices."""
         return "/".join((f"pci{self.root}", *self.bridges, self.bdf))
 
 
 class Link(Struct, frozen=True):
-    """The other end of an NVLink: a GPU, a switch of the machine, or, with neither, a switch outside."""
+    """The remote end of an NVLink: a GPU, a switch of the machine, or, if both are unset, an external switch."""
 
     gpu: int | None = None
     switch: str | None = None
@@ -94,9 +93,9 @@ class Nic(Struct, frozen=True):
 
 
 class Description(Struct, frozen=True):
-    """`threads` is how many a core has. `missing` are calls that an older driver does not have; `placements_need_mode`:
-    as with an older one, the starts of MIG profiles are told only with MIG mode on. `mig` is the layout at the start:
-    by GPU, pairs of profile and start."""
+    """A machine. `threads` is the number per core. `missing` are calls that the driver lacks, as older ones do.
+    `placements_need_mode`: the driver reports the placements of MIG profiles only with MIG mode on, as older ones do.
+    `mig` is the initial MIG layout: pairs of profile and start by GPU."""
 
     name: str
     machine: str
@@ -116,7 +115,7 @@ class Description(Struct, frozen=True):
 
     @property
     def bridges(self) -> Iterator[tuple[str, str, int]]:
-        """Path, address and NUMA node of every bridge, outer ones first."""
+        """The path, address and NUMA node of every bridge, outer bridges first."""
         seen = set()
         for device in self.devices:
             for depth, bdf in enumerate(device.bridges):
@@ -126,7 +125,7 @@ class Description(Struct, frozen=True):
 
 
 def level(one: Device, other: Device) -> int:
-    """How far apart two devices are, as NVML and `nvidia-smi topo -m` count it."""
+    """The topology level between two devices, as in NVML and `nvidia-smi topo -m`."""
     if one is other:
         return BOARD
     if one.root != other.root:
@@ -138,7 +137,7 @@ def level(one: Device, other: Device) -> int:
 
 
 def load(host: str | Mapping[str, Any]) -> Description:
-    """The machine of that name, or of a dict. Raises HostError."""
+    """The description for a host name or a dict. Raises HostError."""
     told: dict[str, Any] = {"like": host} if isinstance(host, str) else dict(host)
     raw: dict[str, Any] = {**_file(told["like"]), **told} if "like" in told else told
     raw.setdefault("name", "custom")
@@ -203,13 +202,13 @@ def load(host: str | Mapping[str, Any]) -> Description:
 
 
 def cpus_of(text: str) -> tuple[int, ...]:
-    """`0-3,8` as numbers."""
+    """Parse a list such as `0-3,8`."""
     ranges = (part.partition("-") for part in text.split(",") if part)
     return tuple(cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1))
 
 
 def fabric_state(fabric: Mapping[str, Any]) -> int:
-    """NVML's number of a fabric's state."""
+    """NVML's number for the state of a fabric."""
     return _STATES[_one_of("fabric.state", fabric.get("state", "not-supported"), _STATES)]
 
 
@@ -236,7 +235,7 @@ def _links(
 
 
 class _Tree:
-    """Gives bus numbers to bridges and devices, as firmware does: depth first, each bus once."""
+    """Assigns bus numbers to bridges and devices as firmware does: depth first, each bus once."""
 
     def __init__(self, fixed: Mapping[str, str]) -> None:
         self._fixed = fixed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine with GPUs for tests, as a pytest fixture: `from tools.standin.fixture import standin` in a conftest."""
+"""A pytest fixture for a stand-in machine: `from tools.standin.fixture import standin` in a conftest."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -15,9 +15,9 @@ MakeStandin = Callable[[str | Mapping[str, Any]], Standin]
 
 @pytest.fixture
 def standin(tmp_path: Path) -> Iterator[MakeStandin]:
-    """`standin(host)` makes a machine and has NVIDIA's binding use it in this process; the last one made counts.
+    """`standin(host)` creates a machine, and NVIDIA's Python binding uses the newest one in this process.
 
-    Without a C compiler the test is skipped, and says so."""
+    Without a C compiler the test is skipped with a message."""
     with ExitStack() as stack:
         made: list[Standin] = []
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that a stand-in library maps: what the machine is, and what of it changes while it runs.
+"""The file that a stand-in library maps: the description of the machine and its run-time state.
 
-Rules: the structures are written down once, here, and the C header is made from them. The file is shared: a test
-changes it while an agent in another process reads it, and what an agent did to it (a MIG layout) outlives the agent.
-Whoever changes more than one word holds the lock of the file (flock, which the kernel gives back when its holder
-dies), and an entry counts only once its `used` is set, which is done last: a process killed half-way leaves the file
-as it was before or after. A word that is 0 means: none, off, not there.
+Rules: this module defines the structures, and the C header is generated from them. The file is shared: a test changes
+it while an agent in another process reads it, and changes by an agent (a MIG layout) outlive the agent. A process that
+changes more than one word holds the lock of the file (flock, which the kernel releases when the process dies). An entry
+is valid only if its `used` is set, which is the last write: if a process is killed, the change is complete or has no
+effect. The value 0 means none, off or absent.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def _words(names: str) -> list[tuple[str, Any]]:
 
 
 class Link(Structure):
-    """An NVLink of a GPU. `wired` says that something is at its other end: `kind` 0 a GPU, 2 a switch."""
+    """An NVLink of a GPU. `wired`: it has a remote end, whose `kind` is 0 for a GPU and 2 for a switch."""
 
     _fields_ = _words("wired up kind domain bus device remote_id")
 
 
 class Profile(Structure):
-    """A MIG profile. `starts` has a bit per memory slice, `engines` counts copy, decoder, encoder, JPEG, OFA."""
+    """A MIG profile. `starts` has one bit per memory slice. `engines` counts copy, decoder, encoder, JPEG and OFA."""
 
     _fields_ = [
         *_words("index id compute size most sm"),
@@ -48,19 +48,19 @@ class Profile(Structure):
 
 
 class Compute(Structure):
-    """A compute instance; its id is its place among those of the GPU instance."""
+    """A compute instance. Its id is its index in the GPU instance."""
 
     _fields_ = _words("used index start size")
 
 
 class Instance(Structure):
-    """A GPU instance; its id is its place. `profile` is a place in the profiles of the GPU."""
+    """A GPU instance. Its id is its index. `profile` is an index into the profiles of the GPU."""
 
     _fields_ = [("used", c_uint32), ("profile", c_uint32), ("start", c_uint32), ("compute", Compute * MOST_COMPUTE)]
 
 
 class Process(Structure):
-    """Somebody who has a GPU or a part of it open. `gi` and `ci` are NONE for the whole GPU."""
+    """A process that uses a GPU or a part of it. `gi` and `ci` are NONE for the whole GPU."""
 
     _fields_ = [
         *_words("used pid mps gi ci _"),
@@ -69,7 +69,7 @@ class Process(Structure):
 
 
 class Gpu(Structure):
-    """One GPU. `lost`: fallen off the bus; `gone`: no longer found when the library is opened."""
+    """One GPU. `lost`: it has fallen off the bus. `gone`: nvmlInit no longer finds it."""
 
     _fields_ = [
         ("uuid", c_char * 96),
@@ -96,7 +96,7 @@ class Gpu(Structure):
         ("level", c_uint32 * MOST_GPUS),
         ("link", Link * MOST_LINKS),
         ("profile", Profile * MOST_PROFILES),
-        # What changes.
+        # Run-time state.
         *_words(
             "lost gone mig_mode mig_pending compute_mode persistence temperature_c power_mw utilization "
             "memory_utilization rows_corrected rows_uncorrected rows_pending rows_failed"
@@ -113,8 +113,8 @@ class Gpu(Structure):
 
 
 class Fault(Structure):
-    """`call` waits `ms` and then, with a `code`, fails: on GPU `gpu` or, NONE, on all. `left`: how often yet; 0: for
-    ever."""
+    """A fault: `call` waits `ms` and, with a `code`, then fails on GPU `gpu` (NONE: all). `left` is the number of
+    remaining faults; 0 means unlimited."""
 
     _fields_ = [("call", c_char * 64), *_words("used gpu code ms left _")]
 
@@ -124,8 +124,8 @@ class Event(Structure):
 
 
 class Host(Structure):
-    """The file. `events_told` counts the events ever told; the last EVENTS of them are kept. `changes` is the word that
-    waiters sleep on (futex)."""
+    """The file. `events_told` counts all reported events; the last EVENTS of them are stored. `changes` is the futex
+    word of waiters."""
 
     _fields_ = [
         ("magic", c_uint32),
@@ -150,7 +150,7 @@ _IN_C = {c_uint32: "uint32_t", c_uint64: "uint64_t", c_int32: "int32_t", c_char:
 
 
 def header() -> str:
-    """The same structures in C, with `struct host` and so on as names."""
+    """The C header with the same structures, named `struct host` and so on."""
     lines = ["#include <stdint.h>"]
     lines += [f"#define {name} {globals()[name]}u" for name in _CONSTANTS]
     for structure in (Link, Profile, Compute, Instance, Process, Gpu, Fault, Event, Host):

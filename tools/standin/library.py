@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in libnvidia-ml.so.1: built from nvml/ with the C compiler of this machine, then taken from a cache.
+"""The stand-in libnvidia-ml.so.1, built from nvml/ with the C compiler of this machine and then cached.
 
-Rules: the cache lies outside the tree, one folder per (sources, layout, missing calls, compiler flags, platform), and a
-folder appears there only when it is complete, so that several may build at once. A call that is to be missing, as in an
-older driver, is left out of the symbols that the library exports.
+Rules: the cache is outside the repository, with one folder per (sources, layout, missing calls, compiler flags,
+platform). A folder appears only when it is complete, so that several processes can build at once. The library does not
+export the symbols of missing calls, as an older driver.
 """
 
 import hashlib
@@ -41,18 +41,18 @@ _CALL = re.compile(
 
 
 class StandinUnavailable(Exception):
-    """The stand-in cannot be built on this machine. The text says why, and what to do about it."""
+    """The stand-in cannot be built on this machine. The message has the reason and the remedy."""
 
 
 def symbols() -> tuple[str, ...]:
-    """The calls that the library has."""
+    """The NVML calls that the library implements."""
     found = (name for source in _SOURCES for name in _CALL.findall(source.read_text()))
     return tuple(dict.fromkeys(found))
 
 
 def symbols_of(call: str) -> tuple[str, ...]:
-    """The C symbols of a call as the Python binding names it: nvmlDeviceGetPciInfo is nvmlDeviceGetPciInfo_v3, and
-    nvmlDeviceGetMemoryInfo is that and nvmlDeviceGetMemoryInfo_v2. Raises ValueError where there is none."""
+    """The C symbols of a call of the Python binding: nvmlDeviceGetPciInfo is nvmlDeviceGetPciInfo_v3, and
+    nvmlDeviceGetMemoryInfo is both that and nvmlDeviceGetMemoryInfo_v2. Raises ValueError if there are none."""
     known = symbols()
     matching = re.compile(re.escape(call) + r"(_v\d+|V|WithFlags)?")
     found = tuple(symbol for symbol in known if matching.fullmatch(symbol))
@@ -63,14 +63,14 @@ def symbols_of(call: str) -> tuple[str, ...]:
 
 
 def cache_dir() -> Path:
-    """Where libraries are kept: `$XDG_CACHE_HOME/dovetail/standin`."""
+    """The directory of built libraries: `$XDG_CACHE_HOME/dovetail/standin`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "standin"
 
 
 def build(missing: Collection[str] = ()) -> Path:
-    """The folder that holds libnvidia-ml.so.1 without the calls `missing`; built where the cache lacks it (a second).
+    """The folder of libnvidia-ml.so.1 without the calls `missing`, built if the cache lacks it (a second).
 
-    Raises StandinUnavailable, and ValueError for a call that there is not."""
+    Raises StandinUnavailable, and ValueError for an unknown call."""
     hidden = sorted({symbol for call in missing for symbol in symbols_of(call)})
     header = layout.header()
     sources = (source.read_text() for source in _SOURCES)
@@ -101,7 +101,7 @@ def build(missing: Collection[str] = ()) -> Path:
         try:
             partial.rename(target)
         except OSError:
-            # Somebody else was as quick; what they made is the same.
+            # Another process has built the same library in the meantime.
             if not (target / NAME).is_file():
                 raise
     finally:

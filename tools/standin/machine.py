@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files around a stand-in: /sys, /dev, /proc and the driver's libraries, as on a Linux machine with these GPUs.
 
-Rules: only what a node agent, the kubelet or a container runtime reads is there, and each file says what the kernel
-would say. Device nodes are plain files: nothing here needs root. CPUs of which the kernel says the same share a folder.
+Rules: only the files that a node agent, the kubelet or a container runtime reads exist, each with the content that the
+kernel would report. Device nodes are plain files, so that root is not needed. CPUs with equal content share a folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PROGRAMS = (
 
 
 def write_sysfs(description: Description, sysfs: Path) -> None:
-    """/sys, in a folder that is not there yet."""
+    """Write /sys into a folder that must not exist."""
     _pci(description, sysfs)
     _numa(description, sysfs)
     _write(sysfs / "class/dmi/id", {"product_name": description.machine, "sys_vendor": "Dovetail stand-in"})
@@ -36,19 +36,19 @@ def write_sysfs(description: Description, sysfs: Path) -> None:
 
 
 def remove_gpu(description: Description, index: int, sysfs: Path) -> None:
-    """Take a GPU off the bus, as after a hot removal."""
+    """Remove a GPU from the bus, as after a hot removal."""
     (sysfs / "bus/pci/devices" / description.gpus[index].device.bdf).unlink(missing_ok=True)
 
 
 def restore_gpu(description: Description, index: int, sysfs: Path) -> None:
-    """Put it back where remove_gpu() took it away."""
+    """Restore a GPU after remove_gpu()."""
     device = description.gpus[index].device
     if not (sysfs / "bus/pci/devices" / device.bdf).is_symlink():
         _link(sysfs / "bus/pci/devices" / device.bdf, sysfs / "devices" / device.path)
 
 
 def tell_module(version: str, sysfs: Path, proc: Path) -> None:
-    """The kernel module is of this version."""
+    """Write the version of the kernel module."""
     _write(sysfs / "module/nvidia", {"version": version})
     _write(proc / "driver/nvidia", {"version": _proc_version(version)})
 
@@ -61,7 +61,7 @@ def _proc_version(version: str) -> str:
 
 
 def _write(folder: Path, files: Mapping[str, object]) -> None:
-    # Some thousands of files for a large machine: the plain calls take a third of the time that Path's take.
+    # A large machine has some thousand files, and plain calls take a third of the time of Path methods.
     os.makedirs(folder, exist_ok=True)  # noqa: PTH103
     for name, content in files.items():
         with open(f"{folder}/{name}", "w") as file:  # noqa: PTH123
@@ -115,7 +115,7 @@ def _pci_device(
 def _nic(sysfs: Path, nic: Nic, device: Device) -> None:
     folder = sysfs / "devices" / device.path
     domain, bus, _ = device.bdf.split(":")
-    # As udev names them: by domain, where that is not 0, bus and slot.
+    # The name that udev assigns: domain (if not 0), bus and slot.
     place = f"{f'P{int(domain, 16)}' if int(domain, 16) else ''}p{int(bus, 16)}s0"
     interface = f"{'en' if nic.ethernet else 'ib'}{place}" if nic.rdma else nic.name
     up = "down" if nic.down else "up"
@@ -162,7 +162,7 @@ def _numa(description: Description, sysfs: Path) -> None:
         _write(folder, {"meminfo": "\n".join(lines)})
         for size_kib, pages in ((2048, node.hugepages_2mib), (1048576, 0)):
             _write(folder / f"hugepages/hugepages-{size_kib}kB", {"nr_hugepages": pages, "free_hugepages": pages})
-        # Siblings are the CPUs at the same place of each block: 0-15,128-143 is 16 cores with two threads.
+        # Siblings are the CPUs at the same index of each block: 0-15,128-143 is 16 cores with two threads.
         cores = len(node.cpus) // description.threads
         for place, cpu in enumerate(node.cpus):
             core = place % cores if cores else 0
@@ -194,7 +194,7 @@ def _numa(description: Description, sysfs: Path) -> None:
 
 
 def _distance(description: Description, one: int, other: int) -> int:
-    """As firmware tells it: 10 at home, 12 on the same socket, 32 across, 80 to the memory of a GPU."""
+    """The NUMA distance as in firmware: 10 local, 12 on the same socket, 32 across, 80 to the memory of a GPU."""
     if one == other:
         return 10
     if not (description.numa[one].cpus and description.numa[other].cpus):
@@ -203,7 +203,7 @@ def _distance(description: Description, one: int, other: int) -> int:
 
 
 def write_dev(description: Description, dev: Path) -> None:
-    """/dev: what NVIDIA's driver and the RDMA devices have there."""
+    """Write /dev: the files of NVIDIA's driver and of the RDMA devices."""
     names = [*(f"nvidia{gpu.minor}" for gpu in description.gpus), "nvidiactl", "nvidia-modeset", "nvidia-uvm"]
     names += ["nvidia-uvm-tools", "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2"]
     names += [f"nvidia-nvswitch{i}" for i in range(sum("nvswitch" in device.name for device in description.devices))]
@@ -216,7 +216,7 @@ def write_dev(description: Description, dev: Path) -> None:
 
 
 def write_proc(description: Description, proc: Path) -> None:
-    """/proc: what NVIDIA's driver has there."""
+    """Write /proc: the files of NVIDIA's driver."""
     nvidia = proc / "driver/nvidia"
     _write(nvidia, {"version": _proc_version(description.driver)})
     _write(nvidia, {"params": "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0"})
@@ -241,7 +241,7 @@ def write_proc(description: Description, proc: Path) -> None:
 
 
 def write_driver(description: Description, driver: Path) -> None:
-    """/: the libraries, programs and firmware of the driver."""
+    """Write the driver's libraries, programs and firmware below /."""
     libraries, programs = driver / "usr/lib/x86_64-linux-gnu", driver / "usr/bin"
     libraries.mkdir(parents=True)
     for name in _LIBRARIES:
@@ -259,7 +259,7 @@ def write_driver(description: Description, driver: Path) -> None:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as the kernel writes them: `0-3,8`."""
+    """Numbers in the kernel's list format: `0-3,8`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine with NVIDIA's GPUs that is none: a library that answers as their driver does, and the files around it.
+"""A simulated machine with NVIDIA GPUs: a library that behaves like the driver's, and the files around it.
 
-Rules: everything lies in one folder, and what happens to the machine is written there, so that several processes see
-one machine, and one that comes later finds it as it was left. What is done here is seen by the next call of whoever
-uses the library. GPUs are numbered as the host describes them.
+Rules: one folder holds the machine and its state, so that several processes share it and later ones find its last
+state. Changes apply to the next call of any process that uses the library. GPUs have the order of the description.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from tools.standin.state import divide, state_of
 
 VARIABLE = "DOVETAIL_STANDIN"
 RIGHTS = "DOVETAIL_STANDIN_RIGHTS"
-"""What a process may: none, monitor (read MIG), config (also change MIG instances), admin (all, also where it is not
-set), as its container gives it CAP_SYS_ADMIN or the nodes of NVIDIA's capabilities."""
+"""The rights of a process: none, monitor (read MIG), config (also change MIG instances), admin (all; the default). A
+container grants them by CAP_SYS_ADMIN or the device nodes of NVIDIA's capabilities."""
 
 
 class Part(NamedTuple):
-    """A MIG instance as it is: `cis` are the ids of its compute instances."""
+    """An existing MIG instance. `cis` are the ids of its compute instances."""
 
     profile: str
     start: int
@@ -43,13 +42,13 @@ class Part(NamedTuple):
 
 
 class Standin:
-    """The machine `host` (a name of HOSTS, or a description as a dict) in `folder`; where the folder holds that machine
-    already it is taken as it is.
+    """The machine `host` (a name of HOSTS, or a description as a dict) in `folder`. If the folder already holds that
+    machine, its state is kept.
 
-    `environment` is what a process needs to use it instead of a driver; `sysfs`, `dev`, `proc` and `driver_root` are
-    what it would find at /sys, /dev, /proc and / (the driver's libraries and programs); /sys and the driver's files are
-    written when they are asked for.
-    Raises StandinUnavailable without a C compiler, HostError for a description that is no machine.
+    `environment` has the variables by which a process uses it instead of a driver. `sysfs`, `dev`, `proc` and
+    `driver_root` replace /sys, /dev, /proc and / (the driver's libraries and programs). /sys and the driver's files are
+    written at the first access.
+    Raises StandinUnavailable without a C compiler, HostError for an invalid description.
     """
 
     def __init__(self, folder: Path, host: str | Mapping[str, Any]) -> None:
@@ -82,11 +81,11 @@ class Standin:
     # Faults
 
     def xid(self, gpu: int, code: int, gi: int | None = None, ci: int | None = None) -> None:
-        """The driver tells of an XID, of the whole GPU or of a MIG instance of it."""
+        """Report an XID for the whole GPU or one of its MIG instances."""
         self._tell(gpu, pynvml.nvmlEventTypeXidCriticalError, code, gi, ci)
 
     def ecc(self, gpu: int, corrected: int = 0, uncorrected: int = 0) -> None:
-        """So many more ECC errors, with the events for them."""
+        """Add ECC errors and report their events."""
         with self._changing() as state:
             for error, count in enumerate((corrected, uncorrected)):
                 for counter in range(2):
@@ -97,35 +96,35 @@ class Standin:
             self._tell(gpu, pynvml.nvmlEventTypeDoubleBitEccError, 0)
 
     def lose(self, gpu: int) -> None:
-        """The GPU falls off the bus: it is counted, and every call for it fails."""
+        """Let the GPU fall off the bus: it still counts, and every call for it fails."""
         self.set(gpu, lost=1)
 
     def remove(self, gpu: int) -> None:
-        """The GPU is taken out: lost to who has the library open, and not there for who opens it anew, nor in sysfs."""
+        """Remove the GPU: lost for processes with the library open, absent from sysfs and for later initializations."""
         machine.remove_gpu(self.description, gpu, self.sysfs)
         self.set(gpu, gone=1)
 
     def restore(self, gpu: int) -> None:
-        """The GPU is back, without the XIDs that were told while it was away."""
+        """Restore the GPU, without the XIDs that were reported in its absence."""
         machine.restore_gpu(self.description, gpu, self.sysfs)
         self.set(gpu, lost=0, gone=0)
 
     def fail(self, call: str, code: int, gpu: int | None = None, times: int = 0) -> None:
-        """`call` fails with NVML's error `code`: for one GPU or all, so many times or (0) until clear()."""
+        """Let `call` fail with NVML's error `code` for one GPU or all, `times` times or (0) until clear()."""
         self._fault(call, gpu, code=code, times=times)
 
     def slow(self, call: str, ms: int, gpu: int | None = None, times: int = 0) -> None:
-        """`call` takes so much longer."""
+        """Delay `call` by `ms`."""
         self._fault(call, gpu, ms=ms, times=times)
 
     def mismatch(self, module: str = "535.104.05") -> None:
-        """The library was updated and the kernel module is still of another version: it cannot be opened."""
+        """Simulate a library update while the old kernel module is loaded: initialization fails."""
         machine.tell_module(module, self.sysfs, self.proc)
         with self._changing() as state:
             state.mismatch = 1
 
     def clear(self) -> None:
-        """No call fails or is slow any more, no GPU is lost, and library and kernel module agree."""
+        """Remove all faults and delays, restore lost GPUs, and make the versions of library and kernel module equal."""
         machine.tell_module(self.description.driver, self.sysfs, self.proc)
         with self._changing() as state:
             state.mismatch = 0
@@ -140,11 +139,11 @@ class Standin:
         """Set fields of layout.Gpu: temperature_c, power_mw, utilization, used_mib, rows_pending, ..."""
         with self._changing() as state:
             for name, value in fields.items():
-                getattr(state.gpu[gpu], name)  # a field that is not there is an error
+                getattr(state.gpu[gpu], name)  # raises for an unknown field
                 setattr(state.gpu[gpu], name, value)
 
     def link(self, gpu: int, number: int, up: bool) -> None:
-        """An NVLink of the GPU goes up or down, and the one at its other end."""
+        """Set an NVLink of the GPU and its remote end up or down."""
         with self._changing() as state:
             mine = state.gpu[gpu].link[number]
             mine.up = up
@@ -163,7 +162,7 @@ class Standin:
         memory_mib: int = 0,
         mps: bool = False,
     ) -> None:
-        """A process opens the GPU, or a MIG instance of it: until release(pid) it cannot be reset or destroyed."""
+        """Add a process that uses the GPU or a MIG instance, which cannot be reset or destroyed until release(pid)."""
         with self._changing() as state:
             seat = next(process for process in state.gpu[gpu].process if not process.used)
             seat.pid, seat.memory_mib, seat.mps = pid, memory_mib, mps
@@ -171,7 +170,7 @@ class Standin:
             seat.used = 1
 
     def release(self, pid: int = 4242) -> None:
-        """The process ends."""
+        """End the process."""
         with self._changing() as state:
             for gpu in state.gpu:
                 for process in gpu.process:
@@ -179,13 +178,13 @@ class Standin:
                         process.used = 0
 
     def divide(self, gpu: int, parts: Sequence[tuple[str, int]]) -> None:
-        """MIG mode is on, with these instances: pairs of a profile's name and its start, each with one compute instance
-        that fills it. Raises HostError for a profile that the GPU does not have."""
+        """Set MIG mode on with these instances: pairs of profile name and start, each with one compute instance of full
+        size. Raises HostError for a profile that the GPU does not have."""
         with self._changing() as state:
             divide(state.gpu[gpu], parts)
 
     def parts(self, gpu: int) -> tuple[Part, ...]:
-        """The MIG instances, by their ids."""
+        """The MIG instances, in order of their ids."""
         with self._changing() as state:
             mine = state.gpu[gpu]
             return tuple(
@@ -200,24 +199,24 @@ class Standin:
             )
 
     def mig_mode(self, gpu: int) -> tuple[bool, bool]:
-        """The mode, and the one after the next reset."""
+        """The current and the pending MIG mode."""
         with self._changing() as state:
             return bool(state.gpu[gpu].mig_mode), bool(state.gpu[gpu].mig_pending)
 
     def compute_mode(self, gpu: int) -> int:
-        """As NVML numbers it."""
+        """The compute mode as NVML's number."""
         with self._changing() as state:
             return int(state.gpu[gpu].compute_mode)
 
     def reset(self, gpu: int) -> None:
-        """The GPU is reset: instances are gone, the pending mode holds."""
+        """Reset the GPU: removes the instances and applies the pending mode."""
         with self._changing() as state:
             for instance in state.gpu[gpu].instance:
                 instance.used = 0
             state.gpu[gpu].mig_mode = state.gpu[gpu].mig_pending
 
     def reboot(self) -> None:
-        """The machine starts anew: nobody holds anything, instances are gone, and from Hopper on MIG mode is off."""
+        """Reboot the machine: removes processes and instances, and sets MIG mode off from Hopper on."""
         with self._changing() as state:
             for gpu in state.gpu:
                 for process in gpu.process:
@@ -266,13 +265,13 @@ class Standin:
         note.write_text(told)
         fresh = self.folder / f"state.{uuid.uuid4().hex}"
         fresh.write_bytes(state_of(self.description, self.proc, self.dev))
-        # Whoever is first makes the machine, and the others use that one.
+        # The first process creates the machine, the others use it.
         with suppress(FileExistsError):
             os.link(fresh, self.state_file)
         fresh.unlink()
 
     def _written(self, name: str, write: Callable[[Description, Path], None]) -> Path:
-        """The folder of that name, which appears there complete."""
+        """The folder of that name, written atomically if it does not exist."""
         target = self.folder / name
         if not target.is_dir():
             partial = self.folder / f"{name}.{uuid.uuid4().hex}"
@@ -280,7 +279,7 @@ class Standin:
             try:
                 partial.rename(target)
             except OSError:
-                # Another process was as quick.
+                # Another process has written it in the meantime.
                 if not target.is_dir():
                     raise
                 shutil.rmtree(partial)
@@ -289,7 +288,7 @@ class Standin:
 
 @contextmanager
 def loaded(standin: Standin) -> Iterator[Standin]:
-    """NVIDIA's binding uses this machine in this process, and none afterwards."""
+    """Within this context NVIDIA's Python binding uses this machine in this process; afterwards it uses none."""
     before = os.environ.get(VARIABLE)
     _unload()
     os.environ[VARIABLE] = str(standin.state_file)
@@ -305,7 +304,7 @@ def loaded(standin: Standin) -> Iterator[Standin]:
 
 
 def _unload() -> None:
-    """Close what this process has open, however often it was opened, and forget the library."""
+    """Shut down NVML as often as it was initialized in this process, and unload the library."""
     if pynvml.nvmlLib is not None:
         try:
             while True:

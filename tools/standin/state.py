@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A description as the file that the library maps, at the moment when the machine starts."""
+"""The initial content of the file that the library maps, from a description."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NVML_LEVEL = {
     BOARD: pynvml.NVML_TOPOLOGY_INTERNAL, PIX: pynvml.NVML_TOPOLOGY_SINGLE, PXB: pynvml.NVML_TOPOLOGY_MULTIPLE,
     PHB: pynvml.NVML_TOPOLOGY_HOSTBRIDGE, NODE: pynvml.NVML_TOPOLOGY_NODE, SYS: pynvml.NVML_TOPOLOGY_SYSTEM,
 }  # fmt: skip
-# NVML's enumerators of GPU instance profiles, by compute slices, by what the name ends with, and by which of that name
-# it is: a second plain 1g is the one with twice the memory.
+# NVML's enumerators of GPU instance profiles, by compute slices, name suffix and index among profiles of equal name:
+# the second plain 1g has twice the memory.
 _PROFILE_INDEX = {
     (1, "", 0): 0, (2, "", 0): 1, (3, "", 0): 2, (4, "", 0): 3, (7, "", 0): 4, (1, "+me", 0): 7, (2, "+me", 0): 8,
     (1, "", 1): 9, (1, "+gfx", 0): 10, (2, "+gfx", 0): 11, (4, "+gfx", 0): 12, (1, "-me", 0): 13, (2, "-me", 0): 14,
@@ -32,7 +32,7 @@ _HEALTHY = 0b01_10_10_10_10
 
 
 def state_of(description: Description, proc: Path, dev: Path) -> bytes:
-    """The whole file."""
+    """The content of the whole file."""
     state = layout.Host(magic=layout.MAGIC, size=ctypes.sizeof(layout.Host), gpu_count=len(description.gpus))
     state.driver, state.nvml = description.driver.encode(), description.nvml.encode()
     state.proc, state.dev = str(proc).encode(), str(dev).encode()
@@ -85,7 +85,7 @@ def _fill(out: layout.Gpu, description: Description, index: int) -> None:
             entry.domain, entry.bus, entry.device = _bdf(link.switch)
             entry.remote_id = 0x1AF110DE
         else:
-            # A switch that is no device of this machine.
+            # An external switch.
             entry.domain, entry.bus, entry.device = 0xFFFFFFFF, 0xFF, 0x1F
     out.fabric_state, out.fabric_clique = fabric_state(description.fabric), description.fabric.get("clique", 0)
     out.fabric_health = _HEALTHY if description.fabric.get("state") == "completed" else 0
@@ -118,12 +118,12 @@ def _profiles(out: layout.Gpu, product: str) -> None:
         entry.sm, entry.memory_mib, entry.name = profile.sm_count, profile.memory_mib, profile.name.encode()
         entry.engines[:] = profile.engines
         entry.starts = sum(1 << start for start in profile.starts)
-        # The compute profile that fills it: +me has one of its own for a slice.
+        # The compute profile of full size: +me profiles of one slice have a separate one.
         entry.ci_index = 7 if kind == (1, "+me") else _PROFILE_INDEX[(profile.compute_slices, "", 0)]
 
 
 def divide(gpu: layout.Gpu, parts: Iterable[tuple[str, int]]) -> None:
-    """MIG mode is on, with these instances, each filled by one compute instance. Raises HostError."""
+    """Set MIG mode on with these instances, each with one compute instance of full size. Raises HostError."""
     names = [profile.name.decode() for profile in gpu.profile[: gpu.profile_count]]
     chosen = []
     for name, start in parts:
