@@ -169,7 +169,7 @@ def busy(count: int, rng: random.Random, devices: str) -> list[PodChanged]:
 
 
 def settle() -> None:
-    """Freeze the garbage collector's objects, as the live scheduler does after its first list."""
+    """Collect garbage and freeze the remaining objects, as the live scheduler does after its first list."""
     gc.set_threshold(COLLECT_AFTER)
     gc.collect()
     gc.freeze()

@@ -28,7 +28,7 @@ kubecel.errors.SelectorError: compilation failed: ERROR: <input>:1:7: undefined 
 >>> kubecel.compile("device.driver == 'gpu.example.com'").evaluate(device, "gpu.example.com")
 (True, 4)
 
-No library on PyPI implements the language correctly. cel-expr-python 0.1.3 (Google's C++) cannot pass values of custom
+No library on PyPI is suitable. cel-expr-python 0.1.3 (Google's C++) cannot pass values of custom
 types, such as quantities, to functions ("Unimplemented type: 13"), rejects `1 < 1.5` and counts no cost.
 common-expression-language 0.10.0 (Rust) and cel-python 0.5.0 compile `1 + "a"` and have neither optionals nor cel.bind.
 This package agrees with upstream on random expressions in compilation, result, error and cost (tests/referee). It takes
