@@ -170,7 +170,7 @@ class Agent:
     async def _recover(self, mig: MigManager) -> bool:
         """Finish or undo interrupted MIG changes, once NVML answers, while nothing else of this process has it open.
         False if NVML does not answer for long; the other parts do not wait for that."""
-        while await self._discover() == "none" and self._known.publishable == "nothing":  # noqa: ASYNC110 - nobody calls
+        while await self._discover() == "none" and self._known.publishable == "nothing":  # noqa: ASYNC110 - no event
             await asyncio.sleep(_FIRST_S)
         try:
             async with self._exclusive_nvml():

@@ -24,7 +24,7 @@ from dovetail.core.preemption.moves import MoveRoom
 from dovetail.core.queues.eviction_counts import EvictionCounts, Evictions
 from dovetail.core.queues.types import History
 from dovetail.core.reasons import Expected, Refusal
-from dovetail.core.reservations.reservation import Reservation, ReservationState
+from dovetail.core.reservations.reservation import Reservation
 from dovetail.core.state import State
 from dovetail.core.workloads.index import Precedence
 from dovetail.core.workloads.lifecycle import GangLives, GangState
@@ -223,7 +223,6 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
             Reservation(
                 room.root,
                 room.queue,
-                _state_of(room),
                 slots,
                 room.expected,
                 room.made_ms,
@@ -252,12 +251,6 @@ def _restore_lives(state: State, checkpoint: Checkpoint) -> None:
         lives.restore(gang_id, GangState.STARTING, due_ms)
     for gang_id, since_ms in checkpoint.broken:
         lives.restore(gang_id, GangState.BROKEN, since_ms + state.policy.broken_deadline_ms)
-
-
-def _state_of(room: HeldRoom) -> ReservationState:
-    if not room.nominated:
-        return ReservationState.WAITING
-    return ReservationState.FAILED if room.failure else ReservationState.EVICTING
 
 
 def _known(state: State) -> Iterator[ev.Event]:

@@ -161,10 +161,11 @@ class State:
 
     def _reorder(self, queues: Collection[str]) -> None:
         """Running jobs of these queues have reached another level of service: waiting ones may come before them."""
-        for workload in self.queue.workloads():
-            if self.queue_order.line(workload)[0] in queues:
-                self.touch(workload)
-                self.cluster.changes.announce(ClusterChange.QUEUE)
+        moved = [workload for workload in self.queue.workloads() if self.queue_order.line(workload)[0] in queues]
+        for workload in moved:
+            self.touch(workload)
+        if moved:
+            self.cluster.changes.announce(ClusterChange.QUEUE)
 
     def drain_wakes(self) -> Counter[ClusterChange]:
         """How many changes of each kind, since the last call, led to a new try of the parked workloads."""

@@ -26,7 +26,7 @@ from dovetail.core.placing.pods import Scope
 from dovetail.core.preemption import consolidation, nominated_room, search, within_limit
 from dovetail.core.preemption.defragmentation import MovePlan
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
-from dovetail.core.reservations.reservation import Reservation, ReservationEvent, ReservationState
+from dovetail.core.reservations.reservation import Reservation, ReservationEvent
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE, startable
 
@@ -194,7 +194,6 @@ class PostFilter:
         return Reservation(
             self._workload,
             self._queue,
-            ReservationState.EVICTING,
             np.array(sorted({slot for _, slot in nominated}), dtype=np.int64),
             Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(evict.uids) + len(waits_for))} to give way ended"),
             state.now_ms,
@@ -248,9 +247,7 @@ class PostFilter:
             wanted = state.shares.wanted_next(self._workload)
             guaranteed = state.shares.quota.within_guarantee(self._queue, wanted)
             others = reservations.others(self._workload)
-            displaced = [
-                one for one in others if precedences.displaces(self._workload, precedence, wanted, one, guaranteed)
-            ]
+            displaced = precedences.displaced(self._workload, precedence, wanted, guaranteed, others)
             staying = [one for one in others if not any(one is other for other in displaced)]
             if own is None and precedences.denies(shapes, staying):
                 if displaced and state.queue.refusal(self._workload) is None:
@@ -269,7 +266,7 @@ class PostFilter:
                 if np.intersect1d(one.slots, plan.slots).size:
                     reservations.release(one.workload, ReservationEvent.DISPLACED)
             own = Reservation(
-                self._workload, self._queue, ReservationState.WAITING, plan.slots, plan.expected,
+                self._workload, self._queue, plan.slots, plan.expected,
                 own.made_ms if own is not None else state.now_ms, state.now_ms, precedence, guaranteed,
                 waits_for=plan.waits_for,
             )  # fmt: skip

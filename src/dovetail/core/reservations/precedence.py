@@ -98,16 +98,23 @@ class ReservationPrecedence:
         """All waiting workloads are tried again, in their order."""
         self._barred = None
 
-    def displaces(
-        self, workload: str, precedence: Precedence, wanted: Mapping[str, int], one: Reservation, guaranteed: bool
-    ) -> bool:
-        """Whether a workload that wants so much takes the place of a reservation; `guaranteed`: its queue stays within
-        its guarantee then."""
-        line = self._queue_order.line(workload)
-        within, beyond = _beats(one, line[0], precedence, guaranteed)
-        if self._queue_order.line(one.workload) == line:
-            return within
-        return beyond or self._has_turn(line[0], wanted, one)
+    def displaced(
+        self,
+        workload: str,
+        precedence: Precedence,
+        wanted: Mapping[str, int],
+        guaranteed: bool,
+        others: Iterable[Reservation],
+    ) -> list[Reservation]:
+        """The reservations of others that a workload with this request displaces. `guaranteed`: its queue stays within
+        its guarantee with it."""
+        line, found = self._queue_order.line(workload), []
+        for one in others:
+            within, beyond = _beats(one, line[0], precedence, guaranteed)
+            same = self._queue_order.line(one.workload) == line
+            if within if same else beyond or self._has_turn(line[0], wanted, one):
+                found.append(one)
+        return found
 
     def _has_turn(self, queue: str, wanted: Mapping[str, int], one: Reservation) -> bool:
         """Whether it is the turn of a workload that is larger than all that is due to its queue, so that it takes the

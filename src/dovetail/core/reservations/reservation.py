@@ -78,7 +78,6 @@ class Reservation(Struct, frozen=True):
 
     workload: str
     queue: str
-    state: ReservationState
     slots: Slots
     expected: Expected
     made_ms: int
@@ -93,9 +92,15 @@ class Reservation(Struct, frozen=True):
     moving: bool = False
 
     @property
+    def state(self) -> ReservationState:
+        if not self.nominated:
+            return ReservationState.WAITING
+        return ReservationState.FAILED if self.failure else ReservationState.EVICTING
+
+    @property
     def evicts(self) -> bool:
         """Whether victims are evicted for it, or were."""
-        return self.state is not ReservationState.WAITING
+        return bool(self.nominated)
 
     @property
     def leaving(self) -> frozenset[str]:

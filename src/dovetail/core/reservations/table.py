@@ -68,8 +68,8 @@ class Reservations:
             self._equivalence.room_given_up()
 
     def _fail(self, one: Reservation, why: str) -> None:
-        state = self._next(one.workload, ReservationEvent.FAILED)
-        self.by_workload[one.workload] = replace(one, state=state, failure=why)
+        failed = self.by_workload[one.workload] = replace(one, failure=why)
+        assert TRANSITIONS[one.state][ReservationEvent.FAILED] is failed.state
         self._cluster.changes.announce(ClusterChange.RESERVATION)
 
     def _next(self, workload: str, event: ReservationEvent) -> ReservationState:
