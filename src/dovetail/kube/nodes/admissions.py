@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods that are on their way into a node: bound to it, and not yet admitted by its kubelet; and the pods that
-leave.  The kubelet's call to a device plugin names a resource and a number of devices, not the pod. While at most one
-pod is on its way for each resource and number, the call is for that pod. A kubelet has admitted a pod that has a start
-time. Source: k8s.io/kubernetes pkg/kubelet/status/status_manager.go (startTime), pkg/apis/deviceplugin/v1beta1.
+"""The pods that are on their way into a node, bound to it and not yet admitted by its kubelet, and the pods that leave.
+
+The kubelet's call to a device plugin names a resource and a number of devices, not the pod. While at most one pod is on
+its way for each resource and number, the call is for that pod. A kubelet has admitted a pod that has a start time.
+Source: k8s.io/kubernetes pkg/kubelet/status/status_manager.go (startTime), pkg/apis/deviceplugin/v1beta1.
 """
 
 from __future__ import annotations

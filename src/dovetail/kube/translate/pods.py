@@ -174,7 +174,7 @@ def pod(
     here."""
     meta, spec, status = obj.metadata, obj.spec, obj.status
     managed = spec.scheduler_name == scheduler_name
-    recorded = bound is not None and bound.version > 0
+    recorded = bound is not None and bound.recorded
     if not managed:
         own = _NO_METADATA
     elif own is None:
