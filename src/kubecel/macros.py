@@ -21,7 +21,7 @@ def expand(parser: Parser, at: int, function: str, target: Node | None, args: li
     """The expansion, or None if the call is not a macro. Raises SelectorError for invalid arguments of a macro."""
     if target is None:
         return _has(parser, at, args) if function == "has" and len(args) == 1 else None
-    macro = _MACROS.get((function, len(args)))
+    macro = MACROS.get((function, len(args)))
     return None if macro is None else macro(parser, at, target, args)
 
 
@@ -148,7 +148,7 @@ def _sort_by(parser: Parser, at: int, target: Node, args: list[Node]) -> Node:
     return _let(at, _SORTED, target, Call(at, "@sortByAssociatedKeys", [keys], Ident(at, _SORTED)))
 
 
-_MACROS: dict[tuple[str, int], Macro] = {
+MACROS: dict[tuple[str, int], Macro] = {
     ("bind", 3): _bind,
     ("map", 2): _listing(1, filters=False), ("map", 3): _listing(1, filters=True),
     ("filter", 2): _filter,

@@ -1,8 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device, and what a selector says of it."""
+"""A GPU as selectors read it, and what an expression evaluates to on it. `kubecel` prescribes no class for devices."""
+
+from __future__ import annotations
+
+from msgspec import Struct
 
 import kubecel
-from dovetail.core.dra.types import Capacity, Device, Version
+
+
+class Version(Struct, frozen=True):
+    text: str
+
+
+class Capacity(Struct, frozen=True):
+    milli: int
+
+
+class Device(Struct, frozen=True):
+    name: str
+    attributes: tuple[tuple[str, kubecel.Attribute], ...] = ()
+    capacity: tuple[tuple[str, Capacity], ...] = ()
+    shareable: bool = False
+
 
 DRIVER = "gpu.example.com"
 GPU = Device(

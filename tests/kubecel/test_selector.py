@@ -4,10 +4,9 @@
 import pytest
 
 import kubecel
-from dovetail.core.dra.types import Capacity, Device, Version
 from kubecel import SelectorError, SelectorReads
-from tests.kubecel.cel_devices import DRIVER, GPU, holds
-from tests.referee.cel_expressions import Expressions
+from tests.kubecel.cel_devices import DRIVER, GPU, Capacity, Device, Version, holds
+from tests.kubecel.cel_expressions import Expressions
 
 A, C = f'device.attributes["{DRIVER}"]', f'device.capacity["{DRIVER}"]'
 TRUE = [

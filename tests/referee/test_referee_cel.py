@@ -12,7 +12,7 @@ import kubecel
 from dovetail.core import quantities
 from dovetail.core.dra.types import Capacity, Device, Value, Version
 from kubecel import SelectorError
-from tests.referee.cel_expressions import DRIVER, Expressions, device
+from tests.kubecel.cel_expressions import DRIVER, Expressions, device
 from tools.controlplane import referee
 
 pytestmark = pytest.mark.plane
