@@ -46,6 +46,7 @@ from dovetail.core.dra.types import (
     Value,
     Version,
 )
+from dovetail.core.event_handlers import apply
 from dovetail.core.events import ClaimChanged, DeviceClassChanged, Event, NodeChanged, PodChanged, SliceChanged
 from dovetail.core.model import CPU, MEMORY, PODS, Node, Pod, Request
 from dovetail.core.policy import Policy
@@ -174,7 +175,7 @@ def run(case: str, nodes: int) -> dict[str, float]:
 def drain(state: State, events: list[Event], expected: int) -> tuple[float, int]:
     """The CPU seconds of the steps after the events are applied, and the number of pods that they place."""
     for event in events:
-        state.apply(event)
+        apply(state, event)
     gc.set_threshold(COLLECT_AFTER)
     gc.collect()
     gc.freeze()

@@ -45,6 +45,7 @@ from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, SYS, UNKNOWN, Layout
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.mig.static import Card
+from dovetail.core.event_handlers import apply
 from dovetail.core.events import GangChanged, NodeChanged, PodChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, SHARED_GPU, Gang, Node, Pod, Request
 from dovetail.core.placing.expected_fill import ExpectedFill
@@ -211,7 +212,7 @@ def lone_pods(
     """The CPU seconds to place the pods, and the number of placed pods."""
     state, came = coming(node_count, pods, shape_count, seed, devices, ask, policy, only_admitted)
     for event in came:
-        state.apply(event)
+        apply(state, event)
     return drain(state, pods)
 
 
@@ -239,9 +240,11 @@ def whole_gangs(
     whole = seen_by_kubelets(Request(((CPU, 128_000), (MEMORY, 1024 * GIB), (GPU, 8))), devices)
     fitting = min(gangs, node_count // size - 1)
     for g in range(fitting):
-        state.apply(GangChanged(Gang(f"g{g}", "default", f"g{g}", min_count=size, preferred=(RACK,), created_ms=g + 1)))
+        apply(
+            state, GangChanged(Gang(f"g{g}", "default", f"g{g}", min_count=size, preferred=(RACK,), created_ms=g + 1))
+        )
         for i in range(size):
-            state.apply(PodChanged(Pod(f"g{g}-{i}", "default", f"g{g}-{i}", whole, created_ms=g + 1, gang=f"g{g}")))
+            apply(state, PodChanged(Pod(f"g{g}-{i}", "default", f"g{g}-{i}", whole, created_ms=g + 1, gang=f"g{g}")))
     seconds, bound = drain(state, fitting * size)
     assert bound == fitting * size, (bound, fitting * size)
     return seconds, fitting

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Hold, Release
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import Gang, Node
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Refusal
@@ -28,7 +29,7 @@ class Driven:
 
     def tell(self, *events: ev.Event) -> None:
         for event in events:
-            self.state.apply(event)
+            apply(self.state, event)
 
     def at(self, now_ms: int, *events: ev.Event, bind: bool = True) -> dict[str, str]:
         """Take one step; uid -> node of what it decides to bind."""

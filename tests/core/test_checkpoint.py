@@ -7,6 +7,7 @@ from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import CPU, GPU, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
@@ -53,7 +54,7 @@ def test_a_decided_pod_keeps_its_place_and_is_not_decided_again() -> None:
 
 def test_a_pod_that_could_not_be_bound_stays_away_until_its_time() -> None:
     state = placed(pod("a", Request()))
-    state.apply(ev.BindFailed("a", "n", "no", retry_at_ms=500))
+    apply(state, ev.BindFailed("a", "n", "no", retry_at_ms=500))
     again = restored(state)
     assert isinstance(step(again, (), 100)[0], Hold)
     assert isinstance(step(again, (), 500)[0], Bind)
@@ -74,8 +75,8 @@ def test_a_gang_that_started_takes_a_replacement_at_once_and_one_that_starts_kee
     step(state, told, 10)
     assert restored(state).workloads.lives.due_ms == {"g": 1010}
     for member in members:
-        state.apply(ev.PodChanged(pod(member.uid, request, gang="g", created_ms=5, node="n", bound_ms=20)))
-    state.apply(ev.PodRemoved("b"))
+        apply(state, ev.PodChanged(pod(member.uid, request, gang="g", created_ms=5, node="n", bound_ms=20)))
+    apply(state, ev.PodRemoved("b"))
     again = restored(state)
     [bind] = step(again, [ev.PodChanged(pod("c", request, gang="g", created_ms=6))], 30)
     assert isinstance(bind, Bind)

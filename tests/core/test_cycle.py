@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import (
     CPU,
     GPU,
@@ -105,8 +106,8 @@ def test_the_line_does_not_grow_with_those_who_left_it() -> None:
     """As in a process that does not lead: it hears of pods that come and go, and takes no step."""
     state = State()
     for number in range(1_000):
-        state.apply(lone(f"p{number}"))
-        state.apply(ev.PodRemoved(f"p{number}"))
+        apply(state, lone(f"p{number}"))
+        apply(state, ev.PodRemoved(f"p{number}"))
     assert sum(map(len, state.queue._heaps.values())) < 200
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.core.dra.types import Allocation
+from dovetail.core.event_handlers import apply
 from dovetail.core.state import State
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.decoding import Reader
@@ -81,7 +82,7 @@ class World:
                     changes.append(Change("modified", item))
             self._objects[field] = now
             for event in source.translate(changes):
-                self._state.apply(event)
+                apply(self._state, event)
 
     def _pod_of(self, claims: list[str]) -> Manifest:
         return {

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from dovetail.core.cluster.columns import Mask
 from dovetail.core.cluster.selection import matches_affinity
+from dovetail.core.event_handlers import apply
 from dovetail.core.events import Event
 from dovetail.core.model import Pod
 from dovetail.core.placing import filters, refusals, scores
@@ -69,7 +70,7 @@ def read(case: Case) -> tuple[State, Pod]:
     """The state after the live scheduler's first lists, and the pod to place."""
     state = State()
     for event in told(Translator(SCHEDULER), case):
-        state.apply(event)
+        apply(state, event)
     return state, state.workloads.pods[case["pod"]["metadata"]["uid"]]
 
 

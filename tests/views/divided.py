@@ -20,6 +20,7 @@ from dovetail.core.dra.types import (
     Grant,
     Slice,
 )
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, Pod, Request
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
@@ -41,7 +42,7 @@ def cluster(*told: Node | Pod | Slice | DeviceClass | Claim) -> State:
         Claim: ev.ClaimChanged,
     }  # fmt: skip
     for one in told:
-        state.apply(kinds[type(one)](one))
+        apply(state, kinds[type(one)](one))
     state.advance(1_000)
     return state
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dovetail.core.checkpoint import take
 from dovetail.core.cycle import tell
+from dovetail.core.event_handlers import apply
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Work
 from dovetail.core.policy import Policy
@@ -35,7 +36,7 @@ def pod(name: str, gpus: int, on: str = "", runs_ms: int = 0, since_ms: int = 0,
 def ahead(*events: Event, **more: Any) -> Forecast:
     state = State(Policy())
     for event in events:
-        state.apply(event)
+        apply(state, event)
     return forecast(take(state), Policy(), NOW, **more)
 
 
@@ -146,8 +147,8 @@ def test_what_was_learned_of_others_like_it_is_what_a_pod_without_a_limit_is_cou
     state = State(Policy())
     work = Work(family="train")
     for event in (node("a"), PodChanged(Pod("x", "ns", "x", Request(((GPU, 8),)), node="a", bound_ms=NOW, work=work))):
-        state.apply(event)
-    state.apply(pod("p", 8))
+        apply(state, event)
+    apply(state, pod("p", 8))
     for _ in range(5):
         state.run_times.learn("train", "default", 3 * HOUR)
     (start,) = forecast(take(state), Policy(), NOW).starts.values()
@@ -159,9 +160,9 @@ def test_who_waits_for_one_that_waited_for_an_estimate_is_no_surer() -> None:
     first = pod("first", 8, runs_ms=HOUR, created_ms=1)
     work = Work(family="train")
     for event in (node("a"), PodChanged(Pod("x", "ns", "x", Request(((GPU, 8),)), node="a", bound_ms=NOW, work=work))):
-        state.apply(event)
+        apply(state, event)
     for event in (first, pod("second", 8)):
-        state.apply(event)
+        apply(state, event)
     for _ in range(5):
         state.run_times.learn("train", "default", HOUR)
     assert starts(forecast(take(state), Policy(), NOW)) == {
@@ -185,7 +186,7 @@ def test_the_look_ahead_is_bounded_and_says_so() -> None:
 def test_the_state_is_not_changed() -> None:
     state = State(Policy())
     for event in (node("a"), pod("x", 8, "a", HOUR), pod("p", 4)):
-        state.apply(event)
+        apply(state, event)
     before = take(state)
     forecast(before, Policy(), NOW)
     assert take(state) == before

@@ -12,6 +12,7 @@ from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.dra.types import Capacity, Device, DeviceClass, DeviceTaint
+from dovetail.core.event_handlers import apply
 from dovetail.core.events import ClaimChanged, PodChanged
 from dovetail.core.model import CPU, GPU, SHARED_GPU, Node, Pod, Problem, Taint
 from dovetail.core.state import State
@@ -299,7 +300,7 @@ def test_so_many_pods_are_placed_as_were_said_to_fit(make: Callable[[str], Pod],
     for i in range(expected + 3):
         one = make(f"new-{i}")
         for key in one.device_claims:
-            state.apply(ClaimChanged(claim(key.partition("/")[2], request())))
-        state.apply(PodChanged(one))
+            apply(state, ClaimChanged(claim(key.partition("/")[2], request())))
+        apply(state, PodChanged(one))
     binds = [decision for decision in step(state, (), 2_000) if isinstance(decision, Bind)]
     assert len(binds) == expected > 0

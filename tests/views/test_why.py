@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from dovetail.core.event_handlers import apply
 from dovetail.core.events import GangChanged, NodeChanged, PodChanged, PodRejected
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Taint
 from dovetail.core.policy import Policy, unhurried
@@ -19,13 +20,13 @@ AMOUNTS = ((CPU, 64_000), (MEMORY, 2**39), (GPU, 8), (PODS, 110))
 
 def _state(*pods: Pod, gangs: tuple[Gang, ...] = ()) -> State:
     state = State(unhurried(Policy()))
-    state.apply(NodeChanged(Node("a", AMOUNTS, (("dovetail.dev/rack", "r1"),))))
-    state.apply(NodeChanged(Node("b", AMOUNTS, (("dovetail.dev/rack", "r2"),))))
-    state.apply(NodeChanged(Node("c", AMOUNTS, taints=(Taint("maintenance", "", "NoSchedule"),))))
+    apply(state, NodeChanged(Node("a", AMOUNTS, (("dovetail.dev/rack", "r1"),))))
+    apply(state, NodeChanged(Node("b", AMOUNTS, (("dovetail.dev/rack", "r2"),))))
+    apply(state, NodeChanged(Node("c", AMOUNTS, taints=(Taint("maintenance", "", "NoSchedule"),))))
     for gang in gangs:
-        state.apply(GangChanged(gang))
+        apply(state, GangChanged(gang))
     for pod in pods:
-        state.apply(PodChanged(pod))
+        apply(state, PodChanged(pod))
     state.advance(1_000)
     return state
 
@@ -79,7 +80,7 @@ def test_another_schedulers_pod_is_said_to_be_that() -> None:
 def test_kubelets_that_rejected_pods_of_the_owner_are_told_apart_by_their_reason() -> None:
     state = _state(replace(_pod("p", 1), owner="job"))
     for node, reason in (("a", "TopologyAffinityError"), ("b", "OutOfcpu")):
-        state.apply(PodRejected("job", node, reason))
+        apply(state, PodRejected("job", node, reason))
     answer = why(state, "ns/p", 1_000)
     text = "node(s) whose kubelet rejected pods of the same owner"
     assert (answer.state, answer.code) == (When.NOT_YET, "NoNodeFits")

@@ -19,6 +19,7 @@ from dovetail.core.cluster.mix import Record as Counted
 from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
+from dovetail.core.event_handlers import apply
 from dovetail.core.policy import Policy
 from dovetail.core.preemption.moves import MoveRoom
 from dovetail.core.queues.eviction_counts import EvictionCounts, Evictions
@@ -177,7 +178,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     """A state that goes on where the checkpoint was taken."""
     state = State(policy)
     for event in checkpoint.events:
-        state.apply(event)
+        apply(state, event)
     cluster = state.cluster
     for held in checkpoint.held:
         if held.uid not in cluster.placements:

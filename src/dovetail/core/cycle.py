@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from dovetail.core.decisions import Decision
+from dovetail.core.event_handlers import apply
 from dovetail.core.events import Event
 from dovetail.core.pipeline import known_refusals
 from dovetail.core.pipeline.attempt import Attempt
@@ -17,7 +18,7 @@ def tell(state: State, events: Iterable[Event], now_ms: int) -> None:
     """Apply the events at this time, and decide nothing. A back-off that an event begins starts at this time."""
     state.advance(now_ms)
     for event in events:
-        state.apply(event)
+        apply(state, event)
     state.cluster.settle()
 
 

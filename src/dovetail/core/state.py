@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the core between steps, and how each event changes it.
+"""The state of the core between steps, and what changes in it with time. How events change it is in `event_handlers`.
 
-Rules: an event for an object replaces the record of that object. A pod that was decided and is not seen bound yet keeps
-its place ("assumed") until it is seen bound, its bind failed, or it is gone. Everything here can be rebuilt from the
-API server's objects: a restart loses no pod and allocates nothing twice. The GPUs of a bound pod are those that its
-bind wrote; a pod without such a record gets what the others leave, and the same in whatever order the pods come.
+Rules: a pod that was decided and is not seen bound yet keeps its place ("assumed") until it is seen bound, its bind
+failed, or it is gone. Everything here can be rebuilt from the API server's objects: a restart loses no pod and
+allocates nothing twice.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
 
-from msgspec.structs import replace
-
-from dovetail.core import events as ev
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.cluster.rejections import FOR_EVER_MS
@@ -30,14 +25,14 @@ from dovetail.core.queues.queue_order import QueueOrder
 from dovetail.core.queues.run_times import RunTimes
 from dovetail.core.queues.shares import Shares
 from dovetail.core.queues.status import QueueStanding
-from dovetail.core.queues.types import QUEUE_LABEL, Budget
+from dovetail.core.queues.types import Budget
 from dovetail.core.reservations.expected_ends import ExpectedEnds
 from dovetail.core.reservations.planner import ReservationPlanner
 from dovetail.core.reservations.pledges import Pledges
 from dovetail.core.reservations.precedence import ReservationPrecedence
 from dovetail.core.reservations.table import Reservations
 from dovetail.core.workloads.broken import BrokenGangs
-from dovetail.core.workloads.index import LONE, Precedence, Rank, WorkloadIndex, startable
+from dovetail.core.workloads.index import LONE, Precedence, Rank, WorkloadIndex
 from dovetail.core.workloads.lifecycle import GangState
 
 _RENEWED_MS = 1000
@@ -107,9 +102,6 @@ class State:
     def _divided(self) -> bool:
         """Whether workloads wait where several queues divide the cluster."""
         return len(self.shares.tree.written) > 1 and any(self.queue.lengths())
-
-    def apply(self, event: ev.Event) -> None:
-        _HANDLERS[type(event)](self, event)
 
     def advance(self, now_ms: int) -> None:
         """Let time pass; it stands still while the clock goes back. Back-offs and deadlines end. Parked workloads are
@@ -232,243 +224,3 @@ class State:
         if priority is None:
             priority = self.workloads.priority(workload)
         return priority, -self.shares.level(first) if first is not None else 0
-
-    def _put_pod(self, event: ev.PodChanged) -> None:
-        pod, cluster = event.pod, self.cluster
-        old = self.workloads.pods.get(pod.uid)
-        if old == pod:
-            return
-        if old is None and pod.managed:
-            cluster.mix.see(pod)
-        if old is None or old.request != pod.request:
-            if old is not None:
-                cluster.unplace_if_bound(old)
-                self._release(old)
-            cluster.shapes.retain(pod.request)
-            if pod.managed:
-                cluster.peers.retain(pod.request, cluster.placed())
-        if pod.device_claims and (old is None or old.device_claims != pod.device_claims):
-            if old is not None:
-                cluster.claims.forget(old)
-            cluster.claims.know(pod)
-        self.workloads.put_pod(pod)
-        if pod.node:
-            self._hold(pod)
-        nominated = pod.nominated_node and not pod.node and pod.uid not in cluster.placements
-        if nominated and not (pod.managed and self.workloads.workload_of(pod) in self.reservations.by_workload):
-            cluster.nominated[pod.uid] = pod
-        elif cluster.nominated.pop(pod.uid, None) is not None:
-            cluster.changes.announce(ClusterChange.NOMINATION)
-        self.sync(pod)
-        if pod.managed:
-            workload = self.workloads.workload_of(pod)
-            if old is not None and old.gang != pod.gang:
-                self.touch(self.workloads.workload_of(old))
-            if pod.gang and pod.node:
-                self.workloads.note_start(workload)
-            if pod.gang:
-                self.broken.look(workload, self.now_ms)
-            if not pod.node or (old is not None and startable(old)):
-                self.touch(workload)
-
-    def _release(self, pod: Pod) -> None:
-        """Forget the request of a pod that is gone, unless other pods have the same."""
-        if pod.managed:
-            self.cluster.peers.release(pod.request)
-        self.cluster.shapes.release(pod.request)
-
-    def _hold(self, pod: Pod) -> None:
-        """A bound pod holds resources on its node, whatever was decided for it."""
-        cluster = self.cluster
-        slot = cluster.nodes.slot_of(pod.node)
-        placement = cluster.placements.get(pod.uid)
-        if (
-            placement is None
-            or placement.slot != slot
-            or placement.shape.request != cluster.shapes.without(pod.request, pod.by_claim).request
-        ):
-            picks = placement.picks if placement is not None else ()
-            cluster.unplace(pod.uid)
-            if placement is not None:
-                cluster.leave(placement.slot)
-            cluster.seat(pod, slot, picks)
-            return
-        contradicts = placement.contradicts(pod)
-        if _seen_alike(placement.pod, pod):
-            placement.pod = pod
-        else:
-            cluster.recount(placement, pod)
-        if contradicts:
-            cluster.unsettled[slot] = None
-
-    def _remove_pod(self, event: ev.PodRemoved) -> None:
-        cluster = self.cluster
-        pod = self.workloads.pods.get(event.uid)
-        if pod is None:
-            return
-        self.broken.ended(event.gang or pod.gang, event.succeeded, event.failed)
-        if event.ended_ms:
-            self.shares.ended(event.uid, event.ended_ms)
-        if event.succeeded and pod.bound_ms:
-            ran_ms = max(0, (event.ended_ms or self.now_ms) - pod.bound_ms)
-            self.run_times.learn(pod.work.family, self.shares.queue_of(pod), ran_ms)
-        self.workloads.remove_pod(event.uid)
-        placement = cluster.placements.get(event.uid)
-        cluster.unplace(event.uid)
-        if placement is not None:
-            cluster.mix.end(placement)
-            cluster.leave(placement.slot)
-        self._release(pod)
-        cluster.claims.forget(pod)
-        cluster.avoided.pop(event.uid, None)
-        if cluster.nominated.pop(event.uid, None) is not None:
-            cluster.changes.announce(ClusterChange.NOMINATION)
-        self.sync(pod)
-        workload = self.workloads.workload_of(pod)
-        if pod.gang:
-            self.workloads.note_start(workload)
-            self.broken.look(workload, self.now_ms)
-        self.touch(workload)
-
-    def _put_gang(self, event: ev.GangChanged) -> None:
-        before = self.workloads.top(event.gang.id)
-        if self.workloads.put_gang(event.gang):
-            workload = self.workloads.top(event.gang.id)
-            # A gang may come after its pods, some of them bound.
-            self.workloads.note_start(workload)
-            self.broken.look(workload, self.now_ms)
-            for touched in dict.fromkeys((before, workload)):
-                self.touch(touched)
-
-    def _remove_gang(self, event: ev.GangRemoved) -> None:
-        workload = self.workloads.top(event.id)
-        self.workloads.remove_gang(event.id)
-        for gang_id in dict.fromkeys((workload, event.id)):
-            self.touch(gang_id)
-
-    def _bind_failed(self, event: ev.BindFailed) -> None:
-        pod = self.workloads.pods.get(event.uid)
-        if pod is None or pod.node:
-            return
-        placement = self.cluster.placements.get(event.uid)
-        self.cluster.unplace(event.uid)
-        if placement is not None:
-            self.cluster.leave(placement.slot)
-        self.cluster.avoided.setdefault(event.uid, {})[event.node] = event.retry_at_ms
-        self.sync(pod)
-        self.touch(self.workloads.workload_of(pod))
-
-    def _put_queue(self, event: ev.QueueChanged) -> None:
-        old = self.shares.tree.written.get(event.queue.name)
-        self.shares.put_queue(event.queue)
-        if old is None or replace(old, usage=None) != replace(event.queue, usage=None):
-            self._queues_changed()
-
-    def _remove_queue(self, event: ev.QueueRemoved) -> None:
-        if event.name in self.shares.tree.written:
-            self.shares.remove_queue(event.name)
-            self._queues_changed()
-
-    def _queues_changed(self) -> None:
-        """All workloads may wait elsewhere in the order now, and may fit."""
-        self.queue_order.renew()
-        for workload in self.queue.workloads():
-            self.touch(workload)
-        self.cluster.changes.announce(ClusterChange.QUEUE)
-
-    def _remove_node(self, event: ev.NodeRemoved) -> None:
-        slot = self.cluster.nodes.slots.get(event.name)
-        self.cluster.remove_node(event.name)
-        if any(slot in one.slots for one in self.reservations):
-            self.cluster.changes.announce(ClusterChange.RESERVATION)
-
-    def _put_budget(self, event: ev.BudgetChanged) -> None:
-        old = self.budgets.get(event.budget.key)
-        self.budgets[event.budget.key] = event.budget
-        if old is None or event.budget.allowed > old.allowed:
-            self.cluster.changes.announce(ClusterChange.BUDGET)
-
-    def _put_namespace(self, event: ev.NamespaceChanged) -> None:
-        cluster, name = self.cluster, event.namespace.name
-        before = cluster.peers.labels_of(name)
-        cluster.peers.set_namespace(event.namespace, cluster.placed())
-        now = cluster.peers.labels_of(name)
-        if now == before:
-            return
-        # Which queue its pods are in, and which ones they may use, may have changed.
-        self.shares.count_again()
-        if now.get(QUEUE_LABEL) != before.get(QUEUE_LABEL):
-            self._queues_changed()
-        cluster.changes.announce(ClusterChange.NAMESPACE)
-
-    def _put_claim(self, event: ev.ClaimChanged) -> None:
-        if self.cluster.claims.put_claim(event.claim):
-            self.cluster.changes.announce(ClusterChange.CLAIM)
-            self.shares.claim_changed(event.claim.key, event.claim.owner_pod)
-
-    def _remove_claim(self, event: ev.ClaimRemoved) -> None:
-        if self.cluster.claims.remove_claim(event.key):
-            self.cluster.changes.announce(ClusterChange.CLAIM)
-        self.shares.claim_changed(event.key)
-
-    def _remove_namespace(self, event: ev.NamespaceRemoved) -> None:
-        if self.cluster.peers.forget_namespace(event.name, self.cluster.placed()):
-            self.cluster.changes.announce(ClusterChange.NAMESPACE)
-
-
-def _seen_alike(old: Pod, new: Pod) -> bool:
-    """Whether the two are the same to other pods and to volumes."""
-    return old.deleting == new.deleting and old.labels == new.labels and old.claims == new.claims
-
-
-Handler = Callable[[State, Any], object]
-
-
-def _announcing(change: ClusterChange, handler: Handler) -> Handler:
-    """A handler whose event always changes something, or that returns whether it did."""
-
-    def handle(state: State, event: ev.Event) -> None:
-        if handler(state, event) is not False:
-            state.cluster.changes.announce(change)
-
-    return handle
-
-
-_VOLUME, _DEVICES = ClusterChange.VOLUME, ClusterChange.DEVICES
-_HANDLERS: dict[type, Handler] = {
-    ev.NodeChanged: lambda state, event: state.cluster.put_node(event.node),
-    ev.NodeRemoved: State._remove_node,
-    ev.PodChanged: State._put_pod,
-    ev.PodRemoved: State._remove_pod,
-    ev.GangChanged: State._put_gang,
-    ev.GangRemoved: State._remove_gang,
-    ev.NamespaceChanged: State._put_namespace,
-    ev.NamespaceRemoved: State._remove_namespace,
-    ev.VolumeClaimChanged: _announcing(_VOLUME, lambda state, event: state.cluster.volumes.put_claim(event.claim)),
-    ev.VolumeClaimRemoved: _announcing(_VOLUME, lambda state, event: state.cluster.volumes.claims.pop(event.key, None)),
-    ev.VolumeChanged: _announcing(_VOLUME, lambda state, event: state.cluster.volumes.put_volume(event.volume)),
-    ev.VolumeRemoved: _announcing(_VOLUME, lambda state, event: state.cluster.volumes.volumes.pop(event.name, None)),
-    ev.StorageClassChanged: _announcing(
-        _VOLUME, lambda state, event: state.cluster.volumes.put_class(event.storage_class)
-    ),
-    ev.StorageClassRemoved: _announcing(
-        _VOLUME, lambda state, event: state.cluster.volumes.classes.pop(event.name, None)
-    ),
-    ev.SliceChanged: _announcing(_DEVICES, lambda state, event: state.cluster.claims.put_slice(event.slice)),
-    ev.SliceRemoved: _announcing(_DEVICES, lambda state, event: state.cluster.claims.remove_slice(event.name)),
-    ev.DeviceClassChanged: _announcing(
-        _DEVICES, lambda state, event: state.cluster.claims.put_class(event.device_class)
-    ),
-    ev.DeviceClassRemoved: _announcing(_DEVICES, lambda state, event: state.cluster.claims.remove_class(event.name)),
-    ev.ClaimChanged: State._put_claim,
-    ev.ClaimRemoved: State._remove_claim,
-    ev.QueueChanged: State._put_queue,
-    ev.QueueRemoved: State._remove_queue,
-    ev.BudgetChanged: State._put_budget,
-    ev.BudgetRemoved: _announcing(ClusterChange.BUDGET, lambda state, event: state.budgets.pop(event.key, None)),
-    ev.EvictionFailed: lambda state, event: state.reservations.eviction_failed(event.uid, event.message),
-    ev.BindFailed: State._bind_failed,
-    ev.PodRejected: lambda state, event: state.cluster.rejections.add(
-        event.owner, event.node, event.reason, state.now_ms
-    ),
-}

@@ -13,6 +13,7 @@ from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step, tell
 from dovetail.core.decisions import Bind
 from dovetail.core.devices.layout import BOARD, NODE, SYS, Layout
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import (
     CPU,
     GPU,
@@ -405,10 +406,10 @@ class Machine(RuleBasedStateMachine):
         """What another scheduler would count from the API server's objects, once all binds are there to be seen."""
         after = State(self.state.policy)
         for node in self.nodes.values():
-            after.apply(ev.NodeChanged(node))
+            apply(after, ev.NodeChanged(node))
         world = self.world()
         for pod in world.pods:
-            after.apply(ev.PodChanged(pod))
+            apply(after, ev.PodChanged(pod))
         for node in world.nodes:
             if any(pod.request.gpu_milli for pod in world.on(node)):
                 continue
@@ -465,8 +466,8 @@ def test_books_and_rows_survive_more_nodes_resources_and_gpus_than_there_was_roo
     for i in range(300):
         labels = ((HOST, f"n{i}"), (RACK, f"r{i % 7}"))
         amounts = ((GPU, 4 if i % 9 else 16), (PODS, 9), (f"example.com/{i % 30}", 1))
-        state.apply(ev.NodeChanged(Node(f"n{i}", amounts, labels)))
-        state.apply(ev.PodChanged(Pod(f"p{i}", "ns", f"p{i}", replace(shape, resources=((GPU, 1 + i % 3),)))))
+        apply(state, ev.NodeChanged(Node(f"n{i}", amounts, labels)))
+        apply(state, ev.PodChanged(Pod(f"p{i}", "ns", f"p{i}", replace(shape, resources=((GPU, 1 + i % 3),)))))
         assert len([d for d in step(state, (), i) if isinstance(d, Bind)]) == 1
         kept = state.score_cache.of(state.cluster.shapes.of(shape))
         fresh = ScoreCache(state.cluster, state.policy.scoring).of(state.cluster.shapes.of(shape))
@@ -479,7 +480,7 @@ def test_books_and_rows_survive_more_nodes_resources_and_gpus_than_there_was_roo
 def test_a_row_that_was_not_asked_for_long_is_still_right() -> None:
     state = State(Policy(fabric=FABRIC))
     for name in "abc":
-        state.apply(ev.NodeChanged(Node(name, ((GPU, 4), (PODS, 9)), ((RACK, name),))))
+        apply(state, ev.NodeChanged(Node(name, ((GPU, 4), (PODS, 9)), ((RACK, name),))))
     cluster, shape = state.cluster, state.cluster.shapes.of(Request(((GPU, 1),)))
     assert state.score_cache.of(shape).tally(RACK)[cluster.fabric.domains(RACK)[:3]].tolist() == [4, 4, 4]
     for i in range(9000):
@@ -500,6 +501,6 @@ def test_a_restart_leaves_gpus_where_they_were_written_down() -> None:
     for order in ((x, y, z), (z, x, y)):
         state = State()
         for event in (ev.NodeChanged(node), *(ev.PodChanged(pod) for pod in order)):
-            state.apply(event)
+            apply(state, event)
         assert state.cluster.nodes.gpu_parts[:2, 0].tolist() == [500, 0]
         assert state.cluster.check() == []

@@ -7,6 +7,7 @@ from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import GPU, PODS, Node, Pod, Request
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
@@ -82,7 +83,7 @@ def test_reasons_count_apart() -> None:
     placed(state, 0, node("a"))
     for number, reason in enumerate(("one", "two", "three", "four")):
         for event in rejected(f"p{number}", reason=reason):
-            state.apply(event)
+            apply(state, event)
     assert placed(state, MINUTE_MS + 1, pod("p")) == ["a"]
 
 

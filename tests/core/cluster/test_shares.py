@@ -23,6 +23,7 @@ from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.kubelet.inventory import DevicePool, Inventory, ManagedDevice
 from dovetail.core.devices.kubelet.pods import ManagedContainer
 from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import CPU, GPU, PODS, SHARED_GPU, Gang, Node, Pod, Request
 from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.placing.scores import INFEASIBLE
@@ -67,7 +68,7 @@ def placed(state: State, *requests: Request) -> dict[str, str]:
 def of(*nodes: Node) -> State:
     state = State()
     for one in nodes:
-        state.apply(ev.NodeChanged(one))
+        apply(state, ev.NodeChanged(one))
     return state
 
 
@@ -210,17 +211,17 @@ def test_a_part_of_a_gpu_that_nobody_offers_as_such_is_counted_by_memory_too() -
 def test_the_card_that_was_written_down_is_held_again_if_it_has_room() -> None:
     for devices, card in (((1,), 1), ((7,), 0), ((0, 1), 0), (None, 0)):
         state = of(node("n", TIME))
-        state.apply(ev.PodChanged(pod("p", ask(gpu_milli=400), node="n", devices=devices)))
+        apply(state, ev.PodChanged(pod("p", ask(gpu_milli=400), node="n", devices=devices)))
         assert cards_of(state) == [card]
     state = of(node("n", Sharing(SHARED_GPU, 1, 4), gpus=1))
-    state.apply(ev.PodChanged(pod("p", ask(gpu_milli=400), node="n", devices=(0,))))
+    apply(state, ev.PodChanged(pod("p", ask(gpu_milli=400), node="n", devices=(0,))))
     assert (cards_of(state), state.cluster.check()) == ([1], [])
 
 
 def test_a_gang_that_fits_shared_gpus_when_empty_waits_and_one_that_does_not_never_starts() -> None:
     def told(count: int) -> Refusal:
         state = of(node("n", TIME))
-        state.apply(ev.PodChanged(pod("first", ask(gpu_milli=600), node="n")))
+        apply(state, ev.PodChanged(pod("first", ask(gpu_milli=600), node="n")))
         gang = ev.GangChanged(Gang("g", "ns", "g", count))
         members = [ev.PodChanged(pod(f"g{i}", ask(gpu_milli=500), gang="g")) for i in range(count)]
         return next(d.refusal for d in step(state, [gang, *members], 0) if isinstance(d, Hold))
@@ -233,7 +234,7 @@ def test_several_replicas_for_each_of_several_pods_are_found_wherever_there_is_a
     """The tightest cards first would leave the last pod with two replicas of one card."""
     state = of(node("n", Sharing(SHARED_GPU, 3, 4)))
     for card, milli in enumerate((750, 750, 500)):
-        state.apply(ev.PodChanged(pod(f"on{card}", ask(gpu_milli=milli), node="n", devices=(card,))))
+        apply(state, ev.PodChanged(pod(f"on{card}", ask(gpu_milli=milli), node="n", devices=(card,))))
     assert len(placed(state, *[ask(count=2, gpu_milli=250)] * 3)) == 2
     held = [p.devices for uid, p in state.cluster.placements.items() if not uid.startswith("on")]
     assert held == [(0, 2), (1, 2)]
@@ -318,18 +319,18 @@ class Machine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(["n0", "n1"]), kind=kinds)
     def change_node(self, name: str, kind: Node) -> None:
         self.nodes[name] = replace(kind, name=name)
-        self.state.apply(ev.NodeChanged(self.nodes[name]))
+        apply(self.state, ev.NodeChanged(self.nodes[name]))
 
     @rule(name=st.sampled_from(["n0", "n1"]))
     def remove_node(self, name: str) -> None:
         if self.nodes.pop(name, None) is not None:
-            self.state.apply(ev.NodeRemoved(name))
+            apply(self.state, ev.NodeRemoved(name))
 
     def new(self, request: Request, **more: Any) -> Pod:
         self.count += 1
         found = pod(f"p{self.count}", request, created_ms=self.count, **more)
         self.pods[found.uid] = found
-        self.state.apply(ev.PodChanged(found))
+        apply(self.state, ev.PodChanged(found))
         return found
 
     @rule(wanted=st.lists(requests, min_size=1, max_size=5))
@@ -341,7 +342,7 @@ class Machine(RuleBasedStateMachine):
     def a_gang_comes(self, request: Request, count: int) -> None:
         """As many of it as may start."""
         name = f"g{self.count}"
-        self.state.apply(ev.GangChanged(Gang(name, "ns", name, 1)))
+        apply(self.state, ev.GangChanged(Gang(name, "ns", name, 1)))
         for _ in range(count):
             self.new(request, gang=name)
 
@@ -355,7 +356,7 @@ class Machine(RuleBasedStateMachine):
         for bind in step(self.state, (), 0):
             if isinstance(bind, Bind):
                 bound = self.pods[bind.uid] = replace(self.pods[bind.uid], node=bind.node, devices=bind.devices)
-                self.state.apply(ev.PodChanged(bound))
+                apply(self.state, ev.PodChanged(bound))
                 cards, amounts = Cards(self.nodes[bind.node]), dict(bound.request.resources)
                 assert cards.may_have(bound.request)
                 opens = bool(cards.asked(bound.request)) and not amounts.keys() & {GPU, SHARED_GPU}
@@ -368,7 +369,7 @@ class Machine(RuleBasedStateMachine):
     def finish(self, data: st.DataObject) -> None:
         uid = data.draw(st.sampled_from(sorted(self.pods)))
         del self.pods[uid]
-        self.state.apply(ev.PodRemoved(uid))
+        apply(self.state, ev.PodRemoved(uid))
 
     @rule(request=requests, slot=st.integers(0, 1))
     def fill_one_by_one(self, request: Request, slot: int) -> None:

@@ -17,6 +17,7 @@ from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.layout import Layout
+from dovetail.core.event_handlers import apply
 from dovetail.core.events import NodeChanged, PodChanged, PodRemoved
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, NodeTerm, Pod, PreferredNodes, Request, Requirement, Taint
 from dovetail.core.placing import kernel
@@ -274,7 +275,7 @@ def test_every_decision_is_the_formula_s(seed: int, leave_percent: int) -> None:
     for number, task in enumerate(tasks):
         if present and chance.randrange(100) < leave_percent:
             uid, its_task, node, devices = present.pop(chance.randrange(len(present)))
-            state.apply(PodRemoved(uid))
+            apply(state, PodRemoved(uid))
             follow(machines, replace(its_task, cpu_milli=-its_task.cpu_milli, milli=-its_task.milli), node, devices)
             ended += its_task.count > 0
         there = sum(one.count > 0 for _, one, _, _ in present)
@@ -367,8 +368,8 @@ def learned(machines: list[Machine], *mix: tuple[Task, int]) -> State:
     """A state that saw these pods come, and leave before any was given a node."""
     state = started(machines)
     for number, task in enumerate(task for task, count in mix for _ in range(count)):
-        state.apply(PodChanged(Pod(f"p{number}", "ns", f"p{number}", request_of(task))))
-        state.apply(PodRemoved(f"p{number}"))
+        apply(state, PodChanged(Pod(f"p{number}", "ns", f"p{number}", request_of(task))))
+        apply(state, PodRemoved(f"p{number}"))
     return state
 
 
@@ -422,7 +423,7 @@ def test_where_pods_leave_a_node_that_is_almost_empty_is_kept_for_a_pod_of_sever
         decided(state, PodChanged(Pod("busy", "ns", "busy", request_of(whole), node="eight", managed=False)))
         for number in range(ended):
             come(state, number, whole)
-            state.apply(PodRemoved(f"p{number}"))
+            apply(state, PodRemoved(f"p{number}"))
         assert come(state, 300, whole)[0] == node
 
 
@@ -439,7 +440,7 @@ def test_on_a_full_cluster_where_pods_leave_the_last_whole_node_is_kept() -> Non
             decided(state, PodChanged(busy))
         for number in range(ended):
             come(state, number, one)
-            state.apply(PodRemoved(f"p{number}"))
+            apply(state, PodRemoved(f"p{number}"))
         assert come(state, 300, Task(10_000, 1, 1000))[0] == node
 
 
@@ -482,7 +483,7 @@ def test_what_is_learned_is_in_the_checkpoint() -> None:
     for number, task in enumerate(tasks[:100]):
         come(state, number, task)
         if number % 2:
-            state.apply(PodRemoved(f"p{number}"))
+            apply(state, PodRemoved(f"p{number}"))
     checkpoint = take(state)
     assert sum(count for _, count in checkpoint.mix) == 100
     assert checkpoint.ended > 20
@@ -509,7 +510,7 @@ def test_old_counts_fade(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.core.cluster.mix.MOST_COUNTED", 9)
     state = started([machine("a", 64_000, 1000)])
     for number, task in enumerate([LARGE] * 7 + [SMALL] * 1 + [HALF] * 2):
-        state.apply(PodChanged(Pod(f"p{number}", "ns", f"p{number}", request_of(task))))
+        apply(state, PodChanged(Pod(f"p{number}", "ns", f"p{number}", request_of(task))))
     assert state.cluster.mix.records() == ((request_of(LARGE), 3), (request_of(HALF), 1))
     assert state.cluster.mix.seen == 10
 

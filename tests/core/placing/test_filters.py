@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import Pod
 from dovetail.core.placing import filters, refusals, scores
 from dovetail.core.reasons import Reason, When
@@ -43,7 +44,7 @@ def of_seed(seed: int) -> tuple[World, Pod, State]:
     world, pod = dice.world(), dice.pod()
     state = State()
     for event in told(world, pod):
-        state.apply(event)
+        apply(state, event)
     return world, pod, state
 
 

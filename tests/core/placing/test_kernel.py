@@ -21,6 +21,7 @@ from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, Layout
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.mig.static import Card
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import (
     CPU,
     GPU,
@@ -259,7 +260,7 @@ def decided(seed: int, scoring: Scoring) -> list[list[Decision]]:
         found.append(step(state, events, 1000 * number))
         for one in found[-1]:
             if isinstance(one, Bind):
-                state.apply(ev.PodChanged(replace(pods[one.uid], node=one.node, bound_ms=1000 * number + 1)))
+                apply(state, ev.PodChanged(replace(pods[one.uid], node=one.node, bound_ms=1000 * number + 1)))
     assert state.cluster.check() == []
     return found
 

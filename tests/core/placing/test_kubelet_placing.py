@@ -19,6 +19,7 @@ from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Inventory, 
 from dovetail.core.devices.kubelet.pods import ManagedContainer
 from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, SYS, Layout
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
@@ -273,5 +274,5 @@ def test_every_bind_is_one_that_a_kubelet_of_its_own_admits_with_the_same_gpus(
             verdict.holdings.devices[GPU] &= ~sum(1 << gpu for gpu in aside)
             seen[bind.node], running[bind.uid] = verdict.holdings, bind.node
             told_back = replace(state.workloads.pods[bind.uid], node=bind.node, devices=bind.devices)
-            state.apply(ev.PodChanged(told_back))
+            apply(state, ev.PodChanged(told_back))
     assert len(running) > 3

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import GPU, Gang, Node, Pod, Work
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import Queue
@@ -42,7 +43,7 @@ class Contest(Struct):
             told += [ev.PodChanged(pod) for pod in pods]
         assert self.wanted is not None
         for event in [*told, *self.wanted.events()]:
-            state.apply(event)
+            apply(state, event)
         state.advance(NOW_MS)
         return state
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import Amounts, Queue
@@ -69,7 +70,7 @@ class World:
 
     def tell(self, *told: ev.Event) -> None:
         for event in told:
-            self.state.apply(event)
+            apply(self.state, event)
 
     def submit(self, *pods: Pod) -> None:
         self.tell(*(ev.PodChanged(replace(pod, created_ms=self.now_ms)) for pod in pods))

@@ -7,6 +7,7 @@ from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Evict, Hold
 from dovetail.core.dra.types import Allocation, Claim, Device, DeviceClass, Grant, Slice
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import CPU, PODS, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import GPU, GPU_MEMORY
@@ -38,8 +39,8 @@ def full(told: bool) -> State:
             allocated = replace(
                 state.cluster.claims.claims[key], allocation=bind.claims[0].allocation, reserved_for=(bind.uid,)
             )
-            state.apply(ev.ClaimChanged(allocated))
-        state.apply(ev.PodChanged(replace(pod, node=bind.node, bound_ms=1)))
+            apply(state, ev.ClaimChanged(allocated))
+        apply(state, ev.PodChanged(replace(pod, node=bind.node, bound_ms=1)))
     return state
 
 
@@ -47,7 +48,7 @@ def test_devices_by_claim_are_free_in_a_trial_and_held_again_after_it() -> None:
     for told in (False, True):
         state = full(told)
         cluster = state.cluster
-        state.apply(ev.ClaimChanged(Claim("r-uid", "ns", "r-gpu", claim(ask(1)), owner_pod="r")))
+        apply(state, ev.ClaimChanged(Claim("r-uid", "ns", "r-gpu", claim(ask(1)), owner_pod="r")))
         waiting = Pod("r", "ns", "r", Request(((CPU, 100),)), device_claims=("ns/r-gpu",))
         shape = cluster.shape_of(waiting)
         before = {uid: placement.grants for uid, placement in cluster.placements.items()}
@@ -136,7 +137,7 @@ def test_each_gpu_by_claim_counts_with_the_memory_of_its_node_and_for_one_pod_al
     assert dict(state.shares.amounts("x")) == {"cpu": 100, GPU: 1000, GPU_MEMORY: 3000}
     assert dict(state.shares.amounts("y")) == {"cpu": 100}
     for uid, bind_node in where.items():
-        state.apply(ev.PodChanged(replace(state.workloads.pods[uid], node=bind_node, bound_ms=1)))
-    state.apply(ev.PodRemoved("x"))
-    state.apply(ev.PodChanged(replace(state.workloads.pods["y"], priority=1)))
+        apply(state, ev.PodChanged(replace(state.workloads.pods[uid], node=bind_node, bound_ms=1)))
+    apply(state, ev.PodRemoved("x"))
+    apply(state, ev.PodChanged(replace(state.workloads.pods["y"], priority=1)))
     assert dict(state.shares.amounts("y")) == {"cpu": 100, GPU: 1000, GPU_MEMORY: 3000}

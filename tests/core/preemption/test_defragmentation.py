@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import GPU, Gang, LabelSelector, Pod, Request, Requirement, Work
 from dovetail.core.placing.gangs import Group
 from dovetail.core.preemption import defragmentation
@@ -25,7 +26,7 @@ Places = dict[str, str]
 def told(*events: ev.Event) -> State:
     state = State(POLICY)
     for event in events:
-        state.apply(event)
+        apply(state, event)
     state.advance(NOW_MS)
     return state
 
@@ -264,5 +265,5 @@ def test_a_shape_that_nobody_has_is_planned_for_like_a_job() -> None:
     asked = planned(state, Group(pods=[pod]))
     assert isinstance(asked, MovePlan)
     assert len(asked.steps) == 1
-    state.apply(ev.PodChanged(replace(pod, priority=0)))
+    apply(state, ev.PodChanged(replace(pod, priority=0)))
     assert planned(state, state.workloads.groups("pod/shape")[0], "pod/shape") == asked

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Evict
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import Gang
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import Queue
@@ -28,7 +29,7 @@ class Restless:
         self.evicted: list[str] = []
         self._made = 0
         for event in events:
-            self.state.apply(event)
+            apply(self.state, event)
 
     def settle(self) -> int:
         """How many steps it takes until nobody starts or gives way any more; MOST_STEPS where that does not happen."""
@@ -42,7 +43,7 @@ class Restless:
                 return taken
             for decision in done:
                 for event in self._come_true(decision):
-                    self.state.apply(event)
+                    apply(self.state, event)
         return MOST_STEPS
 
     def _come_true(self, decision: Bind | Evict) -> list[ev.Event]:
@@ -103,7 +104,7 @@ def test_queues_and_priorities_come_to_rest(chunk: int) -> None:
         jobs = random_jobs(dice, leaves)
         for part in (jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]):
             for event in part:
-                world.state.apply(event)
+                apply(world.state, event)
             assert world.settle() < MOST_STEPS, seed
         gave_way += bool(world.evicted)
     assert gave_way > 5

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
+from dovetail.core.event_handlers import apply
 from dovetail.core.placing.gangs import Group
 from dovetail.core.preemption import search
 from dovetail.core.preemption.candidates import easiest_part
@@ -42,7 +43,7 @@ def state_of(contest: Contest) -> State:
     state = contest.state(POLICY)
     for pod in list(state.workloads.pods.values()):
         if not pod.node:
-            state.apply(ev.PodChanged(replace(pod, queue="big")))
+            apply(state, ev.PodChanged(replace(pod, queue="big")))
     state.advance(NOW_MS)
     return state
 

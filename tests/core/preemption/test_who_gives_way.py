@@ -14,6 +14,7 @@ from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.static import Card
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import (
     CPU,
     GPU,
@@ -42,7 +43,7 @@ MINUTE_MS = 60_000
 def told(*events: ev.Event, policy: Policy = POLICY) -> State:
     state = State(policy)
     for event in events:
-        state.apply(event)
+        apply(state, event)
     state.advance(NOW_MS)
     return state
 
@@ -216,7 +217,7 @@ def test_who_is_placed_but_not_seen_bound_is_left_alone() -> None:
     state = told(*nodes(1), waits("first", priority=0))
     step(state, [], NOW_MS)
     assert "first" in state.cluster.placements
-    state.apply(waits())
+    apply(state, waits())
     assert isinstance(outcome(state), NoPreemption)
 
 
@@ -521,7 +522,7 @@ def test_a_queue_takes_no_more_than_what_is_due_to_it() -> None:
     step(state, [ev.PodRemoved("a0"), ev.PodRemoved("a1")], NOW_MS + 1)
     three = [gang("big", 3, priority=9), *(waits(f"big{i}", priority=9, gang="big", queue="b") for i in range(3))]
     for event in three:
-        state.apply(event)
+        apply(state, event)
     assert isinstance(search.find(state, "big", state.workloads.groups("big")[0]), NoPreemption)
 
 
@@ -540,8 +541,8 @@ def test_what_was_taken_is_not_taken_back_in_the_same_instant() -> None:
     step(state, [ev.PodRemoved(uid) for uid in found.uids], NOW_MS + 1)
     new = state.workloads.pods["new"]
     node = state.cluster.nodes.names[state.cluster.placements["new"].slot]
-    state.apply(ev.PodChanged(replace(new, node=node, bound_ms=NOW_MS + 1)))
-    state.apply(waits("again", priority=0, queue="a"))
+    apply(state, ev.PodChanged(replace(new, node=node, bound_ms=NOW_MS + 1)))
+    apply(state, waits("again", priority=0, queue="a"))
     assert isinstance(search.find(state, "pod/again", state.workloads.groups("pod/again")[0]), NoPreemption)
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
+from dovetail.core.event_handlers import apply
 from dovetail.core.policy import Policy
 from dovetail.core.queues.status import QueueStanding
 from dovetail.core.queues.types import DAY_MS, Queue, Usage
@@ -49,7 +50,7 @@ def due_of(queues: list[Queue], name: str, pods: list[tuple[str, int]], gpus: in
     told += [ev.PodChanged(gpu_pod(f"p{i}", size, queue=queue)) for i, (queue, size) in enumerate(pods)]
     state.advance(NOW_MS)
     for event in told:
-        state.apply(event)
+        apply(state, event)
     state.advance(NOW_MS)
     return state.shares.due(name).get("gpu", 0)
 

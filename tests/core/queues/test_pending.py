@@ -27,6 +27,7 @@ from dovetail.core.dra.types import (
     Grant,
     Slice,
 )
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import (
     CPU,
     GPU,
@@ -145,11 +146,11 @@ class Cluster:
         known = self.state.workloads.pods[bind.uid]
         for grant in bind.claims:
             claim = self.state.cluster.claims.claims[grant.claim]
-            self.state.apply(ev.ClaimChanged(replace(claim, allocation=grant.allocation, reserved_for=(bind.uid,))))
+            apply(self.state, ev.ClaimChanged(replace(claim, allocation=grant.allocation, reserved_for=(bind.uid,))))
         now = replace(
             known, node=bind.node, bound_ms=self.now_ms, devices=bind.devices or None, instances=bind.instances
         )
-        self.state.apply(ev.PodChanged(now))
+        apply(self.state, ev.PodChanged(now))
 
     def waits(self, queue: str = "default") -> dict[str, int]:
         """What waits, but for CPU and memory."""
@@ -222,7 +223,7 @@ def test_what_waits_counts_as_what_is_held_and_limits_hold(way: str) -> None:
     before = dict[str, int]()
     for number in range(fill):
         for event in ask(f"p{number}", "mine"):
-            cluster.state.apply(event)
+            apply(cluster.state, event)
         waits = {name: cluster.waits("mine").get(name, 0) for name in (MILLI, GPU_SLICES, GPU_MEMORY)}
         cluster.run(0)
         holds = {name: cluster.holds("mine").get(name, 0) for name in (MILLI, GPU_SLICES, GPU_MEMORY)}
@@ -239,8 +240,8 @@ def test_what_is_claimed_and_no_gpu_counts_as_none() -> None:
     cluster = Cluster(*CLASSES, whole(), nics_by_claim(), ev.QueueChanged(Queue("mine", limit=((MILLI, 1000),))))
     both = pod("p", {GPU: 1}, "mine", device_claims=("ns/nics",))
     claim = Claim("nics", "ns", "nics", ClaimSpec(((NICS,),)), owner_pod="p")
-    cluster.state.apply(ev.ClaimChanged(claim))
-    cluster.state.apply(ev.PodChanged(both))
+    apply(cluster.state, ev.ClaimChanged(claim))
+    apply(cluster.state, ev.PodChanged(both))
     assert cluster.waits("mine") == {MILLI: 1000, GPU_MEMORY: 80_000}
     cluster.run(1)
     assert cluster.holds("mine") == {MILLI: 1000, GPU_MEMORY: 80_000}
@@ -254,14 +255,14 @@ def test_of_cards_that_differ_what_waits_counts_the_least_and_its_selector_says_
     for uid, terms in waiting.items():
         queue = Queue(uid)
         one = pod(uid, {}, uid, gpu_memory_mib=8_000, node_terms=terms or None, gated=False)
-        cluster.state.apply(ev.QueueChanged(queue))
-        cluster.state.apply(ev.PodChanged(one))
+        apply(cluster.state, ev.QueueChanged(queue))
+        apply(cluster.state, ev.PodChanged(one))
     assert cluster.waits("any") == {MILLI: 100, GPU_MEMORY: 8_000}
     assert cluster.waits("pinned") == {MILLI: 500, GPU_MEMORY: 8_000, "gpu/T4": 500}
-    cluster.state.apply(ev.NodeRemoved("large"))
+    apply(cluster.state, ev.NodeRemoved("large"))
     cluster.state.advance(FIRST_MS + 1)
     assert cluster.waits("any")[MILLI] == 500
-    cluster.state.apply(large)
+    apply(cluster.state, large)
     cluster.state.advance(FIRST_MS + 2)
     assert cluster.waits("any")[MILLI] == 100
 
@@ -272,7 +273,7 @@ def test_a_claim_of_several_pods_counts_once_while_they_wait_and_for_the_next_on
     limit = ev.QueueChanged(Queue("mine", limit=((MILLI, 2000),)))
     cluster = Cluster(*CLASSES, node(), gpus_by_claim(), limit)
     for event in [ev.ClaimChanged(claim), *told]:
-        cluster.state.apply(event)
+        apply(cluster.state, event)
     assert cluster.waits("mine")[MILLI] == 2000
     cluster.run(0)
     assert cluster.holds("mine")[MILLI] == 2000
@@ -336,7 +337,7 @@ def test_partitions_and_shares_by_claim_count_as_parts_and_admin_access_as_nothi
         queue = ev.QueueChanged(Queue(name))
         there = (NodeTerm(fields=(Requirement("metadata.name", "In", (name,)),)),)
         for event in [queue, *claiming(name, [request], name, node_terms=there)]:
-            cluster.state.apply(event)
+            apply(cluster.state, event)
         assert cluster.waits(name).get(MILLI, 0) == milli
         cluster.run(0)
         assert cluster.holds(name).get(MILLI, 0) == milli
@@ -365,7 +366,7 @@ def test_it_does_not_matter_in_which_order_the_world_is_told() -> None:
         random.Random(seed).shuffle(order)
         state = State(Policy())
         for event in order:
-            state.apply(event)
+            apply(state, event)
         state.advance(FIRST_MS)
         shares = state.shares
         found.add((tuple(sorted(shares.allocated("mine").items())), tuple(sorted(shares.pending("mine").items()))))
@@ -379,7 +380,7 @@ def test_an_extended_resource_by_claim_counts_after_a_restart_too() -> None:
     asking = pod("p", {GPU: 2}, containers=(Container("main", ((CPU, 1000), (GPU, 2))),), created_ms=1)
     live = State(Policy())
     for event in [*events, ev.PodChanged(asking)]:
-        live.apply(event)
+        apply(live, event)
     assert live.shares.pending("default")[MILLI] == 2000
     [bind] = [one for one in step(live, [], FIRST_MS) if isinstance(one, Bind)]
     assert live.shares.allocated("default")[MILLI] == 2000
@@ -389,7 +390,7 @@ def test_an_extended_resource_by_claim_counts_after_a_restart_too() -> None:
     for order in ([ev.ClaimChanged(made), ev.PodChanged(bound)], [ev.PodChanged(bound), ev.ClaimChanged(made)]):
         restarted = State(Policy())
         for event in [*order, *events]:
-            restarted.apply(event)
+            apply(restarted, event)
         restarted.advance(FIRST_MS)
         assert restarted.shares.allocated("default")[MILLI] == 2000
 
@@ -403,7 +404,7 @@ def test_nobody_waits_with_more_than_what_is_held_in_the_end() -> None:
         world, one = dice.world(), replace(dice.pod(), problem=None, gated=False)
         state = State(Policy())
         for event in told(world):
-            state.apply(event)
+            apply(state, event)
         state.advance(FIRST_MS)
         wanted = state.shares.wanted([one])
         step(state, [ev.PodChanged(one)], FIRST_MS)
@@ -438,7 +439,7 @@ def test_books_of_what_waits_are_right_however_seldom_they_are_asked(seed: int) 
             cluster.now_ms += dice.choice([0, 1_000])
             cluster.run(0, dice.choice(options))
         else:
-            state.apply(dice.choice(options))
+            apply(state, dice.choice(options))
         if dice.random() < 0.1:
             asked += 1
             for queue in state.shares.tree.in_order():

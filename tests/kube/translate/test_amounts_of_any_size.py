@@ -17,6 +17,7 @@ from dovetail.cli import cli
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Evict
+from dovetail.core.event_handlers import apply
 from dovetail.core.model import CPU
 from dovetail.core.policy import Policy
 from dovetail.core.quantities import MAX_AMOUNT, MAX_QUANTITY
@@ -35,7 +36,7 @@ def told(folder: Path, *objects: Object) -> State:
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     state = State(Policy())
     for event in read([str(file)]).events:
-        state.apply(event)
+        apply(state, event)
     return state
 
 
@@ -81,7 +82,7 @@ def test_however_much_bound_pods_ask_for_a_node_is_full_and_not_empty(tmp_path: 
     state = told(tmp_path, node(**{"nvidia.com/gpu": "8", "pods": "1000"}), *bound, *asking)
     assert starts(state) == {"q"}
     for one in bound:
-        state.apply(ev.PodRemoved(one["metadata"]["uid"]))
+        apply(state, ev.PodRemoved(one["metadata"]["uid"]))
     assert starts(state) == {"p"}
     assert state.cluster.check() == []
 
@@ -240,10 +241,10 @@ def test_nothing_overflows_whatever_objects_say(tmp_path: Path) -> None:
                 if isinstance(decision, Bind):
                     bound += 1
                     known = state.workloads.pods[decision.uid]
-                    state.apply(ev.PodChanged(replace(known, node=decision.node, bound_ms=NOW_MS)))
+                    apply(state, ev.PodChanged(replace(known, node=decision.node, bound_ms=NOW_MS)))
                 elif isinstance(decision, Evict):
                     for uid in decision.uids:
-                        state.apply(ev.PodRemoved(uid))
+                        apply(state, ev.PodRemoved(uid))
             assert state.cluster.check() == []
             assert exact(state) == []
         state.standings(NOW_MS)
