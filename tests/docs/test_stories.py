@@ -22,10 +22,11 @@ from typing import Any
 import pytest
 import yaml
 
-from dovetail.cli.cluster import now_ms, snapshot
+from dovetail.cli.cluster import now_ms
 from dovetail.cli.why import show
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.reading.state import read_cluster
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import SchedulerOptions, run
 from dovetail.views.why import why
@@ -98,7 +99,7 @@ class Reader:
         await eventually(lambda: self.why(pod), lambda answer: lines(answer) == wanted)
 
     async def why(self, pod: str) -> str:
-        state = await snapshot(ClusterConfig(self.playground.url), unhurried(Policy()), "dovetail")
+        state = (await read_cluster(ClusterConfig(self.playground.url), unhurried(Policy()), "dovetail")).state
         return on_terminal(lambda out: show(why(state, f"default/{pod}", now_ms()), out, now_ms()), WIDTH)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.cluster import now_ms, snapshot
+from dovetail.cli.cluster import now_ms
 from dovetail.core.cluster import rejections
 from dovetail.core.policy import Policy, unhurried
+from dovetail.kube.reading.state import read_cluster
 from dovetail.scheduler import metrics
 from dovetail.views.why import Why, why
 from tests.live.conftest import Cluster, eventually, stays
@@ -83,7 +84,7 @@ async def controlled(cluster: Cluster) -> AsyncIterator[Controller]:
 
 
 async def explained(cluster: Cluster, pod: str) -> Why:
-    state = await snapshot(cluster.scheduler_config, unhurried(Policy()), "dovetail")
+    state = (await read_cluster(cluster.scheduler_config, unhurried(Policy()), "dovetail")).state
     return why(state, f"{cluster.namespace}/{pod}", now_ms())
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands reach a cluster: the shared options, and one read of all that the core needs.
+"""The cluster of a command: the shared options that choose it, and its state.
 
 A command that reads a cluster uses `cluster_options` and gets a ClusterSource: a live cluster, or files in its place.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from datetime import datetime
@@ -28,15 +27,11 @@ from dovetail.core.events import Event
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
-from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.api.discovery import discover
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import ManifestError, read_documents
-from dovetail.kube.objects.base import epoch_ms
-from dovetail.kube.translate.sources import read_once
-from dovetail.kube.translate.translator import Translator
+from dovetail.kube.reading.state import read_cluster
 from dovetail.views.workloads import WorkloadError, with_pods
 
 R = TypeVar("R")
@@ -69,9 +64,9 @@ class ClusterSource(Struct, frozen=True):
     def state(self) -> State:
         """The cluster as a new state of the core. Raises ClickException with a one-line message."""
         if self.config is not None:
-            feed = Translator(self.scheduler_name)
-            feed.schedulers = self.schedulers
-            return run(read_state(self.config, self.policy, feed), self.config.server)
+            live = run(read_cluster(self.config, self.policy, self.scheduler_name), self.config.server)
+            self.schedulers.update(live.schedulers)
+            return live.state
         state = State(self.policy)
         tell(state, events_of(self.files, self.scheduler_name, self.schedulers), self.now_ms)
         state.advance(self.now_ms)
@@ -165,7 +160,7 @@ def _time_ms(value: str | None) -> int:
         raise click.BadParameter(f"{value!r} is not a time such as 2026-01-31T12:00:00Z") from error
     if moment.tzinfo is None:
         raise click.BadParameter(f"{value!r} has no time zone: end it with Z for UTC")
-    return epoch_ms(moment)
+    return max(0, round(moment.timestamp() * 1000))
 
 
 def run(work: Coroutine[Any, Any, R], server: str) -> R:
@@ -174,21 +169,6 @@ def run(work: Coroutine[Any, Any, R], server: str) -> R:
         return uvloop.run(work)
     except* KubeError as errors:
         raise click.ClickException(f"{server}: {first_of(errors)}") from None
-
-
-async def snapshot(config: ClusterConfig, policy: Policy, scheduler_name: str) -> State:
-    """The live cluster as a new state of the core."""
-    return await read_state(config, policy, Translator(scheduler_name))
-
-
-async def read_state(config: ClusterConfig, policy: Policy, feed: Translator) -> State:
-    """The live cluster as a new state of the core; `feed` translates its objects."""
-    state = State(policy)
-    async with Client(config, user_agent="dovetail") as client:
-        tell(state, await read_once(client, await discover(client), feed), now_ms())
-    state.advance(now_ms())
-    await asyncio.sleep(0)
-    return state
 
 
 def now_ms() -> int:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import click
 
-from dovetail.cli.cluster import now_ms, run, snapshot
+from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.why import parts, show
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.reading.state import read_cluster
 from dovetail.playground import RUN_SECONDS, Playground
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.scheduler.serve import run as run_scheduler
@@ -127,7 +128,7 @@ async def _until(
 
 
 async def _ask(config: ClusterConfig) -> list[Why]:
-    state = await snapshot(config, unhurried(Policy()), "dovetail")
+    state = (await read_cluster(config, unhurried(Policy()), "dovetail")).state
     keys = sorted(pod.key for pod in state.workloads.pods.values())
     return [why(state, key, now_ms()) for key in keys]
 

@@ -14,9 +14,7 @@ from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, count
-from dovetail.kube.api.client import Client
-from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.manifests.snapshot import Snapshot, read
+from dovetail.kube.reading.snapshot import read_snapshot
 
 
 @click.command(name="snapshot")
@@ -32,7 +30,7 @@ def command(file: str, output: str, kubeconfig: str | None, context: str | None)
     something could not be read: it is named on standard error, and the rest is saved.
     """
     config = config_of(kubeconfig, context)
-    found = run(_read(config), config.server)
+    found = run(read_snapshot(config), config.server)
     document = {"apiVersion": "v1", "kind": "List", "items": found.objects}
     if output == "json":
         text = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
@@ -50,11 +48,6 @@ def command(file: str, output: str, kubeconfig: str | None, context: str | None)
         console.print(f"[yellow]not read:[/yellow] {escape(line)}")
     if found.unread:
         sys.exit(INCOMPLETE)
-
-
-async def _read(config: ClusterConfig) -> Snapshot:
-    async with Client(config, user_agent="dovetail") as client:
-        return await read(client)
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]

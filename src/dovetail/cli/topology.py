@@ -12,15 +12,14 @@ import click
 from rich.markup import escape
 from rich.text import Text
 
-from dovetail.cli.cluster import read_state, run
+from dovetail.cli.cluster import run
 from dovetail.cli.console import Console, Table
 from dovetail.cli.files import text_of
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import output_option, write_json
 from dovetail.core.devices.layout import LayoutError
 from dovetail.core.policy import Policy
-from dovetail.core.state import State
-from dovetail.kube.translate.translator import Translator
+from dovetail.kube.reading.state import read_cluster
 from dovetail.views.gpus import PodGpus
 from dovetail.views.jobs import JobNotFound
 from dovetail.views.node import NodeInside, NodeNotFound, NotForNccl, Policies, inside, nccl_xml
@@ -105,16 +104,15 @@ def _of_node(
     name: str, kubeconfig: str | None, context: str | None, pod: str | None, for_nccl: bool
 ) -> tuple[NodeInside, str]:
     """The node, and its XML for NCCL if `for_nccl`, else ""."""
-    feed = Translator()
     try:
         config = config_of(kubeconfig, context)
-        state: State = run(read_state(config, Policy(), feed), config.server)
+        live = run(read_cluster(config, Policy(), "dovetail"), config.server)
     except click.ClickException as error:
         raise click.ClickException(f"{name}: not a file, and the cluster cannot be read: {error.message}") from error
     try:
-        found = inside(state, feed, name)
+        found = inside(live.state, live.feed, name)
         key = "" if pod is None else pod if "/" in pod else f"{config.namespace}/{pod}"
-        return found, nccl_xml(state, feed, name, key) if for_nccl else ""
+        return found, nccl_xml(live.state, live.feed, name, key) if for_nccl else ""
     except NodeNotFound as error:
         raise click.ClickException(f"{name}: not a file, and {config.server} has {error}") from error
     except (NotForNccl, JobNotFound) as error:

@@ -79,7 +79,6 @@ class Informers:
             source.resource,
             source.kind,
             sink,
-            params=source.params,
             keep=source.keep,
             handlers=ReflectorHandlers(drift=drifted),
             times=ReflectorTimes(apart_s=_APART_S),

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_out, present
+from dovetail.advice.doctor.lists import LISTS
 from dovetail.advice.doctor.records import (
     ClusterFacts,
     GpuNode,
@@ -24,7 +25,6 @@ from dovetail.advice.doctor.records import (
     Webhook,
 )
 from dovetail.cli.doctor.doctor import DoctorAnswer
-from dovetail.cli.doctor.reading import LISTS
 from dovetail.core.policy import DEFAULT_FABRIC
 from dovetail.kube.objects.base import LabelSelector, ObjectMeta
 from dovetail.kube.protection import NAME, Binding, BindingSpec, MatchResources, PolicySpec, ProtectionPolicy
@@ -274,9 +274,10 @@ def test_every_check_has_a_case_and_a_row() -> None:
 
 def test_the_rights_of_each_check() -> None:
     for row, check in zip(page(REFERENCE).rows("finding"), CHECKS, strict=True):
-        assert row.code[2] == [LISTS[name].resource.plural for name in check.needs], check.id
+        assert row.code[2] == [LISTS[name].request.resource.plural for name in check.needs], check.id
     groups = [(row.cells[0].strip("`"), row.code[1][0], row.cells[2]) for row in page(REFERENCE).rows("API group")]
-    assert groups == [(one.resource.group or "core", one.resource.plural, "list") for one in LISTS.values()]
+    resources = [one.request.resource for one in LISTS.values()]
+    assert groups == [(one.group or "core", one.plural, "list") for one in resources]
 
 
 def test_who_is_there() -> None:

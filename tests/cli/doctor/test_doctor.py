@@ -15,8 +15,8 @@ import yaml
 from click.testing import CliRunner
 
 from dovetail.advice.doctor.examination import CHECKS
+from dovetail.advice.doctor.lists import LISTS
 from dovetail.cli import cli
-from dovetail.cli.doctor.reading import LISTS
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Fault, Playground
 from dovetail.scheduler.serve import SchedulerOptions, run
@@ -324,7 +324,7 @@ async def test_a_healthy_cluster_as_people_see_it(playground: Playground, tmp_pa
 @pytest.mark.parametrize("field", LISTS)
 async def test_a_forbidden_list_leaves_out_what_needs_it(playground: Playground, tmp_path: Path, field: str) -> None:
     playground.put(node())
-    plural = LISTS[field].resource.plural
+    plural = LISTS[field].request.resource.plural
     playground.faults.add(Fault("answer", "GET", plural, status=403))
     code, answer = await doctor(playground, tmp_path)
     assert answer["left_out"] == [check.id for check in CHECKS if field in check.needs]
@@ -341,7 +341,7 @@ async def test_a_forbidden_list_leaves_out_what_needs_it(playground: Playground,
 
 async def test_who_may_read_nothing_does_not_hear_that_all_is_well(playground: Playground, tmp_path: Path) -> None:
     for one in LISTS.values():
-        playground.faults.add(Fault("answer", "GET", one.resource.plural, status=403))
+        playground.faults.add(Fault("answer", "GET", one.request.resource.plural, status=403))
     code, text = await shown(playground, tmp_path)
     assert code == 3
     assert text.count("unknown doctor/not-read list/") == len(LISTS)

@@ -15,8 +15,8 @@ import yaml
 from click.testing import CliRunner
 
 from dovetail.advice.doctor.examination import CHECKS
+from dovetail.advice.doctor.lists import LISTS
 from dovetail.cli import cli
-from dovetail.cli.doctor.reading import LISTS
 from tests.docs.pages import page
 from tools.controlplane.plane import KubectlFailed, Plane
 
@@ -148,7 +148,7 @@ async def test_with_the_rights_of_the_reference(sick: Plane, tmp_path: Path) -> 
 @pytest.mark.parametrize("field", LISTS)
 async def test_without_one_of_them(sick: Plane, tmp_path: Path, field: str) -> None:
     """A kind that this server does not have is no list that is missing."""
-    resource = LISTS[field].resource.plural
+    resource = LISTS[field].request.resource.plural
     served = f"{resource}." in sick.kubectl("get", "--raw=/apis/apiextensions.k8s.io/v1/customresourcedefinitions") or (
         field not in ("gpu_nodes", "topologies", "queues")
     )

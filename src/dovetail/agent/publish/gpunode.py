@@ -297,16 +297,10 @@ class GPUNodeWriter:
         self._written, self._written_s = status, self._clock_s()
 
     async def _apply(self, metadata: dict[str, Any], rest: dict[str, Any], subresource: str = "") -> GPUNode:
-        body = {
-            "apiVersion": GPU_NODES.api_version,
-            "kind": GPU_NODES.kind,
-            "metadata": {"name": self._name, **metadata},
-            **rest,
-        }
         return await self._client.request(
             "PATCH",
             GPU_NODES.path(name=self._name, subresource=subresource),
-            body,
+            gpu_node(self._name, metadata, rest),
             params={"fieldManager": _MANAGER, "force": "true"},
             content_type=APPLY_PATCH,
             decode=GPUNode,
@@ -321,6 +315,12 @@ def _same(one: Condition, other: Condition) -> bool:
 def _since(now: Condition, before: Condition | None, moment: datetime) -> datetime:
     kept = before.last_transition_time if before is not None and before.status == now.status else None
     return kept or moment
+
+
+def gpu_node(name: str, metadata: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of a GPUNode of this name; `rest` are its fields besides the metadata."""
+    head = {"apiVersion": GPU_NODES.api_version, "kind": GPU_NODES.kind}
+    return {**head, "metadata": {"name": name, **metadata}, **rest}
 
 
 def document(status: GPUNodeStatus) -> dict[str, Any]:

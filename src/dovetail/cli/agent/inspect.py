@@ -15,11 +15,10 @@ from dovetail.agent.machine.discovery import UNLISTED_GPU, discover
 from dovetail.agent.machine.host import Gpu, Host, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError, SysfsNumaNode
-from dovetail.agent.publish.gpunode import document, status_of
+from dovetail.agent.publish.gpunode import document, gpu_node, status_of
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.core.devices.layout import LEVELS, UNKNOWN, Matrix
-from dovetail.kube.api.resources import GPU_NODES
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _NOT_KNOWN = "?"
@@ -44,9 +43,8 @@ def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) ->
     sysfs = Sysfs(sysfs_root, proc_root)
     host, nodes, unread = _look(sysfs)
     if output == "json":
-        content = {"metadata": {"name": name}, "status": document(status_of(host, unread=unread))}
-        gpu_node = {"apiVersion": GPU_NODES.api_version, "kind": GPU_NODES.kind, **content}
-        write_json({"host": host, "numaNodes": nodes, "gpuNode": gpu_node})
+        published = gpu_node(name, {}, {"status": document(status_of(host, unread=unread))})
+        write_json({"host": host, "numaNodes": nodes, "gpuNode": published})
         return
     show(name, host, nodes, (*host.unread, *unread), Console())
 

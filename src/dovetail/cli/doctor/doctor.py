@@ -11,18 +11,18 @@ from msgspec.structs import replace
 from rich.markup import escape
 
 from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_out, present
+from dovetail.advice.doctor.lists import UnreadKind, View, facts_of, requests
 from dovetail.advice.doctor.records import ClusterFacts, DoctorFinding, some
-from dovetail.cli.cluster import now_ms, read_state, run
+from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
-from dovetail.cli.doctor.reading import UnreadKind, read
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, count, output_option, write_json
 from dovetail.cli.scheduling import fabric_option, scheduler_name_option
 from dovetail.core.policy import Policy, unhurried
-from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import Forbidden
-from dovetail.kube.translate.translator import Translator
+from dovetail.kube.reading.lists import read_lists
+from dovetail.kube.reading.state import read_cluster
 from dovetail.views.why import refused_pods
 
 _UNKNOWN = "unknown"
@@ -64,8 +64,8 @@ def command(
 
 
 async def _look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, ...]) -> DoctorAnswer:
-    async with Client(config, user_agent="dovetail") as client:
-        seen, unread = await read(client, scheduler_name, fabric)
+    replies = await read_lists(config, requests())
+    seen, unread = facts_of(replies, View(scheduler_name, now_ms()), fabric)
     try:
         seen = await _with_reasons(config, scheduler_name, seen)
     except Forbidden as error:
@@ -83,8 +83,8 @@ async def _with_reasons(config: ClusterConfig, scheduler_name: str, seen: Cluste
     """The facts with the reasons of the scheduler's own core for our pending pods. Raises Forbidden."""
     if seen.pods is None or not any(one.ours and one.reason for one in seen.pods.pending):
         return seen
-    state = await read_state(config, unhurried(Policy(fabric=seen.fabric)), Translator(scheduler_name))
-    refusals = refused_pods(state, now_ms())
+    live = await read_cluster(config, unhurried(Policy(fabric=seen.fabric)), scheduler_name)
+    refusals = refused_pods(live.state, now_ms())
     pending = tuple(
         replace(one, reason=f"{refusal.reason.code} ({refusal.when})", message=str(refusal), source="dovetail why says")
         if one.ours and one.reason and (refusal := refusals.get(one.pod)) is not None

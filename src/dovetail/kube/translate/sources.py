@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from msgspec import DecodeError, Struct, field
+from msgspec import DecodeError, Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 
@@ -52,7 +52,6 @@ class Source(Struct, frozen=True):
     resource: Resource
     kind: type[Any]
     translate: Callable[[Changes], list[Event]]
-    params: dict[str, str] = field(default_factory=dict)
     keep: Callable[[Any], Any] = whole
 
 
@@ -99,7 +98,7 @@ async def read_once(client: Client, served: Served, feed: Translator) -> list[Ev
     for source in sources(feed, served):
         if not served.has(source.resource):
             continue
-        listing = await list_all(client, source.resource, source.kind, params=source.params)
+        listing = await list_all(client, source.resource, source.kind)
         events += source.translate([Change("added", object) for object in listing.objects.values()])
     wanted = feed.wanted_owners()
     for ref, answer in zip(wanted, await asyncio.gather(*(_owner(client, ref) for ref in wanted)), strict=True):

@@ -20,13 +20,14 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
-from dovetail.kube.api.errors import Forbidden, KubeError, NotFound
-from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.errors import KubeError, NotFound
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.gangs import owners
 from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.objects.pods import Pod
+from dovetail.kube.reading.lists import ListRequest, list_permitted
 from dovetail.kube.translate.pods import is_finished
 from dovetail.kube.translate.sources import sources
 from dovetail.kube.translate.translator import Translator
@@ -42,8 +43,13 @@ class Snapshot(Struct, frozen=True):
     unread: tuple[str, ...]
 
 
-async def read(client: Client) -> Snapshot:
-    """Raises ApiError where the server cannot be reached at all."""
+async def read_snapshot(config: ClusterConfig) -> Snapshot:
+    """Raises KubeError where the server cannot be reached at all."""
+    async with Client(config, user_agent="dovetail") as client:
+        return await _snapshot(client)
+
+
+async def _snapshot(client: Client) -> Snapshot:
     served = await discover(client)
     objects: list[Document] = []
     unread = [f"{api_version}: its API server did not answer" for api_version in served.failed]
@@ -51,15 +57,14 @@ async def read(client: Client) -> Snapshot:
     for source in sources(Translator(), served):
         if not served.has(source.resource):
             continue
-        try:
-            listing = await list_all(client, source.resource, source.kind, params=source.params)
-        except Forbidden as error:
-            unread.append(f"{source.resource}: {error}")
+        reply = await list_permitted(client, served, ListRequest(source.resource, source.kind))
+        if reply.objects is None:
+            unread.append(f"{source.resource}: {reply.unread}")
             continue
-        unread += [f"{source.resource} {'/'.join(bad.key or ('?',))}: {bad.problem}" for bad in listing.bad]
-        objects += [_document(source.resource, one) for one in listing.objects.values()]
+        unread += [f"{source.resource} {'/'.join(bad.key or ('?',))}: {bad.problem}" for bad in reply.bad]
+        objects += [_document(source.resource, one) for one in reply.objects]
         if source.kind is Pod:
-            wanted.update(dict.fromkeys(_owners(listing.objects.values())))
+            wanted.update(dict.fromkeys(_owners(reply.objects)))
     found = await asyncio.gather(*(_owner(client, ref) for ref in wanted), return_exceptions=True)
     for ref, owner in zip(wanted, found, strict=True):
         if isinstance(owner, KubeError):

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the doctor takes from pods.
+
+Rule: the role of a pod (device plugin, driver, scheduler) follows from the names of its containers and from its own
+name, as the projects' own charts and operators set them. Renamed ones are not recognized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import field
+
+from dovetail.advice.doctor.node_objects import DoctorCondition, is_gpu
+from dovetail.advice.doctor.records import PartRecord, PendingRecord, Pods, Running, Scheduler
+from dovetail.kube.objects.base import ObjectMeta, Quantities, Wire, epoch_ms
+
+_AGENT = "dovetail-agent"
+_HAMI = "hami-device-plugin"
+_ROLES = (
+    ("nvidia-device-plugin", "plugin", "NVIDIA"),
+    ("nvidia-gpu-device-plugin", "plugin", "GKE"),
+    ("nvidia-driver-ctr", "driver", "NVIDIA"),
+    ("nvidia-container-toolkit-ctr", "toolkit", "NVIDIA"),
+    ("nvidia-operator-validator", "validator", "NVIDIA"),
+    ("gpu-feature-discovery", "discovery", "NVIDIA"),
+)
+"""The prefix of a container's name, the role of its pod, and the vendor."""
+_SCHEDULERS = (
+    ("kai-scheduler-", "KAI"),
+    ("volcano-scheduler-", "Volcano"),
+    ("kueue-controller-manager-", "Kueue"),
+    ("yunikorn-scheduler-", "YuniKorn"),
+    ("runai-scheduler-", "Run:ai"),
+    ("hami-scheduler-", "HAMi"),
+    ("dovetail-scheduler-", "Dovetail"),
+)
+"""The prefix of a pod's name, and its scheduler."""
+
+
+class _Needs(Wire, frozen=True):
+    limits: Quantities = field(default_factory=dict)
+
+
+class _Container(Wire, frozen=True):
+    name: str = ""
+    args: tuple[str, ...] = ()
+    resources: _Needs = _Needs()
+
+
+class _PodSpec(Wire, frozen=True):
+    node_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    node_selector: dict[str, str] = field(default_factory=dict)
+    containers: tuple[_Container, ...] = ()
+
+
+class _Waiting(Wire, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class _Started(Wire, frozen=True):
+    started_at: str = ""
+
+
+class _Ended(Wire, frozen=True):
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class _State(Wire, frozen=True):
+    waiting: _Waiting | None = None
+    running: _Started | None = None
+    terminated: _Ended | None = None
+
+
+class _ContainerStatus(Wire, frozen=True):
+    name: str = ""
+    ready: bool = False
+    state: _State = _State()
+    last_state: _State = _State()
+
+
+class _PodStatus(Wire, frozen=True):
+    phase: str = ""
+    reason: str = ""
+    qos_class: str = ""
+    conditions: tuple[DoctorCondition, ...] = ()
+    init_container_statuses: tuple[_ContainerStatus, ...] = ()
+    container_statuses: tuple[_ContainerStatus, ...] = ()
+
+
+class DoctorPod(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+def pods_of(pods: Sequence[DoctorPod], scheduler_name: str, now_ms: int) -> Pods:
+    """The pods that matter to GPUs; those of `scheduler_name` are ours."""
+    parts: dict[str, tuple[PartRecord, ...]] = {}
+    misaligned: dict[str, tuple[str, ...]] = {}
+    for one in pods:
+        node, role = one.spec.node_name, _role(one)
+        if role is not None and node and one.status.phase not in ("Succeeded", "Failed"):
+            part = PartRecord(role[0], _name(one), node, role[1], *_trouble(one))
+            parts[node] = (*parts.get(node, ()), part)
+        if one.status.phase == "Failed" and one.status.reason == "TopologyAffinityError":
+            misaligned[node] = (*misaligned.get(node, ()), _name(one))
+    asking = [one for one in pods if _asks(one) and one.status.phase in ("", "Pending", "Running")]
+    return Pods(
+        parts,
+        tuple(_pending(one, scheduler_name, now_ms) for one in asking if not one.spec.node_name),
+        tuple(
+            Running(_name(one), one.spec.node_name, one.spec.scheduler_name, one.status.qos_class)
+            for one in asking
+            if one.spec.node_name
+        ),
+        tuple(_schedulers(pods)),
+        misaligned,
+    )
+
+
+def _name(pod: DoctorPod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def _role(pod: DoctorPod) -> tuple[str, str] | None:
+    """What the pod does for the GPUs of its node, and its vendor."""
+    labels = pod.metadata.labels or {}
+    if labels.get("app.kubernetes.io/name") == _AGENT:
+        claims = any({"--claims", "--no-device-plugin"} & set(one.args) for one in pod.spec.containers)
+        return None if claims else ("plugin", _AGENT)
+    if labels.get("app.kubernetes.io/component") == _HAMI:
+        return "plugin", "HAMi"
+    names = [one.name for one in pod.spec.containers]
+    found = (role[1:] for role in _ROLES if any(name.startswith(role[0]) for name in names))
+    return next(found, None)
+
+
+def _schedulers(pods: Iterable[DoctorPod]) -> Iterator[Scheduler]:
+    for one in pods:
+        name = next((name for prefix, name in _SCHEDULERS if one.metadata.name.startswith(prefix)), None)
+        if name is not None and one.status.phase == "Running":
+            yield Scheduler(name, _name(one))
+
+
+def _trouble(pod: DoctorPod) -> tuple[str, str]:
+    """The container that keeps a pod from being ready, and its status; empty for a ready pod."""
+    for one in pod.status.init_container_statuses:
+        ended = one.state.terminated
+        if one.ready or (ended is not None and ended.exit_code == 0):
+            continue
+        since = one.state.running.started_at if one.state.running is not None else ""
+        return one.name, f"init container {one.name} " + (f"has run since {since}" if since else _status_of(one))
+    for one in pod.status.container_statuses:
+        if not one.ready:
+            since = one.state.running.started_at if one.state.running is not None else ""
+            return one.name, f"container {one.name} " + (f"is not ready, started {since}" if since else _status_of(one))
+    return ("", "") if pod.status.phase == "Running" else ("", f"phase {pod.status.phase}, no container was started")
+
+
+def _status_of(status: _ContainerStatus) -> str:
+    """Why the container does not run, and how it ended before."""
+    waits, ended = status.state.waiting, status.state.terminated or status.last_state.terminated
+    parts = []
+    if waits is not None:
+        parts.append(f"waits, {waits.reason}: {waits.message}" if waits.message else f"waits, {waits.reason}")
+    if ended is not None:
+        why = f": {ended.message.strip()}" if ended.message else f" ({ended.reason})" if ended.reason else ""
+        parts.append(f"ended with exit code {ended.exit_code}{why}")
+    return "; ".join(parts) or "has not started"
+
+
+def _asks(pod: DoctorPod) -> tuple[str, ...]:
+    names = (name for one in pod.spec.containers for name in one.resources.limits if is_gpu(name))
+    return tuple(dict.fromkeys(names))
+
+
+def _pending(pod: DoctorPod, scheduler_name: str, now_ms: int) -> PendingRecord:
+    refusals = (c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False")
+    refusal = next(refusals, DoctorCondition())
+    scheduler, born_ms = pod.spec.scheduler_name, epoch_ms(pod.metadata.creation_timestamp)
+    return PendingRecord(
+        _name(pod),
+        scheduler,
+        scheduler == scheduler_name,
+        refusal.reason,
+        refusal.message,
+        _asks(pod),
+        pod.spec.node_selector,
+        max(0, now_ms - born_ms) // 1000 if born_ms else 0,
+    )
