@@ -26,7 +26,12 @@ _serialized = methodcaller("SerializeToString")
 
 
 class SocketError(Exception):
-    """A socket cannot be served or reached; the message names the socket and the reason."""
+    """A socket cannot be served or reached; the message names the socket and the reason. `refused`: no process listens
+    there, as while a kubelet restarts."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        self.refused = refused
+        super().__init__(message)
 
 
 def service(
@@ -82,4 +87,5 @@ async def call(path: Path, method: str, request: Message, reply: type[Reply], *,
         try:
             return await ask(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            raise SocketError(f"{path}: {method}: {error.code().name}: {error.details()}") from None
+            text = f"{path}: {method}: {error.code().name}: {error.details()}"
+            raise SocketError(text, refused=error.code() is grpc.StatusCode.UNAVAILABLE) from None

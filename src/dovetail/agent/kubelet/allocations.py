@@ -26,12 +26,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct, field
 
 from dovetail.agent.kubelet.podresources import PodDevices
 from dovetail.kube.api.client import Client
+from dovetail.kube.api.decoding import Key
 from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import PODS
 from dovetail.kube.nodes import instances
@@ -126,6 +127,11 @@ class Allocations:
     @property
     def synced(self) -> asyncio.Event:
         return self._reflector.synced
+
+    @property
+    def objects(self) -> Mapping[Key, Pod]:
+        """The pods of the node by namespace and name, also those that have ended."""
+        return self._reflector.known
 
     @property
     def pods(self) -> Iterable[BoundPod]:

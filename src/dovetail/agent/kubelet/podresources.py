@@ -19,11 +19,22 @@ SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _SERVICE = "/v1.PodResourcesLister"
 
 
+class ClaimedDevice(Struct, frozen=True):
+    """A device that a container has by a ResourceClaim, named by its driver, pool and name."""
+
+    namespace: str
+    claim: str
+    driver: str
+    pool: str
+    device: str
+
+
 class ContainerDevices(Struct, frozen=True):
     """`devices` are (resource, sorted ids)."""
 
     name: str
     devices: tuple[tuple[str, tuple[str, ...]], ...]
+    claimed: tuple[ClaimedDevice, ...] = ()
 
     def ids(self, resource: str) -> tuple[str, ...]:
         return dict(self.devices).get(resource, ())
@@ -42,10 +53,11 @@ class PodDevices(Struct, frozen=True):
 
 
 class PodResources:
-    """The service at `socket`. Every call raises SocketError if there is no answer."""
+    """The service at `socket`. Every call raises SocketError if there is no answer within `timeout_s`."""
 
-    def __init__(self, socket: Path = SOCKET) -> None:
+    def __init__(self, socket: Path = SOCKET, timeout_s: float = 10.0) -> None:
         self.socket = socket
+        self._timeout_s = timeout_s
 
     async def list(self) -> tuple[PodDevices, ...]:
         """All pods of the kubelet, also those without devices."""
@@ -53,13 +65,17 @@ class PodResources:
 
     async def list_response(self) -> wire.ListPodResourcesResponse:
         request = wire.ListPodResourcesRequest()
-        return await call(self.socket, f"{_SERVICE}/List", request, wire.ListPodResourcesResponse)
+        return await call(
+            self.socket, f"{_SERVICE}/List", request, wire.ListPodResourcesResponse, timeout_s=self._timeout_s
+        )
 
     async def get(self, namespace: str, name: str) -> PodDevices | None:
         """One pod; None if the kubelet does not have it."""
         request = wire.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
         try:
-            answer = await call(self.socket, f"{_SERVICE}/Get", request, wire.GetPodResourcesResponse)
+            answer = await call(
+                self.socket, f"{_SERVICE}/Get", request, wire.GetPodResourcesResponse, timeout_s=self._timeout_s
+            )
         except SocketError as error:
             if "not found" in str(error):
                 return None
@@ -77,7 +93,11 @@ class PodResources:
     async def allocatable_response(self) -> wire.AllocatableResourcesResponse:
         request = wire.AllocatableResourcesRequest()
         return await call(
-            self.socket, f"{_SERVICE}/GetAllocatableResources", request, wire.AllocatableResourcesResponse
+            self.socket,
+            f"{_SERVICE}/GetAllocatableResources",
+            request,
+            wire.AllocatableResourcesResponse,
+            timeout_s=self._timeout_s,
         )
 
 
@@ -91,4 +111,12 @@ def _container(container: wire.ContainerResources) -> ContainerDevices:
     ids: dict[str, set[str]] = {}
     for entry in container.devices:
         ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
-    return ContainerDevices(container.name, tuple((name, tuple(sorted(found))) for name, found in sorted(ids.items())))
+    claimed = tuple(
+        [
+            ClaimedDevice(one.claim_namespace, one.claim_name, each.driver_name, each.pool_name, each.device_name)
+            for one in container.dynamic_resources
+            for each in one.claim_resources
+        ]
+    )
+    devices = tuple((name, tuple(sorted(found))) for name, found in sorted(ids.items()))
+    return ContainerDevices(container.name, devices, claimed)
