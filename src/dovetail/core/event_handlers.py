@@ -91,7 +91,7 @@ def _hold(state: State, pod: Pod) -> None:
         cluster.seat(pod, slot, picks)
         return
     contradicts = placement.contradicts(pod)
-    if _seen_alike(placement.pod, pod):
+    if _same_to_others(placement.pod, pod):
         placement.pod = pod
     else:
         cluster.recount(placement, pod)
@@ -226,7 +226,7 @@ def _remove_namespace(state: State, event: ev.NamespaceRemoved) -> None:
         state.cluster.changes.announce(ClusterChange.NAMESPACE)
 
 
-def _seen_alike(old: Pod, new: Pod) -> bool:
+def _same_to_others(old: Pod, new: Pod) -> bool:
     """Whether the two are the same to other pods and to volumes."""
     return old.deleting == new.deleting and old.labels == new.labels and old.claims == new.claims
 
