@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real control plane and a real node as fixtures, for tests that carry `@pytest.mark.plane` or `@pytest.mark.node`.
+"""The real control plane, a real node and a real Prometheus as fixtures, for tests with `@pytest.mark.plane` or
+`@pytest.mark.node`.
 
 Rules: the binaries are built at the first such test, with progress on the terminal. Where they cannot be had these
 tests are skipped with the reason, and the end of the run says so once more and loudly; with `CI=true` they fail. Where
@@ -16,12 +17,15 @@ from dovetail.core import cycle
 from dovetail.core.decisions import Decision
 from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.state import State
-from tests.needs import Need
+from tests.needs import Need, reporter, unavailable
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
 from tools.node import programs
 from tools.node.configuration import KubeletOptions
 from tools.node.node import Node
+from tools.prometheus import promtool as prometheus_programs
+from tools.prometheus.promtool import Promtool
+from tools.prometheus.server import Prometheus
 
 # How long an example takes, or takes to be drawn, says more about the machine than about the project.
 settings.register_profile(
@@ -124,3 +128,19 @@ def node_factory() -> Iterator[Callable[..., Node]]:
     """Start private nodes (arguments: those of `Node`), which end with the test."""
     with ExitStack() as nodes:
         yield lambda plane, **options: nodes.enter_context(Node(plane, **options))
+
+
+@pytest.fixture(scope="session")
+def promtool(pytestconfig: pytest.Config) -> Promtool:
+    """promtool of the pinned Prometheus, built at its first use."""
+    try:
+        return Promtool(prometheus_programs.build(reporter(pytestconfig)))
+    except binaries.PlaneUnavailable as error:
+        unavailable(f"no Prometheus: {error}")
+
+
+@pytest.fixture
+def prometheus_factory(promtool: Promtool) -> Iterator[Callable[..., Prometheus]]:
+    """Start real Prometheus servers (arguments: those of `Prometheus`), which end with the test."""
+    with ExitStack() as servers:
+        yield lambda *arguments, **options: servers.enter_context(Prometheus(*arguments, **options))
