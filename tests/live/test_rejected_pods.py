@@ -94,11 +94,11 @@ def short_back_offs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_three_pods_fail_on_a_node_until_it_changes(cluster: Cluster) -> None:
-    node, counted = await cluster.node("a"), metrics.REJECTIONS.labels(REASON)._value.get()
+    node, counted = await cluster.node("a"), metrics.REJECTIONS.labels(REASON, cluster.namespace)._value.get()
     async with cluster.scheduler(), rejecting(cluster, node), controlled(cluster) as controller:
         await eventually(controller.failed, lambda failed: failed == 3)
         await stays(controller.failed, lambda failed: failed == 3, for_s=1.5)
-        assert metrics.REJECTIONS.labels(REASON)._value.get() - counted == 3
+        assert metrics.REJECTIONS.labels(REASON, cluster.namespace)._value.get() - counted == 3
         assert TEXT in await cluster.told("p3", "NoNodeFits (NotYet)")
         answer = await explained(cluster, "p3")
         (rule,) = [rule for rule in answer.rules if rule.code == "KubeletRejected"]

@@ -198,6 +198,10 @@ class Driver:
 
     def _bound(self, bind: Bind, target: PodRef) -> None:
         pod = str(target)
+        known = self.state.workloads.pods.get(bind.uid)
+        if known is not None and known.created_ms:
+            waited_ms = max(0, self._clock.now_ms() - known.created_ms)
+            metrics.waited(self.state.shares.queue_of(known)).observe(waited_ms / 1000)
         if metrics.log.isEnabledFor(logging.INFO):
             fields = {"pod": pod, "node": bind.node, "devices": bind.devices, "step": bind.step}
             metrics.log.info("bound %s to %s, as step %d decided", pod, bind.node, bind.step, extra={"fields": fields})
@@ -241,7 +245,7 @@ class Driver:
                 case PodRemoved(uid):
                     self._preemptions.gone(uid)
                 case PodRejected():
-                    metrics.count(metrics.REJECTIONS, event.reason)
+                    metrics.count(metrics.REJECTIONS, event.reason, event.owner.partition("/")[0])
                     metrics.log.warning("the kubelet of %s rejected a pod: %s", event.node, event.reason)
                 case GangRemoved(gang_id):
                     self._starting.pop(gang_id, None)

@@ -16,9 +16,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from dovetail.kube.api.reflector import Reflector
 from dovetail.kube.probe_server import Answer
-from dovetail.scheduler import metrics
+from dovetail.scheduler import metrics, queue_metrics, waiting_metrics
 from dovetail.scheduler.driver import Driver
-from dovetail.scheduler.queue_metrics import measure
 
 PATHS = ("/healthz", "/readyz", "/metrics")
 _STUCK_S = 60.0
@@ -81,4 +80,5 @@ class Endpoints:
         metrics.DIFFERENCES.set(driver.differences)
         metrics.CHANGED_RECORDS.set(driver.changed_records)
         metrics.REPORTS_QUEUED.set(driver.reporter.queued)
-        measure(driver.state)
+        queue_metrics.measure(driver.state)
+        waiting_metrics.measure(driver.state)

@@ -24,7 +24,26 @@ PENDING = Gauge("dovetail_pending_gangs", "Gangs and lone pods that wait to be t
 REFUSALS = Counter(
     "dovetail_refusals_total", "Refusals told, by reason and whether waiting can help", ["reason", "when"]
 )
-REJECTIONS = Counter("dovetail_kubelet_rejections_total", "Pods that a kubelet did not admit", ["reason"])
+WAITING = Gauge(
+    "dovetail_waiting_jobs",
+    "Gangs and lone pods that wait, by the reason that was last reported",
+    ["namespace", "queue", "reason", "when"],
+)
+WAITING_SECONDS = Gauge(
+    "dovetail_waiting_age_seconds", "The longest wait among them", ["namespace", "queue", "reason", "when"]
+)
+WAIT_SECONDS = Histogram(
+    "dovetail_wait_seconds",
+    "Time from the creation of a pod to its bind",
+    ["queue"],
+    buckets=(1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400, 259200),
+)
+PARTIAL_GANG_SECONDS = Gauge(
+    "dovetail_partial_gang_age_seconds",
+    "How long the oldest gang without its minimum of pods has had some of them on nodes",
+    ["namespace", "queue"],
+)
+REJECTIONS = Counter("dovetail_kubelet_rejections_total", "Pods that a kubelet did not admit", ["reason", "namespace"])
 DIFFERENCES = Gauge("dovetail_device_differences", "Pods that have other devices than were chosen for them")
 CHANGED_RECORDS = Gauge("dovetail_changed_records", "Pods whose record is not what was written when they were bound")
 FENCES = Counter(
@@ -62,3 +81,9 @@ def _labelled(counter: Counter, *labels: str) -> Counter:
     """Cached, because prometheus_client takes a lock and builds a key at each lookup: a fiftieth of all the work for a
     single pod."""
     return counter.labels(*labels)
+
+
+@cache
+def waited(queue: str) -> Histogram:
+    """The histogram of waiting times of a queue; cached for the same reason."""
+    return WAIT_SECONDS.labels(queue)
