@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -31,6 +31,7 @@ from dovetail.kube.translate.annotations import wishes_of
 from dovetail.kube.translate.translator import Translator
 from tests.docs.pages import AT_THE_ROOT, REFUSED, Block, Page, every_page, page
 from tests.paths import ROOT
+from tools.prometheus.server import Prometheus
 
 Document = dict[str, Any]
 BLOCKS = [block for found in every_page() for block in found.blocks]
@@ -210,7 +211,15 @@ def test_options_of_the_benchmarks(section: str, command: list[str]) -> None:
 
 
 async def test_the_example_of_a_test_passes() -> None:
-    (block, _) = [block for block in page("docs/how-to/tests.md").blocks if block.language == "python"]
+    blocks = [block for block in page("docs/how-to/tests.md").blocks if block.language == "python"]
+    names: dict[str, Any] = {}
+    exec(blocks[0].text, names)
+    await next(value for name, value in names.items() if name.startswith("test_"))()
+
+
+@pytest.mark.plane
+def test_the_example_with_prometheus_passes(prometheus_factory: Callable[..., Prometheus]) -> None:
+    block = page("docs/how-to/tests.md").section("On a real Prometheus").blocks[0]
     names: dict[str, Any] = {}
     exec(block.text, names)
-    await next(value for name, value in names.items() if name.startswith("test_"))()
+    names["test_a_target_that_is_away_is_down"](prometheus_factory)

@@ -27,9 +27,9 @@ def measure(state: State) -> None:
         oldest_ms[labels] = min(created_ms, oldest_ms.get(labels, created_ms))
     metrics.WAITING.clear()
     metrics.WAITING_SECONDS.clear()
-    for labels, count in jobs.items():
-        metrics.WAITING.labels(*labels).set(count)
-        metrics.WAITING_SECONDS.labels(*labels).set(max(0, state.now_ms - oldest_ms[labels]) / 1_000)
+    for combination, count in jobs.items():
+        metrics.WAITING.labels(*combination).set(count)
+        metrics.WAITING_SECONDS.labels(*combination).set(max(0, state.now_ms - oldest_ms[combination]) / 1_000)
     _measure_partial(state)
 
 
