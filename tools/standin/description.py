@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pynvml
 from msgspec import Struct, field
 
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS
@@ -27,7 +28,7 @@ HOSTS = tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 _FIELDS = (
     "like", "name", "seed", "machine", "driver", "nvml", "cuda", "product", "threads", "numa", "pcie",
     "gpus", "gpu_memory_nodes", "nvlinks", "links_down", "fabric", "platform", "nics", "missing", "mig",
-    "placements_need_mode",
+    "placements_need_mode", "fields",
 )  # fmt: skip
 _GPU_FIELDS = ("bus", "module", "minor", "serial", "product", "uuid")
 _STATES = {"not-supported": 0, "not-started": 1, "in-progress": 2, "completed": 3}
@@ -93,7 +94,8 @@ class Nic(Struct, frozen=True):
 
 
 class Description(Struct, frozen=True):
-    """A machine. `threads` is the number per core. `missing` are calls that the driver lacks, as older ones do.
+    """A machine. `threads` is the number per core. `missing` are calls
+    that the driver lacks, as older ones do, and `fields` is the first id of a field value that it does not know.
     `placements_need_mode`: the driver reports the placements of MIG profiles only with MIG mode on, as older ones do.
     `mig` is the initial MIG layout: pairs of profile and start by GPU."""
 
@@ -111,6 +113,7 @@ class Description(Struct, frozen=True):
     platform: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     placements_need_mode: bool = False
+    fields: int = pynvml.NVML_FI_MAX
     mig: Mapping[int, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     @property
@@ -197,6 +200,7 @@ def load(host: str | Mapping[str, Any]) -> Description:
         platform=raw.get("platform", {}),
         missing=tuple(raw.get("missing", ())),
         placements_need_mode=raw.get("placements_need_mode", False),
+        fields=raw.get("fields", pynvml.NVML_FI_MAX),
         mig={int(gpu): tuple((name, start) for name, start in layout) for gpu, layout in raw.get("mig", {}).items()},
     )
 

@@ -11,16 +11,26 @@ effect. The value 0 means none, off or absent.
 from __future__ import annotations
 
 import ctypes
-from ctypes import Structure, c_char, c_int32, c_uint32, c_uint64
+from ctypes import Structure, c_char, c_double, c_int32, c_int64, c_uint32, c_uint64
 from typing import Any
 
 MOST_GPUS, MOST_LINKS, MOST_PROFILES, MOST_INSTANCES, MOST_COMPUTE = 16, 36, 18, 15, 8
-MOST_PROCESSES, MOST_FAULTS, EVENTS = 64, 64, 256
+MOST_PROCESSES, MOST_FAULTS, EVENTS, MOST_OVERRIDES = 64, 64, 256, 64
+ECC_LOCATIONS, LINK_COUNTERS, REASONS, PCIE_ERRORS, BANKS = 8, 5, 11, 11, 5
 NONE = 0xFFFFFFFF
+NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
+"""NVML_VALUE_NOT_AVAILABLE: NVML's value for a number that it does not know, such as the memory of a process."""
+RATES = (
+    "graphics", "sm", "occupancy", "tensor", "dfma", "hmma", "imma", "integer", "dram", "fp64", "fp32", "fp16",
+    "decoder", "encoder", "jpeg", "ofa", "pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx", "c2c_tx", "c2c_rx",
+)  # fmt: skip
+"""What a load consists of: ratios from 0 to 1 up to `ofa`, then MiB/s."""
+FIELD, METRIC, DCGM = range(3)
+"""The spaces of ids of overrides."""
 MAGIC = 0x444F5645
 _CONSTANTS = (
     "MOST_GPUS", "MOST_LINKS", "MOST_PROFILES", "MOST_INSTANCES", "MOST_COMPUTE", "MOST_PROCESSES", "MOST_FAULTS",
-    "EVENTS", "NONE", "MAGIC",
+    "EVENTS", "NONE", "MAGIC", "MOST_OVERRIDES", "ECC_LOCATIONS", "LINK_COUNTERS", "REASONS", "PCIE_ERRORS", "BANKS",
 )  # fmt: skip
 
 
@@ -53,34 +63,58 @@ class Compute(Structure):
     _fields_ = _words("used index start size")
 
 
-class Instance(Structure):
-    """A GPU instance. Its id is its index. `profile` is an index into the profiles of the GPU."""
+class Load(Structure):
+    """What runs: a rate for each of RATES, and its integral over the seconds up to `since_ns` of the GPU."""
 
-    _fields_ = [("used", c_uint32), ("profile", c_uint32), ("start", c_uint32), ("compute", Compute * MOST_COMPUTE)]
+    _fields_ = [("rate", c_double * len(RATES)), ("sum", c_double * len(RATES))]
+
+
+class Instance(Structure):
+    """A GPU instance. Its id is its index. `profile` is an index into the profiles of the GPU. `sram_errors` are the
+    uncorrected ones since the driver was loaded."""
+
+    _fields_ = [
+        *_words("used profile start sram_errors"),
+        ("compute", Compute * MOST_COMPUTE),
+        ("load", Load),
+    ]
 
 
 class Process(Structure):
-    """A process that uses a GPU or a part of it. `gi` and `ci` are NONE for the whole GPU."""
+    """A process that uses a GPU or a part of it. `gi` and `ci` are NONE for the whole GPU. `mode` is NVML's process
+    mode: 0 compute, 1 graphics, 2 MPS. The utilizations are in percent. `memory_mib` may be NOT_AVAILABLE."""
 
     _fields_ = [
-        *_words("used pid mps gi ci _"),
+        *_words("used pid mode gi ci sm memory encoder decoder _"),
         ("memory_mib", c_uint64),
     ]
 
 
 class Gpu(Structure):
-    """One GPU. `lost`: it has fallen off the bus. `gone`: nvmlInit no longer finds it."""
+    """One GPU. `lost`: it has fallen off the bus. `gone`: nvmlInit no longer finds it.
+
+    All counters that grow by themselves (energy, integrals of the load, times of clock event reasons) are those of
+    `since_ns` on the clock of the file; what was added since then follows from the power, the rates and the reasons.
+    `energy_mj` and the counters of errors start again with each load of the driver, aggregate ECC errors do not. `ecc`
+    is indexed by error type, counter type and location, `link_error` by link and counter, `pcie_error` by field id from
+    173 on. Temperatures of 0 do not exist on this product."""
 
     _fields_ = [
         ("uuid", c_char * 96),
         ("name", c_char * 96),
         ("serial", c_char * 32),
         ("chassis", c_char * 16),
+        ("vbios", c_char * 32),
+        ("inforom", c_char * 16),
+        ("board_part", c_char * 80),
         *_words(
             "minor brand architecture cc_major cc_minor module domain bus device device_id subsystem_id "
-            "addressing has_c2c sm pcie_gen pcie_width sm_clock_mhz memory_clock_mhz power_limit_mw host_id "
+            "addressing has_c2c sm pcie_gen pcie_width sm_clock_mhz memory_clock_mhz "
+            "application_clock_mhz idle_clock_mhz idle_memory_clock_mhz idle_state video_clock_mhz memory_bits "
+            "power_limit_mw idle_power_mw host_id "
             "slot tray link_count link_version fabric_state fabric_clique fabric_error fabric_health "
-            "mig_capable mode_change_resets placements_need_mode memory_slices compute_slices"
+            "mig_capable mode_change_resets placements_need_mode memory_slices compute_slices "
+            "maximum_c slowdown_c shutdown_c memory_maximum_c"
         ),
         ("numa_node", c_int32),
         ("engines", c_uint32 * 5),
@@ -98,15 +132,27 @@ class Gpu(Structure):
         ("profile", Profile * MOST_PROFILES),
         # Run-time state.
         *_words(
-            "lost gone mig_mode mig_pending compute_mode persistence temperature_c power_mw utilization "
-            "memory_utilization rows_corrected rows_uncorrected rows_pending rows_failed"
+            "lost gone mig_mode mig_pending compute_mode persistence temperature_c memory_temperature_c power_mw "
+            "power_instant_mw module_power_mw utilization memory_utilization clock_mhz current_memory_clock_mhz "
+            "performance_state fans fan_percent fan_rpm rows_corrected rows_uncorrected rows_pending rows_failed "
+            "retired_single retired_double retired_pending pcie_gen_now pcie_width_now recovery_action "
+            "repair_pending bar1_used_mib"
         ),
+        ("since_ns", c_int64),
         ("clock_reasons", c_uint64),
+        ("reason_ns", c_uint64 * REASONS),
         ("energy_mj", c_uint64),
         ("used_mib", c_uint64),
-        ("ecc", c_uint64 * 4),
-        ("link_errors", c_uint64 * MOST_LINKS),
+        ("ecc", c_uint64 * (4 * ECC_LOCATIONS)),
+        ("banks", c_uint32 * BANKS),
+        ("link_error", c_uint64 * (MOST_LINKS * LINK_COUNTERS)),
+        ("link_tx", c_double * MOST_LINKS),
+        ("link_rx", c_double * MOST_LINKS),
         ("pcie_replays", c_uint64),
+        ("pcie_rollovers", c_uint64),
+        ("pcie_recoveries", c_uint64),
+        ("pcie_error", c_uint64 * PCIE_ERRORS),
+        ("load", Load),
         ("instance", Instance * MOST_INSTANCES),
         ("process", Process * MOST_PROCESSES),
     ]
@@ -119,13 +165,21 @@ class Fault(Structure):
     _fields_ = [("call", c_char * 64), *_words("used gpu code ms left _")]
 
 
+class Override(Structure):
+    """A value that the library returns instead of its own: of a field value, a GPM metric or a DCGM field (`space` 0,
+    1, 2) with this id. `scope` NONE: of any scope. With a `code` the value fails. `type` is NVML's value type."""
+
+    _fields_ = [*_words("used space gpu id scope type code _"), ("bits", c_uint64)]
+
+
 class Event(Structure):
     _fields_ = [*_words("gpu gi ci _"), ("type", c_uint64), ("data", c_uint64)]
 
 
 class Host(Structure):
     """The file. `events_told` counts all reported events; the last EVENTS of them are stored. `changes` is the futex
-    word of waiters."""
+    word of waiters. The clock of the file is the monotonic clock and `clock_ns`, or with `clock_stopped` only that.
+    `loads` counts the loads of the driver: a process that opened the library before the last one cannot use it."""
 
     _fields_ = [
         ("magic", c_uint32),
@@ -139,21 +193,28 @@ class Host(Structure):
         ("mismatch", c_uint32),
         ("changes", c_uint32),
         ("events_told", c_uint32),
-        ("_", c_uint32),
+        *_words("loads clock_stopped fields"),
+        ("clock_ns", c_int64),
+        ("override", Override * MOST_OVERRIDES),
         ("event", Event * EVENTS),
         ("fault", Fault * MOST_FAULTS),
         ("gpu", Gpu * MOST_GPUS),
     ]
 
 
-_IN_C = {c_uint32: "uint32_t", c_uint64: "uint64_t", c_int32: "int32_t", c_char: "char"}
+_IN_C = {
+    c_uint32: "uint32_t", c_uint64: "uint64_t", c_int32: "int32_t", c_int64: "int64_t", c_char: "char",
+    c_double: "double",
+}  # fmt: skip
 
 
 def header() -> str:
     """The C header with the same structures, named `struct host` and so on."""
     lines = ["#include <stdint.h>"]
     lines += [f"#define {name} {globals()[name]}u" for name in _CONSTANTS]
-    for structure in (Link, Profile, Compute, Instance, Process, Gpu, Fault, Event, Host):
+    lines.append(f"#define NOT_AVAILABLE {NOT_AVAILABLE}ull")
+    lines.append(f"enum rate {{ {', '.join(f'RATE_{rate.upper()}' for rate in RATES)}, RATES }};")
+    for structure in (Link, Profile, Compute, Load, Instance, Process, Gpu, Fault, Override, Event, Host):
         fields = "".join(f"    {_field(*each)};\n" for each in structure._fields_)
         name = structure.__name__.lower()
         lines.append(f"struct {name} {{\n{fields}}};")

@@ -91,6 +91,7 @@ def build(missing: Collection[str] = ()) -> Path:
         (partial / "symbols").write_text(f"{{ {'local: ' + '; '.join(hidden) + ';' if hidden else ''} }};\n")
         argv = [*compiler.split(), *FLAGS, f"-I{partial}", "-o", str(partial / NAME), "-pthread"]
         argv += [str(source) for source in _SOURCES if source.suffix == ".c"]
+        argv += ["-lm"]
         argv += [f"-Wl,--version-script={partial / 'symbols'}"] if hidden else []
         try:
             done = subprocess.run(argv, capture_output=True, text=True, check=False)

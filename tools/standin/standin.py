@@ -8,9 +8,7 @@ state. Changes apply to the next call of any process that uses the library. GPUs
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
-import mmap
 import os
 import shutil
 import uuid
@@ -22,8 +20,10 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from tools.standin import layout, library, machine
+from tools.standin import library, machine
 from tools.standin.description import Description, HostError, load
+from tools.standin.faults import Faults
+from tools.standin.readings import Readings
 from tools.standin.state import divide, state_of
 
 VARIABLE = "DOVETAIL_STANDIN"
@@ -41,7 +41,7 @@ class Part(NamedTuple):
     cis: tuple[int, ...]
 
 
-class Standin:
+class Standin(Faults, Readings):
     """The machine `host` (a name of HOSTS, or a description as a dict) in `folder`. If the folder already holds that
     machine, its state is kept.
 
@@ -58,11 +58,7 @@ class Standin:
         self.dev, self.proc = self.folder / "dev", self.folder / "proc"
         self.state_file = self.folder / "state"
         self._describe(host)
-        self._file = self.state_file.open("r+b")
-        self._map = mmap.mmap(self._file.fileno(), ctypes.sizeof(layout.Host))
-        self._state = layout.Host.from_buffer(self._map)
-        self._wake = ctypes.CDLL(str(self.library)).standin_wake
-        self._wake.argtypes = [ctypes.c_void_p]
+        self._open(self.state_file, self.library)
 
     @cached_property
     def sysfs(self) -> Path:
@@ -78,22 +74,7 @@ class Standin:
         path = f"{self.library.parent}:{inherited}" if inherited else str(self.library.parent)
         return {"LD_LIBRARY_PATH": path, VARIABLE: str(self.state_file)}
 
-    # Faults
-
-    def xid(self, gpu: int, code: int, gi: int | None = None, ci: int | None = None) -> None:
-        """Report an XID for the whole GPU or one of its MIG instances."""
-        self._tell(gpu, pynvml.nvmlEventTypeXidCriticalError, code, gi, ci)
-
-    def ecc(self, gpu: int, corrected: int = 0, uncorrected: int = 0) -> None:
-        """Add ECC errors and report their events."""
-        with self._changing() as state:
-            for error, count in enumerate((corrected, uncorrected)):
-                for counter in range(2):
-                    state.gpu[gpu].ecc[error * 2 + counter] += count
-        if corrected:
-            self._tell(gpu, pynvml.nvmlEventTypeSingleBitEccError, 0)
-        if uncorrected:
-            self._tell(gpu, pynvml.nvmlEventTypeDoubleBitEccError, 0)
+    # What happens to the machine
 
     def lose(self, gpu: int) -> None:
         """Let the GPU fall off the bus: it still counts, and every call for it fails."""
@@ -109,14 +90,6 @@ class Standin:
         machine.restore_gpu(self.description, gpu, self.sysfs)
         self.set(gpu, lost=0, gone=0)
 
-    def fail(self, call: str, code: int, gpu: int | None = None, times: int = 0) -> None:
-        """Let `call` fail with NVML's error `code` for one GPU or all, `times` times or (0) until clear()."""
-        self._fault(call, gpu, code=code, times=times)
-
-    def slow(self, call: str, ms: int, gpu: int | None = None, times: int = 0) -> None:
-        """Delay `call` by `ms`."""
-        self._fault(call, gpu, ms=ms, times=times)
-
     def mismatch(self, module: str = "535.104.05") -> None:
         """Simulate a library update while the old kernel module is loaded: initialization fails."""
         machine.tell_module(module, self.sysfs, self.proc)
@@ -124,64 +97,23 @@ class Standin:
             state.mismatch = 1
 
     def clear(self) -> None:
-        """Remove all faults and delays, restore lost GPUs, and make the versions of library and kernel module equal."""
+        """Remove all faults, delays and overrides, restore lost GPUs, and make the versions of library and module
+        equal."""
         machine.tell_module(self.description.driver, self.sysfs, self.proc)
         with self._changing() as state:
             state.mismatch = 0
-            for fault in state.fault:
-                fault.used = 0
+            for each in (*state.fault, *state.override):
+                each.used = 0
         for gpu in self.description.gpus:
             self.restore(gpu.index)
-
-    # What else happens to a machine
-
-    def set(self, gpu: int, **fields: int) -> None:
-        """Set fields of layout.Gpu: temperature_c, power_mw, utilization, used_mib, rows_pending, ..."""
-        with self._changing() as state:
-            for name, value in fields.items():
-                getattr(state.gpu[gpu], name)  # raises for an unknown field
-                setattr(state.gpu[gpu], name, value)
-
-    def link(self, gpu: int, number: int, up: bool) -> None:
-        """Set an NVLink of the GPU and its remote end up or down."""
-        with self._changing() as state:
-            mine = state.gpu[gpu].link[number]
-            mine.up = up
-            ends = [one for one in range(state.gpu_count) if _address(state.gpu[one]) == _address(mine)]
-            back = [link for one in ends for link in state.gpu[one].link if _address(link) == _address(state.gpu[gpu])]
-            ours = [link for link in state.gpu[gpu].link if link.wired and _address(link) == _address(mine)]
-            for one, other in zip(ours, back, strict=False):
-                other.up = one.up
-
-    def hold(
-        self,
-        gpu: int,
-        gi: int | None = None,
-        ci: int | None = None,
-        pid: int = 4242,
-        memory_mib: int = 0,
-        mps: bool = False,
-    ) -> None:
-        """Add a process that uses the GPU or a MIG instance, which cannot be reset or destroyed until release(pid)."""
-        with self._changing() as state:
-            seat = next(process for process in state.gpu[gpu].process if not process.used)
-            seat.pid, seat.memory_mib, seat.mps = pid, memory_mib, mps
-            seat.gi, seat.ci = _or_none(gi), _or_none(ci)
-            seat.used = 1
-
-    def release(self, pid: int = 4242) -> None:
-        """End the process."""
-        with self._changing() as state:
-            for gpu in state.gpu:
-                for process in gpu.process:
-                    if process.pid == pid:
-                        process.used = 0
 
     def divide(self, gpu: int, parts: Sequence[tuple[str, int]]) -> None:
         """Set MIG mode on with these instances: pairs of profile name and start, each with one compute instance of full
         size. Raises HostError for a profile that the GPU does not have."""
         with self._changing() as state:
+            self._settle(gpu)
             divide(state.gpu[gpu], parts)
+            self._aggregate(gpu)
 
     def parts(self, gpu: int) -> tuple[Part, ...]:
         """The MIG instances, in order of their ids."""
@@ -211,9 +143,11 @@ class Standin:
     def reset(self, gpu: int) -> None:
         """Reset the GPU: removes the instances and applies the pending mode."""
         with self._changing() as state:
+            self._settle(gpu)
             for instance in state.gpu[gpu].instance:
                 instance.used = 0
             state.gpu[gpu].mig_mode = state.gpu[gpu].mig_pending
+            self._aggregate(gpu)
 
     def reboot(self) -> None:
         """Reboot the machine: removes processes and instances, and sets MIG mode off from Hopper on."""
@@ -226,32 +160,6 @@ class Standin:
         for each in self.description.gpus:
             self.reset(each.index)
         self.clear()
-
-    @contextmanager
-    def _changing(self) -> Iterator[layout.Host]:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
-            yield self._state
-        finally:
-            self._state.changes = (self._state.changes + 1) % 2**32
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-            self._wake(ctypes.addressof(self._state) + layout.Host.changes.offset)
-
-    def _tell(self, gpu: int, kind: int, data: int, gi: int | None = None, ci: int | None = None) -> None:
-        with self._changing() as state:
-            event = state.event[state.events_told % layout.EVENTS]
-            event.gpu, event.type, event.data, event.gi, event.ci = gpu, kind, data, _or_none(gi), _or_none(ci)
-            state.events_told = (state.events_told + 1) % 2**32
-
-    def _fault(self, call: str, gpu: int | None, code: int = 0, ms: int = 0, times: int = 0) -> None:
-        with self._changing() as state:
-            for symbol in library.symbols_of(call):
-                fault = next((fault for fault in state.fault if not fault.used), None)
-                if fault is None:
-                    raise HostError(f"more than {layout.MOST_FAULTS} faults: clear() some")
-                fault.call, fault.code, fault.ms, fault.left = symbol.encode(), code, ms, times
-                fault.gpu = _or_none(gpu)
-                fault.used = 1
 
     def _describe(self, host: str | Mapping[str, Any]) -> None:
         told = json.dumps(host, sort_keys=True)
@@ -314,11 +222,3 @@ def _unload() -> None:
     pynvml.nvmlLib = None
     pynvml._nvmlLib_refcount = 0
     pynvml._nvmlGetFunctionPointer_cache.clear()
-
-
-def _address(thing: Any) -> tuple[int, int, int]:
-    return thing.domain, thing.bus, thing.device
-
-
-def _or_none(number: int | None) -> int:
-    return layout.NONE if number is None else number

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ _PROFILE_INDEX = {
     (1, "", 1): 9, (1, "+gfx", 0): 10, (2, "+gfx", 0): 11, (4, "+gfx", 0): 12, (1, "-me", 0): 13, (2, "-me", 0): 14,
     (1, "+me.all", 0): 15, (2, "+me.all", 0): 16,
 }  # fmt: skip
+_CPU_MW = 110_000
+"""What the rest of a module with a Grace CPU needs."""
 _HEALTHY = 0b01_10_10_10_10
 """No degraded bandwidth, no route recovery, no unhealthy route, no access timeout, configured as it should be."""
 
@@ -36,9 +39,11 @@ def state_of(description: Description, proc: Path, dev: Path) -> bytes:
     state = layout.Host(magic=layout.MAGIC, size=ctypes.sizeof(layout.Host), gpu_count=len(description.gpus))
     state.driver, state.nvml = description.driver.encode(), description.nvml.encode()
     state.proc, state.dev = str(proc).encode(), str(dev).encode()
+    state.fields = description.fields
     state.cuda = description.cuda[0] * 1000 + description.cuda[1] * 10
     for index in range(len(description.gpus)):
         _fill(state.gpu[index], description, index)
+        state.gpu[index].since_ns = time.monotonic_ns()
         if index in description.mig:
             divide(state.gpu[index], description.mig[index])
     return bytes(state)
@@ -62,9 +67,10 @@ def _fill(out: layout.Gpu, description: Description, index: int) -> None:
     out.sm, out.pcie_gen, out.pcie_width = product["sm"], product["pcie_gen"], 16
     out.sm_clock_mhz, out.memory_clock_mhz = product["sm_clock_mhz"], product["memory_clock_mhz"]
     out.power_limit_mw = product["power_w"] * 1000
+    _idle(out, product)
     out.memory_mib, out.reserved_mib, out.bar1_mib = product["memory_mib"], product["reserved_mib"], product["bar1_mib"]
     out.numa_node = -1 if gpu.memory_node is None else gpu.memory_node
-    out.temperature_c, out.power_mw, out.persistence, out.clock_reasons = 31, product["power_w"] * 120, 1, 1
+    out.persistence = 1
     home = [gpu.device.numa] if gpu.device.numa >= 0 else list(range(len(numa)))
     sockets = {numa[node].socket for node in home}
     around = [node for node, each in enumerate(numa) if each.socket in sockets]
@@ -96,6 +102,69 @@ def _fill(out: layout.Gpu, description: Description, index: int) -> None:
         out.slot, out.tray, out.host_id = platform["slot"], platform["tray"], platform["host"]
     out.placements_need_mode = description.placements_need_mode
     _profiles(out, product["name"])
+
+
+def _idle(out: layout.Gpu, product: dict[str, Any]) -> None:
+    """The limits of the product, and the readings of a GPU on which nothing runs."""
+    out.application_clock_mhz, out.idle_clock_mhz = product["app_clock"], product["idle_clock"]
+    out.idle_memory_clock_mhz, out.idle_state = product["idle_memory_clock"], product["idle_state"]
+    out.video_clock_mhz, out.memory_bits = product["video_clock"], product["bits"]
+    out.maximum_c, out.slowdown_c, out.shutdown_c, out.memory_maximum_c = product["celsius"]
+    out.vbios, out.inforom, out.board_part = (product[name].encode() for name in ("vbios", "inforom", "board"))
+    out.banks[0] = product["banks"]
+    out.idle_power_mw = round(product["idle_w"] * 1000)
+    out.bar1_used_mib = 1
+    out.pcie_gen_now, out.pcie_width_now = out.pcie_gen, out.pcie_width
+    run(out, {})
+    out.clock_reasons = reasons_of(out)
+
+
+def run(out: layout.Gpu, load: Mapping[str, float]) -> None:
+    """Set what follows from a load (rates by their names in layout.RATES): power, clocks, temperatures and so on.
+
+    Between idle and its limits a GPU here is linear; a real one is not, but its order is the same."""
+    rate = {name: load.get(name, 0.0) for name in layout.RATES}
+    effort = max(0.5 * rate["graphics"], 0.5 * rate["sm"] + 0.3 * rate["tensor"] + 0.2 * rate["dram"])
+    busy = rate["graphics"] > 0
+    out.utilization, out.memory_utilization = round(100 * rate["graphics"]), round(100 * rate["dram"])
+    out.clock_mhz = out.sm_clock_mhz if busy else out.idle_clock_mhz
+    out.current_memory_clock_mhz = out.memory_clock_mhz if busy else out.idle_memory_clock_mhz
+    out.performance_state = 0 if busy else out.idle_state
+    set_power(out, out.idle_power_mw + round((out.power_limit_mw - out.idle_power_mw) * effort))
+    out.temperature_c = 31 + round((out.maximum_c - 36) * effort)
+    out.memory_temperature_c = out.temperature_c + 6 if out.memory_maximum_c else 0
+
+
+def set_power(out: layout.Gpu, power_mw: int) -> None:
+    """Set the power of the GPU, and of its module if that is another one."""
+    out.power_mw = out.power_instant_mw = power_mw
+    out.module_power_mw = power_mw + _CPU_MW if out.has_c2c else 0
+
+
+def reasons_of(gpu: layout.Gpu) -> int:
+    """The clock event reasons that follow from the present readings."""
+    hot = pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+    reasons = 0 if gpu.utilization else pynvml.nvmlClocksEventReasonGpuIdle
+    reasons |= pynvml.nvmlClocksEventReasonSwPowerCap if gpu.power_mw >= gpu.power_limit_mw else 0
+    reasons |= hot if gpu.temperature_c >= gpu.slowdown_c else 0
+    return int(reasons)
+
+
+def restart(gpu: layout.Gpu) -> None:
+    """Set what a load of the driver starts with: no processes, and counters at 0 but for those in the InfoROM."""
+    for process in gpu.process:
+        process.used = 0
+    for instance in gpu.instance:
+        instance.load, instance.sram_errors = layout.Load(), 0
+    volatile = [i for i in range(len(gpu.ecc)) if i // layout.ECC_LOCATIONS % 2 == pynvml.NVML_VOLATILE_ECC]
+    for i in volatile:
+        gpu.ecc[i] = 0
+    for name in ("reason_ns", "link_error", "link_tx", "link_rx", "pcie_error"):
+        ctypes.memset(ctypes.byref(getattr(gpu, name)), 0, ctypes.sizeof(getattr(gpu, name)))
+    gpu.energy_mj = gpu.pcie_replays = gpu.pcie_rollovers = gpu.pcie_recoveries = gpu.used_mib = 0
+    gpu.load = layout.Load()
+    run(gpu, {})
+    gpu.clock_reasons = reasons_of(gpu)
 
 
 def _profiles(out: layout.Gpu, product: str) -> None:
@@ -136,6 +205,7 @@ def divide(gpu: layout.Gpu, parts: Iterable[tuple[str, int]]) -> None:
     for number, start in chosen:
         profile = gpu.profile[number]
         instance = gpu.instance[gpu.memory_slices // profile.size - 1 + start // profile.size]
+        instance.load = layout.Load()
         for compute in instance.compute:
             compute.used = 0
         whole = instance.compute[0]

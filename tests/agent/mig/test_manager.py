@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
@@ -216,7 +217,7 @@ async def test_a_process_keeps_what_it_runs_on(node: Callable[..., Node]) -> Non
     here = node("gh200")
     await here.manager.apply(NamedLayout("all-1g.12gb"))
     part = next(part for part in here.machine.parts(0) if part.start == 2)
-    here.machine.hold(0, gi=part.gi, ci=part.cis[0], pid=77)
+    here.machine.process(0, gi=part.gi, ci=part.cis[0], pid=77)
     outcome = await here.manager.apply(NamedLayout("all-disabled"))
     assert (outcome.state, outcome.message) == ("pending", "GPU 0: 1g.12gb@2: in use by processes 77")
     assert len(here.division().instances) == 7
@@ -236,7 +237,7 @@ async def test_what_only_the_driver_knows_to_be_in_use_is_made_good_again(node: 
 async def test_a_mode_that_waits_for_a_reset_leaves_everything_as_it_was(node: Callable[..., Node]) -> None:
     here = node("pcie-a100-bridged")
     # Somebody like a monitoring daemon, whom no list of processes shows.
-    here.machine.hold(0, pid=9, mps=True)
+    here.machine.process(0, pid=9, mode=pynvml.NVML_PROCESS_MODE_MPS)
     outcome = await here.manager.apply(NamedLayout("all-1g.10gb"))
     assert outcome.state == "pending"
     assert outcome.message == "GPU 0: MIG mode is on after the next reset of the GPU: something has it open"
@@ -246,7 +247,7 @@ async def test_a_mode_that_waits_for_a_reset_leaves_everything_as_it_was(node: C
     assert (await here.manager.apply(NamedLayout("all-1g.10gb"))).state == "applied"
 
     before = here.division()
-    here.machine.hold(0, pid=9, mps=True)
+    here.machine.process(0, pid=9, mode=pynvml.NVML_PROCESS_MODE_MPS)
     outcome = await here.manager.apply(NamedLayout("all-disabled"))
     assert (outcome.state, here.machine.mig_mode(0)) == ("pending", (True, False))
     assert here.division() == before, "what had to go for the mode is back"

@@ -257,7 +257,7 @@ def test_modes_and_telemetry_are_kept(standin: MakeStandin) -> None:
     nvml.nvmlDeviceSetPersistenceMode(gpu, 0)
     assert nvml.nvmlDeviceGetPersistenceMode(gpu) == 0
     machine.set(0, temperature_c=83, power_mw=650_000, utilization=97, memory_utilization=40, used_mib=1000)
-    machine.hold(0, pid=5, memory_mib=24, mps=True)
+    machine.process(0, pid=5, memory_mib=24, mode=nvml.NVML_PROCESS_MODE_MPS)
     assert nvml.nvmlDeviceGetTemperature(gpu, 0) == 83
     assert nvml.nvmlDeviceGetPowerUsage(gpu) == 650_000
     rates = nvml.nvmlDeviceGetUtilizationRates(gpu)

@@ -96,7 +96,7 @@ def test_numbers_of_real_cards(
     assert nvml.nvmlDeviceGetBAR1MemoryInfo(gpu).bar1Total >> 20 == bar1
     assert nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu) == generation
     assert nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) == power * 1000
-    assert (nvml.nvmlDeviceGetClockInfo(gpu, 1), nvml.nvmlDeviceGetClockInfo(gpu, 2)) == clocks
+    assert (nvml.nvmlDeviceGetMaxClockInfo(gpu, 1), nvml.nvmlDeviceGetMaxClockInfo(gpu, 2)) == clocks
 
 
 def nvlinks(found: list[nvml.c_nvmlDevice_t], index: int) -> Counter[int]:

@@ -236,7 +236,7 @@ def test_what_somebody_uses_cannot_be_destroyed(standin: MakeStandin) -> None:
     used, idle = (create(gpu, geometry.profiles[geometry.index("1g.10gb")], start) for start in (0, 1))
     computes = [fill(used), fill(idle)]
     gi = nvml.nvmlGpuInstanceGetInfo(used).id
-    machine.hold(0, gi=gi, ci=0, pid=77, memory_mib=100)
+    machine.process(0, gi=gi, ci=0, pid=77, memory_mib=100)
     with pytest.raises(nvml.NVMLError_InUse):
         nvml.nvmlComputeInstanceDestroy(computes[0])
     nvml.nvmlComputeInstanceDestroy(computes[1])
@@ -254,7 +254,7 @@ def test_ampere_changes_its_mode_by_a_reset_which_waits_for_whoever_has_the_gpu(
     machine = standin("dgx-a100")
     gpu, geometry = first_gpu(mode=False)
     assert nvml.nvmlDeviceGetMigMode(gpu) == [0, 0]
-    machine.hold(0)
+    machine.process(0)
     assert nvml.nvmlDeviceSetMigMode(gpu, 1) == nvml.NVML_ERROR_IN_USE
     assert nvml.nvmlDeviceGetMigMode(gpu) == [0, 1]
     with pytest.raises(nvml.NVMLError_NotSupported):

@@ -5,7 +5,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 API nvmlDeviceGetUUID(void *device, char *out, unsigned size) {
     ENTER(device, GPU | MIG);
@@ -30,7 +29,32 @@ API nvmlDeviceGetName(void *device, char *out, unsigned size) {
     return text(out, size, name);
 }
 
+API nvmlDeviceGetVbiosVersion(void *device, char *out, unsigned size) {
+    ENTER(device, GPU);
+    return text(out, size, gpu->vbios);
+}
+
+API nvmlDeviceGetInforomImageVersion(void *device, char *out, unsigned size) {
+    ENTER(device, GPU);
+    return text(out, size, gpu->inforom);
+}
+
+API nvmlDeviceGetBoardPartNumber(void *device, char *out, unsigned size) {
+    ENTER(device, GPU);
+    return text(out, size, gpu->board_part);
+}
+
+API nvmlDeviceGetInforomVersion(void *device, unsigned object, char *out, unsigned size) {
+    enum { OEM, ECC, OBJECTS = 4 };
+    ENTER(device, GPU);
+    NEED(object < OBJECTS);
+    if (object > ECC)
+        return NOT_SUPPORTED;
+    return text(out, size, object == OEM ? (gpu->cc_major < 8 ? "1.1" : "2.1") : gpu->cc_major < 9 ? "6.16" : "7.16");
+}
+
 NUMBER(nvmlDeviceGetBrand, gpu->brand)
+NUMBER(nvmlDeviceGetMemoryBusWidth, gpu->memory_bits)
 NUMBER(nvmlDeviceGetArchitecture, gpu->architecture)
 NUMBER(nvmlDeviceGetModuleId, gpu->module)
 NUMBER(nvmlDeviceGetC2cModeInfoV, gpu->has_c2c)
@@ -50,13 +74,7 @@ API nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
     return SUCCESS;
 }
 
-struct pci_info {
-    char legacy[16];
-    unsigned domain, bus, device, device_id, subsystem_id;
-    char bus_id[32];
-};
-
-static void pci(struct pci_info *out, unsigned domain, unsigned bus, unsigned device, unsigned id, unsigned subsystem) {
+void pci(struct pci_info *out, unsigned domain, unsigned bus, unsigned device, unsigned id, unsigned subsystem) {
     *out = (struct pci_info){.domain = domain, .bus = bus, .device = device, .device_id = id,
                              .subsystem_id = subsystem};
     snprintf(out->legacy, sizeof out->legacy, "%04X:%02X:%02X.0", domain & 0xFFFF, bus & 0xFF, device & 0xFF);
@@ -148,7 +166,7 @@ API nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *out) {
 API nvmlDeviceGetBAR1MemoryInfo(void *device, struct memory *out) {
     ENTER(device, GPU);
     NEED(out);
-    *out = (struct memory){gpu->bar1_mib * MIB, (gpu->bar1_mib - 1) * MIB, MIB};
+    *out = (struct memory){gpu->bar1_mib * MIB, (gpu->bar1_mib - gpu->bar1_used_mib) * MIB, gpu->bar1_used_mib * MIB};
     return SUCCESS;
 }
 
@@ -228,82 +246,6 @@ API nvmlDeviceGetMemoryAffinity(void *device, unsigned words, unsigned long *out
     ENTER(device, GPU);
     NEED(scope < 2);
     return bits(scope ? gpu->memory_socket : gpu->memory_node, words, out);
-}
-
-// ---- NVLink
-
-static int link_of(struct gpu *gpu, unsigned number, struct link **out) {
-    if (!gpu->link_count)
-        return NOT_SUPPORTED;
-    NEED(number < gpu->link_count);
-    *out = &gpu->link[number];
-    return SUCCESS;
-}
-
-#define LINK(name, type, answer)                          \
-    API name(void *device, unsigned number, type *out) {  \
-        ENTER(device, GPU);                               \
-        struct link *l;                                   \
-        int code = link_of(gpu, number, &l);              \
-        if (code)                                         \
-            return code;                                  \
-        NEED(out);                                        \
-        answer;                                           \
-        return SUCCESS;                                   \
-    }
-LINK(nvmlDeviceGetNvLinkState, unsigned, *out = l->wired && l->up)
-LINK(nvmlDeviceGetNvLinkVersion, unsigned, *out = gpu->link_version)
-LINK(nvmlDeviceGetNvLinkRemoteDeviceType, unsigned, *out = l->wired ? l->kind : 0xFF)
-LINK(nvmlDeviceGetNvLinkRemotePciInfo_v2, struct pci_info, {
-    if (!l->wired)
-        return NOT_SUPPORTED;
-    pci(out, l->domain, l->bus, l->device, l->remote_id, 0);
-})
-
-API nvmlDeviceGetNvLinkCapability(void *device, unsigned number, unsigned capability, unsigned *out) {
-    enum { P2P = 0, P2P_ATOMICS = 2, VALID = 5, CAPABILITIES = 6 };
-    ENTER(device, GPU);
-    struct link *l;
-    int code = link_of(gpu, number, &l);
-    if (code)
-        return code;
-    NEED(out && capability < CAPABILITIES);
-    *out = capability == VALID ? 1 : (capability == P2P || capability == P2P_ATOMICS) && l->wired;
-    return SUCCESS;
-}
-
-API nvmlDeviceGetNvLinkErrorCounter(void *device, unsigned number, unsigned counter, unsigned long long *out) {
-    ENTER(device, GPU);
-    struct link *l;
-    int code = link_of(gpu, number, &l);
-    if (code)
-        return code;
-    NEED(out && counter < 5);
-    *out = counter == 1 ? gpu->link_errors[number] : 0;
-    return SUCCESS;
-}
-
-struct field_value {
-    uint32_t id, scope;
-    int64_t timestamp, latency_us;
-    uint32_t type, code;
-    unsigned long long value;
-};
-
-API nvmlDeviceGetFieldValues(void *device, int count, struct field_value *values) {
-    enum { ENERGY = 83, LINK_COUNT = 91, UNSIGNED_INT = 1, UNSIGNED_LONG_LONG = 3 };
-    ENTER(device, GPU);
-    NEED(values && count > 0);
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    for (struct field_value *v = values; v < values + count; v++) {
-        v->timestamp = now.tv_sec * 1000000ll + now.tv_nsec / 1000;
-        v->latency_us = 0;
-        v->type = v->id == LINK_COUNT ? UNSIGNED_INT : UNSIGNED_LONG_LONG;
-        v->value = v->id == LINK_COUNT ? gpu->link_count : v->id == ENERGY ? gpu->energy_mj : 0;
-        v->code = v->id == LINK_COUNT || v->id == ENERGY ? SUCCESS : NOT_SUPPORTED;
-    }
-    return SUCCESS;
 }
 
 // ---- Fabric

@@ -24,6 +24,8 @@ int file = -1;
 int opened;
 // Whether the GPUs were found since the library was opened: the first of several that open it at once may be slow.
 static int listed;
+// The load of the driver in which the library was opened.
+static unsigned loads;
 unsigned order[MOST_GPUS], order_count;
 
 void lock(void) {
@@ -48,13 +50,26 @@ void *handle(unsigned kind, unsigned g, unsigned gi, unsigned ci) {
     return (void *)((uintptr_t)0x5D << 40 | (uintptr_t)kind << 32 | g << 16 | gi << 8 | ci);
 }
 
+// Waits until the fault is gone or is another one, with the lock given up.
+static void hang(const struct fault *f, const char *call) {
+    while (f->used && f->ms == NONE && !strcmp(f->call, call)) {
+        struct host *mapped = host;
+        unsigned changes = mapped->changes;
+        unlock();
+        syscall(SYS_futex, &mapped->changes, FUTEX_WAIT, changes, NULL, NULL, 0);
+        lock();
+    }
+}
+
 // What a call for GPU g, or for none, is told to do: by faults of all GPUs (`everyone`) and of this one. With the lock
 // held; gives it up while it waits.
 int fault(const char *call, unsigned g, int everyone) {
     for (struct fault *f = host->fault; f < host->fault + MOST_FAULTS; f++) {
         if (!f->used || !(f->gpu == NONE ? everyone : f->gpu == g) || strcmp(f->call, call))
             continue;
-        unsigned code = f->code, ms = f->ms;
+        if (f->ms == NONE)
+            hang(f, call);
+        unsigned code = f->code, ms = f->ms == NONE ? 0 : f->ms;
         if (f->left && !--f->left)
             f->used = 0;
         if (ms) {
@@ -66,7 +81,10 @@ int fault(const char *call, unsigned g, int everyone) {
         if (code)
             return code;
     }
-    return opened ? SUCCESS : UNINITIALIZED;
+    if (!opened)
+        return UNINITIALIZED;
+    // The files of a driver that is no longer loaded are closed to whoever had them open.
+    return loads == host->loads ? SUCCESS : UNKNOWN;
 }
 
 int decode(void *handle, unsigned kinds, struct entered *in) {
@@ -157,6 +175,8 @@ API nvmlInitWithFlags(unsigned flags) {
         return code;
     lock();
     opened++;
+    if (opened == 1)
+        loads = host->loads;
     code = fault("nvmlInitWithFlags", NONE, 1);
     if (!code && host->mismatch)
         code = MISMATCH;
@@ -184,13 +204,18 @@ API nvmlInit_v2(void) {
 }
 
 API nvmlShutdown(void) {
-    ENTER(NULL, 0);
-    if (!--opened) {
+    lock();
+    int code = opened ? fault(__func__, NONE, 1) : UNINITIALIZED;
+    // It closes also what is of no use any more.
+    if (code == UNKNOWN && loads != host->loads)
+        code = SUCCESS;
+    if (!code && !--opened) {
         listed = 0;
         forget_event_sets();
         wake(&host->changes);
     }
-    return SUCCESS;
+    unlock();
+    return code;
 }
 
 __attribute__((visibility("default"))) const char *nvmlErrorString(int code) {

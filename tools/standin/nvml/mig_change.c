@@ -97,9 +97,11 @@ int fits(struct gpu *gpu, const struct profile *profile, unsigned start) {
 }
 
 static void reset(struct gpu *gpu) {
+    instances_change(gpu);
     for (unsigned gi = 0; gi < MOST_INSTANCES; gi++)
         gpu->instance[gi].used = 0;
     gpu->mig_mode = gpu->mig_pending;
+    instances_changed(gpu);
     sync_access(gpu);
 }
 
@@ -153,6 +155,7 @@ static int create(const struct entered *in, struct profile *p, unsigned start, v
         return INSUFFICIENT_RESOURCES;
     unsigned gi = gpu->memory_slices / p->size - 1 + start / p->size;
     struct instance *instance = &gpu->instance[gi];
+    instances_change(gpu);
     *instance = (struct instance){.profile = p - gpu->profile, .start = start};
     __atomic_store_n(&instance->used, 1, __ATOMIC_RELEASE);
     sync_access(gpu);
@@ -189,7 +192,9 @@ API nvmlGpuInstanceDestroy(void *instance) {
             return IN_USE;
     if (held(gpu, in.gi, NONE))
         return IN_USE;
+    instances_change(gpu);
     in.instance->used = 0;
+    instances_changed(gpu);
     sync_access(gpu);
     return SUCCESS;
 }

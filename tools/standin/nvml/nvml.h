@@ -16,8 +16,11 @@
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, MISMATCH = 18, IN_USE = 19, INSUFFICIENT_RESOURCES = 23,
-    VERSION_MISMATCH = 25
+    VERSION_MISMATCH = 25, UNKNOWN = 999
 };
+// The types of NVML's values.
+enum { DOUBLE, UNSIGNED_INT, UNSIGNED_LONG, UNSIGNED_LONG_LONG, SIGNED_LONG_LONG, SIGNED_INT, UNSIGNED_SHORT };
+enum { FIELD_SPACE, METRIC_SPACE, DCGM_SPACE };
 enum { GPU = 1, MIG = 2, GI = 4, CI = 8 };
 enum { COMPUTE_PROFILES = 9 };
 #define MIB (1ull << 20)
@@ -33,6 +36,12 @@ struct entered {
     struct instance *instance;
     struct compute *compute;
     struct profile *profile;
+};
+
+struct pci_info {
+    char legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
 };
 
 struct placement {
@@ -69,8 +78,36 @@ int permitted(const char *call);
 // mig_read.c
 void mig_name(const struct profile *profile, unsigned slices, char out[96]);
 
-// watch.c: who waits, who has a GPU open
+// device.c
+void pci(struct pci_info *out, unsigned domain, unsigned bus, unsigned device, unsigned id, unsigned subsystem);
+
+// load.c: the clock, and what grows on it
+int64_t now_ns(void);
+uint64_t real_us(void);
+double integral(const struct gpu *gpu, const struct load *load, enum rate rate, int64_t now);
+uint64_t energy_mj(const struct gpu *gpu, int64_t now);
+uint64_t reason_ns(const struct gpu *gpu, unsigned reason, int64_t now);
+double link_mib(const struct gpu *gpu, unsigned number, int sent, int64_t now);
+void instances_change(struct gpu *gpu);
+void instances_changed(struct gpu *gpu);
+
+// telemetry.c, errors.c: for field values
+unsigned least_power_mw(const struct gpu *gpu);
+int has_margins(const struct gpu *gpu);
+uint64_t ecc_errors(const struct gpu *gpu, unsigned error, unsigned counter, unsigned location);
+int ecc_location(const struct gpu *gpu, unsigned location);
+int violation_ns(const struct gpu *gpu, unsigned policy, int64_t now, uint64_t *out);
+
+// fields.c
+const struct override *override_of(unsigned space, unsigned g, unsigned id, unsigned scope);
+
+// links.c: for field values
+int link_field(const struct gpu *gpu, unsigned id, unsigned scope, int64_t now, unsigned *type, uint64_t *out);
+
+// watch.c
 void forget_event_sets(void);
+
+// processes.c: who has a GPU open
 int held(const struct gpu *gpu, unsigned gi, unsigned ci);
 uint64_t used_mib(const struct gpu *gpu, unsigned gi);
 
