@@ -22,7 +22,8 @@ from dovetail.core.events import NodeChanged, PodChanged, PodRemoved
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, NodeTerm, Pod, PreferredNodes, Request, Requirement, Taint
 from dovetail.core.placing import kernel
 from dovetail.core.placing.expected_fill import ExpectedFill
-from dovetail.core.placing.worth import REPRICE_PERMILLE, Arriving, expected_use, filled
+from dovetail.core.placing.expected_use import Arriving, expected_use, filled
+from dovetail.core.placing.place_prices import REPRICE_PERMILLE
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from tests.sim.published import Machine, Task, fits

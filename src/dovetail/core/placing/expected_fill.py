@@ -78,19 +78,19 @@ class _Learned:
     def reprice(self, nodes: Nodes) -> None:
         """Count the places of the priced classes again, and compute new prices where they changed enough."""
         end = nodes.amounts_journal.end
-        if end < self._priced_at + self._changes_between or not self.worth.moving:
+        if end < self._priced_at + self._changes_between or not self.worth.prices.moving:
             return
         changed: Index | None = nodes.amounts_journal.since(self._priced_at) if self._priced_at >= 0 else None
         if changed is None:
             changed = slice(0, nodes.size)
-            self._places = np.zeros((self.worth.priced, nodes.size), dtype=np.int64)
+            self._places = np.zeros((self.worth.prices.count, nodes.size), dtype=np.int64)
             self._idle_milli = np.zeros(nodes.size, dtype=np.int64)
         rooms, cpu_milli = gpu_rooms(nodes, changed), nodes.free[nodes.resources[CPU], changed]
         kinds = self.kinds[changed]
-        self._places[:, changed] = self.worth.places(kinds, cpu_milli, rooms)
+        self._places[:, changed] = self.worth.prices.places(kinds, cpu_milli, rooms)
         self._idle_milli[changed] = np.where(kinds < self.worth.kinds, rooms.sum(axis=1), 0)
         self._priced_at = end
-        if self.worth.reprice(self._places.sum(axis=1).tolist(), int(self._idle_milli.sum())):
+        if self.worth.prices.reprice(self._places.sum(axis=1).tolist(), int(self._idle_milli.sum())):
             self.version += 1
             self._with_prices(nodes)
 

@@ -329,7 +329,7 @@ static PyMethodDef METHODS[] = {
 
 static PyMethodDef FUNCTIONS[] = {
     {"arrange", (PyCFunction)(void (*)(void))arrange, METH_FASTCALL, "Choose slots for many pods, see arrangement.py."},
-    {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Work out a table of expected use, see worth.py."},
+    {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Work out a table of expected use, see expected_use.py."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -91,7 +91,7 @@ def worth(nodes: Nodes, learned: LearnedArrays) -> Worth | None:
 
 
 def fill(fitting: Amounts, level_of: Amounts, units_of: Amounts, rates: Amounts) -> Amounts:
-    """The same as `worth.filled`. Raises ValueError for arrays that do not match."""
+    """The same as `expected_use.filled`. Raises ValueError for arrays that do not match."""
     found = np.empty((2, *fitting.shape[1:]), dtype=np.int64)
     _kernel.fill(fitting, level_of, units_of, rates, found)
     return found
