@@ -40,7 +40,7 @@ def mig_uuid(card: int, start: int) -> str:
 def host(
     count: int = 8, numa: Sequence[int | None] = (), mig: dict[int, Sequence[tuple[str, int, int]]] | None = None
 ) -> Host:
-    """GPUs without NVLink, half of them on each of two NUMA nodes unless told. `mig`: of cards in MIG mode the
+    """GPUs without NVLink, half of them on each of two NUMA nodes by default. `mig`: of cards in MIG mode the
     instances (profile, start, size)."""
     nodes = tuple(numa) or tuple(i * 2 // count for i in range(count))
     gpus = tuple(
@@ -62,10 +62,10 @@ def host(
     return Host(gpus=gpus, pcie=pcie, nvlinks=tuple((0,) * count for _ in range(count)))
 
 
-def _instances(card: int, told: Sequence[tuple[str, int, int]]) -> tuple[GpuInstance, ...]:
+def _instances(card: int, instances: Sequence[tuple[str, int, int]]) -> tuple[GpuInstance, ...]:
     return tuple(
         GpuInstance(mig_uuid(card, start), profile, gi, 0, start, size, 4864)
-        for gi, (profile, start, size) in enumerate(told, 7)
+        for gi, (profile, start, size) in enumerate(instances, 7)
     )
 
 
@@ -77,7 +77,7 @@ def without(all: Host, *gone: int) -> Host:
     return replace(all, gpus=gpus, pcie=part, nvlinks=tuple((0,) * len(left) for _ in left))
 
 
-def ill(*indices: int) -> tuple[Unhealthy, ...]:
+def unhealthy(*indices: int) -> tuple[Unhealthy, ...]:
     return tuple(Unhealthy(uuid(i), "xid-79", "gone", 0) for i in indices)
 
 
@@ -103,10 +103,10 @@ class Node:
         self.kubelet = FakeKubelet(folder)
         self.api = Playground(start_delay_s=0.0)
         self.config, self._options = config, options
-        self.told: list[tuple[DeviceDifference, ...]] = []
+        self.reported: list[tuple[DeviceDifference, ...]] = []
         self.plugins: DevicePlugins
         self.chosen: Allocations
-        self.host, self.ill = host(), ()
+        self.host, self.unhealthy = host(), ()
 
     async def __aenter__(self) -> Node:
         await self.kubelet.start()
@@ -122,9 +122,9 @@ class Node:
         await self.api.stop()
 
     async def begin_agent(
-        self, host: Host | None = None, ill: Collection[Unhealthy] = (), *, wait_s: float = 2.0
+        self, host: Host | None = None, unhealthy: Collection[Unhealthy] = (), *, wait_s: float = 2.0
     ) -> None:
-        self.host, self.ill = host or self.host, tuple(ill)
+        self.host, self.unhealthy = host or self.host, tuple(unhealthy)
         self.chosen = Allocations(self._client, "n1", wait_s=wait_s)
         self._following = asyncio.create_task(self.chosen.run())
         options = {"gpu_edits": no_edits, "mps": no_mps} | self._options
@@ -133,10 +133,10 @@ class Node:
             self.config,
             self.chosen,
             pod_resources=PodResources(self.kubelet.pod_resources),
-            differences=self.told.append,
+            differences=self.reported.append,
             **options,
         )
-        await self.plugins.update(self.host, self.ill)
+        await self.plugins.update(self.host, self.unhealthy)
         await self.chosen.synced.wait()
 
     async def ready(self) -> None:

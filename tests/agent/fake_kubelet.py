@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small kubelet on real sockets: device plugins register with it, it gives their devices to pods, and tells of them.
+"""A small kubelet on real sockets: device plugins register with it, and it allocates their devices to pods.
 
     kubelet = FakeKubelet(folder)
     await kubelet.start()                 # wipes the sockets in folder/device-plugins, as kubelets do
     await kubelet.devices("nvidia.com/gpu", 8)
-    given = await kubelet.admit(pod)      # {container: {resource: ids}}; raises Rejected
+    allocated = await kubelet.admit(pod)      # {container: {resource: ids}}; raises Rejected
     kubelet.remove(uid)
     await kubelet.restart()               # `kill=True`: kubelet.sock stays behind
 
@@ -141,7 +141,7 @@ class FakeKubelet:
             self._servers.append(await serve(self.pod_resources, lister))
 
     async def stop(self, *, kill: bool = False) -> None:
-        """`kill`: nothing is cleaned up, kubelet.sock stays behind and nobody listens at it."""
+        """`kill`: nothing is cleaned up: kubelet.sock stays, and no process listens at it."""
         for endpoint in [one for ones in self._store.values() for one in ones.values()]:
             assert endpoint.task is not None
             endpoint.task.cancel()
@@ -256,7 +256,7 @@ class FakeKubelet:
     # Admission.
 
     async def admit(self, pod: Pod, mask: frozenset[int] | None = None) -> dict[str, dict[str, Allocation]]:
-        """What each container is given. Raises Rejected: then the pod holds nothing."""
+        """The devices of each container. Raises Rejected: then the pod holds nothing."""
         async with self._admitting:
             uid = pod["metadata"]["uid"]
             self.books.pods[uid] = pod
@@ -394,7 +394,7 @@ class FakeKubelet:
         self._chance.shuffle(listed)
         return listed
 
-    # What a kubelet tells.
+    # What a kubelet reports.
 
     def _write_checkpoint(self) -> None:
         entries = []
@@ -450,7 +450,7 @@ class FakeKubelet:
 
 
 def left_behind(path: Path) -> None:
-    """A socket file at which nobody listens."""
+    """A socket file at which no process listens."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as one:

@@ -132,7 +132,7 @@ def test_a_name_outside_of_our_own_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_what_to_do() -> None:
-    # Nobody can make anything in sysfs, not even root.
+    # No process can create files in sysfs, not even as root.
     with pytest.raises(CdiError, match=r"cannot write /sys/dovetail/.*json: .*must be writable"):
         CdiFolder(Path("/sys/dovetail")).write(NAME, GPU_KIND, {"GPU-1": GPU})
 

@@ -137,7 +137,7 @@ def test_strategies_may_be_one_name_or_several(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "told", "one_only"),
+    ("way", "field", "one_only"),
     [
         ("timeSlicing", "", False),
         ("mps", "", True),
@@ -147,9 +147,9 @@ def test_strategies_may_be_one_name_or_several(tmp_path: Path) -> None:
     ],
 )
 def test_more_than_one_replica_is_refused_with_mps_unless_told(
-    tmp_path: Path, way: str, told: str, one_only: bool
+    tmp_path: Path, way: str, field: str, one_only: bool
 ) -> None:
-    text = f"version: v1\nsharing:\n  {way}:\n    resources: [{{name: nvidia.com/gpu, replicas: 2}}]\n    {told}\n"
+    text = f"version: v1\nsharing:\n  {way}:\n    resources: [{{name: nvidia.com/gpu, replicas: 2}}]\n    {field}\n"
     assert config(tmp_path, text).sharing["nvidia.com/gpu"].fail_requests_greater_than_one is one_only
 
 
@@ -163,7 +163,7 @@ sharing:
 """,
     )
     assert (found.sharing["nvidia.com/gpu"].strategy, found.sharing["nvidia.com/gpu"].replicas) == ("mps", 3)
-    assert any("sharing.timeSlicing: decides nothing" in note for note in found.notes)
+    assert any("sharing.timeSlicing: has no effect" in note for note in found.notes)
 
 
 NOTED = {
@@ -201,7 +201,7 @@ def test_what_asks_for_what_is_so_anyhow_is_not_noted(tmp_path: Path, field: str
 
 
 BAD = [
-    ("flags: {migStrategie: mixed}", "flags.migStrategie: is no known field; nearest valid value: migStrategy"),
+    ("flags: {migStrategie: mixed}", "flags.migStrategie: is not a known field; nearest valid value: migStrategy"),
     ("flags: {migStrategy: mixd}", "flags.migStrategy: must be one of none, single, mixed; nearest valid value: mixed"),
     ("flags: {plugin: {deviceListStrategy: envar}}", "nearest valid value: envvar"),
     ("flags: {plugin: {deviceListStrategy: []}}", "must name at least one of"),
@@ -211,7 +211,7 @@ BAD = [
     ("flags: {nvidiaDriverRoot: run/nvidia}", "nearest valid value: /run/nvidia"),
     ("flags: {deviceDiscoveryStrategy: tegra}", "must be one of auto, nvml"),
     ("flags: [migStrategy]", "flags: must have fields"),
-    ("sharings: {}", "sharings: is no known field; nearest valid value: sharing"),
+    ("sharings: {}", "sharings: is not a known field; nearest valid value: sharing"),
     ("imex: {channelIDs: [0, 1]}", "imex.channelIDs: must be [] or [0]"),
     ("imex: {channelIDs: 0}", "imex.channelIDs: must be [] or [0]"),
     ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}", "resources[0].replicas: must be a whole number"),
@@ -221,15 +221,18 @@ BAD = [
     ("sharing: {mps: {resources: [{name: nvidia.com/gup, replicas: 2}]}}", "nearest valid value: nvidia.com/gpu"),
     ("sharing: {mps: {resources: [{name: nvidia.com/mig-1g.5gb, replicas: 2}]}}", "MPS does not share MIG instances"),
     ("sharing: {mps: {resources: [{name: gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 2}]}}", "shared twice"),
-    ("sharing: {mps: {resources: [{name: gpu, replica: 2}]}}", "replica: is no known field; nearest valid value: repl"),
+    (
+        "sharing: {mps: {resources: [{name: gpu, replica: 2}]}}",
+        "replica: is not a known field; nearest valid value: rep",
+    ),
     ("sharing: {mps: {resources: {name: gpu}}}", "must be a list"),
 ]
 
 
-@pytest.mark.parametrize(("field", "told"), BAD)
-def test_a_bad_field_is_told_with_line_path_and_what_is_near(tmp_path: Path, field: str, told: str) -> None:
+@pytest.mark.parametrize(("field", "expected"), BAD)
+def test_a_bad_field_is_reported_with_line_path_and_nearest_value(tmp_path: Path, field: str, expected: str) -> None:
     found = problems(tmp_path, f"version: v1\n{field}\n")
-    assert len(found) == 1 and found[0].startswith("2: ") and told in found[0]
+    assert len(found) == 1 and found[0].startswith("2: ") and expected in found[0]
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
@@ -247,10 +250,10 @@ def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     assert "there twice" in problems(tmp_path, text)[0]
 
 
-def test_a_file_that_is_not_there_and_a_second_document_are_told(tmp_path: Path) -> None:
+def test_an_absent_file_and_a_second_document_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AgentConfigError, match=r"absent\.yaml: cannot be read"):
         read(tmp_path / "absent.yaml")
-    with pytest.raises(AgentConfigError, match=r"config\.yaml:3: one document"):
+    with pytest.raises(AgentConfigError, match=r"config\.yaml:3: the file must have one document"):
         config(tmp_path, "version: v1\n---\nversion: v1\n")
 
 
@@ -261,7 +264,7 @@ def test_every_field_is_documented_and_the_example_is_read(tmp_path: Path) -> No
     assert config(tmp_path, reference.blocks[0].text).notes == ()
     for row in rows:
         noted = bool(_FIELDS[row.code[0][0]].why)
-        assert noted == any(text in row.cells[3] for text in ("decides nothing", "as above")) or "imex" in row.cells[0]
+        assert noted == any(text in row.cells[3] for text in ("has no effect", "as above")) or "imex" in row.cells[0]
 
 
 def test_documented_defaults_are_the_defaults() -> None:

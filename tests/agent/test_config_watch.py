@@ -62,7 +62,7 @@ class Bench:
         self.faults: list[str] = []
         self.configuring: Configuring
 
-    def said(self) -> None:
+    def fault_changed(self) -> None:
         self.faults.append(self.configuring.fault.partition(":")[0])
 
     def label(self, value: str) -> None:
@@ -87,7 +87,7 @@ async def test_a_change_of_the_label_or_of_the_file_counts_at_once_and_a_bad_one
     folder = files(tmp_path / "configs", default="", mixed=MIXED, single=SINGLE)
     configuring = bench.configuring = Configuring(bench.client, "n1", folder)
     assert await configuring.first() == Config()
-    task = asyncio.create_task(configuring.run(bench.heard.append, bench.said))
+    task = asyncio.create_task(configuring.run(bench.heard.append, bench.fault_changed))
     try:
         bench.label("mixed")
         await until(lambda: [one.mig_strategy for one in bench.heard] == ["mixed"])
@@ -103,7 +103,7 @@ async def test_a_change_of_the_label_or_of_the_file_counts_at_once_and_a_bad_one
         bench.label("default")
         await until(lambda: len(bench.heard) == 3)
         assert bench.heard[-1] == Config() and configuring.fault == ""
-        # Each is told once, and that it is over.
+        # Each is reported once, and once that it is over.
         assert bench.faults == ["the configuration of before stays", "the configuration of before stays", ""]
     finally:
         task.cancel()
@@ -114,7 +114,7 @@ async def test_where_things_are_is_settled_at_the_start(bench: Bench, tmp_path: 
     folder = files(tmp_path / "configs", one="flags: {nvidiaDriverRoot: /a}\n")
     configuring = bench.configuring = Configuring(bench.client, "n1", folder / "one")
     assert (await configuring.first()).driver_root == Path("/a")
-    task = asyncio.create_task(configuring.run(bench.heard.append, bench.said))
+    task = asyncio.create_task(configuring.run(bench.heard.append, bench.fault_changed))
     try:
         files(folder, one="flags: {nvidiaDriverRoot: /b, migStrategy: mixed}\n")
         await until(lambda: bool(bench.heard))
@@ -132,7 +132,7 @@ async def test_a_file_that_is_written_in_place_is_found_by_looking(
     file = files(tmp_path / "configs", one=SINGLE) / "one"
     configuring = bench.configuring = Configuring(bench.client, "n1", file)
     await configuring.first()
-    task = asyncio.create_task(configuring.run(bench.heard.append, bench.said))
+    task = asyncio.create_task(configuring.run(bench.heard.append, bench.fault_changed))
     try:
         file.write_text(MIXED)
         await until(lambda: [one.mig_strategy for one in bench.heard] == ["mixed"])

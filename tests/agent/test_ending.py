@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent that is told to end: the pods that are bound by then get their devices first."""
+"""An agent that is stopped first gives devices to the pods that are already bound."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ async def test_a_pod_that_waits_for_its_devices_gets_them_before_the_agent_ends(
             await seat.bind(one)
             agent.cancel()
             await asyncio.sleep(2)
-            given = await seat.kubelet.admit(one)
+            allocated = await seat.kubelet.admit(one)
             began_s = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - began_s < 10
-        assert [len(found.ids) for container in given.values() for found in container.values()] == [2]
+        assert [len(found.ids) for container in allocated.values() for found in container.values()] == [2]
         assert seat.plugin[-1] == "AgentEnds"
         await seat.ends(one)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the agent is alive and ready, and what it tells Prometheus."""
+"""Whether the agent is alive and ready, and its metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEEN = NodeFacts(
     replace(
         GPUS, gpus=(replace(GPUS.gpus[0], mig=(GpuInstance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864),)), *GPUS.gpus[1:])
     ),
-    ill=(Unhealthy(GPUS.gpus[1].uuid, "xid-79", "gone", 0), Unhealthy("MIG-1", "xid-94", "one", 0)),
+    unhealthy=(Unhealthy(GPUS.gpus[1].uuid, "xid-79", "gone", 0), Unhealthy("MIG-1", "xid-94", "one", 0)),
     offered=frozenset({"nvidia.com/gpu"}),
     registered=frozenset({"nvidia.com/gpu"}),
     unregistered=("", ""),
@@ -54,7 +54,7 @@ def test_it_is_stuck_where_nobody_has_looked_for_a_quarter_of_an_hour() -> None:
         ({}, ()),
         ({"found": False, "published": False}, ("not all GPUs have been seen yet",)),
         ({"published": False}, ("the GPUNode is not written yet",)),
-        ({"seen": replace(SEEN, unregistered=("KubeletGone", "nobody listens"))}, ("nobody listens",)),
+        ({"seen": replace(SEEN, unregistered=("KubeletGone", "no process listens"))}, ("no process listens",)),
         ({"claims": False}, ("the kubelet has not registered the DRA driver",)),
         ({"seen": NodeFacts(Host(sight="none")), "claims": None, "counts": None}, ()),
     ],
@@ -71,7 +71,11 @@ def values(vitals: AgentMetrics) -> dict[str, float]:
     }
 
 
-def test_the_metrics_say_what_there_is() -> None:
+def test_every_metric_has_a_help_text() -> None:
+    assert [family.name for family in metrics(WELL) if not family.documentation] == []
+
+
+def test_the_metrics_have_the_values_of_the_agent() -> None:
     assert values(WELL) == {
         "gpus,healthy": 2, "gpus,ill": 1, "mig_instances": 1, "illnesses,xid-79": 1, "illnesses,xid-94": 1,
         "unread_fields": 0, "faults": 1, "looks_total": 4, "look_seconds": 0.25, "look_age_seconds": 3,
@@ -136,7 +140,7 @@ async def test_an_agent_is_not_ready_before_the_kubelet_has_what_it_offers(
         await until_ready(True)
         assert seen[0] == (503, "not all GPUs have been seen yet\n")
         assert (await get(port, "/livez"))[0] == 200
-        await until(lambda: bool(seat.told) and len(seat.told[-1]["gpus"]) == 8)
+        await until(lambda: bool(seat.statuses) and len(seat.statuses[-1]["gpus"]) == 8)
         _, text = await get(port, "/metrics")
         assert 'dovetail_agent_gpus{state="healthy"} 8.0' in text
         assert 'dovetail_agent_registered{resource="nvidia.com/gpu"} 1.0' in text

@@ -63,14 +63,14 @@ async def test_a_start_with_slow_nvml_changes_nothing(crd: Plane, standin: Machi
         await until(lambda: seat.plugin[-1] == "AgentEnds")
         for name, fault in STARTS.items():
             seat.forget()
-            before = (seat.told[-1], seat.labels[-1])
+            before = (seat.statuses[-1], seat.labels[-1])
             fault(machine)
             async with seat.agent():
                 await until(lambda: 8 in seat.kubelet.heard)
                 await seat.offers(8)
             machine.clear()
             await until(lambda: seat.plugin[-1] == "AgentEnds")
-            assert (seat.told, seat.labels) == ([before[0]], [before[1]]), name
+            assert (seat.statuses, seat.labels) == ([before[0]], [before[1]]), name
             # Only the condition shows that the kubelet has no plugin meanwhile.
             assert seat.plugin[:2] == ["AgentEnds", "AgentBegins"], name
             assert seat.plugin[-2:] == ["Registered", "AgentEnds"], name
@@ -89,7 +89,7 @@ async def test_a_kubelet_that_stops_changes_only_the_condition_at_once(
         await seat.offers(8)
         await until(lambda: "nvidia.com/gpu.product" in seat.labels[-1] and seat.plugin[-1] == "Registered")
         seat.forget()
-        before = (seat.told[-1], seat.labels[-1])
+        before = (seat.statuses[-1], seat.labels[-1])
         for down_s in (0.0, 4.0):
             await seat.kubelet.stop(kill=kill)
             began_s = clock()
@@ -106,9 +106,9 @@ async def test_a_kubelet_that_stops_changes_only_the_condition_at_once(
             await until(lambda: seat.plugin[-1] == "Registered")
         assert {*seat.plugin} <= {"Registered", "NotRegistered", "KubeletGone", "KubeletBegins"}
         # Meanwhile `unread` has the reason.
-        for told in seat.told:
-            told.pop("unread")
-        others = [{key: value for key, value in told.items() if value != before[0][key]} for told in seat.told]
+        for status in seat.statuses:
+            status.pop("unread")
+        others = [{key: value for key, value in status.items() if value != before[0][key]} for status in seat.statuses]
         assert not any(others) and seat.labels == [before[1]]
 
 
@@ -166,23 +166,23 @@ async def test_a_missing_driver_is_published_and_removes_nothing(
             await seat.offers(8)
             await until(lambda: "nvidia.com/gpu.product" in seat.labels[-1])
         seat.forget()
-        before, labels = seat.told[-1], seat.labels[-1]
+        before, labels = seat.statuses[-1], seat.labels[-1]
         machine.fail("nvmlInit", NOT_LOADED)
         async with seat.agent():
-            await until(lambda: len(seat.told) > 1)
-            told = seat.told[-1]
-            conditions = {one["type"]: (one["status"], one["reason"]) for one in told["conditions"]}
+            await until(lambda: len(seat.statuses) > 1)
+            status = seat.statuses[-1]
+            conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
             assert conditions["DriverReady"] == ("False", "NvmlFailed")
             assert conditions["HealthOk"] == ("False", "GpuIll")
-            assert [{**gpu, "healthy": True} for gpu in told["gpus"]] == [
+            assert [{**gpu, "healthy": True} for gpu in status["gpus"]] == [
                 {**gpu, "healthy": True} for gpu in before["gpus"]
             ]
-            assert not any(gpu["healthy"] for gpu in told["gpus"])
-            assert told["pcieLevels"] == before["pcieLevels"] and told["nvlinks"] == before["nvlinks"]
+            assert not any(gpu["healthy"] for gpu in status["gpus"])
+            assert status["pcieLevels"] == before["pcieLevels"] and status["nvlinks"] == before["nvlinks"]
             assert seat.labels == [labels] and not seat.kubelet.heard
             machine.clear()
             await seat.offers(8)
-            await until(lambda: seat.told[-1] == before)
+            await until(lambda: seat.statuses[-1] == before)
         assert seat.labels == [labels]
 
 
@@ -193,13 +193,15 @@ async def test_a_driver_that_goes_away_removes_no_label(crd: Plane, standin: Mac
         await seat.offers(8)
         await until(lambda: "nvidia.com/gpu.product" in seat.labels[-1])
         seat.forget()
-        before, labels = seat.told[-1], seat.labels[-1]
+        before, labels = seat.statuses[-1], seat.labels[-1]
         machine.mismatch()
         # A GPU falls off the bus, which makes the agent look.
         machine.lose(0)
-        await until(lambda: ("DriverReady", "False") in {(c["type"], c["status"]) for c in seat.told[-1]["conditions"]})
-        assert [gpu["uuid"] for gpu in seat.told[-1]["gpus"]] == [gpu["uuid"] for gpu in before["gpus"]]
-        assert not any(gpu["healthy"] for gpu in seat.told[-1]["gpus"])
+        await until(
+            lambda: ("DriverReady", "False") in {(c["type"], c["status"]) for c in seat.statuses[-1]["conditions"]}
+        )
+        assert [gpu["uuid"] for gpu in seat.statuses[-1]["gpus"]] == [gpu["uuid"] for gpu in before["gpus"]]
+        assert not any(gpu["healthy"] for gpu in seat.statuses[-1]["gpus"])
         assert seat.labels == [labels]
         assert seat.kubelet.heard[-1] == 0
 
@@ -215,7 +217,7 @@ async def test_a_machine_without_gpus_is_published_with_none(crd: Plane, standin
             machine.remove(gpu)
         machine.fail("nvmlInit", NOT_LOADED)
         async with seat.agent():
-            await until(lambda: not seat.told[-1]["gpus"])
+            await until(lambda: not seat.statuses[-1]["gpus"])
             await until(lambda: "nvidia.com/gpu.product" not in seat.labels[-1])
 
 
@@ -236,13 +238,13 @@ async def test_an_interrupted_layout_is_finished_even_if_the_driver_is_late(
         )
         machine.fail("nvmlInit", NOT_LOADED)
         async with seat.agent():
-            await until(lambda: bool(seat.told) and status_of_condition(seat, "DriverReady") == "False")
+            await until(lambda: bool(seat.statuses) and status_of_condition(seat, "DriverReady") == "False")
             machine.clear()
             await until(lambda: [(one.profile, one.start) for one in machine.parts(0)] == [("3g.20gb", 0)], 40.0)
 
 
 def status_of_condition(seat: Seat, condition: str) -> str:
-    return next((str(one["status"]) for one in seat.told[-1]["conditions"] if one["type"] == condition), "")
+    return next((str(one["status"]) for one in seat.statuses[-1]["conditions"] if one["type"] == condition), "")
 
 
 class Clock:
@@ -285,11 +287,13 @@ def test_a_later_look_without_gpus_makes_all_unhealthy_and_one_with_some_replace
     known.look(ALL, True)
     known.look(NONE, True)
     assert known.host.gpus == GPUS and known.host.unread == NONE.unread
-    assert {(one.uuid, one.code, one.message) for one in known.ill} == {(gpu.uuid, "nvml", "no driver") for gpu in GPUS}
+    assert {(one.uuid, one.code, one.message) for one in known.unhealthy} == {
+        (gpu.uuid, "nvml", "no driver") for gpu in GPUS
+    }
     known.look(SOME, True)
-    assert known.host == SOME and not known.ill
+    assert known.host == SOME and not known.unhealthy
     known.look(Host(), True)
-    assert known.host == Host() and not known.ill, "a machine from which all GPUs were taken has none"
+    assert known.host == Host() and not known.unhealthy, "a machine from which all GPUs were taken has none"
 
 
 def test_patience_covers_what_drivers_need() -> None:

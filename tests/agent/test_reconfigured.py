@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node is given another configuration while pods hold its GPUs: they go on, and nothing is given away twice."""
+"""The configuration of a node changes while pods hold its GPUs: they go on, and no device is allocated twice."""
 
 from __future__ import annotations
 
@@ -39,21 +39,23 @@ async def test_a_gpu_that_a_pod_holds_as_a_whole_one_is_shared_when_the_pod_has_
         async with seat.agent() as agent:
             await seat.offers(8)
             running = pod("running", {GPU: 2})
-            given = await seat.runs(running)
-            held = {id for container in given.values() for id in container[GPU].ids}
+            allocated = await seat.runs(running)
+            held = {id for container in allocated.values() for id in container[GPU].ids}
             await label("shared")
             await seat.kubelet.until(lambda: seat.kubelet.capacity(SHARED)[0] == 16)
             await seat.kubelet.until(lambda: seat.kubelet.capacity(SHARED)[1] == 12)
-            sick = {id.partition("::")[0] for id, one in seat.kubelet.listed(SHARED).items() if one.health != "Healthy"}
-            assert sick == held
+            unhealthy = {
+                id.partition("::")[0] for id, one in seat.kubelet.listed(SHARED).items() if one.health != "Healthy"
+            }
+            assert unhealthy == held
             assert seat.kubelet.capacity(GPU)[1] == 0
-            await until(lambda: sum(gpu["healthy"] for gpu in seat.told[-1]["gpus"]) == 6)
-            assert seat.told[-1]["sharing"]["replicas"] == 2
-            # A configuration that is not there changes nothing else, and is told at once.
+            await until(lambda: sum(gpu["healthy"] for gpu in seat.statuses[-1]["gpus"]) == 6)
+            assert seat.statuses[-1]["sharing"]["replicas"] == 2
+            # A configuration that is not there changes nothing else, and is reported at once.
             await label("nowhere")
-            await until(lambda: "names nowhere" in str(seat.told[-1]["unread"]), 5.0)
+            await until(lambda: "names nowhere" in str(seat.statuses[-1]["unread"]), 5.0)
             await label("shared")
-            await until(lambda: "names nowhere" not in str(seat.told[-1]["unread"]), 5.0)
+            await until(lambda: "names nowhere" not in str(seat.statuses[-1]["unread"]), 5.0)
             await seat.ends(running)
             await seat.kubelet.until(lambda: seat.kubelet.capacity(SHARED)[1] == 16)
             assert not agent.done()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole agent of a node: on a stand-in machine, beside a fake kubelet, at a real API server.
 
-`Seat` is the node; `agent()` runs its agent until the block ends. `told` has every version of the GPUNode's status that
-the API server showed, without times, `labels` every version of the Node's labels, and `lists` every list of healthy
-devices that the kubelet was sent.
+`Seat` is the node; `agent()` runs its agent until the block ends. `statuses` has every version of the GPUNode's status
+at the API server, without times, `labels` every version of the Node's labels, and `lists` every list of healthy devices
+that the agent sent to the kubelet.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Seat:
         self.kubelet = Listening(folder / "kubelet")
         self.plugin: list[str] = []
         """The reasons of the condition PluginRegistered."""
-        self.told: list[dict[str, Any]] = []
+        self.statuses: list[dict[str, Any]] = []
         """All else."""
         self.fences: list[bool] = []
-        """Whether fences were told to be put up, in each version that says that the plugin is registered."""
+        """Whether the scheduler may put up fences, in each status with a registered plugin."""
         self.labels: list[dict[str, str]] = []
         (folder / "kubelet.yaml").write_text(KUBELET_CONFIG)
         self.options = AgentOptions(
@@ -125,9 +125,9 @@ class Seat:
                 if one.type == PLUGIN_REGISTERED and one.status == "True" and status.agent is not None:
                     self.fences.append(status.agent.fences)
             conditions = tuple(_beside_the_plugin(status.conditions))
-            told = msgspec.to_builtins(replace(status, conditions=conditions))
-            if change.kind != "deleted" and told not in self.told[-1:]:
-                self.told.append(told)
+            found = msgspec.to_builtins(replace(status, conditions=conditions))
+            if change.kind != "deleted" and found not in self.statuses[-1:]:
+                self.statuses.append(found)
 
     @contextlib.asynccontextmanager
     async def agent(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -142,11 +142,11 @@ class Seat:
                 await task
 
     async def offers(self, healthy: int, timeout_s: float = PATIENCE_S) -> None:
-        """Waits until the kubelet has so many healthy devices from the agent, and the GPUNode says so."""
+        """Wait until the kubelet has so many healthy devices from the agent, and the plugin is registered."""
 
         def so() -> bool:
             had = [*self.kubelet._healthy.values()]
-            agent = (self.told[-1] if self.told else {}).get("agent") or {}
+            agent = (self.statuses[-1] if self.statuses else {}).get("agent") or {}
             known = bool(agent.get("honoursChoice")) and self.plugin[-1:] == ["Registered"]
             return sum(map(len, had)) == healthy and known
 
@@ -154,32 +154,32 @@ class Seat:
 
     def forget(self) -> None:
         """From now on only what is new is noted, the last of each aside."""
-        self.told, self.labels, self.plugin = self.told[-1:], self.labels[-1:], self.plugin[-1:]
+        self.statuses, self.labels, self.plugin = self.statuses[-1:], self.labels[-1:], self.plugin[-1:]
         self.fences, self.kubelet.heard = [], []
 
-    async def bind(self, told: Pod) -> None:
-        """The pod is one of this node."""
-        meta = told["metadata"]
+    async def bind(self, pod: Pod) -> None:
+        """Create the pod, bound to this node."""
+        meta = pod["metadata"]
         made = await self._client.request(
             "POST",
             PODS.path(meta["namespace"]),
-            {**told, "spec": {**told["spec"], "nodeName": self.name}},
+            {**pod, "spec": {**pod["spec"], "nodeName": self.name}},
             decode=Identified,
         )
         meta["uid"] = made.metadata.uid
 
-    async def runs(self, told: Pod) -> dict[str, dict[str, Allocation]]:
-        """The pod is one of this node, and works; what each container is given."""
-        await self.bind(told)
-        meta = told["metadata"]
-        given = await self.kubelet.admit(told)
+    async def runs(self, pod: Pod) -> dict[str, dict[str, Allocation]]:
+        """Bind the pod to this node, and run it; returns the devices of each container."""
+        await self.bind(pod)
+        meta = pod["metadata"]
+        allocated = await self.kubelet.admit(pod)
         path = PODS.path(meta["namespace"], meta["name"], "status")
         await self._client.request("PATCH", path, {"status": {"phase": "Running"}}, content_type=MERGE_PATCH)
-        return given
+        return allocated
 
-    async def ends(self, told: Pod) -> None:
-        """It is gone, for the kubelet and for the API server."""
-        meta = told["metadata"]
+    async def ends(self, pod: Pod) -> None:
+        """Remove the pod from the kubelet and from the API server."""
+        meta = pod["metadata"]
         self.kubelet.remove(meta["uid"])
         await self._client.request("DELETE", PODS.path(meta["namespace"], meta["name"]), {"gracePeriodSeconds": 0})
 

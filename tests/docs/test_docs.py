@@ -149,15 +149,15 @@ def test_endpoints() -> None:
 
 
 def test_the_metrics_of_the_agent() -> None:
-    ill = (Unhealthy("GPU-1", "lost", "", 0),)
-    seen = NodeFacts(Host(), offered=frozenset({"nvidia.com/gpu"}), ill=ill)
-    told = vitals.metrics(vitals.AgentMetrics(0.0, vitals.Looks(), True, True, seen, True, 0, Counts(), 0))
+    unhealthy = (Unhealthy("GPU-1", "lost", "", 0),)
+    seen = NodeFacts(Host(), offered=frozenset({"nvidia.com/gpu"}), unhealthy=unhealthy)
+    families = vitals.metrics(vitals.AgentMetrics(0.0, vitals.Looks(), True, True, seen, True, 0, Counts(), 0))
     known = {
         family.name + ("_total" if family.type == "counter" else ""): (
             family.type,
             sorted({name for sample in family.samples for name in sample.labels}),
         )
-        for family in told
+        for family in families
     }
     rows = reference("metrics", "metric", "The agent's")
     assert {row.code[0][0]: (row.cells[1], sorted(row.code[2])) for row in rows} == known

@@ -107,7 +107,7 @@ def _truth(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise _Bad("must be a text")
+        raise _Bad("must be a non-empty string")
     return value
 
 
@@ -153,7 +153,7 @@ def _resources(value: Any) -> tuple[_Resource, ...]:
             raise _Bad("must have name and replicas", at)
         for key in entry:
             if key not in _RESOURCE_FIELDS:
-                raise _Bad(f"is no known field{_nearest(str(key), _RESOURCE_FIELDS)}", f"{at}.{key}")
+                raise _Bad(f"is not a known field{_nearest(str(key), _RESOURCE_FIELDS)}", f"{at}.{key}")
         name, replicas = _shareable(entry.get("name"), at), entry.get("replicas")
         if isinstance(replicas, bool) or not isinstance(replicas, int) or not 1 <= replicas <= _MOST_REPLICAS:
             raise _Bad(f"must be a whole number from 1 to {_MOST_REPLICAS}", f"{at}.replicas")
@@ -176,13 +176,15 @@ def _shareable(value: Any, at: str) -> str:
     return name
 
 
-_LABELS = "the agent writes labels whenever what they tell changes"
+_LABELS = "the agent writes the labels at every change"
 _SHARING = ("timeSlicing", "mps")
 _FIELDS: dict[str, _Field] = {
     "version": _Field(_one_of("v1"), why="", quiet=("v1",)),
     "flags.migStrategy": _Field(_one_of("none", "single", "mixed"), "mig_strategy"),
     "flags.failOnInitError": _Field(
-        _truth, why="without a driver the agent stays, offers nothing and says why in the GPUNode", quiet=(False,)
+        _truth,
+        why="without a driver the agent runs, offers nothing, and reports why in the GPUNode",
+        quiet=(False,),
     ),
     "flags.mpsRoot": _Field(_path, "mps_root"),
     "flags.nvidiaDriverRoot": _Field(_path, "driver_root"),
@@ -231,7 +233,7 @@ def read(path: Path) -> Config:
     if not documents:
         return Config()
     if len(documents) > 1:
-        raise AgentConfigError(f"{path}:{documents[1].line()}: one document is read, here is another")
+        raise AgentConfigError(f"{path}:{documents[1].line()}: the file must have one document, here is another")
     return _Reading(documents[0]).config()
 
 
@@ -267,7 +269,7 @@ class _Reading:
             elif key in siblings:
                 self._walk(path, inner)
             else:
-                self._problem(path, f"is no known field{_nearest(str(key), siblings)}")
+                self._problem(path, f"is not a known field{_nearest(str(key), siblings)}")
 
     def _read(self, path: str, value: Any) -> None:
         known = _FIELDS[path]
@@ -277,35 +279,35 @@ class _Reading:
             self._problem(path + bad.at, bad.rule)
             return
         if known.why and value not in known.quiet:
-            self._note(path, f"decides nothing: {known.why}")
+            self._note(path, f"has no effect: {known.why}")
 
     def _sharing(self) -> dict[str, Shared]:
-        given = [way for way in _SHARING if self._found.get(f"sharing.{way}.resources")]
-        if not given:
+        configured = [way for way in _SHARING if self._found.get(f"sharing.{way}.resources")]
+        if not configured:
             return {}
-        way = given[-1]
-        if len(given) > 1:
-            self._note("sharing.timeSlicing", "decides nothing: sharing.mps counts where both are given")
-        told = {
+        way = configured[-1]
+        if len(configured) > 1:
+            self._note("sharing.timeSlicing", "has no effect: sharing.mps counts if both are configured")
+        flags = {
             name: self._found.get(f"sharing.{way}.{name}") for name in ("renameByDefault", "failRequestsGreaterThanOne")
         }
-        one_only = told["failRequestsGreaterThanOne"]
+        one_only = flags["failRequestsGreaterThanOne"]
         if one_only is None:
             one_only = way == "mps"
         for i, entry in enumerate(self._document.value["sharing"][way]["resources"]):
             at = f"sharing.{way}.resources[{i}]"
             if "rename" in entry:
-                self._note(f"{at}.rename", "decides nothing: only renameByDefault renames")
+                self._note(f"{at}.rename", "has no effect: only renameByDefault renames")
             if entry.get("devices", "all") != "all":
-                self._note(f"{at}.devices", "decides nothing: all devices of the resource are shared")
+                self._note(f"{at}.devices", "has no effect: all devices of the resource are shared")
         sharing = {}
         for i, (name, replicas) in enumerate(self._found[f"sharing.{way}.resources"]):
-            renamed = name + names.SHARED if told["renameByDefault"] else name
+            renamed = name + names.SHARED if flags["renameByDefault"] else name
             if len(renamed) > _LONGEST_RESOURCE:
                 rule = f"{renamed} is longer than {_LONGEST_RESOURCE} characters"
                 self._problem(f"sharing.{way}.resources[{i}].name", rule)
             if replicas == 1:
-                self._unshared(f"sharing.{way}.resources[{i}].replicas", bool(told["renameByDefault"]))
+                self._unshared(f"sharing.{way}.resources[{i}].replicas", bool(flags["renameByDefault"]))
                 continue
             if way == "mps" and name != GPU:
                 self._problem(f"sharing.mps.resources[{i}].name", "MPS does not share MIG instances: use timeSlicing")
@@ -319,29 +321,29 @@ class _Reading:
                 path, "one replica is not shared and keeps its name: leave renameByDefault out, or ask for more"
             )
         else:
-            self._note(path, "decides nothing: one replica is the device itself, unshared")
+            self._note(path, "has no effect: one replica is the device itself, unshared")
 
     def _contradictions(self, config: Config) -> None:
         if {ENVVAR, VOLUME_MOUNTS} & {*config.device_list_strategies}:
             return
         if config.device_id_strategy == "index":
-            self._note("flags.plugin.deviceIDStrategy", "decides nothing: CDI names are those by uuid")
+            self._note("flags.plugin.deviceIDStrategy", "has no effect: CDI names are those by uuid")
         needed = f"is for the NVIDIA container runtime: deviceListStrategy must have {ENVVAR} or {VOLUME_MOUNTS}"
-        for path, given in (
+        for path, enabled in (
             ("flags.gdrcopyEnabled", config.gdrcopy),
             ("flags.gdsEnabled", config.gds),
             ("flags.mofedEnabled", config.mofed),
         ):
-            if given:
+            if enabled:
                 self._problem(path, needed)
 
     def _problem(self, path: str, rule: str) -> None:
-        self._problems.append(self._say(path, rule))
+        self._problems.append(self._message(path, rule))
 
     def _note(self, path: str, rule: str) -> None:
-        self._notes.append(self._say(path, rule))
+        self._notes.append(self._message(path, rule))
 
-    def _say(self, path: str, rule: str) -> str:
+    def _message(self, path: str, rule: str) -> str:
         line = self._document.line(path) if path else 1
         place = f"{self._document.file}:{line}" if line else self._document.file
         return f"{place}: {path}: {rule}" if path else f"{place}: {rule}"

@@ -106,11 +106,11 @@ class Configuring:
             file = chosen(self._path, self._label)
             found = read(file)
         except AgentConfigError as error:
-            self._say(f"the configuration of before stays: {error}")
+            self._report(f"the configuration of before stays: {error}")
             return
         settled = {name: getattr(self._now, name) for name in _SETTLED}
         late = [field for name, field in _SETTLED.items() if getattr(found, name) != settled[name]]
-        self._say(f"{file}: {', '.join(late)}: counts from the next start of the agent" if late else "")
+        self._report(f"{file}: {', '.join(late)}: counts from the next start of the agent" if late else "")
         found = replace(found, **settled)
         if replace(found, notes=()) != replace(self._now, notes=()):
             for note in found.notes:
@@ -119,7 +119,7 @@ class Configuring:
             changed(found)
         self._now = found
 
-    def _say(self, fault: str) -> None:
+    def _report(self, fault: str) -> None:
         if fault and fault != self.fault:
             log.error("%s", fault)
         self.fault = fault

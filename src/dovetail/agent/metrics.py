@@ -71,40 +71,47 @@ def waits(vitals: AgentMetrics) -> tuple[str, ...]:
 def metrics(vitals: AgentMetrics) -> Iterator[Metric]:
     """All metrics; docs/reference/metrics.md describes each."""
     seen, looks = vitals.seen, vitals.looks
-    sick = {one.uuid for one in seen.ill}
-    ill = sum(gpu.uuid in sick for gpu in seen.host.gpus)
-    yield _gauge("gpus", "state", {"healthy": len(seen.host.gpus) - ill, "ill": ill})
-    yield _gauge("mig_instances", value=sum(len(gpu.mig or ()) for gpu in seen.host.gpus))
-    yield _gauge("illnesses", "code", Counter(one.code for one in seen.ill))
-    yield _gauge("unread_fields", value=len(seen.host.unread))
-    yield _gauge("faults", value=len(seen.faults))
-    yield _counter("looks", looks.count)
-    yield _gauge("look_seconds", value=looks.took_s)
-    yield _gauge("look_age_seconds", value=vitals.idle_s)
+    uuids = {fault.uuid for fault in seen.unhealthy}
+    unhealthy = sum(gpu.uuid in uuids for gpu in seen.host.gpus)
+    health = {"healthy": len(seen.host.gpus) - unhealthy, "ill": unhealthy}
+    faults = Counter(fault.code for fault in seen.unhealthy)
+    yield _gauges("gpus", "GPUs of the node by health", "state", health)
+    yield _gauge("mig_instances", "MIG instances of the node", sum(len(gpu.mig or ()) for gpu in seen.host.gpus))
+    yield _gauges("illnesses", "Unhealthy GPUs and MIG instances by fault", "code", faults)
+    yield _gauge("unread_fields", "Fields of the GPUNode that could not be read", len(seen.host.unread))
+    yield _gauge("faults", "Faults that need an operator; the GPUNode lists them", len(seen.faults))
+    yield _counter("looks", "Discoveries of the machine", looks.count)
+    yield _gauge("look_seconds", "Duration of the last discovery of the machine", looks.took_s)
+    yield _gauge("look_age_seconds", "Seconds since the last discovery of the machine ended", vitals.idle_s)
     if vitals.counts is not None:
         counts = vitals.counts
-        yield _gauge("registered", "resource", {name: name in seen.registered for name in seen.offered})
-        yield _counter("registrations", counts.registrations)
-        yield _counter("allocations", counts.allocated)
-        answers = CounterMetricFamily("dovetail_agent_preferences", "", labels=["result"])
+        registered = {name: name in seen.registered for name in seen.offered}
+        yield _gauges("registered", "1 if the kubelet has the resource from the device plugin", "resource", registered)
+        yield _counter("registrations", "Registrations of the device plugin with the kubelet", counts.registrations)
+        yield _counter("allocations", "Allocate calls that the device plugin answered with devices", counts.allocated)
+        answers = CounterMetricFamily(
+            "dovetail_agent_preferences", "GetPreferredAllocation calls by result", labels=["result"]
+        )
         for result in ("chosen", "unchosen", "unmet"):
             answers.add_metric([result], getattr(counts, result))
         yield answers
-        yield _gauge("differences", value=len(seen.differences))
-        yield _counter("differed", vitals.differed)
+        yield _gauge("differences", "Pods that have other devices than were chosen", len(seen.differences))
+        yield _counter("differed", "Pods that had other devices than were chosen", vitals.differed)
     if vitals.claims is not None:
-        yield _gauge("driver_registered", value=vitals.claims)
-        yield _gauge("claims_prepared", value=vitals.prepared)
+        yield _gauge("driver_registered", "1 if the kubelet has the DRA driver", vitals.claims)
+        yield _gauge("claims_prepared", "Prepared claims", vitals.prepared)
 
 
-def _gauge(name: str, label: str = "", values: Mapping[str, int] | None = None, *, value: float = 0) -> Metric:
-    made = GaugeMetricFamily(f"dovetail_agent_{name}", "", labels=[label] if label else [])
-    for key, each in sorted(values.items()) if values is not None else [("", value)]:
-        made.add_metric([key] if label else [], each)
-    return made
+def _gauge(name: str, help: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"dovetail_agent_{name}", help, value=value)
 
 
-def _counter(name: str, value: float) -> Metric:
-    made = CounterMetricFamily(f"dovetail_agent_{name}", "", labels=[])
-    made.add_metric([], value)
-    return made
+def _gauges(name: str, help: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"dovetail_agent_{name}", help, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+    return family
+
+
+def _counter(name: str, help: str, value: float) -> Metric:
+    return CounterMetricFamily(f"dovetail_agent_{name}", help, value=value)

@@ -160,7 +160,7 @@ class Offering:
         """As `DevicePlugins.restored`."""
         return allocatable if self._plugins is None else self._plugins.restored(allocatable)
 
-    async def update(self, host: Host, ill: Collection[Unhealthy]) -> tuple[Unhealthy, ...]:
+    async def update(self, host: Host, unhealthy: Collection[Unhealthy]) -> tuple[Unhealthy, ...]:
         """Offer the host's devices, and return all unhealthy ones, also those that containers could not use. If the
         GPUs of the host are unknown, only claims are unprepared, and all else stays as it is."""
         self._host = host
@@ -168,7 +168,7 @@ class Offering:
         if host.known:
             self._mps_config = self._mps_config if held else self._config
             await self._try("MPS", self._mps.update(host, self._mps_config))
-        found = (*ill, *held, *self._described(host), *self._mps.ill)
+        found = (*unhealthy, *held, *self._described(host), *self._mps.unhealthy)
         if self._plugins is not None:
             await self._try("device plugin", self._plugins.update(host, found))
         if self._driver is not None:

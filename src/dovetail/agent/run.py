@@ -91,12 +91,12 @@ class Agent:
         self._configuring = configuring
         self._nvml = Nvml()
         self._known = KnownHost()
-        self._ill: tuple[Unhealthy, ...] = ()
+        self._unhealthy: tuple[Unhealthy, ...] = ()
         self._lacking: tuple[Unhealthy, ...] = ()
         self._differences: tuple[DeviceDifference, ...] = ()
         self._due = asyncio.Event()
         self._health_known = asyncio.Event()
-        self._may_tell = asyncio.Event()
+        self._may_publish = asyncio.Event()
         self._complete = asyncio.Event()
         self._looking = asyncio.Lock()
         self._looks = Looks(ended_s=time.monotonic())
@@ -107,7 +107,7 @@ class Agent:
         )  # fmt: skip
         self._publisher = Publisher(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
         self._health = HealthWatch(
-            self._sick,
+            self._health_changed,
             checkpoint=options.state_folder / "health.json",
             holders=self._held,
             watched=watched,
@@ -147,7 +147,7 @@ class Agent:
             tasks.create_task(self._publisher.begin())
             if self._configuring is not None:
                 tasks.create_task(self._configuring.run(self._configure, self._publisher.notify))
-            tasks.create_task(self._tell())
+            tasks.create_task(self._publish())
             recovered = self._mig is None or await self._recover(self._mig)
             tasks.create_task(self._health.run())
             tasks.create_task(self._keep_looking())
@@ -163,8 +163,8 @@ class Agent:
         self._publisher.configure(config)
         self._due.set()
 
-    async def _tell(self) -> None:
-        await self._may_tell.wait()
+    async def _publish(self) -> None:
+        await self._may_publish.wait()
         await self._publisher.run()
 
     async def _recover(self, mig: MigManager) -> bool:
@@ -193,7 +193,7 @@ class Agent:
         while True:
             self._due.clear()
             await self._look()
-            self._let_tell()
+            self._allow_publishing()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s):
                     await self._due.wait()
@@ -206,9 +206,9 @@ class Agent:
         fine = self._known.host.sight != "none" and not self._offering.faults
         return RENEW_S if fine else _AGAIN_S
 
-    def _let_tell(self) -> None:
+    def _allow_publishing(self) -> None:
         if self._known.publishable != "nothing":
-            self._may_tell.set()
+            self._may_publish.set()
         if self._known.publishable == "all":
             self._complete.set()
 
@@ -251,11 +251,13 @@ class Agent:
             if gpu.uuid in changing
             for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))
         ]
-        self._lacking = await self._offering.update(self._known.host, (*self._ill, *self._known.ill, *parts))
+        self._lacking = await self._offering.update(
+            self._known.host, (*self._unhealthy, *self._known.unhealthy, *parts)
+        )
         self._publisher.notify()
 
-    def _sick(self, ill: tuple[Unhealthy, ...]) -> None:
-        self._ill = ill
+    def _health_changed(self, unhealthy: tuple[Unhealthy, ...]) -> None:
+        self._unhealthy = unhealthy
         self._health_known.set()
         self._due.set()
 

@@ -60,9 +60,9 @@ def gpu(index: int, mig: tuple[GpuInstance, ...] | None = None) -> Gpu:
 async def register(registry: Path, *, error: str = "") -> None:
     """As the kubelet, which has found the driver: it is registered, or not for this reason."""
     socket = registry / f"{NAME}-dovetail-reg.sock"
-    told = registration.RegistrationStatus(plugin_registered=not error, error=error)
+    status = registration.RegistrationStatus(plugin_registered=not error, error=error)
     method = "/pluginregistration.Registration/NotifyRegistrationStatus"
-    await call(socket, method, told, registration.RegistrationStatusResponse)
+    await call(socket, method, status, registration.RegistrationStatusResponse)
 
 
 def host(*gpus: Gpu) -> Host:
@@ -227,23 +227,23 @@ class Node:
         self.prepared.prepare(uid, "ns", f"claim-{uid}", self.wanted(*names, interval=interval))
 
     def troubles(self, others: Collection[str] = ()) -> list[str]:
-        """Where records, CDI files and GPUs say different things. `others` are the uuids of instances that somebody
+        """Where records, CDI files and GPUs differ. `others` are the uuids of instances that somebody
         else made."""
         records = self.prepared.records
-        said = [f"{uid} is half done" for uid, record in records.items() if not record.complete]
+        found = [f"{uid} is half done" for uid, record in records.items() if not record.complete]
         files = {f"dovetail.dev-claim_{uid}" for uid in records}
         if self.cdi.names() != files:
-            said.append(f"CDI files {sorted(self.cdi.names())}, records {sorted(files)}")
+            found.append(f"CDI files {sorted(self.cdi.names())}, records {sorted(files)}")
         if left := sorted(path.name for path in self.root.glob("cdi/*.new")):
-            said.append(f"left over: {left}")
+            found.append(f"left over: {left}")
         made = {each.uuid for record in records.values() for each in record.devices if each.made}
         if self.silicon.live().keys() != made | set(others):
-            said.append(f"instances {self.silicon.live()}, records {sorted(made)}")
+            found.append(f"instances {self.silicon.live()}, records {sorted(made)}")
         sliced = {d.gpu: d.interval for record in records.values() for d in record.devices if d.interval}
         if self.silicon.intervals != sliced:
-            said.append(f"intervals {self.silicon.intervals}, records {sliced}")
+            found.append(f"intervals {self.silicon.intervals}, records {sliced}")
         devices = [(uid, device) for uid, record in records.items() for device in record.devices]
-        said += [
+        found += [
             f"{one.name} of {uid} and {two.name} of {other} overlap"
             for i, (uid, one) in enumerate(devices)
             for other, two in devices[:i]
@@ -254,5 +254,5 @@ class Node:
             record = records.get(name.removeprefix("dovetail.dev-claim_"))
             for device in record.devices if record is not None else ():
                 if f"nvidia{device.gpu.removeprefix('GPU-')}" not in text:
-                    said.append(f"{name} lacks {device.name}")
-        return said
+                    found.append(f"{name} lacks {device.name}")
+        return found

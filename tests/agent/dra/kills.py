@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills a process that prepares and unprepares claims, with SIGKILL, at random moments and before random steps, and
-checks after each restart that nothing is given twice and nothing is lost.
+checks after each restart that no device is prepared twice and none is lost.
 
 `python -m tests.agent.dra.kills FOLDER [--kills 1000] [--seed 1]`. The journal in the folder is what the kubelet knows:
 a claim whose preparation was answered must be there after any kill, one whose end was answered must not.
@@ -34,7 +34,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def say(self, *words: str) -> None:
+    def write(self, *words: str) -> None:
         """One write, so that a line is there as a whole or not at all."""
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(file, (" ".join(words) + "\n").encode())
@@ -47,17 +47,17 @@ class Journal:
         return {line.split()[1]: line.split() for line in self._path.read_text().splitlines()}
 
 
-def troubles(node: Node, journal: Journal) -> list[str]:
+def problems(node: Node, journal: Journal) -> list[str]:
     """What is wrong after a restart."""
-    said = node.troubles()
+    found = node.troubles()
     for uid, (word, _, *devices) in journal.last().items():
         record = node.prepared.records.get(uid)
-        found = [f"{each.name}={each.uuid}" for each in record.devices] if record is not None else None
-        if word == "prepared" and found != devices:
-            said.append(f"{uid} was prepared with {devices}, and has {found}")
-        if word == "unprepared" and found is not None:
-            said.append(f"{uid} was unprepared, and has {found}")
-    return said
+        held = [f"{each.name}={each.uuid}" for each in record.devices] if record is not None else None
+        if word == "prepared" and held != devices:
+            found.append(f"{uid} was prepared with {devices}, and has {held}")
+        if word == "unprepared" and held is not None:
+            found.append(f"{uid} was unprepared, and has {held}")
+    return found
 
 
 def again(node: Node, record: PreparedRecord) -> tuple[WantedClaim, ...]:
@@ -79,8 +79,8 @@ def work(root: Path, seed: int) -> None:
     chance = random.Random(seed)
     node, journal = node_at(root), Journal(root / "journal")
     node.restart()
-    if said := troubles(node, journal):
-        print(*said, sep="\n", file=sys.stderr)
+    if found := problems(node, journal):
+        print(*found, sep="\n", file=sys.stderr)
         os._exit(TROUBLE)
     while True:
         uid = f"claim{chance.randrange(CLAIMS)}"
@@ -88,17 +88,17 @@ def work(root: Path, seed: int) -> None:
         if record is None or chance.random() < 0.2:
             wanted = again(node, record) if record is not None else some(node, chance)
             if record is None:
-                journal.say("prepare", uid)
+                journal.write("prepare", uid)
             try:
                 done = node.prepared.prepare(uid, "ns", uid, wanted)
             except (ClaimError, NvmlError):
-                journal.say("unprepared", uid)
+                journal.write("unprepared", uid)
                 continue
-            journal.say("prepared", uid, *(f"{each.name}={each.uuid}" for each in done.devices))
+            journal.write("prepared", uid, *(f"{each.name}={each.uuid}" for each in done.devices))
         else:
-            journal.say("unprepare", uid)
+            journal.write("unprepare", uid)
             node.prepared.unprepare(uid)
-            journal.say("unprepared", uid)
+            journal.write("unprepared", uid)
 
 
 def spawn(root: Path, seed: int, steps: int) -> int:
@@ -143,8 +143,8 @@ def main() -> int:
             return 1
     node = node_at(options.folder)
     node.restart()
-    if said := troubles(node, Journal(options.folder / "journal")):
-        print(*said, sep="\n", file=sys.stderr)
+    if found := problems(node, Journal(options.folder / "journal")):
+        print(*found, sep="\n", file=sys.stderr)
         return 1
     lines = (options.folder / "journal").read_text().splitlines()
     prepared = sum(line.startswith("prepared") for line in lines)

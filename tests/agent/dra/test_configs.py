@@ -57,7 +57,7 @@ def test_those_of_other_drivers_and_other_kinds_are_passed_by() -> None:
 
 
 @pytest.mark.parametrize(
-    "sharing, said",
+    "sharing, message",
     [
         ({"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}}, r"\.sharing: MPS is not supported"),
         ({"strategy": "TimeSlicing", "mpsConfig": {}}, r"\.sharing: MPS is not supported"),
@@ -67,8 +67,8 @@ def test_those_of_other_drivers_and_other_kinds_are_passed_by() -> None:
         ({"strategy": 1}, r": Expected `str`, got `int`"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_its_field(sharing: object, said: str) -> None:
-    with pytest.raises(ClaimError, match=AT + said):
+def test_what_cannot_be_done_is_refused_by_its_field(sharing: object, message: str) -> None:
+    with pytest.raises(ClaimError, match=AT + message):
         interval(DRIVER, "gpu", "r", [config(sharing)])
 
 

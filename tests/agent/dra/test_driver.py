@@ -64,8 +64,8 @@ class Bench:
             folders=self.folders, partitionable=True, changed=changed,
         )  # fmt: skip
 
-    async def update(self, *ill: Unhealthy) -> None:
-        await self.driver.update(self.node.silicon.seen(self.node.found), ill)
+    async def update(self, *unhealthy: Unhealthy) -> None:
+        await self.driver.update(self.node.silicon.seen(self.node.found), unhealthy)
         await register(self.folders.registry)
         await self.settled()
 
@@ -328,7 +328,7 @@ async def test_failures_are_of_one_claim_alone(bench: Bench) -> None:
     answers = await bench.prepare(
         good, gone, bare, old, mps, bench.claim("typo", "gpu-7"), bench.claim("far", "gpu-3", pool="n2")
     )
-    said = [
+    messages = [
         "",
         "does not exist any more",
         "has no allocation",
@@ -338,7 +338,7 @@ async def test_failures_are_of_one_claim_alone(bench: Bench) -> None:
         "results[0].pool: 'n2' is not the pool of this node, 'n1'",
     ]
     assert len(answers[0].devices) == 1
-    for answer, expected in zip(answers, said, strict=True):
+    for answer, expected in zip(answers, messages, strict=True):
         assert expected in answer.error and bool(expected) == bool(answer.error)
     assert bench.records() == {"good"}
 
@@ -411,6 +411,6 @@ async def test_the_kubelet_hears_of_health_at_once_and_at_every_change(bench: Be
         assert first.devices[0].health_check_timeout_seconds > 60
         await bench.update(Unhealthy("GPU-3", "lost", "the GPU is gone", 1_790_000_000_000))
         second = await heard.read()
-        ill = [each for each in second.devices if each.health == health.UNHEALTHY]
-        assert [(each.device.device_name, each.message) for each in ill] == [("gpu-3", "the GPU is gone")]
+        unhealthy = [each for each in second.devices if each.health == health.UNHEALTHY]
+        assert [(each.device.device_name, each.message) for each in unhealthy] == [("gpu-3", "the GPU is gone")]
         heard.cancel()

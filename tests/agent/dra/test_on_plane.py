@@ -33,7 +33,7 @@ from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
 DRIVER = "gpu.nvidia.com"
-ILL = Unhealthy("GPU-2", "xid-79", "fallen off the bus", 1_790_000_000_000)
+UNHEALTHY = Unhealthy("GPU-2", "xid-79", "fallen off the bus", 1_790_000_000_000)
 DEVICE_CLASS = DeviceClass(DRIVER)
 Json = dict[str, Any]
 
@@ -56,8 +56,8 @@ class Bench:
             self.client, self.name, node.files, node.silicon, held, folders=self.folders, partitionable=True
         )
 
-    async def update(self, *ill: Unhealthy) -> None:
-        await self.driver.update(self.node.silicon.seen(self.node.found), ill)
+    async def update(self, *unhealthy: Unhealthy) -> None:
+        await self.driver.update(self.node.silicon.seen(self.node.found), unhealthy)
         await register(self.folders.registry)
         await self.driver.settled.wait()
 
@@ -95,17 +95,17 @@ async def bench(plane: Plane) -> AsyncIterator[Bench]:
 
 
 async def test_slices_are_kept_as_they_were_written(bench: Bench) -> None:
-    await bench.update(ILL)
+    await bench.update(UNHEALTHY)
     found = await bench.slices()
     assert [len(each.spec.devices) for each in found] == [0, 52]
     assert [len(each.spec.shared_counters) for each in found] == [2, 0]
     assert sum(bool(device.consumes_counters) for device in found[1].spec.devices) == 50
     assert [device.name for device in found[1].spec.devices if device.taints] == ["gpu-2"]
-    await bench.update(ILL)
+    await bench.update(UNHEALTHY)
     # The same is not written again, by this process or the next.
     await bench.driver.close()
     bench.driver = bench.made()
-    await bench.update(ILL)
+    await bench.update(UNHEALTHY)
     again = await bench.slices()
     assert [each.metadata.resource_version for each in again] == [each.metadata.resource_version for each in found]
     await bench.update()
@@ -124,7 +124,7 @@ async def test_slices_that_were_deleted_are_put_back(bench: Bench) -> None:
 
 
 async def test_what_our_scheduler_allocates_is_prepared(bench: Bench) -> None:
-    await bench.update(ILL)
+    await bench.update(UNHEALTHY)
     made = await bench.world()
     spec = claim(
         ask(2, f"{DRIVER}/profile~3g.20gb", name="parts", device_class=DEVICE_CLASS.name),
@@ -136,7 +136,7 @@ async def test_what_our_scheduler_allocates_is_prepared(bench: Bench) -> None:
         {"request": one.request, "driver": one.driver, "pool": one.pool, "device": one.device}
         for one in grants[0].allocation.grants
     ]
-    assert results[-1]["device"] == "gpu-3", "the other whole GPU is ill"
+    assert results[-1]["device"] == "gpu-3", "the other whole GPU is unhealthy"
     asked = await allocated(bench, results)
     reply = await call(
         bench.folders.plugin / f"{DRIVER}.sock",

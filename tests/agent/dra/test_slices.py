@@ -30,9 +30,9 @@ SMALL = GpuInstance("MIG-1", "1g.5gb", 7, 0, 6, 1, 4864)
 SINCE_MS = 1_790_000_000_000
 
 
-def slices(found: Host, partitionable: bool = False, ill: Sequence[Unhealthy] = ()) -> list[Slice]:
+def slices(found: Host, partitionable: bool = False, unhealthy: Sequence[Unhealthy] = ()) -> list[Slice]:
     """As the scheduler reads them."""
-    return read(contents(found, offered(found, partitionable), DRIVER, ill))
+    return read(contents(found, offered(found, partitionable), DRIVER, unhealthy))
 
 
 def read(parts: list[dict[str, object]]) -> list[Slice]:
@@ -57,7 +57,7 @@ def names(found: Sequence[Offered]) -> list[str]:
     return [device.name for device in found]
 
 
-def given(made: World, *selectors: str, count: int = 1, constraints: Sequence[Constraint] = ()) -> list[str] | None:
+def allocated(made: World, *selectors: str, count: int = 1, constraints: Sequence[Constraint] = ()) -> list[str] | None:
     """The devices that a claim gets, or None."""
     grants = made.hold("n1", made.pod(claim(ask(count, *selectors), constraints=constraints)))
     return [one.device for one in grants[0].allocation.grants] if grants else None
@@ -99,9 +99,9 @@ def test_gpus_that_nvlinks_join_are_of_one_group() -> None:
     assert groups == [0, 0, 2, None, 2]
     made = world(one)
     pair = [Constraint(match="dovetail.dev/nvlinkGroup")]
-    assert given(made, "gpu.nvidia.com/uuid~GPU-3", constraints=pair) is None
-    assert given(made, count=2, constraints=pair) == ["gpu-0", "gpu-1"]
-    assert given(made, count=2, constraints=pair) == ["gpu-2", "gpu-4"]
+    assert allocated(made, "gpu.nvidia.com/uuid~GPU-3", constraints=pair) is None
+    assert allocated(made, count=2, constraints=pair) == ["gpu-0", "gpu-1"]
+    assert allocated(made, count=2, constraints=pair) == ["gpu-2", "gpu-4"]
 
 
 def test_a_chain_of_nvlinks_is_one_group() -> None:
@@ -138,9 +138,9 @@ def test_every_place_of_every_profile_is_a_partition() -> None:
 def test_partitions_are_allocated_as_the_gpu_can_be_divided() -> None:
     made = world(*slices(host(gpu(0, ())), True))
     large = "gpu.nvidia.com/profile=3g.20gb"
-    both = [given(made, large), given(made, large)]
+    both = [allocated(made, large), allocated(made, large)]
     assert sorted(both) == [["gpu-0-mig-3g20gb-9-0"], ["gpu-0-mig-3g20gb-9-4"]]
-    assert given(made) is None
+    assert allocated(made) is None
 
 
 @pytest.mark.parametrize(
@@ -149,16 +149,16 @@ def test_partitions_are_allocated_as_the_gpu_can_be_divided() -> None:
 def test_no_more_of_a_profile_than_the_driver_makes(profile: str, most: int) -> None:
     made = world(*slices(host(gpu(0, ())), True))
     selector = f"gpu.nvidia.com/profile={profile}"
-    assert [given(made, selector) is not None for _ in range(most + 1)] == [True] * most + [False]
+    assert [allocated(made, selector) is not None for _ in range(most + 1)] == [True] * most + [False]
 
 
 def test_partitions_of_two_gpus_do_not_meet() -> None:
     made = world(*slices(host(gpu(0, ()), gpu(1, ()), gpu(2)), True))
     whole = "gpu.nvidia.com/profile~7g.40gb"
-    assert given(made, whole) == ["gpu-0-mig-7g40gb-0-0"]
-    assert given(made, whole) == ["gpu-1-mig-7g40gb-0-0"]
-    assert given(made, whole) is None
-    assert given(made, "gpu.nvidia.com/type=gpu") == ["gpu-2"]
+    assert allocated(made, whole) == ["gpu-0-mig-7g40gb-0-0"]
+    assert allocated(made, whole) == ["gpu-1-mig-7g40gb-0-0"]
+    assert allocated(made, whole) is None
+    assert allocated(made, "gpu.nvidia.com/type=gpu") == ["gpu-2"]
 
 
 def test_what_somebody_else_made_is_offered_as_it_is_and_nothing_over_it() -> None:
@@ -168,16 +168,16 @@ def test_what_somebody_else_made_is_offered_as_it_is_and_nothing_over_it() -> No
     assert over == ["gpu-0-mig-1g5gb-19-6"]
     made = world(*slices(host(gpu(0, (SMALL,))), True))
     fives = "gpu.nvidia.com/profile=1g.5gb"
-    assert sorted(given(made, fives, count=7) or ()) == [f"gpu-0-mig-1g5gb-19-{i}" for i in range(7)]
-    assert given(made, fives) is None
+    assert sorted(allocated(made, fives, count=7) or ()) == [f"gpu-0-mig-1g5gb-19-{i}" for i in range(7)]
+    assert allocated(made, fives) is None
 
 
 def test_the_media_engines_that_somebody_else_has_are_not_offered() -> None:
     theirs = replace(SMALL, profile="1g.5gb+me", engines=gpu(0).profiles[1].engines)
     made = world(*slices(host(gpu(0, (theirs,))), True))
     media = "gpu.nvidia.com/profile=1g.5gb+me"
-    assert given(made, media) == ["gpu-0-mig-1g5gb-me-20-6"]
-    assert given(made, media) is None
+    assert allocated(made, media) == ["gpu-0-mig-1g5gb-me-20-6"]
+    assert allocated(made, media) is None
 
 
 def test_what_was_made_for_a_claim_is_still_a_partition() -> None:
@@ -197,7 +197,7 @@ def test_slices_are_no_larger_than_the_api_allows() -> None:
         len(each["attributes"]) + len(each["capacity"]) <= 32 for part in parts for each in part.get("devices", ())
     )
     made = world(*read(parts))
-    assert given(made, "gpu.nvidia.com/profile~7g.40gb", count=12) is not None
+    assert allocated(made, "gpu.nvidia.com/profile~7g.40gb", count=12) is not None
 
 
 @pytest.mark.parametrize(
@@ -217,18 +217,18 @@ def test_only_what_a_reboot_heals_ends_pods(code: str, expected: tuple[str, str 
 
 
 def test_an_ill_gpu_is_kept_from_claims_with_all_that_is_on_it() -> None:
-    ill = [Unhealthy("GPU-0", "xid-48", "double-bit ECC error", SINCE_MS)]
-    found = slices(host(gpu(0, ()), gpu(1, (SMALL,))), True, ill)
+    unhealthy = [Unhealthy("GPU-0", "xid-48", "double-bit ECC error", SINCE_MS)]
+    found = slices(host(gpu(0, ()), gpu(1, (SMALL,))), True, unhealthy)
     devices = [device for one in found for device in one.devices]
     assert {bool(d.taints) for d in devices if d.name.startswith("gpu-0-")} == {True}
     assert {bool(d.taints) for d in devices if d.name.startswith("gpu-1-")} == {False}
-    assert (given(world(*found), "gpu.nvidia.com/profile=1g.5gb") or [""])[0].startswith("gpu-1-")
+    assert (allocated(world(*found), "gpu.nvidia.com/profile=1g.5gb") or [""])[0].startswith("gpu-1-")
 
 
 def test_an_ill_instance_alone_is_kept_from_claims() -> None:
-    ill = [Unhealthy("MIG-1", "xid-48", "", SINCE_MS)]
+    unhealthy = [Unhealthy("MIG-1", "xid-48", "", SINCE_MS)]
     for found in (offered(host(gpu(0, (SMALL,))), True), offered(host(gpu(0)), True)):
-        wired = [device for part in contents(host(), found, DRIVER, ill) for device in part.get("devices", ())]
+        wired = [device for part in contents(host(), found, DRIVER, unhealthy) for device in part.get("devices", ())]
         assert [d["name"] for d in wired if "taints" in d] == [d.name for d in found if d.uuid == "MIG-1"]
 
 

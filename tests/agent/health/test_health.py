@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU is ill from the moment of its event until its remedy has happened, and nobody else is."""
+"""A GPU is unhealthy from its event until its remedy was applied, and no other GPU is."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Machine:
         self.boot("first")
         self.held: Collection[str] = ()
         self.holders_error: OSError | None = None
-        self.illnesses: tuple[Unhealthy, ...] | None = None
-        self.told = 0
+        self.reported: tuple[Unhealthy, ...] | None = None
+        self.reports = 0
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -70,14 +70,14 @@ class Machine:
             raise self.holders_error
         return self.held
 
-    def _heard(self, illnesses: tuple[Unhealthy, ...]) -> None:
-        self.illnesses = illnesses
-        self.told += 1
+    def _heard(self, reported: tuple[Unhealthy, ...]) -> None:
+        self.reported = reported
+        self.reports += 1
         self._changed.set()
 
     async def start(self, look_s: float = 0.1, watching: Watched | None = None, **options: Any) -> HealthWatch:
         await self.stop()
-        self.illnesses, self.told = None, 0
+        self.reported, self.reports = None, 0
         watch = HealthWatch(
             self._heard,
             checkpoint=self.folder / "health.json",
@@ -89,7 +89,7 @@ class Machine:
             **options,
         )
         self._task = asyncio.create_task(watch.run())
-        await self.until(lambda: self.illnesses is not None)
+        await self.until(lambda: self.reported is not None)
         return watch
 
     async def stop(self) -> None:
@@ -121,14 +121,14 @@ class Machine:
                 await asyncio.sleep(0.12)
 
     @property
-    def ill(self) -> set[tuple[str, str]]:
-        return {(illness.uuid, illness.code) for illness in self.illnesses or ()}
+    def unhealthy(self) -> set[tuple[str, str]]:
+        return {(fault.uuid, fault.code) for fault in self.reported or ()}
 
-    async def is_ill(self, *wanted: tuple[str, str]) -> None:
+    async def is_unhealthy(self, *wanted: tuple[str, str]) -> None:
         try:
-            await self.until(lambda: self.ill == {*wanted})
+            await self.until(lambda: self.unhealthy == {*wanted})
         except TimeoutError:
-            raise AssertionError(f"ill are {self.illnesses}") from None
+            raise AssertionError(f"unhealthy: {self.reported}") from None
 
 
 @pytest.fixture
@@ -146,11 +146,11 @@ async def machine(standin: MakeStandin, tmp_path: Path) -> AsyncIterator[Machine
 async def test_an_xid_makes_its_gpu_ill_at_once_and_says_what_to_do(machine: Machine) -> None:
     """Long before the next look."""
     await machine.start(look_s=60)
-    assert machine.illnesses == ()
+    assert machine.reported == ()
     machine.standin.xid(3, 95)
-    await machine.is_ill((machine.uuids[3], "xid-95"))
-    (illness,) = machine.illnesses or ()
-    assert illness.message.startswith("XID 95, uncontained memory error: reset the GPU (nvidia-smi --gpu-reset")
+    await machine.is_unhealthy((machine.uuids[3], "xid-95"))
+    (fault,) = machine.reported or ()
+    assert fault.message.startswith("XID 95, uncontained memory error: reset the GPU (nvidia-smi --gpu-reset")
 
 
 async def test_errors_of_applications_make_nobody_ill(machine: Machine) -> None:
@@ -159,21 +159,21 @@ async def test_errors_of_applications_make_nobody_ill(machine: Machine) -> None:
         machine.standin.xid(0, xid)
     machine.standin.ecc(1, corrected=5)
     machine.standin.xid(2, 79)
-    await machine.is_ill((machine.uuids[2], "xid-79"))
-    assert machine.told == 2
+    await machine.is_unhealthy((machine.uuids[2], "xid-79"))
+    assert machine.reports == 2
 
 
 async def test_a_double_bit_ecc_error_makes_its_gpu_ill(machine: Machine) -> None:
     await machine.start()
     machine.standin.ecc(1, uncorrected=1)
-    await machine.is_ill((machine.uuids[1], "ecc-double-bit"))
+    await machine.is_unhealthy((machine.uuids[1], "ecc-double-bit"))
 
 
 async def test_several_errors_are_several_illnesses_and_the_same_twice_is_one(machine: Machine) -> None:
     await machine.start()
     for xid in (48, 95, 48):
         machine.standin.xid(1, xid)
-    await machine.is_ill((machine.uuids[1], "xid-48"), (machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-48"), (machine.uuids[1], "xid-95"))
 
 
 async def test_an_event_of_a_mig_instance_hits_it_alone(machine: Machine) -> None:
@@ -181,15 +181,15 @@ async def test_an_event_of_a_mig_instance_hits_it_alone(machine: Machine) -> Non
     hit = machine.standin.parts(2)[1]
     await machine.start()
     machine.standin.xid(2, 95, hit.gi, hit.cis[0])
-    await machine.until(lambda: len(machine.ill) == 1)
-    ((uuid, code),) = machine.ill
+    await machine.until(lambda: len(machine.unhealthy) == 1)
+    ((uuid, code),) = machine.unhealthy
     assert uuid.startswith("MIG-") and code == "xid-95"
     with Nvml() as nvml:
         instance = nvml.call("nvmlDeviceGetHandleByUUID", uuid)
         assert nvml.call("nvmlDeviceGetGpuInstanceId", instance) == hit.gi
     # Without saying which instance it is about all of them.
     machine.standin.xid(2, 119)
-    await machine.is_ill((uuid, "xid-95"), (machine.uuids[2], "xid-119"))
+    await machine.is_unhealthy((uuid, "xid-95"), (machine.uuids[2], "xid-119"))
 
 
 async def test_an_event_of_an_instance_that_it_may_not_see_is_one_of_the_whole_gpu(
@@ -199,7 +199,7 @@ async def test_an_event_of_an_instance_that_it_may_not_see_is_one_of_the_whole_g
     machine.standin.divide(2, [("3g.20gb", 0)])
     await machine.start()
     machine.standin.xid(2, 95, 13, 0)
-    await machine.is_ill((machine.uuids[2], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[2], "xid-95"))
 
 
 async def test_an_event_of_an_instance_that_is_gone_makes_nobody_ill(machine: Machine) -> None:
@@ -207,7 +207,7 @@ async def test_an_event_of_an_instance_that_is_gone_makes_nobody_ill(machine: Ma
     await machine.start()
     machine.standin.xid(2, 95, 13, 0)
     machine.standin.xid(0, 95)
-    await machine.is_ill((machine.uuids[0], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[0], "xid-95"))
 
 
 async def test_where_the_instance_cannot_be_found_out_the_gpu_is_hit(machine: Machine) -> None:
@@ -216,7 +216,7 @@ async def test_where_the_instance_cannot_be_found_out_the_gpu_is_hit(machine: Ma
     machine.standin.fail("nvmlDeviceGetMaxMigDeviceCount", pynvml.NVML_ERROR_UNKNOWN, gpu=2)
     await machine.start()
     machine.standin.xid(2, 95, part.gi, part.cis[0])
-    await machine.is_ill((machine.uuids[2], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[2], "xid-95"))
 
 
 async def test_events_are_passed_on_in_the_midst_of_a_look(machine: Machine) -> None:
@@ -235,12 +235,12 @@ async def test_events_are_passed_on_in_the_midst_of_a_look(machine: Machine) -> 
 async def test_a_gpu_that_tells_no_events_is_said_and_is_not_ill(machine: Machine) -> None:
     machine.standin.fail("nvmlDeviceGetSupportedEventTypes", pynvml.NVML_ERROR_NOT_SUPPORTED, gpu=1)
     watch = await machine.start()
-    assert machine.illnesses == ()
+    assert machine.reported == ()
     ((uuid, reason),) = watch.unwatched
     assert uuid == machine.uuids[1]
     assert reason.startswith("nvmlDeviceGetSupportedEventTypes")
     machine.standin.xid(0, 79)
-    await machine.is_ill((machine.uuids[0], "xid-79"))
+    await machine.is_unhealthy((machine.uuids[0], "xid-79"))
 
 
 # GPUs that are gone
@@ -249,9 +249,9 @@ async def test_a_gpu_that_tells_no_events_is_said_and_is_not_ill(machine: Machin
 async def test_a_lost_gpu_is_found_by_the_wait_and_the_others_are_watched_on(machine: Machine) -> None:
     await machine.start(look_s=60)
     machine.standin.lose(6)
-    await machine.is_ill((machine.uuids[6], "lost"))
+    await machine.is_unhealthy((machine.uuids[6], "lost"))
     machine.standin.xid(0, 95)
-    await machine.is_ill((machine.uuids[6], "lost"), (machine.uuids[0], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[6], "lost"), (machine.uuids[0], "xid-95"))
 
 
 async def test_a_gpu_that_is_lost_in_the_midst_of_a_look_takes_no_other_with_it(machine: Machine) -> None:
@@ -263,7 +263,7 @@ async def test_a_gpu_that_is_lost_in_the_midst_of_a_look_takes_no_other_with_it(
     for _ in range(3):
         look = next(seen)
         assert isinstance(look, EventsRead)
-        assert [gpu.ill.code for gpu in look.gpus if gpu.ill] in (["lost"], [])
+        assert [gpu.fault.code for gpu in look.gpus if gpu.fault] in (["lost"], [])
         assert len(look.gpus) >= len(machine.uuids) - 1
     events.stop()
     assert [*seen] == []
@@ -272,32 +272,32 @@ async def test_a_gpu_that_is_lost_in_the_midst_of_a_look_takes_no_other_with_it(
 async def test_a_lost_gpu_is_well_when_it_answers_again(machine: Machine) -> None:
     await machine.start()
     machine.standin.lose(6)
-    await machine.is_ill((machine.uuids[6], "lost"))
+    await machine.is_unhealthy((machine.uuids[6], "lost"))
     machine.standin.restore(6)
-    await machine.is_ill()
+    await machine.is_unhealthy()
     machine.standin.xid(6, 95)
-    await machine.is_ill((machine.uuids[6], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[6], "xid-95"))
 
 
 async def test_a_gpu_that_is_taken_out_is_missed_also_by_the_next_agent(machine: Machine) -> None:
     await machine.start()
     machine.standin.remove(7)
-    await machine.is_ill((machine.uuids[7], "lost"))
+    await machine.is_unhealthy((machine.uuids[7], "lost"))
     await machine.start()
-    await machine.is_ill((machine.uuids[7], "lost"))
+    await machine.is_unhealthy((machine.uuids[7], "lost"))
     # Until a boot without it.
     machine.boot("second")
     await machine.start()
-    await machine.is_ill()
+    await machine.is_unhealthy()
 
 
 async def test_one_gpu_that_does_not_answer_is_ill_alone(machine: Machine) -> None:
     machine.standin.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_UNKNOWN, gpu=4)
     machine.standin.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_RESET_REQUIRED, gpu=5)
     await machine.start()
-    await machine.is_ill((machine.uuids[4], "nvml"), (machine.uuids[5], "reset-required"))
+    await machine.is_unhealthy((machine.uuids[4], "nvml"), (machine.uuids[5], "reset-required"))
     machine.standin.clear()
-    await machine.is_ill()
+    await machine.is_unhealthy()
 
 
 async def test_calls_that_a_gpu_does_not_support_make_it_not_ill(machine: Machine) -> None:
@@ -305,7 +305,7 @@ async def test_calls_that_a_gpu_does_not_support_make_it_not_ill(machine: Machin
         machine.standin.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
     await machine.start()
     await machine.looks()
-    assert machine.illnesses == ()
+    assert machine.reported == ()
 
 
 # NVML as a whole
@@ -327,11 +327,11 @@ async def test_when_nvml_fails_all_are_ill_until_it_is_back(
     if call == "nvmlDeviceGetCount":
         # It is only asked when the library is opened.
         machine.standin.fail("nvmlEventSetWait", code, times=1)
-    await machine.is_ill(*((uuid, "nvml") for uuid in machine.uuids))
+    await machine.is_unhealthy(*((uuid, "nvml") for uuid in machine.uuids))
     machine.standin.clear()
-    await machine.is_ill()
+    await machine.is_unhealthy()
     machine.standin.xid(1, 95)
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
 
 
 async def test_a_driver_that_was_updated_without_a_reboot_makes_all_known_gpus_ill(machine: Machine) -> None:
@@ -339,18 +339,18 @@ async def test_a_driver_that_was_updated_without_a_reboot_makes_all_known_gpus_i
     await machine.stop()
     machine.standin.mismatch()
     await machine.start()
-    await machine.is_ill(*((uuid, "nvml") for uuid in machine.uuids))
-    assert "of different versions" in (machine.illnesses or ())[0].message
+    await machine.is_unhealthy(*((uuid, "nvml") for uuid in machine.uuids))
+    assert "of different versions" in (machine.reported or ())[0].message
 
 
 async def test_illnesses_of_events_are_there_again_when_nvml_is(machine: Machine) -> None:
     await machine.start()
     machine.standin.xid(1, 95)
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
     machine.standin.fail("nvmlEventSetWait", pynvml.NVML_ERROR_UNKNOWN)
-    await machine.until(lambda: (machine.uuids[0], "nvml") in machine.ill)
+    await machine.until(lambda: (machine.uuids[0], "nvml") in machine.unhealthy)
     machine.standin.clear()
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
 
 
 # Getting well
@@ -359,11 +359,11 @@ async def test_illnesses_of_events_are_there_again_when_nvml_is(machine: Machine
 async def test_a_restart_of_the_agent_heals_nobody(machine: Machine) -> None:
     await machine.start()
     machine.standin.xid(1, 95)
-    await machine.is_ill((machine.uuids[1], "xid-95"))
-    before = machine.illnesses
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
+    before = machine.reported
     await machine.start()
     await machine.looks()
-    assert machine.illnesses == before
+    assert machine.reported == before
 
 
 async def test_a_reboot_heals_all(machine: Machine) -> None:
@@ -371,10 +371,10 @@ async def test_a_reboot_heals_all(machine: Machine) -> None:
     for gpu, xid in enumerate((94, 95, 79)):
         machine.standin.xid(gpu, xid)
     machine.held = machine.uuids
-    await machine.until(lambda: len(machine.ill) == 3)
+    await machine.until(lambda: len(machine.unhealthy) == 3)
     machine.boot("second")
     await machine.start()
-    assert machine.illnesses == ()
+    assert machine.reported == ()
 
 
 async def a_reload_of_the_driver(machine: Machine) -> None:
@@ -400,38 +400,38 @@ async def test_a_reset_heals_what_a_reset_heals(
     await machine.start()
     machine.standin.xid(1, 95)
     machine.standin.xid(1, 79)
-    await machine.is_ill((machine.uuids[1], "xid-95"), (machine.uuids[1], "xid-79"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"), (machine.uuids[1], "xid-79"))
     if meanwhile:
         await machine.stop()
     await reset(machine)
     if meanwhile:
         await machine.start()
-    await machine.is_ill((machine.uuids[1], "xid-79"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-79"))
 
 
 async def test_an_energy_counter_means_nothing_without_persistence_mode(machine: Machine) -> None:
-    """Then the driver lets go of a GPU that nobody uses, and counts anew when somebody comes."""
+    """Then the driver lets go of an idle GPU, and counts from zero when a process opens it."""
     machine.standin.set(1, energy_mj=1_000_000, persistence=0)
     await machine.start()
     machine.standin.xid(1, 95)
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
     machine.standin.set(1, energy_mj=5)
     await machine.looks()
-    assert machine.ill == {(machine.uuids[1], "xid-95")}
+    assert machine.unhealthy == {(machine.uuids[1], "xid-95")}
 
 
 async def test_a_contained_error_is_over_when_no_pod_holds_the_gpu(machine: Machine) -> None:
     machine.held = {machine.uuids[1]}
     await machine.start()
     machine.standin.xid(1, 94)
-    await machine.is_ill((machine.uuids[1], "xid-94"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-94"))
     await machine.looks()
     machine.holders_error = OSError("the kubelet does not answer")
     machine.held = ()
     await machine.looks()
-    assert machine.ill == {(machine.uuids[1], "xid-94")}
+    assert machine.unhealthy == {(machine.uuids[1], "xid-94")}
     machine.holders_error = None
-    await machine.is_ill()
+    await machine.is_unhealthy()
 
 
 async def test_it_is_held_as_long_as_one_of_its_instances_is(machine: Machine) -> None:
@@ -442,15 +442,15 @@ async def test_it_is_held_as_long_as_one_of_its_instances_is(machine: Machine) -
     machine.held = {instance}
     await machine.start()
     machine.standin.xid(1, 94)
-    await machine.is_ill((machine.uuids[1], "xid-94"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-94"))
     await machine.looks()
-    assert machine.ill == {(machine.uuids[1], "xid-94")}
+    assert machine.unhealthy == {(machine.uuids[1], "xid-94")}
     machine.held = ()
-    await machine.is_ill()
+    await machine.is_unhealthy()
 
 
 class Newer(Nvml):
-    """A driver that tells which recovery it wants, as those since 565 do. `action` is that of the GPU `uuid`."""
+    """A driver that requests recovery actions, as drivers since 565 do: `action` for the GPU `uuid`."""
 
     uuid = ""
     action = 0
@@ -476,13 +476,13 @@ async def test_what_the_driver_asks_for_lasts_as_long_as_it_asks(
 ) -> None:
     await machine.start(look_s=60, open_library=newer)
     monkeypatch.setattr(newer, "action", pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT)
-    # Word that it has changed; by itself it makes nobody ill.
+    # The notice of a change; by itself it makes no GPU unhealthy.
     machine.standin.xid(1, 154)
-    await machine.is_ill((machine.uuids[1], "recovery"))
-    assert "reboot the node" in (machine.illnesses or ())[0].message
+    await machine.is_unhealthy((machine.uuids[1], "recovery"))
+    assert "reboot the node" in (machine.reported or ())[0].message
     monkeypatch.setattr(newer, "action", 0)
     machine.standin.xid(1, 154)
-    await machine.is_ill()
+    await machine.is_unhealthy()
 
 
 async def test_an_error_is_over_when_the_driver_no_longer_asks_for_what_it_asked(
@@ -492,14 +492,14 @@ async def test_an_error_is_over_when_the_driver_no_longer_asks_for_what_it_asked
     monkeypatch.setattr(newer, "action", pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET)
     machine.standin.xid(1, 119)
     machine.standin.xid(2, 119)
-    ill = {(machine.uuids[1], "recovery"), (machine.uuids[1], "xid-119"), (machine.uuids[2], "xid-119")}
-    await machine.is_ill(*ill)
+    unhealthy = {(machine.uuids[1], "recovery"), (machine.uuids[1], "xid-119"), (machine.uuids[2], "xid-119")}
+    await machine.is_unhealthy(*unhealthy)
     # Also after a restart of the agent.
     await machine.start(open_library=newer)
-    await machine.is_ill(*ill)
+    await machine.is_unhealthy(*unhealthy)
     monkeypatch.setattr(newer, "action", 0)
-    # Of the other one the driver never said anything.
-    await machine.is_ill((machine.uuids[2], "xid-119"))
+    # For the other GPU the driver never requested a recovery.
+    await machine.is_unhealthy((machine.uuids[2], "xid-119"))
 
 
 async def test_a_reset_that_the_driver_requires(
@@ -507,7 +507,7 @@ async def test_a_reset_that_the_driver_requires(
 ) -> None:
     monkeypatch.setattr(newer, "reset", 1)
     await machine.start(open_library=newer)
-    await machine.is_ill((machine.uuids[1], "reset-required"))
+    await machine.is_unhealthy((machine.uuids[1], "reset-required"))
 
 
 # Letting go
@@ -522,9 +522,9 @@ class Counted(Nvml):
         Counted.opened += 1
         return super().__enter__()
 
-    def __exit__(self, *told: Any) -> None:
+    def __exit__(self, *details: Any) -> None:
         Counted.opened -= 1
-        super().__exit__(*told)
+        super().__exit__(*details)
 
 
 async def test_while_it_is_paused_it_holds_nothing_and_afterwards_it_finds_what_happened(machine: Machine) -> None:
@@ -534,8 +534,8 @@ async def test_while_it_is_paused_it_holds_nothing_and_afterwards_it_finds_what_
         assert Counted.opened == 0
         machine.standin.lose(4)
         await machine.looks()
-        assert machine.illnesses == ()
-    await machine.is_ill((machine.uuids[4], "lost"))
+        assert machine.reported == ()
+    await machine.is_unhealthy((machine.uuids[4], "lost"))
 
 
 async def test_it_can_be_paused_while_nvml_fails(machine: Machine) -> None:
@@ -544,7 +544,7 @@ async def test_it_can_be_paused_while_nvml_fails(machine: Machine) -> None:
     async with watch.paused():
         machine.standin.clear()
     machine.standin.xid(0, 43)
-    await machine.until(lambda: machine.illnesses == ())
+    await machine.until(lambda: machine.reported == ())
 
 
 # What is remembered
@@ -564,47 +564,47 @@ async def test_a_damaged_checkpoint_is_set_aside_and_gpus_are_judged_anew(
 ) -> None:
     await machine.start()
     machine.standin.xid(1, 95)
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
     await machine.stop()
     file = machine.folder / "health.json"
     damaged = damage(file.read_text())
     file.write_text(damaged)
     machine.standin.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_UNKNOWN, gpu=2)
     watch = await machine.start()
-    await machine.is_ill((machine.uuids[2], "nvml"))
+    await machine.is_unhealthy((machine.uuids[2], "nvml"))
     assert (machine.folder / "health.json.damaged").read_text() == damaged
-    (said,) = watch.faults
-    assert "health.json" in said and "set aside as health.json.damaged" in said and said in caplog.text
-    assert "drain" not in said
+    (fault,) = watch.faults
+    assert "health.json" in fault and "set aside as health.json.damaged" in fault and fault in caplog.text
+    assert "drain" not in fault
     # From then on it is remembered as ever.
     machine.standin.xid(0, 95)
-    await machine.is_ill((machine.uuids[2], "nvml"), (machine.uuids[0], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[2], "nvml"), (machine.uuids[0], "xid-95"))
     watch = await machine.start()
-    await machine.is_ill((machine.uuids[2], "nvml"), (machine.uuids[0], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[2], "nvml"), (machine.uuids[0], "xid-95"))
     assert watch.faults == ()
 
 
 async def test_who_is_ill_by_a_file_that_somebody_changed_stays_ill(machine: Machine) -> None:
     await machine.start()
     machine.standin.xid(1, 95)
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
     await machine.stop()
     file = machine.folder / "health.json"
     file.write_text(file.read_text().replace("XID 95", "xid 95"))
     watch = await machine.start()
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
     assert "its checksum is wrong" in watch.faults[0]
     await machine.start()
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
 
 
 async def test_where_no_new_file_can_be_written_the_old_one_is_written_over(machine: Machine) -> None:
     await machine.start()
     (machine.folder / "health.json.new").mkdir()
     machine.standin.xid(1, 95)
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
     watch = await machine.start()
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
     assert watch.faults == ()
 
 
@@ -619,17 +619,17 @@ async def test_a_checkpoint_that_cannot_be_written_is_said_until_it_can_and_the_
         disk.setattr(checkpoint, "replace_file", full)
         disk.setattr(checkpoint, "_write_over", full)
         machine.standin.xid(1, 95)
-        await machine.is_ill((machine.uuids[1], "xid-95"))
+        await machine.is_unhealthy((machine.uuids[1], "xid-95"))
         await machine.until(lambda: bool(watch.faults))
-        told = machine.told
+        reports = machine.reports
         await machine.looks(3)
-        assert machine.told == told
-        (said,) = watch.faults
-        assert said.startswith("a restart of the agent will forget who is ill: cannot write ")
-        assert said.endswith("health.json: No space left on device") and caplog.text.count(said) == 1
+        assert machine.reports == reports
+        (fault,) = watch.faults
+        assert fault.startswith("a restart of the agent will forget which GPUs are unhealthy: cannot write ")
+        assert fault.endswith("health.json: No space left on device") and caplog.text.count(fault) == 1
     await machine.until(lambda: watch.faults == ())
     await machine.start()
-    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
 
 
 # Which errors count
@@ -664,7 +664,7 @@ async def test_switched_off_it_watches_nothing(machine: Machine) -> None:
     assert watching.none
     machine.standin.lose(1)
     await machine.start(watching=watching)
-    assert machine.illnesses == ()
+    assert machine.reported == ()
 
 
 @pytest.mark.parametrize(
@@ -684,12 +684,12 @@ async def test_what_a_check_found_that_is_switched_off_is_no_illness_any_more(
     machine.standin.xid(1, 95)
     machine.standin.xid(1, 119)
     machine.standin.ecc(1, uncorrected=1)
-    await machine.is_ill(*((machine.uuids[1], code) for code in ("xid-95", "xid-119", "ecc-double-bit")))
+    await machine.is_unhealthy(*((machine.uuids[1], code) for code in ("xid-95", "xid-119", "ecc-double-bit")))
     await machine.start(watching=watched(variables))
-    assert machine.ill == {(machine.uuids[1], code) for code in left}
+    assert machine.unhealthy == {(machine.uuids[1], code) for code in left}
     # Nor when it is switched on again: it was released.
     await machine.start()
-    assert machine.ill == {(machine.uuids[1], code) for code in left}
+    assert machine.unhealthy == {(machine.uuids[1], code) for code in left}
 
 
 async def test_switched_off_for_events_it_still_misses_lost_gpus(machine: Machine) -> None:
@@ -697,16 +697,16 @@ async def test_switched_off_for_events_it_still_misses_lost_gpus(machine: Machin
     machine.standin.xid(0, 95)
     machine.standin.ecc(0, uncorrected=1)
     machine.standin.lose(1)
-    await machine.is_ill((machine.uuids[1], "lost"))
+    await machine.is_unhealthy((machine.uuids[1], "lost"))
 
 
 async def test_an_error_that_is_made_to_count_ends_with_its_application(machine: Machine) -> None:
     machine.held = {machine.uuids[0]}
     await machine.start(watching=watched({"DP_ENABLE_HEALTHCHECKS": "43"}))
     machine.standin.xid(0, 43)
-    await machine.is_ill((machine.uuids[0], "xid-43"))
+    await machine.is_unhealthy((machine.uuids[0], "xid-43"))
     machine.held = ()
-    await machine.is_ill()
+    await machine.is_unhealthy()
 
 
 def test_the_table_of_xids() -> None:

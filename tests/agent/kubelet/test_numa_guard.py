@@ -143,8 +143,8 @@ async def test_only_with_a_fence_the_kubelet_keeps_the_chosen_devices_when_a_pod
                 fence_id = bench.request(uid, "4,5")
                 await until(lambda fence_id=fence_id: bench.is_up(fence_id))
             bench.node.end(before)
-            given = await bench.run(after, bench.lowest(2))
-            assert (given == {uuid(4), uuid(5)}) is with_fence
+            allocated = await bench.run(after, bench.lowest(2))
+            assert (allocated == {uuid(4), uuid(5)}) is with_fence
             await until(lambda: len(bench.numa()) == 8)
             bench.node.end(after)
 

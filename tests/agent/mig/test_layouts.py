@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named layouts: what a file may say, what is generated, and what is refused with which reason."""
+"""Named layouts: what a file may contain, what is generated, and what is refused with which reason."""
 
 from pathlib import Path
 
@@ -66,22 +66,25 @@ def test_an_entry_is_about_the_gpus_of_its_indices_and_its_filter(tmp_path: Path
 
 def test_two_entries_about_one_gpu_are_refused_with_their_lines(tmp_path: Path) -> None:
     layouts = read_layouts(file(tmp_path, GOOD))
-    with pytest.raises(MigLayoutError, match=r"layouts\.yaml:11 and .*layouts\.yaml:12 are both about GPU 1"):
+    with pytest.raises(MigLayoutError, match=r"layouts\.yaml:11 and .*layouts\.yaml:12 both apply to GPU 1"):
         layouts.of("twice", candidates(A100, A100))
 
 
 BAD = [
     ("version: v2\nmig-configs: {a: []}", r":1: version: 'v2': must be v1"),
     ("mig-configs: {a: []}", r"version: None: must be v1"),
-    ("version: v1\nmig-config: {}", r":2: mig-config: 'mig-config': is no field; nearest valid value: mig-configs"),
+    (
+        "version: v1\nmig-config: {}",
+        r":2: mig-config: 'mig-config': is not a known field; nearest valid value: mig-conf",
+    ),
     ("version: v1\nmig-configs: {}", r"must name at least one layout"),
     ("version: v1\nmig-configs:\n  a: []", r":3: mig-configs\[a\]: \[\]: must be a list of at least one entry"),
     ("version: v1\nmig-configs:\n  a:\n  - 7", r"\[a\]\[0\]: 7: must be a mapping"),
     ("version: v1\nmig-configs:\n  a:\n  - {devices: all}", r":4: mig-configs\[a\]\[0\].mig-enabled: None: must be"),
-    ("version: v1\nmig-configs:\n  a:\n  - {devices: all, mig-enabled: true}", r"mig-devices: None: must be there"),
+    ("version: v1\nmig-configs:\n  a:\n  - {devices: all, mig-enabled: true}", r"mig-devices: None: is required"),
     (
         "version: v1\nmig-configs:\n  a:\n  - {devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}}",
-        r"must be empty where mig-enabled is false",
+        r"must be empty if mig-enabled is false",
     ),
     (
         "version: v1\nmig-configs:\n  a:\n  - {devices: some, mig-enabled: false}",
@@ -103,7 +106,7 @@ BAD = [
     ),
     (
         "version: v1\nmig-configs:\n  a:\n  - {devices: all, mig-enabeld: true}",
-        r"'mig-enabeld': is no field; nearest valid value: mig-enabled",
+        r"'mig-enabeld': is not a known field; nearest valid value: mig-enabled",
     ),
     ("[]", r"must be a mapping"),
     ("version: v1\n---\nversion: v1", r"has 2 documents"),
@@ -219,7 +222,7 @@ EXACT = [
     ([("1g.5gb", 7)], "1g.5gb starts at 0 or 1 or 2 or 3 or 4 or 5 or 6, not at 7"),
     ([("3g.20gb", 0), ("2g.10gb", 2)], "2g.10gb at 2: it overlaps another one"),
     ([("1g.5gb+me", 0), ("1g.5gb+me", 1)], r"1g.5gb\+me at 1: a card can have 1 of it at most"),
-    ([("1g.5gb", 0), ("1g.5gb", 0)], "1g.5gb@0 is there twice"),
+    ([("1g.5gb", 0), ("1g.5gb", 0)], "1g.5gb@0 is listed twice"),
     ([("1g.12gb", 0)], "has no profile 1g.12gb; nearest valid value: 3g.20gb"),
 ]
 
@@ -242,8 +245,8 @@ def test_what_is_there_and_has_a_place_stays() -> None:
     assert arranged(A100, {"7g.40gb": 1}, there, [("1g.5gb", 0)]) is None
 
 
-def told(geometry: Geometry, starts: bool = True) -> Gpu:
-    """A GPU whose driver tells what the table knows of it."""
+def gpu_of(geometry: Geometry, starts: bool = True) -> Gpu:
+    """A GPU whose driver reports the profiles of the table."""
     profiles = tuple(
         GpuProfile(
             i,
@@ -263,7 +266,7 @@ def told(geometry: Geometry, starts: bool = True) -> Gpu:
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda geometry: geometry.key)
 def test_from_what_a_driver_tells_come_the_very_states_of_the_table(geometry: Geometry) -> None:
-    found = geometry_of(told(geometry))
+    found = geometry_of(gpu_of(geometry))
     assert found is not None
     assert states(found).classes.keys() == states(geometry).classes.keys()
     assert (found.memory_slices, found.compute_slices) == (geometry.memory_slices, geometry.compute_slices)
@@ -271,4 +274,4 @@ def test_from_what_a_driver_tells_come_the_very_states_of_the_table(geometry: Ge
 
 def test_where_the_driver_does_not_tell_the_places_the_table_does() -> None:
     assert A100 is not None
-    assert geometry_of(told(A100, starts=False)) is A100
+    assert geometry_of(gpu_of(A100, starts=False)) is A100

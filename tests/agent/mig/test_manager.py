@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MIG manager on machines whose driver is a stand-in: what it changes, what it leaves alone, what it says."""
+"""The MIG manager on machines whose driver is a stand-in: what it changes, what it leaves alone, and its messages."""
 
 import json
 import re
@@ -63,7 +63,7 @@ class Faulty(Nvml):
 
 class Node:
     """A machine with a manager on it. `held` are the uuids that pods hold; `seen` is what `changing` was whenever the
-    manager said that something changed, with the layout of GPU 0 at that moment."""
+    manager reported a change, with the layout of GPU 0 at that moment."""
 
     def __init__(self, machine: Standin, nvml: Nvml, layouts: Layouts | None = None) -> None:
         self.machine = machine
@@ -139,9 +139,9 @@ async def test_a_layout_that_is_there_is_left_alone(node: Callable[..., Node]) -
     nvml = Faulty()
     here = node("pcie-a100-bridged", nvml)
     await here.manager.apply(NamedLayout("all-balanced"))
-    before, calls, said = here.all(), nvml.calls, len(here.seen)
+    before, calls, reported = here.all(), nvml.calls, len(here.seen)
     assert (await here.manager.apply(NamedLayout("all-balanced"))).state == "applied"
-    assert (here.all(), nvml.calls, len(here.seen)) == (before, calls, said)
+    assert (here.all(), nvml.calls, len(here.seen)) == (before, calls, reported)
 
 
 async def test_instances_with_a_place_in_the_new_layout_are_not_touched(
@@ -236,7 +236,7 @@ async def test_what_only_the_driver_knows_to_be_in_use_is_made_good_again(node: 
 
 async def test_a_mode_that_waits_for_a_reset_leaves_everything_as_it_was(node: Callable[..., Node]) -> None:
     here = node("pcie-a100-bridged")
-    # Somebody like a monitoring daemon, whom no list of processes shows.
+    # A process that no list of processes shows, such as a monitoring daemon.
     here.machine.process(0, pid=9, mode=pynvml.NVML_PROCESS_MODE_MPS)
     outcome = await here.manager.apply(NamedLayout("all-1g.10gb"))
     assert outcome.state == "pending"
@@ -306,8 +306,8 @@ async def test_a_decision_about_what_is_in_use_or_not_there_is_refused_as_a_whol
     outcome = await here.manager.apply(decision)
     assert (outcome.state, outcome.message) == ("refused", "GPU 0: MIG mode: held by a pod")
     assert here.all() == [OFF] * 4
-    outcome = await here.manager.apply(Decision("d", {"GPU-nobody": ()}))
-    assert (outcome.state, outcome.message) == ("refused", "this node has no GPU GPU-nobody")
+    outcome = await here.manager.apply(Decision("d", {"GPU-unknown": ()}))
+    assert (outcome.state, outcome.message) == ("refused", "this node has no GPU GPU-unknown")
 
 
 async def test_a_typo_is_refused_with_the_nearest_layout(node: Callable[..., Node]) -> None:
@@ -408,7 +408,7 @@ async def test_a_pod_that_holds_what_should_have_gone_turns_a_cut_off_change_bac
     CheckpointFile(here.path, ChangeJournal).write(step)
     await here.restarted().recover()
     assert here.division() == new
-    # The same, but the first of the old instances is gone already, and somebody holds the second.
+    # The same, but the first of the old instances is gone already, and a pod holds the second.
     here.machine.divide(0, old.instances[1:])
     here.held = {here.uuid(0, old.instances[1][1])}
     begun = ChangeStep("destroy", old.instances[0])
@@ -429,7 +429,7 @@ async def test_a_gpu_that_is_gone_at_the_next_start_is_given_up(node: Callable[.
     outcome = await here.manager.recover()
     assert outcome is not None
     assert outcome.message == (
-        "decision d was cut off: GPU 9 (before its first step): given up: the GPU no longer exists"
+        "decision d was cut off: GPU 9 (before its first step): abandoned: the GPU no longer exists"
     )
     assert await here.restarted().recover() is None
 
@@ -521,5 +521,5 @@ def test_the_label_names_the_layout_and_nvidias_own_manager_has_the_right_of_way
     assert target_of({}) is None
     assert another(labels) == another({"nvidia.com/gpu.deploy.mig-manager": "false"}) == ""
     for value in ("true", "paused-for-driver-upgrade"):
-        said = another({"nvidia.com/gpu.deploy.mig-manager": value})
-        assert f"mig-manager={value}" in said
+        reported = another({"nvidia.com/gpu.deploy.mig-manager": value})
+        assert f"mig-manager={value}" in reported

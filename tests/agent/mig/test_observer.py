@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node that is divided by MIG under an agent without privilege: with an observer all its instances are known, and
-without one it is said why not, and nobody is given what nobody can tell."""
+without one the reason is reported, and nothing is published that is not known."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_with_an_observer_all_is_known_as_to_a_privileged_agent(
         monkeypatch.setenv(RIGHTS, "admin")
         privileged = look(divided)
         assert found.gpus[0] == privileged.gpus[0]
-        # Of cards that are not divided nobody asks where instances could be.
+        # Without MIG mode, the places of instances are not queried.
         assert [replace(gpu, profiles=()) for gpu in found.gpus] == [
             replace(gpu, profiles=()) for gpu in privileged.gpus
         ]
@@ -113,11 +113,11 @@ def test_without_one_it_is_said_once_with_what_to_do_and_the_gpu_is_given_to_nob
             "docs/reference/agent-privileges.md; add the function mig-observer",
         )
     ]
-    told = status_of(found, ill={found.gpus[0].uuid: "mig-unread: no permission"}).gpus[0]
-    assert (told.mig, told.healthy) == (None, False), "it is not told to have none"
+    status = status_of(found, unhealthy={found.gpus[0].uuid: "mig-unread: no permission"}).gpus[0]
+    assert (status.mig, status.healthy) == (None, False), "unknown instances are not written as none"
     known = KnownHost()
     known.look(found, True)
-    assert [(one.uuid, one.code) for one in known.ill] == [(found.gpus[0].uuid, MIG_UNREAD)]
+    assert [(one.uuid, one.code) for one in known.unhealthy] == [(found.gpus[0].uuid, MIG_UNREAD)]
 
 
 def test_an_observer_that_is_away_is_named(divided: Standin, tmp_path: Path) -> None:

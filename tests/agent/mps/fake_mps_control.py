@@ -58,7 +58,7 @@ def daemon() -> int:
                         return 0
                     case _:
                         answer = "Unrecognized command"
-                # Whoever asked may have lost patience.
+                # The client may have timed out.
                 try:
                     connection.sendall(answer.encode() + b"\n")
                 except OSError:
@@ -71,7 +71,7 @@ def _answers() -> bool:
 
 
 def command() -> int:
-    # Read first: the daemon serves one at a time, and who has its word yet to come would hold up the others.
+    # Read first: the daemon serves one client at a time, and one that has sent nothing yet would block the others.
     line = sys.stdin.readline()
     with socket.socket(socket.AF_UNIX) as connection:
         if connection.connect_ex(str(SOCKET)):

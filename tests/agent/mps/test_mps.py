@@ -218,13 +218,13 @@ async def test_a_gpu_whose_mode_cannot_be_set_keeps_nobody_from_the_others(world
     daemons = await world.daemons()
     await daemons.update(host(), mps())
     await world.ready(daemons)
-    assert [(one.uuid, one.code) for one in daemons.ill] == [("GPU-1", "mps")]
+    assert [(one.uuid, one.code) for one in daemons.unhealthy] == [("GPU-1", "mps")]
     assert daemons.client(GPU, ["GPU-0"]).env
     with pytest.raises(MpsError, match="compute mode"):
         daemons.client(GPU, ["GPU-1"])
     world.nvml.fixed = set()
     await daemons.update(host(), mps())
-    assert not daemons.ill and len(world.pids) == 1, "and the daemon went on"
+    assert not daemons.unhealthy and len(world.pids) == 1, "and the daemon went on"
 
 
 @pytest.mark.slow
@@ -232,10 +232,10 @@ async def test_a_daemon_that_was_killed_comes_back_with_its_limits(world: World)
     daemons = await world.daemons()
     await daemons.update(host(), mps())
     await world.ready(daemons)
-    assert daemons.ill == ()
+    assert daemons.unhealthy == ()
     os.kill(world.pids[-1], signal.SIGKILL)
     await world.until(lambda: bool(daemons.problem(GPU, "GPU-0")))
-    assert {(illness.uuid, illness.code) for illness in daemons.ill} == {("GPU-0", "mps"), ("GPU-1", "mps")}
+    assert {(fault.uuid, fault.code) for fault in daemons.unhealthy} == {("GPU-0", "mps"), ("GPU-1", "mps")}
     assert "ended with status -9" in daemons.problem(GPU, "GPU-0")
     with pytest.raises(MpsError):
         daemons.client(GPU, ["GPU-0"])
@@ -294,7 +294,7 @@ async def test_a_daemon_of_a_keeper_that_was_killed_is_kept(world: World) -> Non
             await world.ready(daemons)
             assert world.pids == [old.pid]
             assert json.loads(world.ask("client"))["percentage"] == "25.0"
-            # Nobody is told when somebody else's child ends, so it is found by asking.
+            # A process gets no signal when the child of another process ends, so this is polled.
             old.kill()
             await world.until(lambda: bool(daemons.problem(GPU, "GPU-0")))
             await world.ready(daemons)
@@ -312,7 +312,7 @@ async def test_it_outlives_its_agent_and_is_taken_over_by_the_next(world: World)
     assert world.ask("client") == client and world.nvml.modes["GPU-0"] == EXCLUSIVE
     following = world.agent()
     await following.update(host(), mps())
-    assert not following.ill, "it is known at once that they run"
+    assert not following.unhealthy, "it is known at once that they run"
     assert following.client(GPU, ["GPU-0"]).env
     assert len(world.pids) == 1 and world.ask("client") == client
 
@@ -334,7 +334,7 @@ async def test_it_goes_on_while_a_gpu_is_lost(world: World) -> None:
     await daemons.update(host(gpu(0)), mps())
     assert not daemons.problem(GPU, "GPU-0") and "not shared" in daemons.problem(GPU, "GPU-1")
     await daemons.update(host(), mps())
-    assert not daemons.ill and len(world.pids) == 1
+    assert not daemons.unhealthy and len(world.pids) == 1
 
 
 @pytest.mark.slow
@@ -360,7 +360,7 @@ async def test_without_a_keeper_nothing_is_given_out_and_nobody_is_asked_where_n
     await daemons.update(host(), Config())
     assert daemons._task is None
     await daemons.update(host(), mps())
-    assert {one.code for one in daemons.ill} == {"mps"}
+    assert {one.code for one in daemons.unhealthy} == {"mps"}
     with pytest.raises(MpsError, match=r"nothing keeps MPS daemons at .*keeper\.sock .*add the function mps"):
         daemons.client(GPU, ["GPU-0"])
 
@@ -419,7 +419,7 @@ async def test_a_gpu_in_mig_mode_is_refused_and_the_others_are_shared(world: Wor
     await daemons.update(host(gpu(0), gpu(1, mig=(instance,))), mps())
     assert "GPU 1 is in MIG mode" in daemons.problem(GPU, "GPU-1")
     await world.ready(daemons)
-    assert [illness.uuid for illness in daemons.ill] == ["GPU-1"]
+    assert [fault.uuid for fault in daemons.unhealthy] == ["GPU-1"]
     assert world.nvml.modes["GPU-1"] == DEFAULT
 
 
@@ -434,7 +434,7 @@ async def test_a_resource_is_called_as_it_is_offered(world: World) -> None:
 
 
 async def test_an_update_by_itself_is_no_change(world: World) -> None:
-    """Who updates whenever something changes would never come to rest."""
+    """A caller that updates at every change would never come to rest."""
     daemons = await world.daemons()
     await daemons.update(host(), mps())
     await world.ready(daemons)
@@ -471,13 +471,13 @@ async def test_the_keeper_is_a_process_of_its_own_and_an_agent_that_is_killed_le
         await daemons.update(here, mps())
         await world.until(lambda: not daemons.problem(GPU, uuid))
         assert machine.compute_mode(0) == EXCLUSIVE
-        # As by kill -9: nobody says goodbye.
+        # As by kill -9: no connection is closed in order.
         assert daemons._writer is not None
         daemons._writer.transport.abort()
         await daemons.close()
         following = world.agent()
         await following.update(here, mps())
-        assert not following.ill and len(world.pids) == 1
+        assert not following.unhealthy and len(world.pids) == 1
     finally:
         keeper.terminate()
         assert await keeper.wait() == 0

@@ -5,7 +5,7 @@
 
 Each round: an agent starts, pods of 1 to 4 GPUs are bound with the devices that were chosen for them, admitted and
 ended, now and then the kubelet restarts; meanwhile the agent is killed with SIGKILL. After each round it must hold that
-no device is given twice, none is lost, and every pod that was admitted has exactly what was chosen for it.
+no device is allocated twice, none is lost, and every pod that was admitted has exactly what was chosen for it.
 """
 
 from __future__ import annotations
@@ -133,17 +133,19 @@ class Killing:
 
     def check(self) -> None:
         held = {uid: ids for uid, ids in self.kubelet.held(GPU).items() if ids}
-        assert sum(map(len, held.values())) == len({id for ids in held.values() for id in ids}), f"given twice: {held}"
+        assert sum(map(len, held.values())) == len({id for ids in held.values() for id in ids}), (
+            f"allocated twice: {held}"
+        )
         assert held == {uid: {*ids} for uid, (_, ids) in self.running.items()}, f"{held} against {self.running}"
 
 
-async def run(rounds: int, seed: int, told: Any = None) -> Result:
+async def run(rounds: int, seed: int, progress: Any = None) -> Result:
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         async with Killing(Path(folder), seed) as killing:
             for i in range(rounds):
                 await killing.round()
-                if told is not None and i % 50 == 49:
-                    told(killing.result)
+                if progress is not None and i % 50 == 49:
+                    progress(killing.result)
             await killing.start_agent()
             await killing.kubelet.until(lambda: killing.kubelet.capacity(GPU) == (GPUS, GPUS))
             assert {*killing.kubelet.listed(GPU)} == {uuid(i) for i in range(GPUS)}
@@ -156,12 +158,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    # The playground tells of every connection that a killed agent leaves.
+    options = parser.parse_args()
+    # The playground logs every connection that a killed agent leaves.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     began_s = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
-        result = asyncio.run(run(given.rounds, given.seed, lambda so_far: print(so_far, flush=True)))
+        result = asyncio.run(run(options.rounds, options.seed, lambda so_far: print(so_far, flush=True)))
         print(f"{result}, {time.monotonic() - began_s:.0f} s")
 
 

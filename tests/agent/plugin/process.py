@@ -43,7 +43,7 @@ def main(folder: str, url: str, gpus: str) -> None:
             asyncio.run(serve(Path(folder), url, int(gpus)))
             os._exit(1)
         print(child, flush=True)
-        # The driver kills it; somebody has to take note of that.
+        # The driver kills it, and its parent has to collect the exit status.
         os.waitpid(child, 0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever happens to pods, devices, kubelet and agent: no device twice, none lost, and what was chosen is given."""
+"""Random lives of pods, devices, kubelet and agent: no device is allocated twice or lost, pods get the chosen ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.offers import ResourceOffer
-from tests.agent.agents import GPU, Node, host, ill, running
+from tests.agent.agents import GPU, Node, host, running, unhealthy
 from tests.agent.fake_kubelet import Pod, Rejected, pod
 from tests.agent.plugin.killed import run
 
@@ -40,7 +40,7 @@ class Life:
         return self.node.plugins.offered
 
     def free(self, resource: str) -> Counter[str]:
-        """How many devices of each part are healthy and not given away."""
+        """How many devices of each part are healthy and not allocated."""
         offer = self.offers[resource]
         free = Counter(d.part for d in offer.devices.values() if d.healthy)
         for _, of, parts in self.running.values():
@@ -61,12 +61,12 @@ class Life:
         self.names += 1
         one = pod(f"p{self.names}", {resource: split}, devices=",".join(parts), containers=rest, init=init)
         try:
-            given = (await self.node.run(one))[resource]
+            allocated = (await self.node.run(one))[resource]
         except Rejected:
             # Not by anything that happens here: whatever the scheduler takes for free is.
             self.rejected += 1
             raise
-        assert Counter(self.offers[resource].part(id) for id in given) == Counter(parts)
+        assert Counter(self.offers[resource].part(id) for id in allocated) == Counter(parts)
         self.running[one["metadata"]["uid"]] = (one, resource, Counter(parts))
 
     async def end(self) -> None:
@@ -75,8 +75,8 @@ class Life:
 
     async def sicken(self) -> None:
         count = len(self.node.host.gpus)
-        self.node.ill = ill(*self.chance.sample(range(count), self.chance.choice((0, 0, 1, 2))))
-        await self.node.plugins.update(self.node.host, self.node.ill)
+        self.node.unhealthy = unhealthy(*self.chance.sample(range(count), self.chance.choice((0, 0, 1, 2))))
+        await self.node.plugins.update(self.node.host, self.node.unhealthy)
         await self.node.ready()
 
     async def restart_kubelet(self) -> None:
@@ -85,13 +85,13 @@ class Life:
 
     async def restart_agent(self) -> None:
         await self.node.end_agent()
-        await self.node.begin_agent(ill=self.node.ill)
+        await self.node.begin_agent(unhealthy=self.node.unhealthy)
         await self.node.ready()
 
     def check(self) -> None:
         for resource, offer in self.offers.items():
             held = [id for ids in self.node.kubelet.held(resource).values() for id in ids]
-            assert len(held) == len({*held}), "a device was given twice"
+            assert len(held) == len({*held}), "a device was allocated twice"
             known = self.node.kubelet.listed(resource)
             assert {*known} == {*offer.devices}, "a device was lost"
             assert self.node.kubelet.capacity(resource) == (

@@ -58,16 +58,16 @@ def test_single_without_mig_offers_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mig", "told"),
+    ("mig", "message"),
     [
         ({0: SMALL}, "GPU 1 is not in MIG mode while others are"),
         ({0: SMALL, 1: []}, "GPU 1 has no MIG instance"),
         ({0: SMALL, 1: [("2g.10gb", 0, 2)]}, "there are instances of 1g.5gb, 2g.10gb"),
     ],
 )
-def test_single_offers_nothing_where_gpus_are_not_alike_and_says_why(mig: dict, told: str) -> None:
+def test_single_offers_nothing_if_gpus_differ_and_reports_the_reason(mig: dict, message: str) -> None:
     found, problems = offers(host(2, mig=mig), Config(mig_strategy="single"), (), {})
-    assert found == {} and len(problems) == 1 and told in problems[0]
+    assert found == {} and len(problems) == 1 and message in problems[0]
 
 
 def test_none_offers_gpus_in_mig_mode_whole_and_says_so() -> None:
@@ -90,12 +90,12 @@ def test_an_ill_gpu_makes_all_that_is_on_it_sick_an_ill_instance_only_itself() -
     mixed = Config(mig_strategy="mixed")
     divided = host(2, mig={1: SMALL})
 
-    def sick(*uuids: str) -> set[str]:
+    def unhealthy(*uuids: str) -> set[str]:
         found, _ = offers(divided, mixed, uuids, {})
         return {d.id for offer in found.values() for d in offer.devices.values() if not d.healthy}
 
-    assert sick(uuid(1)) == {mig_uuid(1, 0), mig_uuid(1, 1)}
-    assert sick(mig_uuid(1, 1)) == {mig_uuid(1, 1)}
+    assert unhealthy(uuid(1)) == {mig_uuid(1, 0), mig_uuid(1, 1)}
+    assert unhealthy(mig_uuid(1, 1)) == {mig_uuid(1, 1)}
     replicas, _ = offers(host(2), SHARED, (uuid(0),), {})
     assert [d.healthy for d in replicas[f"{GPU}.shared"].devices.values()] == [False] * 3 + [True] * 3
 

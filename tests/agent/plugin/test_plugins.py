@@ -25,7 +25,7 @@ from dovetail.agent.plugin import (
     server,
 )
 from dovetail.agent.plugin.folder import PluginFolder
-from tests.agent.agents import GPU, Node, host, ill, mig_uuid, running, until, uuid, without
+from tests.agent.agents import GPU, Node, host, mig_uuid, running, unhealthy, until, uuid, without
 from tests.agent.fake_kubelet import Rejected, left_behind, pod
 from tests.patience import PATIENCE_S
 
@@ -34,7 +34,7 @@ SHARED = f"{GPU}.shared"
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Of a short name, as paths of sockets have to be."""
+    """A folder with a short path, since the paths of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="d") as name:
         yield Path(name)
 
@@ -66,7 +66,7 @@ async def test_a_pod_gets_the_devices_that_were_chosen_for_it(place: Path) -> No
 
 
 async def test_what_the_scheduler_has_not_recorded_is_told_although_it_was_given_as_chosen(place: Path) -> None:
-    """Its books have it by no other way: another scheduler chose it, or somebody changed what is written there."""
+    """Its books have it by no other way: another scheduler chose the devices, or the annotation was changed."""
     async with running(place) as node:
         await node.run(pod("a", {GPU: 2}, devices="3,6", recorded=False))
         await node.run(pod("b", {GPU: 1}, devices="1"))
@@ -94,8 +94,8 @@ async def test_replicas_are_of_the_chosen_cards(place: Path) -> None:
         for i in range(4):
             (one,) = (await node.run(pod(f"p{i}", {SHARED: 1}, devices="2")))[SHARED]
             assert one.startswith(f"{uuid(2)}::")
-        given = await node.run(pod("two", {SHARED: 2}, devices="0,3"))
-        assert {one.partition("::")[0] for one in given[SHARED]} == uuids(0, 3)
+        allocated = await node.run(pod("two", {SHARED: 2}, devices="0,3"))
+        assert {one.partition("::")[0] for one in allocated[SHARED]} == uuids(0, 3)
         await node.settled(lambda: all(p.held for p in node.chosen.pods))
         assert node.plugins.differences == ()
 
@@ -113,7 +113,7 @@ async def test_instances_are_the_chosen_ones_beside_whole_gpus(place: Path) -> N
 async def test_a_sick_gpu_leaves_the_list_and_comes_back(place: Path) -> None:
     async with running(place) as node:
         await node.kubelet.devices(GPU, 8)
-        await node.plugins.update(host(), ill(2, 3))
+        await node.plugins.update(host(), unhealthy(2, 3))
         await node.kubelet.devices(GPU, 6)
         assert node.kubelet.capacity(GPU) == (8, 6)
         await node.plugins.update(host(), ())
@@ -126,12 +126,12 @@ async def test_a_gpu_that_vanishes_while_it_is_held_stays_known(place: Path) -> 
         await node.run(held)
         await node.run(other)
         await node.settled(lambda: all(p.held for p in node.chosen.pods))
-        await node.plugins.update(without(host(4), 1), ill(1))
+        await node.plugins.update(without(host(4), 1), unhealthy(1))
         await node.kubelet.devices(GPU, 3)
         assert node.kubelet.capacity(GPU) == (4, 3) and node.holds(held) == {GPU: uuids(1)}
         # The numbers of the others have changed, which the scheduler has to know.
-        told = {(d.pod, d.chosen, d.given) for d in node.plugins.differences}
-        assert told == {("a", "1", ""), ("b", "3", "2")}
+        reported = {(d.pod, d.chosen, d.given) for d in node.plugins.differences}
+        assert reported == {("a", "1", ""), ("b", "3", "2")}
         with pytest.raises(Rejected):
             await node.run(pod("c", {GPU: 4}, devices="0,1,2,3"))
 
@@ -209,7 +209,7 @@ async def test_a_folder_whose_name_is_too_long_for_sockets_is_said(place: Path) 
         left_behind(node.kubelet.plugins / "kubelet.sock")
         await node.begin_agent()
         await node.settled(lambda: any("longer than 107 bytes" in fault for fault in node.plugins.faults))
-        # Tried again, and not told again.
+        # Tried again, and not reported again.
         (fault,) = node.plugins.faults
         await asyncio.sleep(0.5)
         assert node.plugins.faults == (fault,)
@@ -268,13 +268,13 @@ async def test_the_same_gpus_under_another_name_are_a_second_plugin_too(place: P
 
 async def test_pods_that_another_plugin_served_later_are_noticed(place: Path) -> None:
     async with running(place) as node, Node(place / "other") as rival:
-        # It cannot ask the kubelet who is there, and registers: the kubelet now calls it.
+        # It cannot read PodResources, and registers: the kubelet now calls it.
         rival.kubelet.plugins, rival.kubelet.pod_resources = node.kubelet.plugins, place / "absent.sock"
         await rival.begin_agent(wait_s=0.01)
         await node.kubelet.until(lambda: node.kubelet.connected(GPU) == 2)
         await node.run(pod("a", {GPU: 1}, devices="5"))
         await node.settled(
-            lambda: any("given nvidia.com/gpu by another device plugin" in f for f in node.plugins.faults)
+            lambda: any("has nvidia.com/gpu from another device plugin" in f for f in node.plugins.faults)
         )
 
 
@@ -296,15 +296,15 @@ async def test_a_choice_that_cannot_be_had_is_said_and_the_pod_runs_elsewhere(
     async with running(place) as node:
         await node.run(pod("holder", {GPU: 1}, devices="0"))
         bad = pod("bad", {GPU: 2}, devices=written)
-        given = (await node.run(bad))[GPU]
-        assert len(given) == 2 and uuid(0) not in given
+        allocated = (await node.run(bad))[GPU]
+        assert len(allocated) == 2 and uuid(0) not in allocated
         assert why in caplog.text and "pod default/bad" in caplog.text and node.plugins.counts.unmet == 1
-        shown = ",".join(str(i) for i in range(8) if uuid(i) in given)
+        shown = ",".join(str(i) for i in range(8) if uuid(i) in allocated)
         expected = DeviceDifference("default", "bad", bad["metadata"]["uid"], GPU, written, shown)
-        await node.settled(lambda: node.told != [] and node.told[-1] == (expected,))
+        await node.settled(lambda: node.reported != [] and node.reported[-1] == (expected,))
         assert node.plugins.differed == 1
         node.end(bad)
-        await node.settled(lambda: node.told[-1] == ())
+        await node.settled(lambda: node.reported[-1] == ())
 
 
 async def test_pods_for_which_nobody_chose_leave_to_others_what_was_chosen_for_them(place: Path) -> None:
@@ -312,16 +312,16 @@ async def test_pods_for_which_nobody_chose_leave_to_others_what_was_chosen_for_t
         node.api.put(pod("waiting", {GPU: 3}, devices="0,1,2"))
         await node.settled(lambda: any(p.name == "waiting" for p in node.chosen.pods))
         free = pod("free", {GPU: 2})
-        given = (await node.run(free))[GPU]
-        assert not given & uuids(0, 1, 2)
-        await node.settled(lambda: node.told != [])
-        (told,) = node.told[-1]
-        assert (told.pod, told.chosen) == ("free", "") and node.plugins.differed == 0
+        allocated = (await node.run(free))[GPU]
+        assert not allocated & uuids(0, 1, 2)
+        await node.settled(lambda: node.reported != [])
+        (reported,) = node.reported[-1]
+        assert (reported.pod, reported.chosen) == ("free", "") and node.plugins.differed == 0
 
 
 async def test_a_request_that_the_kubelet_makes_before_the_watch_knows_the_pod_waits(place: Path) -> None:
     async with running(place) as node:
-        late = pod("late", {GPU: 1}, devices="4", uid="told-later")
+        late = pod("late", {GPU: 1}, devices="4", uid="recorded-later")
         admitting = asyncio.create_task(node.kubelet.admit(late))
         await asyncio.sleep(0.2)
         assert not admitting.done()
@@ -350,13 +350,13 @@ async def test_a_difference_is_found_again_by_the_next_agent(place: Path) -> Non
     async with running(place) as node:
         await node.run(pod("busy", {GPU: 1}, devices="0"))
         await node.run(pod("bad", {GPU: 1}, devices="0"))
-        await node.settled(lambda: node.told != [])
-        before = node.told[-1]
+        await node.settled(lambda: node.reported != [])
+        before = node.reported[-1]
         assert [d.pod for d in before] == ["bad"]
         await node.end_agent()
-        node.told.clear()
+        node.reported.clear()
         await node.begin_agent()
-        await node.settled(lambda: node.told != [] and node.told[-1] == before)
+        await node.settled(lambda: node.reported != [] and node.reported[-1] == before)
 
 
 async def test_a_refusal_reaches_the_kubelet_with_its_reason(place: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices the kubelet is told to take."""
+"""Which devices the plugin prefers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dovetail.agent.cdi import DeviceNode, Edits, Mount
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.plugin.offers import ResourceOffer, offers
 from dovetail.agent.plugin.server import Answers, RequestRefused
-from tests.agent.agents import GPU, host, ill, mig_uuid, no_edits, no_mps, uuid
+from tests.agent.agents import GPU, host, mig_uuid, no_edits, no_mps, unhealthy, uuid
 
 SHARED = f"{GPU}.shared"
 
@@ -31,13 +31,13 @@ def mps(resource: str, uuids: Sequence[str]) -> Edits:
     )
 
 
-def offered(config: Config, sick: Sequence[str] = (), **told: Any) -> ResourceOffer:
-    (offer,) = offers(host(4, **told), config, sick, {})[0].values()
+def offered(config: Config, unhealthy: Sequence[str] = (), **options: Any) -> ResourceOffer:
+    (offer,) = offers(host(4, **options), config, unhealthy, {})[0].values()
     return offer
 
 
-def answer(config: Config, ids: Sequence[str], **told: Any) -> wire.ContainerAllocateResponse:
-    return Answers(config, edits, mps).allocate(offered(config, **told), ids)
+def answer(config: Config, ids: Sequence[str], **options: Any) -> wire.ContainerAllocateResponse:
+    return Answers(config, edits, mps).allocate(offered(config, **options), ids)
 
 
 def test_by_default_devices_are_given_by_cdi_alone_and_an_image_that_says_all_gets_nothing_by_that() -> None:
@@ -113,7 +113,7 @@ def test_more_than_one_replica_is_refused_where_the_configuration_says_so() -> N
 
 def test_what_is_unknown_or_sick_is_refused() -> None:
     answers = Answers(Config(), no_edits, no_mps)
-    offer = offered(Config(), [one.uuid for one in ill(2)])
+    offer = offered(Config(), [one.uuid for one in unhealthy(2)])
     with pytest.raises(RequestRefused, match=f"{uuid(7)} is not offered as {GPU}"):
         answers.allocate(offer, [uuid(1), uuid(7)])
     with pytest.raises(RequestRefused, match=f"{uuid(2)} is unhealthy"):
@@ -134,6 +134,6 @@ def test_a_channel_of_imex_is_named_to_nvidias_runtime_where_the_node_has_it(the
     ):
         config = Config(device_list_strategies=(strategy,), imex_channels=(0,))
         found = Answers(config, with_channel, mps).allocate(offered(config), [uuid(1)])
-        told = {found.envs[name] for name in found.envs if "IMEX" in name}
-        told |= {mount.container_path for mount in found.mounts if "imex" in mount.container_path}
-        assert told == (named if there else set())
+        channels = {found.envs[name] for name in found.envs if "IMEX" in name}
+        channels |= {mount.container_path for mount in found.mounts if "imex" in mount.container_path}
+        assert channels == (named if there else set())

@@ -60,7 +60,7 @@ HOST = Host(
     nics=(HostNic("mlx5_0", "ib0", "0000:03:00.0", "pci0000:00", None, 25_000, True, (2, 2)),),
 )
 KUBELET = KubeletState(version="v1.37.1", numa_nodes=(NumaNode(0, (10,)),))
-SICK = {"GPU-1": "XID 79: GPU has fallen off the bus"}
+UNHEALTHY = {"GPU-1": "XID 79: GPU has fallen off the bus"}
 
 
 class Api:
@@ -94,7 +94,7 @@ class Api:
 
 
 class Clocks:
-    """A steady one and the time of day, which somebody may set."""
+    """A steady one and the time of day, which can be set."""
 
     def __init__(self) -> None:
         self.steady_s = 5_000.0
@@ -152,23 +152,23 @@ async def test_a_change_is_written_at_once(api: Api, clocks: Clocks) -> None:
     mine = writer(api, clocks)
     await mine.write(status())
     clocks.wait(3)
-    await mine.write(status(ill=SICK))
-    told = api.objects["gpu-1"]["status"]
-    assert [gpu["healthy"] for gpu in told["gpus"]] == [True, False]
+    await mine.write(status(unhealthy=UNHEALTHY))
+    found = api.objects["gpu-1"]["status"]
+    assert [gpu["healthy"] for gpu in found["gpus"]] == [True, False]
     assert since(api) == {
         "Ready": "2026-11-21T12:00:00Z", "DriverReady": "2026-11-21T12:00:00Z", "HealthOk": "2026-11-21T12:00:03Z",
     }  # fmt: skip
     clocks.wait(4)
-    await mine.write(status(ill=SICK | {"GPU-0": "XID 48"}))
+    await mine.write(status(unhealthy=UNHEALTHY | {"GPU-0": "XID 48"}))
     assert since(api)["HealthOk"] == "2026-11-21T12:00:03Z"
     assert "GPU-0: XID 48; GPU-1: " in api.objects["gpu-1"]["status"]["conditions"][2]["message"]
 
 
 async def test_a_new_process_keeps_the_times_of_the_old_one(api: Api, clocks: Clocks) -> None:
-    await writer(api, clocks).write(status(ill=SICK))
+    await writer(api, clocks).write(status(unhealthy=UNHEALTHY))
     clocks.wait(60)
     again = writer(api, clocks)
-    await again.write(status(ill=SICK))
+    await again.write(status(unhealthy=UNHEALTHY))
     assert set(since(api).values()) == {"2026-11-21T12:00:00Z"}
     clocks.wait(1)
     await again.write(status())
@@ -189,7 +189,7 @@ async def test_a_clock_that_is_set_changes_no_rhythm(api: Api, clocks: Clocks, j
     assert seen == START + jump + timedelta(seconds=300)
     assert set(since(api).values()) == {"2026-11-21T12:00:00Z"}
     clocks.wait(1)
-    await mine.write(status(ill=SICK))
+    await mine.write(status(unhealthy=UNHEALTHY))
     assert datetime.fromisoformat(since(api)["HealthOk"]) == START + jump + timedelta(seconds=301)
 
 
@@ -206,11 +206,11 @@ async def test_a_steady_clock_that_goes_back_does_not_stop_the_writing(api: Api,
 
 async def test_an_object_that_somebody_removed_is_made_again(api: Api, clocks: Clocks) -> None:
     mine = writer(api, clocks)
-    await mine.write(status(ill=SICK))
+    await mine.write(status(unhealthy=UNHEALTHY))
     api.objects.clear()
     api.nodes["gpu-1"] = "uid-2"
     clocks.wait(300)
-    await mine.write(status(ill=SICK))
+    await mine.write(status(unhealthy=UNHEALTHY))
     assert api.objects["gpu-1"]["metadata"]["ownerReferences"][0]["uid"] == "uid-2"
     assert since(api)["HealthOk"] == "2026-11-21T12:00:00Z"
 
@@ -220,9 +220,9 @@ async def test_what_was_not_written_is_written_at_the_next_call(api: Api, clocks
     await mine.write(status())
     api.down = True
     with pytest.raises(Unreachable):
-        await mine.write(status(ill=SICK))
+        await mine.write(status(unhealthy=UNHEALTHY))
     api.down = False
-    await mine.write(status(ill=SICK))
+    await mine.write(status(unhealthy=UNHEALTHY))
     assert [gpu["healthy"] for gpu in api.objects["gpu-1"]["status"]["gpus"]] == [True, False]
 
 
@@ -233,7 +233,7 @@ async def test_without_its_node_there_is_no_object(api: Api, clocks: Clocks) -> 
     assert api.objects == {}
 
 
-GONE = plugin_condition("KubeletGone", "nobody listens")
+GONE = plugin_condition("KubeletGone", "no process listens")
 
 
 def conditions(api: Api) -> dict[str, tuple[str, str]]:
@@ -243,10 +243,12 @@ def conditions(api: Api) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize("process", ["the same", "the next"])
 async def test_that_the_plugin_is_gone_is_told_beside_all_that_was_told(api: Api, clocks: Clocks, process: str) -> None:
     mine = writer(api, clocks)
-    told = status(
-        ill=SICK, agent=AgentState(__version__, honours_choice=True), plugin=PluginState(plugin_condition("", ""))
+    found = status(
+        unhealthy=UNHEALTHY,
+        agent=AgentState(__version__, honours_choice=True),
+        plugin=PluginState(plugin_condition("", "")),
     )
-    await mine.write(told)
+    await mine.write(found)
     before = deepcopy(api.objects["gpu-1"]["status"])
     assert conditions(api)["PluginRegistered"] == ("True", "Registered")
     api.objects["gpu-1"]["status"]["fence"] = "f-1"
@@ -265,7 +267,7 @@ async def test_that_the_plugin_is_gone_is_told_beside_all_that_was_told(api: Api
     assert since(api)["PluginRegistered"] == "2026-11-21T12:00:03Z"
     assert since(api)["HealthOk"] == "2026-11-21T12:00:00Z"
     assert [path.rpartition("/")[2] for path, _ in api.calls].count("status") == 2
-    await mine.write(told)
+    await mine.write(found)
     assert conditions(api)["PluginRegistered"] == ("True", "Registered")
 
 
@@ -280,7 +282,7 @@ async def test_what_was_cut_off_while_it_was_sent_is_not_taken_back(api: Api, cl
 
     api.request = cut_off  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
-        await mine.write(status(ill=SICK))
+        await mine.write(status(unhealthy=UNHEALTHY))
     api.request = answer  # type: ignore[method-assign]
     await mine.amend(GONE)
     assert conditions(api)["HealthOk"] == ("False", "GpuIll")
@@ -304,12 +306,12 @@ def test_where_another_plugin_offers_the_same_nobody_knows() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    told = document(
+    found = document(
         status_of(Host(gpus=(Gpu(0, 0, "GPU-0", "", "0000:01:00.0", 0),), pcie=((0,),), nvlinks=None, nics=None))
     )
-    assert told["gpus"] == [{"index": 0, "uuid": "GPU-0", "memoryMiB": 0, "pciBusId": "0000:01:00.0", "healthy": True}]
-    assert told.keys() & {"nics", "clique", "kubelet", "sharing", "mig", "machine", "cudaVersion"} == set()
-    assert told["conditions"][0] == {
+    assert found["gpus"] == [{"index": 0, "uuid": "GPU-0", "memoryMiB": 0, "pciBusId": "0000:01:00.0", "healthy": True}]
+    assert found.keys() & {"nics", "clique", "kubelet", "sharing", "mig", "machine", "cudaVersion"} == set()
+    assert found["conditions"][0] == {
         "type": "Ready", "status": "False", "reason": "KubeletUnread",
         "message": "the state of the kubelet is not known",
     }  # fmt: skip
@@ -318,17 +320,17 @@ def test_what_is_not_known_is_left_out() -> None:
 def test_a_mig_instance_that_is_ill_makes_no_gpu_ill() -> None:
     instance = GpuInstance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864)
     host = replace(HOST, gpus=(replace(HOST.gpus[0], mig=(instance,)), HOST.gpus[1]))
-    told = status_of(host, kubelet=KUBELET, ill={"MIG-1": "XID 31", "MIG-gone": "XID 45"})
-    assert all(gpu.healthy for gpu in told.gpus)
-    assert told.conditions[2].message == "MIG-1: XID 31"
+    found = status_of(host, kubelet=KUBELET, unhealthy={"MIG-1": "XID 31", "MIG-gone": "XID 45"})
+    assert all(gpu.healthy for gpu in found.gpus)
+    assert found.conditions[2].message == "MIG-1: XID 31"
 
 
 def test_more_than_can_be_listed_is_counted() -> None:
     many = [Unread(f"gpus[0].mig[{i}]", "x" * 5000) for i in range(300)]
-    told = status_of(HOST, kubelet=KUBELET, unread=many)
-    assert len(told.unread) == 256
-    assert len(told.unread[0].reason) == 1024
-    assert told.unread[-1].reason == "45 more are not listed: run dovetail agent inspect"
+    found = status_of(HOST, kubelet=KUBELET, unread=many)
+    assert len(found.unread) == 256
+    assert len(found.unread[0].reason) == 1024
+    assert found.unread[-1].reason == "45 more are not listed: run dovetail agent inspect"
 
 
 DEFINITION = ROOT / "deploy/crds/gpunode.yaml"
@@ -373,7 +375,7 @@ async def test_a_real_server_takes_all_of_it_and_the_scheduler_s_part_stays(defi
             msgspec.structs.replace(status(**WHOLE), conditions=())
         )
         assert {one.last_transition_time for one in read.status.conditions} == {START}
-        # What is not told any more is gone.
+        # A field that the agent no longer publishes is removed.
         await again.write(status())
         read = await client.request("GET", path, decode=GPUNode)
         assert (read.status.unread, read.status.differences, read.status.mig, read.status.sharing) == (
@@ -421,11 +423,11 @@ Change = Callable[[dict[str, Any]], object]
     ],
 )
 def test_a_real_server_refuses_what_does_not_fit(defined: Plane, change: Change, field: str) -> None:
-    told = document(msgspec.structs.replace(status(**WHOLE), observed_time=START))
-    for condition in told["conditions"]:
-        condition["lastTransitionTime"] = told["observedTime"]
-    told["conditions"][0].setdefault("message", "")
-    whole = {"apiVersion": GPU_NODES.api_version, "kind": "GPUNode", "metadata": {"name": "gpu-r"}, "status": told}
+    found = document(msgspec.structs.replace(status(**WHOLE), observed_time=START))
+    for condition in found["conditions"]:
+        condition["lastTransitionTime"] = found["observedTime"]
+    found["conditions"][0].setdefault("message", "")
+    whole = {"apiVersion": GPU_NODES.api_version, "kind": "GPUNode", "metadata": {"name": "gpu-r"}, "status": found}
     change(whole)
     text = json.dumps(whole)
     with pytest.raises(KubectlFailed, match=re.escape(field)):

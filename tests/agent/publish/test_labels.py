@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feature labels: those of eight machines, of each MIG strategy and way of sharing; and who may write them."""
+"""Feature labels: those of eight machines, of each MIG strategy and way of sharing; and their field managers."""
 
 import json
 import re
@@ -114,7 +114,7 @@ def prefixed(labels: Mapping[str, str]) -> dict[str, str]:
     return {N + key: value for key, value in labels.items()}
 
 
-def told(host: Host, config: Config | None = None, **rest: Any) -> dict[str, str]:
+def unprefixed_labels(host: Host, config: Config | None = None, **rest: Any) -> dict[str, str]:
     """Without the prefix."""
     return {key.removeprefix(N): value for key, value in labels_of(host, config or Config(), **rest).items()}
 
@@ -125,7 +125,7 @@ def test_a_machine_has_these_labels_and_the_scheduler_reads_them(host: str, stan
     sysfs = Sysfs(machine.sysfs, machine.proc)
     with Nvml() as nvml:
         found = discover(nvml, sysfs)
-    # Nobody but a privileged process may read what tells of vGPUs.
+    # Only a privileged process may read which GPUs are vGPUs.
     labels = labels_of(found, Config(), Pci(pci_of(sysfs).classes, None))
     assert labels == prefixed(MACHINES[host])
     read = layouts.of_labels(labels)
@@ -162,7 +162,7 @@ def test_a_node_without_gpus_has_no_labels() -> None:
 
 def test_what_cannot_be_read_has_no_label() -> None:
     bare = Host(gpus=(replace(A_GPU, memory_mib=0, compute=None),), driver="R570 (beta)")
-    assert told(bare) == {
+    assert unprefixed_labels(bare) == {
         "gpu.machine": "unknown",
         "gpu.mode": "unknown",
         "mig.capable": "false",
@@ -175,7 +175,7 @@ def test_what_cannot_be_read_has_no_label() -> None:
 
 
 def test_the_revision_of_a_driver_may_be_missing() -> None:
-    found = told(replace(host(None), driver="570.107"))
+    found = unprefixed_labels(replace(host(None), driver="570.107"))
     assert (found["cuda.driver-version.full"], found["cuda.driver-version.revision"]) == ("570.107", "")
 
 
@@ -189,7 +189,7 @@ def test_the_revision_of_a_driver_may_be_missing() -> None:
     ],
 )  # fmt: skip
 def test_the_family_follows_from_the_compute_capability(compute: tuple[int, int], family: str) -> None:
-    assert told(Host(gpus=(replace(A_GPU, compute=compute),)))["gpu.family"] == family
+    assert unprefixed_labels(Host(gpus=(replace(A_GPU, compute=compute),)))["gpu.family"] == family
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_family_follows_from_the_compute_capability(compute: tuple[int, int]
     ],
 )
 def test_a_product_is_written_so_that_it_is_a_label(product: str, label: str) -> None:
-    assert told(Host(gpus=(replace(A_GPU, product=product),)))["gpu.product"] == label
+    assert unprefixed_labels(Host(gpus=(replace(A_GPU, product=product),)))["gpu.product"] == label
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_product_is_written_so_that_it_is_a_label(product: str, label: str) ->
     [("DGXA100 920-23687-2530-000", "DGXA100-920-23687-2530-000"), ("", "unknown"), ("Z (rev. 2)", "Z-rev.-2")],
 )
 def test_a_machine_keeps_each_blank(machine: str, label: str) -> None:
-    assert told(replace(host(None), machine=machine))["gpu.machine"] == label
+    assert unprefixed_labels(replace(host(None), machine=machine))["gpu.machine"] == label
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_machine_keeps_each_blank(machine: str, label: str) -> None:
 )
 def test_the_mode_follows_from_the_pci_class_that_all_have(classes: tuple[int, ...], mode: str) -> None:
     pci = Pci({f"0000:{i + 1:02x}:00.0": kind for i, kind in enumerate(classes)}, None)
-    assert told(host(None, None), pci=pci)["gpu.mode"] == mode
+    assert unprefixed_labels(host(None, None), pci=pci)["gpu.mode"] == mode
 
 
 UUID = "7b968a6d-0000-4000-8000-000000000001"
@@ -240,18 +240,18 @@ UUID = "7b968a6d-0000-4000-8000-000000000001"
 def test_a_clique_is_one_that_all_gpus_on_the_fabric_agree_on(fabrics: tuple[Any, ...], clique: str | None) -> None:
     found = host(None, None)
     found = replace(found, gpus=tuple(replace(gpu, fabric=one) for gpu, one in zip(found.gpus, fabrics, strict=True)))
-    assert told(found).get("gpu.clique") == clique
+    assert unprefixed_labels(found).get("gpu.clique") == clique
 
 
 def test_the_last_product_counts_and_each_is_counted_alone() -> None:
     found = host(None, None, None)
     other = replace(found.gpus[1], product="NVIDIA A30", memory_mib=24576)
-    labels = told(replace(found, gpus=(found.gpus[0], found.gpus[2], other)))
+    labels = unprefixed_labels(replace(found, gpus=(found.gpus[0], found.gpus[2], other)))
     assert (labels["gpu.product"], labels["gpu.count"], labels["gpu.memory"]) == ("NVIDIA-A30", "1", "24576")
 
 
 def test_replicas_are_told_and_shown_in_the_product_unless_their_resource_has_another_name() -> None:
-    same, renamed = told(host(None), sharing()), told(host(None), sharing(renamed=True))
+    same, renamed = unprefixed_labels(host(None), sharing()), unprefixed_labels(host(None), sharing(renamed=True))
     assert (same["gpu.replicas"], same["gpu.sharing-strategy"]) == ("4", "time-slicing")
     assert (renamed["gpu.replicas"], renamed["gpu.sharing-strategy"]) == ("4", "time-slicing")
     assert same["gpu.product"] == "NVIDIA-A100-SXM4-40GB-SHARED"
@@ -260,25 +260,25 @@ def test_replicas_are_told_and_shown_in_the_product_unless_their_resource_has_an
 
 
 def test_mps_needs_a_node_without_mig() -> None:
-    assert told(host(None), sharing(strategy="mps"))["mps.capable"] == "true"
-    assert told(host(None, (SMALL,)), sharing(strategy="mps"))["mps.capable"] == "false"
-    assert told(host(None), sharing())["mps.capable"] == "false"
+    assert unprefixed_labels(host(None), sharing(strategy="mps"))["mps.capable"] == "true"
+    assert unprefixed_labels(host(None, (SMALL,)), sharing(strategy="mps"))["mps.capable"] == "false"
+    assert unprefixed_labels(host(None), sharing())["mps.capable"] == "false"
 
 
 def test_strategy_none_tells_the_whole_gpus_and_shares_none_in_mig_mode() -> None:
-    found = told(host((SMALL, LARGE)), sharing())
+    found = unprefixed_labels(host((SMALL, LARGE)), sharing())
     assert of(found, "gpu") | {"machine": "", "mode": ""} == {
         "product": "NVIDIA-A100-SXM4-40GB", "count": "1", "replicas": "0", "sharing-strategy": "none",
         "memory": "40960", "family": "ampere", "compute.major": "8", "compute.minor": "0", "machine": "", "mode": "",
     }  # fmt: skip
     assert "mig.strategy" not in found
-    beside = told(host((SMALL,), None), sharing())
+    beside = unprefixed_labels(host((SMALL,), None), sharing())
     assert (beside["gpu.product"], beside["gpu.count"]) == ("NVIDIA-A100-SXM4-40GB-SHARED", "2")
 
 
 def test_strategy_single_tells_the_instances_under_the_name_of_whole_gpus() -> None:
     config = replace(sharing(), mig_strategy="single")
-    found = told(host((SMALL, replace(SMALL, uuid="MIG-4")), (replace(SMALL, uuid="MIG-5"),)), config)
+    found = unprefixed_labels(host((SMALL, replace(SMALL, uuid="MIG-4")), (replace(SMALL, uuid="MIG-5"),)), config)
     assert found["mig.strategy"] == "single"
     assert of(found, "gpu") | {"machine": "", "mode": ""} == {
         "product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED", "count": "3", "replicas": "4",
@@ -289,7 +289,7 @@ def test_strategy_single_tells_the_instances_under_the_name_of_whole_gpus() -> N
 
 
 def test_strategy_single_without_mig_is_as_none() -> None:
-    none, single = told(host(None)), told(host(None), Config(mig_strategy="single"))
+    none, single = unprefixed_labels(host(None)), unprefixed_labels(host(None), Config(mig_strategy="single"))
     assert single == none | {"mig.strategy": "single"}
 
 
@@ -299,7 +299,7 @@ def test_strategy_single_without_mig_is_as_none() -> None:
     ids=["an empty one", "one without MIG mode", "two profiles"],
 )
 def test_strategy_single_is_invalid_where_gpus_differ(migs: tuple[Any, ...]) -> None:
-    found = told(host(*migs), replace(sharing(), mig_strategy="single"))
+    found = unprefixed_labels(host(*migs), replace(sharing(), mig_strategy="single"))
     assert {key: found[f"gpu.{key}"] for key in ("product", "count", "replicas", "memory", "sharing-strategy")} == {
         "product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID", "count": "0", "replicas": "0", "memory": "0",
         "sharing-strategy": "",
@@ -310,7 +310,7 @@ def test_strategy_mixed_tells_each_profile_beside_the_whole_gpus() -> None:
     config = Config(
         mig_strategy="mixed", sharing={f"{N}mig-1g.5gb": Shared("time-slicing", 2, False, f"{N}mig-1g.5gb")}
     )
-    found = told(host((SMALL, MEDIA), None, (LARGE, replace(SMALL, uuid="MIG-6")), ()), config)
+    found = unprefixed_labels(host((SMALL, MEDIA), None, (LARGE, replace(SMALL, uuid="MIG-6")), ()), config)
     assert (found["mig.strategy"], found["gpu.product"], found["gpu.count"]) == ("mixed", "NVIDIA-A100-SXM4-40GB", "4")
     small = {key: value for key, value in of(found, "mig-1g.5gb").items() if not key.startswith("me.")}
     assert small == {
@@ -376,17 +376,17 @@ def test_vgpus_are_told_where_their_configuration_may_be_read(standin: Make) -> 
     for device in sysfs.pci.values():
         if device.vendor == gpu.vendor:
             (machine.sysfs / "bus/pci/devices" / device.bus_id / "config").write_bytes(configuration())
-    assert told(host(None), pci=pci_of(sysfs))["vgpu.present"] == "false"
+    assert unprefixed_labels(host(None), pci=pci_of(sysfs))["vgpu.present"] == "false"
     config = machine.sysfs / "bus/pci/devices" / gpu.bus_id / "config"
     config.write_bytes(configuration(capability(record("550.90.05", "r550_86"))))
-    found = told(host(None), pci=pci_of(sysfs))
+    found = unprefixed_labels(host(None), pci=pci_of(sysfs))
     assert {key: value for key, value in found.items() if key.startswith("vgpu")} == {
         "vgpu.present": "true", "vgpu.host-driver-version": "550.90.05", "vgpu.host-driver-branch": "r550_86",
     }  # fmt: skip
     # Without CAP_SYS_ADMIN the kernel gives 64 bytes.
     config.write_bytes(configuration()[:64])
     assert pci_of(sysfs).vgpus is None
-    assert "vgpu.present" not in told(host(None), pci=pci_of(sysfs))
+    assert "vgpu.present" not in unprefixed_labels(host(None), pci=pci_of(sysfs))
 
 
 def test_the_reference_has_every_label_and_no_other() -> None:

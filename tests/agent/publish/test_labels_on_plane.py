@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels on a real API server: they are ours alone or nobody's, and go without a trace."""
+"""Labels on a real API server: the agent owns all of them or none, and removes all of them."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -60,11 +60,11 @@ async def test_they_are_written_kept_and_taken_away(plane: Plane, labels: NodeLa
 async def test_none_is_written_while_another_one_writes_such_labels(plane: Plane, labels: NodeLabels) -> None:
     await labels.write(LABELS)
     plane.kubectl("label", "node", NODE, f"{COUNT}=4", "--overwrite", "--field-manager=nfd-master")
-    said = await labels.write(LABELS)
-    assert said == f"nfd-master writes {COUNT}"
+    reason = await labels.write(LABELS)
+    assert reason == f"nfd-master writes {COUNT}"
     assert there(plane) == {COUNT: "4", "people": "wrote-this"}, "ours are gone, theirs is as they wrote it"
     before = version(plane)
-    assert await labels.write(LABELS) == said
+    assert await labels.write(LABELS) == reason
     assert version(plane) == before
     plane.kubectl("label", "node", NODE, f"{COUNT}-", "--field-manager=nfd-master")
     assert await labels.write(LABELS) == ""

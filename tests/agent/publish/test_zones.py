@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NodeResourceTopology: what each NUMA node has and has left, as the scheduler reads it back; and who writes it."""
+"""NodeResourceTopology: what each NUMA node has and has left, as the scheduler reads it back; and its field manager."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -162,17 +162,17 @@ def test_the_scheduler_reads_back_what_the_machine_has(host: str, standin: Make)
     machine = standin(host)
     sysfs = Sysfs(machine.sysfs, machine.proc)
     numa = [gpu.device.numa for gpu in machine.description.gpus]
-    told = wire.AllocatableResourcesResponse(
+    allocatable = wire.AllocatableResourcesResponse(
         cpu_ids=[cpu for node in sysfs.numa_nodes for cpu in node.cpus],
         devices=[devices(GPU, f"GPU-{i}", numa=(number,)) for i, number in enumerate(numa)],
     )
-    found = zones_of_node("node1", sysfs.numa_nodes, "restricted", "pod", told, pods())
+    found = zones_of_node("node1", sysfs.numa_nodes, "restricted", "pod", allocatable, pods())
     read, findings = zones_of(read_back(found))
     assert findings == ()
     assert read.numa == tuple(range(len(machine.description.numa)))
     assert read.distances == tuple(node.distances for node in sysfs.numa_nodes)
     assert read.per_numa(GPU) == {number: numa.count(number) for number in set(numa)}
-    assert sum(resources(found, zone, "capacity")["cpu"] for zone in range(len(read.numa))) == len(told.cpu_ids)
+    assert sum(resources(found, zone, "capacity")["cpu"] for zone in range(len(read.numa))) == len(allocatable.cpu_ids)
 
 
 CRD = {
@@ -267,4 +267,4 @@ async def test_it_is_written_belongs_to_the_node_and_leaves_other_writers_alone(
 @pytest.mark.plane
 async def test_a_cluster_without_such_objects_is_told(plane: Plane, client: Client) -> None:
     with pytest.raises(NotFound):
-        await NodeZones(client, "nobody").write(document(pods()))
+        await NodeZones(client, "unknown").write(document(pods()))

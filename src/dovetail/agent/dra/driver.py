@@ -134,7 +134,7 @@ class DraDriver:
         """Set while the published slices are up to date."""
         return self._publisher.settled
 
-    async def update(self, host: Host, ill: tuple[Unhealthy, ...] = ()) -> None:
+    async def update(self, host: Host, unhealthy: tuple[Unhealthy, ...] = ()) -> None:
         """Set the devices and the unhealthy ones. The first call starts the driver; it raises DriverError, SocketError
         or CdiError if that fails."""
         async with self._busy:
@@ -143,9 +143,9 @@ class DraDriver:
             devices = offered(host, self._partitionable, self._prepared.made)
         self._devices = {device.name: device for device in devices}
         if host.known:
-            self._publisher.want(contents(host, devices, NAME, ill))
+            self._publisher.want(contents(host, devices, NAME, unhealthy))
             self._found.set()
-        self._health.update(devices, ill)
+        self._health.update(devices, unhealthy)
         if self._running is None:
             await self._start()
 

@@ -19,7 +19,7 @@ import grpc.aio
 from dovetail.agent.apis import drahealth_pb2 as health
 from dovetail.agent.apis.serving import service
 from dovetail.agent.dra.offer import Offered
-from dovetail.agent.dra.slices import illnesses_of
+from dovetail.agent.dra.slices import faults_of
 from dovetail.agent.health.health import Unhealthy
 from dovetail.kube.api.texts import clipped
 
@@ -36,9 +36,9 @@ class Health:
         self._devices: tuple[tuple[str, str], ...] = ()
         self._changed = asyncio.Event()
 
-    def update(self, devices: Sequence[Offered], ill: Sequence[Unhealthy]) -> None:
+    def update(self, devices: Sequence[Offered], unhealthy: Sequence[Unhealthy]) -> None:
         """Set the devices, and the unhealthy ones with their reasons."""
-        found = tuple((one.name, "; ".join(each.message for each in illnesses_of(one, ill))) for one in devices)
+        found = tuple((one.name, "; ".join(each.message for each in faults_of(one, unhealthy))) for one in devices)
         if found != self._devices:
             self._devices = found
             self._changed.set()

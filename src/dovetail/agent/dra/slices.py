@@ -41,10 +41,10 @@ _ENGINE_COUNTERS = ("multiprocessors", "copy-engines", "decoders", "encoders", "
 Document = dict[str, Any]
 
 
-def contents(host: Host, devices: Sequence[Offered], driver: str, ill: Sequence[Unhealthy]) -> list[Document]:
+def contents(host: Host, devices: Sequence[Offered], driver: str, unhealthy: Sequence[Unhealthy]) -> list[Document]:
     """The contents of the slices in their order: `sharedCounters` or `devices` of each spec."""
     groups = _nvlink_groups(host)
-    wired = [_device(host, one, groups.get(one.gpu.index), driver, ill) for one in devices]
+    wired = [_device(host, one, groups.get(one.gpu.index), driver, unhealthy) for one in devices]
     divided = {device.gpu.uuid: device.gpu for device in devices if _is_place(device)}
     sets = [_counter_set(gpu, [one for one in devices if one.gpu is gpu]) for gpu in divided.values()]
     return [
@@ -53,20 +53,20 @@ def contents(host: Host, devices: Sequence[Offered], driver: str, ill: Sequence[
     ]
 
 
-def illnesses_of(device: Offered, ill: Iterable[Unhealthy]) -> list[Unhealthy]:
+def faults_of(device: Offered, unhealthy: Iterable[Unhealthy]) -> list[Unhealthy]:
     """The health problems of the device."""
-    return [each for each in ill if each.uuid in (device.gpu.uuid, device.uuid)]
+    return [each for each in unhealthy if each.uuid in (device.gpu.uuid, device.uuid)]
 
 
-def taint(illness: Unhealthy, driver: str) -> Document:
+def taint(fault: Unhealthy, driver: str) -> Document:
     """The taint of a health problem; the key is NVIDIA's if it has one."""
-    key, value, remedy = f"{_OURS}/{illness.code}", "", Remedy.RESET
-    if illness.code == LOST:
+    key, value, remedy = f"{_OURS}/{fault.code}", "", Remedy.RESET
+    if fault.code == LOST:
         key, remedy = f"{driver}/gpu-lost", Remedy.REBOOT
-    elif illness.code.startswith("xid-"):
-        value = illness.code.removeprefix("xid-")
+    elif fault.code.startswith("xid-"):
+        value = fault.code.removeprefix("xid-")
         key, remedy = f"{driver}/xid", meaning(int(value))[0]
-    since = datetime.fromtimestamp(illness.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = datetime.fromtimestamp(fault.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     effect = "NoExecute" if remedy is Remedy.REBOOT else "NoSchedule"
     return {"key": key, **({"value": value} if value else {}), "effect": effect, "timeAdded": since}
 
@@ -76,14 +76,14 @@ def _is_place(device: Offered) -> bool:
     return device.partition is not None and device.instance is None
 
 
-def _device(host: Host, device: Offered, group: int | None, driver: str, ill: Sequence[Unhealthy]) -> Document:
+def _device(host: Host, device: Offered, group: int | None, driver: str, unhealthy: Sequence[Unhealthy]) -> Document:
     partition = device.partition
     document: Document = {"name": device.name, "attributes": _attributes(host, device, group)}
     document["capacity"] = {name: {"value": value} for name, value in _capacity(device).items()}
     if partition is not None and _is_place(device):
         taken = _amounts(_counters(device.gpu, partition))
         document["consumesCounters"] = [{"counterSet": _set_name(device.gpu), "counters": taken}]
-    if taints := [taint(illness, driver) for illness in illnesses_of(device, ill)]:
+    if taints := [taint(fault, driver) for fault in faults_of(device, unhealthy)]:
         document["taints"] = taints[:MOST_TAINTS]
     return document
 

@@ -21,7 +21,7 @@ from typing import Any
 import pynvml
 from msgspec import Struct
 
-from dovetail.agent.health.health import LOST, NVML, RECOVERY, RESET_REQUIRED, HealthReading, Ill, Mark
+from dovetail.agent.health.health import LOST, NVML, RECOVERY, RESET_REQUIRED, GpuFault, HealthReading, Mark
 from dovetail.agent.health.xids import BY_DRIVER, Remedy
 from dovetail.agent.machine import nvml as library
 from dovetail.agent.machine.nvml import Nvml, NvmlError
@@ -34,7 +34,7 @@ RECOVERY_CHANGED = pynvml.nvmlEventTypeGpuRecoveryAction
 _WANTED = XID | DOUBLE_BIT | RECOVERY_CHANGED
 
 # XIDs after which the GPU is checked at once: for the driver's recommendation, and for its presence.
-_LOOK_AT_ONCE = {BY_DRIVER, 79}
+_CHECK_AT_ONCE = {BY_DRIVER, 79}
 _NO_INSTANCE = 0xFFFFFFFF
 _LONGEST_WAIT_S = 10.0
 _SHORTEST_PAUSE_S = 1.0
@@ -83,7 +83,7 @@ class Away(Struct, frozen=True):
     """The library is closed, because of `pause`."""
 
 
-Sight = Down | EventsRead | GpuEvent | Away
+HealthEvent = Down | EventsRead | GpuEvent | Away
 
 
 class GpuEvents:
@@ -108,7 +108,7 @@ class GpuEvents:
     def resume(self) -> None:
         self._wanted.set()
 
-    def __iter__(self) -> Iterator[Sight]:
+    def __iter__(self) -> Iterator[HealthEvent]:
         again_s = _SHORTEST_PAUSE_S
         while not self._stopped.is_set():
             if not self._wanted.is_set():
@@ -126,7 +126,7 @@ class GpuEvents:
                 self._rest(min(again_s, self._look_s))
                 again_s *= 2
 
-    def _watch(self, watch: _Watch, look: EventsRead, again_s: float) -> Iterator[Sight]:
+    def _watch(self, watch: _Watch, look: EventsRead, again_s: float) -> Iterator[HealthEvent]:
         """Watch until the library must be reopened: after `again_s` if the first check was not whole. Raises NvmlError
         if NVML fails as a whole."""
         lost = waited = False
@@ -141,14 +141,14 @@ class GpuEvents:
                     found.append(watch.see(gpu))
                     yield from watch.events(0)
                 yield EventsRead(tuple(found), look.unwatched)
-                lost = any(seen.ill and seen.ill.code == LOST for seen in found)
+                lost = any(seen.fault and seen.fault.code == LOST for seen in found)
                 due = time.monotonic() + (0 if lost else self._look_s)
                 continue
             for event in watch.events(min(wait_s, _LONGEST_WAIT_S)):
                 yield event
-                if event.kind == RECOVERY_CHANGED or event.number in _LOOK_AT_ONCE:
+                if event.kind == RECOVERY_CHANGED or event.number in _CHECK_AT_ONCE:
                     due = 0
-            if watch.deaf:
+            if watch.gpu_lost:
                 if not waited:
                     # The wait failed right after the library was opened: pause, to avoid a busy loop.
                     self._rest(min(self._look_s, _SHORTEST_PAUSE_S))
@@ -169,8 +169,8 @@ class _Gpu(Struct, frozen=True):
 
 
 class _Watch:
-    """The open library with its event set. `whole`: every GPU in its count has reported its uuid, and answers. `deaf`:
-    no events arrive any more, as one of its GPUs is lost."""
+    """The open library with its event set. `whole`: every GPU in its count has reported its uuid, and answers.
+    `gpu_lost`: no events arrive any more, as one of its GPUs is lost."""
 
     def __init__(self, nvml: Nvml, sysfs: Path) -> None:
         self._nvml = nvml
@@ -178,7 +178,7 @@ class _Watch:
         self._events = nvml.call("nvmlEventSetCreate")
         self.gpus: list[_Gpu] = []
         self.whole = True
-        self.deaf = False
+        self.gpu_lost = False
 
     def close(self) -> None:
         with contextlib.suppress(NvmlError):
@@ -194,7 +194,7 @@ class _Watch:
                 continue
             seen = self.see(gpu)
             found.append(seen)
-            if seen.ill and seen.ill.code == LOST:
+            if seen.fault and seen.fault.code == LOST:
                 self.whole = False
                 continue
             self.gpus.append(gpu)
@@ -202,7 +202,7 @@ class _Watch:
                 kinds = self._nvml.call("nvmlDeviceGetSupportedEventTypes", gpu.handle) & _WANTED
                 self._nvml.call("nvmlDeviceRegisterEvents", gpu.handle, kinds, self._events)
                 if not kinds & XID:
-                    unwatched.append((gpu.uuid, "the GPU tells no XID events"))
+                    unwatched.append((gpu.uuid, "the GPU reports no XID events"))
             except NvmlError as error:
                 if error.code in _ALL_FAIL:
                     raise
@@ -228,12 +228,12 @@ class _Watch:
         mark = Mark(_inode(self._sysfs / "module/nvidia"), _inode(gpu.device), self._energy_mj(gpu))
         try:
             self._ask("nvmlDeviceGetMemoryInfo", gpu.handle)
-            ill = self._recovery(gpu)
+            fault = self._recovery(gpu)
         except NvmlError as error:
             if error.code in _ALL_FAIL:
                 raise
-            ill = _unanswered(error)
-        return HealthReading(gpu.uuid, ill, mark)
+            fault = _unanswered(error)
+        return HealthReading(gpu.uuid, fault, mark)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         """Call NVML; None if the GPU answers that it does not support the query. Raises NvmlError."""
@@ -251,7 +251,7 @@ class _Watch:
         except NvmlError:
             return None
 
-    def _recovery(self, gpu: _Gpu) -> Ill | None:
+    def _recovery(self, gpu: _Gpu) -> GpuFault | None:
         """The recovery action that the driver requests. Drivers report it since 565; older ones at most report that a
         reset is required."""
         fields = self._ask(
@@ -262,13 +262,13 @@ class _Watch:
         action, reset = (f.value.uiVal if f.nvmlReturn == 0 else 0 for f in fields or ()) if fields else (0, 0)
         if action:
             todo = _RECOVERY.get(action, f"see nvidia-smi -q (action {action})")
-            return Ill(RECOVERY, f"the driver asks for a recovery: {todo}")
-        return Ill(RESET_REQUIRED, f"the driver requires a reset: {Remedy.RESET.advice}") if reset else None
+            return GpuFault(RECOVERY, f"the driver asks for a recovery: {todo}")
+        return GpuFault(RESET_REQUIRED, f"the driver requires a reset: {Remedy.RESET.advice}") if reset else None
 
     def events(self, wait_s: float) -> Iterator[GpuEvent]:
         """Wait for the first event, up to the time, then yield all that have arrived. Raises NvmlError."""
         wait_ms = int(wait_s * 1000)
-        while not self.deaf:
+        while not self.gpu_lost:
             try:
                 data = self._nvml.call("nvmlEventSetWait_v2", self._events, wait_ms)
             except NvmlError as error:
@@ -276,7 +276,7 @@ class _Watch:
                     return
                 if error.code != library.GPU_IS_LOST:
                     raise
-                self.deaf = True
+                self.gpu_lost = True
                 return
             yield self._event(data)
             wait_ms = 0
@@ -330,12 +330,12 @@ class _Watch:
         return found
 
 
-def _unanswered(error: NvmlError) -> Ill:
+def _unanswered(error: NvmlError) -> GpuFault:
     if error.code in (library.GPU_IS_LOST, library.NOT_FOUND):
-        return Ill(LOST, f"{error}; {Remedy.REBOOT.advice}")
+        return GpuFault(LOST, f"{error}; {Remedy.REBOOT.advice}")
     if error.code == library.RESET_REQUIRED:
-        return Ill(RESET_REQUIRED, f"{error}; {Remedy.RESET.advice}")
-    return Ill(NVML, f"{error}; see dmesg")
+        return GpuFault(RESET_REQUIRED, f"{error}; {Remedy.RESET.advice}")
+    return GpuFault(NVML, f"{error}; see dmesg")
 
 
 def _inode(path: Path) -> int:

@@ -63,7 +63,7 @@ class Mark(Struct, frozen=True):
         )
 
 
-class Ill(Struct, frozen=True):
+class GpuFault(Struct, frozen=True):
     """A fault that lasts as long as it is observed."""
 
     code: str
@@ -71,10 +71,10 @@ class Ill(Struct, frozen=True):
 
 
 class HealthReading(Struct, frozen=True):
-    """The result of one check of a GPU. `ill` is None if it answers and its driver requests no recovery."""
+    """The result of one check of a GPU. `fault` is None if it answers and its driver requests no recovery."""
 
     uuid: str
-    ill: Ill | None = None
+    fault: GpuFault | None = None
     mark: Mark = Mark()
 
 
@@ -106,7 +106,7 @@ class HealthLedger:
 
     def __init__(self, memory: HealthMemory, boot: str) -> None:
         self._memory = memory if memory.boot == boot else HealthMemory(boot)
-        self._seen: dict[str, tuple[Ill, int]] = {}
+        self._seen: dict[str, tuple[GpuFault, int]] = {}
         self._marks: dict[str, Mark] = {}
         self._down: tuple[str, int] | None = None
 
@@ -115,14 +115,16 @@ class HealthLedger:
         return self._memory
 
     @property
-    def illnesses(self) -> tuple[Unhealthy, ...]:
+    def unhealthy(self) -> tuple[Unhealthy, ...]:
         """The unhealthy devices, in the order in which their faults began."""
         found = [Unhealthy(r.hit, r.code, r.message, r.since_ms) for r in self._memory.records]
-        found += [Unhealthy(uuid, ill.code, ill.message, since_ms) for uuid, (ill, since_ms) in self._seen.items()]
+        found += [
+            Unhealthy(uuid, fault.code, fault.message, since_ms) for uuid, (fault, since_ms) in self._seen.items()
+        ]
         if self._down is not None:
             message, since_ms = self._down
             found += [Unhealthy(uuid, NVML, message, since_ms) for uuid in self._memory.known]
-        return tuple(sorted(found, key=lambda illness: (illness.since_ms, illness.uuid, illness.code)))
+        return tuple(sorted(found, key=lambda one: (one.since_ms, one.uuid, one.code)))
 
     @property
     def waits_for_pods(self) -> bool:
@@ -135,21 +137,21 @@ class HealthLedger:
         others = tuple(r for r in self._memory.records if (r.hit, r.code) != (record.hit, record.code))
         self._memory = replace(self._memory, records=(*others, replace(record, mark=mark)))
 
-    def looked(self, gpus: Collection[HealthReading], now_ms: int) -> None:
+    def checked(self, gpus: Collection[HealthReading], now_ms: int) -> None:
         """Take a check of all GPUs that NVML lists. A GPU seen since boot that is not listed is lost."""
         self._down = None
         listed = {gpu.uuid for gpu in gpus}
         known = tuple(sorted({*self._memory.known, *listed}))
-        ill = {gpu.uuid: gpu.ill for gpu in gpus if gpu.ill is not None}
-        ill |= {uuid: _GONE for uuid in known if uuid not in listed}
+        faults = {gpu.uuid: gpu.fault for gpu in gpus if gpu.fault is not None}
+        faults |= {uuid: _GONE for uuid in known if uuid not in listed}
         before = self._seen
         self._seen = {
             uuid: (now, before[uuid][1] if uuid in before and before[uuid][0].code == now.code else now_ms)
-            for uuid, now in ill.items()
+            for uuid, now in faults.items()
         }
         by_uuid = {gpu.uuid: gpu for gpu in gpus}
-        told = [self._told(record, by_uuid.get(record.gpu)) for record in self._memory.records]
-        self._memory = replace(self._memory, known=known, records=tuple(record for record in told if record))
+        checked = [self._checked(record, by_uuid.get(record.gpu)) for record in self._memory.records]
+        self._memory = replace(self._memory, known=known, records=tuple(record for record in checked if record))
         self._marks |= {gpu.uuid: gpu.mark for gpu in gpus}
 
     def down(self, message: str, now_ms: int) -> None:
@@ -168,12 +170,12 @@ class HealthLedger:
         kept = (r for r in self._memory.records if r.remedy > Remedy.APPLICATION or set(r.devices) & set(uuids))
         self._memory = replace(self._memory, records=tuple(kept))
 
-    def _told(self, record: HealthRecord, gpu: HealthReading | None) -> HealthRecord | None:
+    def _checked(self, record: HealthRecord, gpu: HealthReading | None) -> HealthRecord | None:
         """The record after a check of its GPU; None if the check is evidence of the remedy."""
         if gpu is None or record.remedy == Remedy.REBOOT:
             return record
-        if gpu.ill is not None:
-            return replace(record, asked=record.asked or gpu.ill.code in (RECOVERY, RESET_REQUIRED))
+        if gpu.fault is not None:
+            return replace(record, asked=record.asked or gpu.fault.code in (RECOVERY, RESET_REQUIRED))
         before = (record.mark, self._marks.get(record.gpu, record.mark))
         if record.asked or any(gpu.mark.is_after_reset(mark) for mark in before):
             return None
@@ -181,4 +183,4 @@ class HealthLedger:
         return replace(record, mark=gpu.mark) if record.mark == Mark() else record
 
 
-_GONE = Ill(LOST, f"the GPU is gone: NVML no longer lists it; {Remedy.REBOOT.advice}")
+_GONE = GpuFault(LOST, f"the GPU is gone: NVML no longer lists it; {Remedy.REBOOT.advice}")

@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
-from dovetail.agent.health.gpu_events import DOUBLE_BIT, XID, Away, Down, EventsRead, GpuEvent, GpuEvents, Sight
+from dovetail.agent.health.gpu_events import DOUBLE_BIT, XID, Away, Down, EventsRead, GpuEvent, GpuEvents, HealthEvent
 from dovetail.agent.health.health import HealthLedger, HealthMemory, HealthRecord, Unhealthy
 from dovetail.agent.health.xids import BY_DRIVER, Remedy, Watched, meaning
 from dovetail.agent.machine.nvml import Nvml
@@ -62,7 +62,7 @@ class HealthWatch:
         self._watched = watched
         self._events = GpuEvents(sysfs, look_s, open_library)
         self._boot = _boot_id(proc)
-        self._told: tuple[Unhealthy, ...] | None = None
+        self._reported: tuple[Unhealthy, ...] | None = None
         self._thread: threading.Thread | None = None
         self._away = asyncio.Event()
         self._faults = {"read": "", "write": ""}
@@ -80,12 +80,12 @@ class HealthWatch:
         """Watch until cancelled."""
         self._remember()
         if self._watched.none:
-            logger.warning("GPUs are not looked after: health checks are switched off")
+            logger.warning("the health of GPUs is not watched: health checks are switched off")
             self.answered = True
             self._write()
             self._changed(())
             return
-        loop, happened = asyncio.get_running_loop(), asyncio.Queue[Sight | BaseException]()
+        loop, happened = asyncio.get_running_loop(), asyncio.Queue[HealthEvent | BaseException]()
 
         def wait() -> None:
             # The loop may be closed before a wait in NVML ends.
@@ -112,12 +112,14 @@ class HealthWatch:
         """Load the state that an earlier process wrote."""
         left, wrong = self._checkpoint.rescue()
         if wrong:
-            self._faults["read"] = f"who was ill may be forgotten: {wrong}"
+            self._faults["read"] = f"unhealthy GPUs of before may be forgotten: {wrong}"
             logger.error("%s", self._faults["read"])
         self._written = None if wrong else left
         self._ledger = HealthLedger(left or HealthMemory(), self._boot)
-        for record in self._ledger.only(lambda record: self._watched.makes_ill(_xid(record.code))):
-            logger.warning("%s is no longer ill of %s, whose check is switched off", record.hit, record.code)
+        for record in self._ledger.only(lambda record: self._watched.makes_unhealthy(_xid(record.code))):
+            logger.warning(
+                "%s is no longer unhealthy because of %s: its check is switched off", record.hit, record.code
+            )
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -134,7 +136,7 @@ class HealthWatch:
         finally:
             self._events.resume()
 
-    async def _take(self, seen: Sight) -> None:
+    async def _take(self, seen: HealthEvent) -> None:
         now_ms = time.time_ns() // 1_000_000
         match seen:
             case Away():
@@ -144,28 +146,28 @@ class HealthWatch:
                 self._ledger.down(seen.message, now_ms)
             case EventsRead():
                 self.answered |= seen.whole
-                self._ledger.looked(seen.gpus, now_ms)
-                self._say_unwatched(seen.unwatched)
+                self._ledger.checked(seen.gpus, now_ms)
+                self._log_unwatched(seen.unwatched)
             case GpuEvent():
                 for record in _records(seen, self._watched, now_ms):
                     self._ledger.event(record)
-        self._tell()
+        self._report()
         if isinstance(seen, EventsRead) and self._ledger.waits_for_pods:
             try:
                 self._ledger.held(await self._holders())
             except OSError as error:
-                logger.warning("cannot ask which pods hold GPUs, so none is healed by their end: %s", error)
-            self._tell()
+                logger.warning("cannot read which pods hold GPUs, so no fault is cleared: %s", error)
+            self._report()
 
-    def _tell(self) -> None:
-        illnesses = self._ledger.illnesses
-        if illnesses != self._told:
-            for illness in set(illnesses) - set(self._told or ()):
-                logger.error("%s is ill (%s): %s", illness.uuid, illness.code, illness.message)
-            for illness in set(self._told or ()) - set(illnesses):
-                logger.warning("%s is no longer ill of %s", illness.uuid, illness.code)
-            self._told = illnesses
-            self._changed(illnesses)
+    def _report(self) -> None:
+        unhealthy = self._ledger.unhealthy
+        if unhealthy != self._reported:
+            for fault in set(unhealthy) - set(self._reported or ()):
+                logger.error("%s is unhealthy (%s): %s", fault.uuid, fault.code, fault.message)
+            for fault in set(self._reported or ()) - set(unhealthy):
+                logger.warning("%s has recovered from %s", fault.uuid, fault.code)
+            self._reported = unhealthy
+            self._changed(unhealthy)
         self._write()
 
     def _write(self) -> None:
@@ -176,16 +178,16 @@ class HealthWatch:
             self._checkpoint.write(self._ledger.memory, over=True)
             self._written = self._ledger.memory
         except CheckpointError as error:
-            fault = f"a restart of the agent will forget who is ill: {error}"
+            fault = f"a restart of the agent will forget which GPUs are unhealthy: {error}"
         if fault != self._faults["write"]:
             self._faults["write"] = fault
-            logger.error("%s", fault or "who is ill is written down again")
-            self._changed(self._told or ())
+            logger.error("%s", fault or "the list of unhealthy GPUs is written again")
+            self._changed(self._reported or ())
 
-    def _say_unwatched(self, unwatched: tuple[tuple[str, str], ...]) -> None:
+    def _log_unwatched(self, unwatched: tuple[tuple[str, str], ...]) -> None:
         for uuid, reason in unwatched:
             if (uuid, reason) not in self.unwatched:
-                logger.warning("the events of %s cannot be watched, it counts as well: %s", uuid, reason)
+                logger.warning("the events of %s cannot be watched, it counts as healthy: %s", uuid, reason)
         self.unwatched = unwatched
 
 
@@ -199,7 +201,7 @@ def _records(event: GpuEvent, watched: Watched, now_ms: int) -> list[HealthRecor
         xid, code, name = event.number, f"{_XID}{event.number}", f"XID {event.number}, {name}"
     else:
         return []
-    counts = watched.makes_ill(xid)
+    counts = watched.makes_unhealthy(xid)
     logger.warning("%s: %s%s", ", ".join(event.hit or (event.gpu,)), name, "" if counts else " (does not count)")
     if not counts:
         return []

@@ -41,13 +41,13 @@ class Remedy(IntEnum):
 
 _ADVICE = {
     Remedy.NONE: "nothing has to be done",
-    Remedy.APPLICATION: "the application has to be started anew; the GPU is offered again when no pod holds it",
+    Remedy.APPLICATION: "restart the application; the GPU is offered again when no pod holds it",
     Remedy.RESET: "reset the GPU (nvidia-smi --gpu-reset, with nothing using it), load the driver anew, or reboot",
-    Remedy.REBOOT: "reboot the node; if it comes back, have the hardware looked at",
+    Remedy.REBOOT: "reboot the node; if it comes back, have the hardware checked",
 }
 
 _TABLE: tuple[tuple[Remedy, str, Iterable[int]], ...] = (
-    (Remedy.NONE, "firmware was asked for what it cannot do", (37,)),
+    (Remedy.NONE, "driver firmware error", (37,)),
     (Remedy.NONE, "firmware watchdog", (38,)),
     (Remedy.NONE, "an application's channel was stopped", (43,)),
     (Remedy.NONE, "fault while contexts were switched", (44,)),
@@ -116,7 +116,7 @@ class Watched(Struct, frozen=True):
     def counts(self, xid: int) -> bool:
         return xid in self.enabled or (self.events and xid not in self.ignored)
 
-    def makes_ill(self, xid: int | None) -> bool:
+    def makes_unhealthy(self, xid: int | None) -> bool:
         """Whether this XID, or a double-bit ECC error (None), makes a GPU unhealthy."""
         if self.none:
             return False

@@ -57,7 +57,7 @@ class KnownHost:
             self.host = Host(driver=found.driver, unread=found.unread, sight="none")
 
     @property
-    def ill(self) -> tuple[Unhealthy, ...]:
+    def unhealthy(self) -> tuple[Unhealthy, ...]:
         """All GPUs of an earlier look, if none answers now; else the GPUs in MIG mode whose instances are unknown."""
         if self.host.sight != "none":
             return tuple(Unhealthy(uuid, MIG_UNREAD, why, 0) for uuid, why in self.host.hidden.items())

@@ -2,14 +2,14 @@
 """Named layouts of a node's GPUs: from a file in the format of NVIDIA's mig-parted, and generated from the GPUs.
 
 Rules
-- A file says `version: v1` and `mig-configs`: by name a list of entries {device-filter, devices, mig-enabled,
-  mig-devices}. An entry is about the GPUs whose index is in `devices` (or `all`) and whose PCI device is in
-  `device-filter` (0x, device, vendor: 0x20B010DE), where it has one. A GPU that no entry is about stays as it is.
-- An entry that turns MIG mode on names its instances, if only {}; one that turns it off has none. Two entries about one
-  GPU contradict each other and are refused.
-- Generated are, for what the node has: all-disabled; all-enabled (MIG mode, no instances); all-PROFILE, as many of it
-  as fit, with `.` for `+`; and all-balanced, two 1g, one 2g and, where a GPU has seven compute slices, one 3g. They are
-  about the GPUs that can have them and leave the others as they are. A layout of that name in the file counts first.
+- A file has `version: v1` and `mig-configs`: by name a list of entries {device-filter, devices, mig-enabled,
+  mig-devices}. An entry applies to the GPUs whose index is in `devices` (or `all`) and whose PCI device is in
+  `device-filter` (0x, device, vendor: 0x20B010DE), if it has one. A GPU to which no entry applies stays as it is.
+- An entry that turns MIG mode on has a list of instances, which may be {}; one that turns it off has none. Two entries
+  that apply to one GPU contradict each other and are refused.
+- These layouts are generated for the GPUs of the node: all-disabled; all-enabled (MIG mode, no instances); all-PROFILE,
+  as many instances of the profile as fit, with `.` for `+`; and all-balanced, two 1g, one 2g and, if a GPU has seven
+  compute slices, one 3g. They leave GPUs that cannot have them as they are. A layout of that name in the file wins.
 Source: mig-parted api/spec/v1, pkg/mig/builder (names and numbers of the generated layouts).
 """
 
@@ -39,8 +39,7 @@ _BALANCED = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
 
 
 class MigLayoutError(Exception):
-    """A layout that is not to be had: not known, wrongly written, or more than a GPU can be. The text says which, where
-    and why."""
+    """A layout is unknown, invalid, or impossible on a GPU. The text names the layout, the place and the reason."""
 
 
 class WantedLayout(NamedTuple):
@@ -54,8 +53,8 @@ OFF = WantedLayout(False, {})
 
 
 class Candidate(Struct, frozen=True):
-    """A GPU as layouts see it. `device` is its PCI device and vendor (0x20B010DE), `capable` whether it has MIG mode;
-    `geometry` None: it has not, or nobody tells how it can be divided."""
+    """A GPU that a layout may apply to. `device` is its PCI device and vendor (0x20B010DE), `capable` whether it
+    supports MIG mode. `geometry` is None if it does not, or if its profiles are unknown."""
 
     index: int
     product: str
@@ -77,17 +76,17 @@ class _Entry(Struct, frozen=True):
 
 
 class Layouts:
-    """The layouts of a file; without one there are only those that are generated."""
+    """The layouts of a file, if there is one, and the generated ones."""
 
     def __init__(self, entries: Mapping[str, Sequence[_Entry]] | None = None) -> None:
         self._entries = dict(entries or {})
 
     def names(self, gpus: Sequence[Candidate]) -> tuple[str, ...]:
-        """Every layout that can be asked for on a node with these GPUs."""
+        """All layouts for a node with these GPUs."""
         return tuple(sorted({*self._entries, *_generated(gpus)}))
 
     def of(self, name: str, gpus: Sequence[Candidate]) -> dict[int, WantedLayout]:
-        """How each GPU should be, by its index; a GPU that is not there stays as it is. Raises LayoutError."""
+        """The layout of each GPU, by its index; a GPU that is not listed stays as it is. Raises MigLayoutError."""
         if name in self._entries:
             found = self._of_file(name, gpus)
         else:
@@ -111,14 +110,14 @@ class Layouts:
             covering = [entry for entry in self._entries[name] if entry.covers(gpu)]
             if len(covering) > 1:
                 places = " and ".join(entry.where for entry in covering)
-                raise MigLayoutError(f"layout {name}: {places} are both about GPU {gpu.index}")
+                raise MigLayoutError(f"layout {name}: {places} both apply to GPU {gpu.index}")
             if covering:
                 found[gpu.index] = covering[0].wanted
         return found
 
 
 def _nearest(name: str, valid: Iterable[str]) -> str:
-    """Of a name that says how large instances should be, the layout of those that are as large; else by spelling."""
+    """The nearest valid name: by the size of the instances if the name has one, else by spelling."""
     profiles = {RESOURCE_PREFIX + own.removeprefix(_ALL): own for own in valid if _SIZE.search(own)}
     if _SIZE.search(name) and profiles:
         return profiles[names.nearest(RESOURCE_PREFIX + name.removeprefix(_ALL), profiles)]
@@ -134,7 +133,7 @@ def _refusal(gpu: Candidate, wanted: WantedLayout) -> str:
 def _undividable(gpu: Candidate) -> str:
     if not gpu.capable:
         return "this product has no MIG mode"
-    return "its driver does not tell its profiles while MIG mode is off: apply all-enabled first"
+    return "its driver does not report its profiles while MIG mode is off: apply all-enabled first"
 
 
 def _generated(gpus: Sequence[Candidate]) -> dict[str, dict[int, WantedLayout]]:
@@ -166,7 +165,7 @@ def _of_geometry(geometry: Geometry) -> Iterable[tuple[str, WantedLayout]]:
 
 
 def read_layouts(path: Path) -> Layouts:
-    """Raises ManifestError for a file that cannot be read, LayoutError for one that says what cannot be."""
+    """The layouts of a file. Raises ManifestError if it cannot be read, MigLayoutError if it is invalid."""
     documents = list(read_documents([str(path)]))
     if len(documents) != 1:
         raise MigLayoutError(f"{path}: has {len(documents)} documents: one is expected")
@@ -199,9 +198,9 @@ def _entry(document: Document, path: str, entry: Any) -> _Entry:
     if not isinstance(enabled, bool):
         raise _wrong(document, f"{path}.mig-enabled", enabled, "must be true or false")
     if enabled and instances is None:
-        raise _wrong(document, f"{path}.mig-devices", None, "must be there where mig-enabled is true, if only {}")
+        raise _wrong(document, f"{path}.mig-devices", None, "is required if mig-enabled is true; it may be {}")
     if not enabled and instances:
-        raise _wrong(document, f"{path}.mig-devices", instances, "must be empty where mig-enabled is false")
+        raise _wrong(document, f"{path}.mig-devices", instances, "must be empty if mig-enabled is false")
     return _Entry(
         devices=_devices(document, f"{path}.devices", entry.get("devices")),
         filters=_filters(document, f"{path}.device-filter", entry.get("device-filter")),
@@ -246,7 +245,7 @@ def _known(document: Document, path: str, value: dict[Any, Any], fields: Sequenc
     for name in value:
         if name not in fields:
             at = f"{path}.{name}" if path else str(name)
-            raise _wrong(document, at, name, f"is no field; nearest valid value: {nearest(str(name), fields)}")
+            raise _wrong(document, at, name, f"is not a known field; nearest valid value: {nearest(str(name), fields)}")
 
 
 def _wrong(document: Document, path: str, value: Any, rule: str) -> MigLayoutError:
@@ -257,8 +256,8 @@ def _wrong(document: Document, path: str, value: Any, rule: str) -> MigLayoutErr
 
 
 def exact(gpu: Candidate, instances: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    """The same instances in the order of their starts, by the driver's names. Raises LayoutError where the GPU cannot
-    have them beside each other."""
+    """The same instances in the order of their starts, with the driver's names. Raises MigLayoutError if the GPU cannot
+    have all of them at once."""
     if gpu.geometry is None:
         raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {_undividable(gpu)}")
     bits = 0
@@ -271,7 +270,7 @@ def exact(gpu: Candidate, instances: Iterable[tuple[str, int]]) -> tuple[tuple[s
             raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {name} starts at {at}, not at {start}")
         bit = gpu.geometry.bit(index, start)
         if bits & bit:
-            raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {name}@{start} is there twice")
+            raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {name}@{start} is listed twice")
         bits |= bit
     if fault := states(gpu.geometry).fault(bits):
         raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {fault}")

@@ -53,7 +53,7 @@ _WORDS = {
     "undone": "undone",
     "busy": "not begun",
     "reset": "waits",
-    "gone": "given up",
+    "gone": "abandoned",
     "stuck": "stuck",
 }
 
@@ -83,7 +83,7 @@ Target = NamedLayout | Decision
 
 class DivisionOutcome(Struct, frozen=True):
     """`pending`: apply again after a change. `refused`: the target is impossible. `failed`: it was attempted and
-    undone, or could not be undone; then the message says so."""
+    undone, or could not be undone; the message states which."""
 
     state: State
     message: str = ""

@@ -131,9 +131,9 @@ class _Reader:
     def _instance(self, device: Any, where: str, names: dict[int, str]) -> GpuInstance | None:
         call = self._nvml.call
         gi, ci = call("nvmlDeviceGetGpuInstanceId", device), call("nvmlDeviceGetComputeInstanceId", device)
-        told = call("nvmlDeviceGetAttributes", device)
-        if told.computeInstanceSliceCount != told.gpuInstanceSliceCount:
-            part = f"{told.computeInstanceSliceCount} of the {told.gpuInstanceSliceCount} slices"
+        attributes = call("nvmlDeviceGetAttributes", device)
+        if attributes.computeInstanceSliceCount != attributes.gpuInstanceSliceCount:
+            part = f"{attributes.computeInstanceSliceCount} of the {attributes.gpuInstanceSliceCount} slices"
             self._miss(where, f"compute instance {ci} has {part} of GPU instance {gi}: only whole ones are offered")
             return None
         info = call("nvmlGpuInstanceGetInfo", call("nvmlDeviceGetGpuInstanceById", self._handle, gi))
@@ -147,14 +147,14 @@ class _Reader:
             ci=ci,
             start=info.placement.start,
             size=info.placement.size,
-            memory_mib=told.memorySizeMB,
+            memory_mib=attributes.memorySizeMB,
             engines=GpuEngines(
-                told.multiprocessorCount,
-                told.sharedCopyEngineCount,
-                told.sharedDecoderCount,
-                told.sharedEncoderCount,
-                told.sharedJpegCount,
-                told.sharedOfaCount,
+                attributes.multiprocessorCount,
+                attributes.sharedCopyEngineCount,
+                attributes.sharedDecoderCount,
+                attributes.sharedEncoderCount,
+                attributes.sharedJpegCount,
+                attributes.sharedOfaCount,
             ),
         )
 

@@ -89,7 +89,7 @@ class Mps:
             self._task = None
 
     @property
-    def ill(self) -> tuple[Unhealthy, ...]:
+    def unhealthy(self) -> tuple[Unhealthy, ...]:
         """The GPUs whose replicas cannot be allocated now, since MPS does not work for them."""
         found = {uuid: reason for (_, uuid), reason in self._refused.items()}
         found |= {uuid: self.problem(share.resource, uuid) for share in self._wanted.shares for uuid in share.limits}

@@ -92,9 +92,9 @@ class MpsDaemons:
         for resource, share in shares.items():
             if resource not in self._daemons and any((resource, uuid) not in self._refused for uuid in share.limits):
                 folder = self._folder / resource
-                self._daemons[resource] = _Daemon(share, folder, self._control, self._tell, self._times)
+                self._daemons[resource] = _Daemon(share, folder, self._control, self._notify, self._times)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.changed()
 
     async def close(self) -> None:
@@ -196,18 +196,18 @@ class _Daemon:
         while True:
             try:
                 await self._begin()
-                self._say("")
+                self._report("")
                 while True:
                     await self._wait()
                     await self._percentage()
                     pause_s = self._times.first_pause_s
             except DaemonError as error:
-                self._say(f"the MPS daemon of {self.share.resource} does not run: {error}")
+                self._report(f"the MPS daemon of {self.share.resource} does not run: {error}")
             await self._end(0)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _say(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem != self.problem:
             if problem:
                 logger.error("%s", problem)

@@ -39,7 +39,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Run until cancelled; then end the daemons. Raises OSError if it cannot listen."""
-        self._daemons.changed = self._tell
+        self._daemons.changed = self._notify
         with socket.socket(socket.AF_UNIX) as listener:
             _bind(listener, self._path)
             server = await asyncio.start_unix_server(self._serve, sock=listener, limit=_LONGEST_LINE)
@@ -57,7 +57,7 @@ class Keeper:
         try:
             while line := await reader.readline():
                 await self._take(msgspec.json.decode(line, type=MpsRequest))
-                self._tell()
+                self._notify()
         except (ConnectionError, ValueError, msgspec.MsgspecError) as error:
             log.warning("the connection of a client has ended: %s", error)
         finally:
@@ -85,7 +85,7 @@ class Keeper:
     def _problem(self, resource: str, uuid: str) -> str:
         return self._failed or self._daemons.problem(resource, uuid)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         line = msgspec.json.encode(self._state) + b"\n"
         for writer in self._listeners:
             with contextlib.suppress(OSError, RuntimeError):

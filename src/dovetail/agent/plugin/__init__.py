@@ -2,7 +2,7 @@
 """The device plugins of a node: GPUs, replicas and MIG instances offered to the kubelet, one gRPC server per resource.
 
 plugins = DevicePlugins(folder, config, chosen, gpu_edits, mps)
-await plugins.update(host, ill)      # whenever the host or the health of a device changes
+await plugins.update(host, unhealthy)      # whenever the host or the health of a device changes
 await plugins.close()
 """
 

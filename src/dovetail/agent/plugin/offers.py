@@ -66,13 +66,12 @@ def _profile_of(part: str) -> str:
 
 
 def offers(
-    host: Host, config: Config, sick: Collection[str], before: Mapping[str, ResourceOffer]
+    host: Host, config: Config, unhealthy: Collection[str], before: Mapping[str, ResourceOffer]
 ) -> tuple[dict[str, ResourceOffer], tuple[str, ...]]:
-    """The offers by resource, and the problems. `sick` are the uuids of unhealthy devices, `before` the offers until
-    now."""
+    """The offers by resource, and the problems. `unhealthy` has the uuids of devices, `before` the offers until now."""
     problems: list[str] = []
     found: dict[str, ResourceOffer] = {}
-    for plain, profile, devices in _unshared(host, config, sick, problems):
+    for plain, profile, devices in _unshared(host, config, unhealthy, problems):
         shared = config.sharing.get(plain)
         if shared is not None and shared.strategy == "mps" and profile:
             problems.append(f"{plain} are MIG instances, which MPS does not share: they are offered unshared")
@@ -96,7 +95,7 @@ def offers(
 
 
 def _unshared(
-    host: Host, config: Config, sick: Collection[str], problems: list[str]
+    host: Host, config: Config, unhealthy: Collection[str], problems: list[str]
 ) -> Iterator[tuple[str, str, list[AdvertisedDevice]]]:
     """The resources without replicas: name, MIG profile, devices."""
     divided = [gpu for gpu in host.gpus if gpu.mig is not None]
@@ -110,12 +109,12 @@ def _unshared(
         return
     whole = [gpu for gpu in host.gpus if gpu not in divided]
     if whole:
-        yield GPU, "", [_device(gpu, sick) for gpu in whole]
+        yield GPU, "", [_device(gpu, unhealthy) for gpu in whole]
     profiles: dict[str, list[AdvertisedDevice]] = {}
     for gpu in divided:
         for i, instance in enumerate(gpu.mig or ()):
             part = shown(Instance(gpu.index, instance.profile, instance.start))
-            healthy = not {gpu.uuid, instance.uuid} & {*sick}
+            healthy = not {gpu.uuid, instance.uuid} & {*unhealthy}
             device = AdvertisedDevice(
                 instance.uuid, instance.uuid, gpu.uuid, gpu.index, f"{gpu.index}:{i}", part, gpu.numa, healthy
             )
@@ -138,9 +137,9 @@ def _not_single(host: Host, divided: list[Gpu]) -> str:
     return f"there are instances of {', '.join(profiles)}" if len(profiles) > 1 else ""
 
 
-def _device(gpu: Gpu, sick: Collection[str]) -> AdvertisedDevice:
+def _device(gpu: Gpu, unhealthy: Collection[str]) -> AdvertisedDevice:
     index = str(gpu.index)
-    return AdvertisedDevice(gpu.uuid, gpu.uuid, gpu.uuid, gpu.index, index, index, gpu.numa, gpu.uuid not in sick)
+    return AdvertisedDevice(gpu.uuid, gpu.uuid, gpu.uuid, gpu.index, index, index, gpu.numa, gpu.uuid not in unhealthy)
 
 
 def _replicas(device: AdvertisedDevice, shared: Shared | None) -> list[AdvertisedDevice]:

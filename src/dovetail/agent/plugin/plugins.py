@@ -141,14 +141,14 @@ class DevicePlugins:
         """The names of the offered resources."""
         return self._registrations.keys()
 
-    async def update(self, host: Host, ill: Collection[Unhealthy]) -> None:
+    async def update(self, host: Host, unhealthy: Collection[Unhealthy]) -> None:
         """Offer the devices of this host. Registered resources are sent to the kubelet before this returns."""
         if self._reading is None:
             clear_stale(self._folder.path)
             self._folder.open()
             self._reading = asyncio.create_task(self._readback.run())
-        sick = frozenset(illness.uuid for illness in ill)
-        found, faults = offers(host, self._config, sick, self.offered)
+        uuids = frozenset(fault.uuid for fault in unhealthy)
+        found, faults = offers(host, self._config, uuids, self.offered)
         for fault in faults:
             if fault not in self._faults:
                 log.warning("%s", fault)

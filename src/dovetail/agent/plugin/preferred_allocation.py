@@ -91,15 +91,15 @@ def of_all(
         if not offer.profile:
             return [*must, *_best(free, [offer.devices[id] for id in must if id in offer.devices], need, layout)]
     on_card = Counter(device.card for device in offer.devices.values() if device.part)
-    given = on_card - Counter(device.card for device in free)
+    used = on_card - Counter(device.card for device in free)
     picked: Counter[int] = Counter()
     sign = -1 if packed else 1
     ids = list(must)
     while need:
-        best = min(free, key=lambda device: (sign * given[device.card], picked[device.card], device.card, device.part))
+        best = min(free, key=lambda device: (sign * used[device.card], picked[device.card], device.card, device.part))
         free.remove(best)
         ids.append(best.id)
-        given[best.card] += 1
+        used[best.card] += 1
         picked[best.card] += 1
         need -= 1
     return ids

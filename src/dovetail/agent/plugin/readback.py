@@ -102,15 +102,15 @@ class ReadBack:
             return
         self._unread = ""
         first, self._first = self._first, False
-        for given in self._chosen.confirm(self._offers(), listed, first=first):
-            if given.pod.fresh and not given.ids & self._allocated:
-                self._strange[given.resource] = (
-                    f"pod {given.pod} was given {given.resource} by another device plugin: "
+        for held in self._chosen.confirm(self._offers(), listed, first=first):
+            if held.pod.fresh and not held.ids & self._allocated:
+                self._strange[held.resource] = (
+                    f"pod {held.pod} has {held.resource} from another device plugin: "
                     "let only one of them offer this resource on this node"
                 )
-                log.error("%s", self._strange[given.resource])
-            elif given.pod.fresh:
-                self._strange.pop(given.resource, None)
+                log.error("%s", self._strange[held.resource])
+            elif held.pod.fresh:
+                self._strange.pop(held.resource, None)
         self.compare()
 
     def compare(self) -> None:
@@ -136,9 +136,9 @@ class ReadBack:
             if pod.recorded and (parts == wanted or (parts < wanted and pod.passing(resource))):
                 continue
             in_order = dict.fromkeys(device.part for device in offer.devices.values() if device.part in parts)
-            given = ",".join(part for part in in_order if part)
+            held = ",".join(part for part in in_order if part)
             chosen = (",".join(offer.own(pod.parts or ())) or pod.written) if pod.recorded else ""
-            yield DeviceDifference(pod.namespace, pod.name, pod.uid, resource, chosen, given)
+            yield DeviceDifference(pod.namespace, pod.name, pod.uid, resource, chosen, held)
 
 
 def _sentence(difference: DeviceDifference) -> str:

@@ -63,9 +63,9 @@ class Answers:
         if unknown:
             raise RequestRefused(f"{', '.join(unknown)} is not offered as {offer.resource} by this node")
         devices = [offer.devices[id] for id in ids]
-        sick = sorted(device.id for device in devices if not device.healthy)
-        if sick:
-            raise RequestRefused(f"{', '.join(sick)} is unhealthy")
+        unhealthy = sorted(device.id for device in devices if not device.healthy)
+        if unhealthy:
+            raise RequestRefused(f"{', '.join(unhealthy)} is unhealthy")
         if offer.shared is not None and offer.shared.fail_requests_greater_than_one and len(ids) > 1:
             raise RequestRefused(
                 f"{len(ids)} replicas of {offer.resource} were requested: more than one give no more of a GPU, "

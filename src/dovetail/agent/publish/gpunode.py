@@ -50,7 +50,7 @@ RENEW_S = 300.0
 _MANAGER = "dovetail-agent"
 _MOST_GPUS, _MOST_UNREAD, _MOST_DIFFERENCES = 64, 256, 256
 _LONGEST_REASON = 1024
-_NO_ILLNESS: Mapping[str, str] = {}
+_NONE_UNHEALTHY: Mapping[str, str] = {}
 
 
 class PluginState(Struct, frozen=True):
@@ -67,28 +67,30 @@ def status_of(
     *,
     kubelet: KubeletState | None = None,
     unread: Iterable[Unread] = (),
-    ill: Mapping[str, str] = _NO_ILLNESS,
+    unhealthy: Mapping[str, str] = _NONE_UNHEALTHY,
     agent: AgentState = AgentState(__version__),
     plugin: PluginState = PluginState(),
     mig: MigState | None = None,
 ) -> GPUNodeStatus:
-    """The status of the GPUNode, without times. `unread` are fields besides those of the host. `ill` has the reasons by
-    the uuid of an unhealthy GPU or MIG instance."""
+    """The status of the GPUNode, without times. `unread` are fields besides those of the host. `unhealthy` has the
+    reasons by the uuid of a GPU or MIG instance."""
     missed = [*host.unread, *unread]
     lost = _lost(missed)
     count = max([gpu.index for gpu in host.gpus] + list(lost), default=-1) + 1
     place = {gpu.index: i for i, gpu in enumerate(host.gpus)}
     order = [place.get(index) for index in range(count)]
-    sick = {uuid for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ())) if uuid in ill}
+    uuids = sorted(uuid for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ())))
+    faults = {uuid: unhealthy[uuid] for uuid in uuids if uuid in unhealthy}
     return GPUNodeStatus(
-        conditions=_conditions(missed, lost, {uuid: ill[uuid] for uuid in sorted(sick)}, kubelet, plugin.registered),
+        conditions=_conditions(missed, lost, faults, kubelet, plugin.registered),
         unread=_fields(missed),
         driver_version=host.driver,
         nvml_version=host.nvml,
         cuda_version=".".join(map(str, host.cuda or ())),
         machine=host.machine,
         gpus=tuple(
-            GpuStatus(index=index, healthy=False) if i is None else _gpu(host, i, ill) for index, i in enumerate(order)
+            GpuStatus(index=index, healthy=False) if i is None else _gpu(host, i, unhealthy)
+            for index, i in enumerate(order)
         ),
         pcie_levels=tuple(
             tuple("X" if a == b else _word(_of(host.pcie, i, j, UNKNOWN)) for b, j in enumerate(order))
@@ -116,7 +118,7 @@ def status_of(
     )
 
 
-def _gpu(host: Host, i: int, ill: Mapping[str, str]) -> GpuStatus:
+def _gpu(host: Host, i: int, unhealthy: Mapping[str, str]) -> GpuStatus:
     gpu = host.gpus[i]
     return GpuStatus(
         index=gpu.index,
@@ -125,7 +127,7 @@ def _gpu(host: Host, i: int, ill: Mapping[str, str]) -> GpuStatus:
         memory_mib=gpu.memory_mib,
         numa_node=gpu.numa,
         pci_bus_id=gpu.pci_bus_id,
-        healthy=gpu.uuid not in ill,
+        healthy=gpu.uuid not in unhealthy,
         mig=None
         if gpu.mig is None or gpu.uuid in host.hidden
         else tuple(MigInstance(one.profile, one.start) for one in gpu.mig),
@@ -157,13 +159,13 @@ def _fields(missed: Sequence[Unread]) -> tuple[UnreadField, ...]:
 def _conditions(
     missed: Iterable[Unread],
     lost: Mapping[int, str],
-    sick: Mapping[str, str],
+    unhealthy: Mapping[str, str],
     kubelet: KubeletState | None,
     plugin: Condition | None,
 ) -> tuple[Condition, ...]:
     driver = next((one.why for one in missed if one.what == "gpus"), "")
     gone = "; ".join(f"GPU {index}: {why}" for index, why in lost.items())
-    ill = "; ".join([*([gone] if gone else []), *(f"{uuid}: {why}" for uuid, why in sick.items())])
+    health = "; ".join([*([gone] if gone else []), *(f"{uuid}: {why}" for uuid, why in unhealthy.items())])
     without = "" if kubelet is not None else "the state of the kubelet is not known"
     hindrances = (
         ("DriverNotReady", driver),
@@ -175,7 +177,7 @@ def _conditions(
     return (
         _condition("Ready", *first),
         _condition("DriverReady", "NvmlFailed" if driver else "NvmlAnswers", driver),
-        _condition("HealthOk", "GpuIll" if ill else "NoneIll", ill),
+        _condition("HealthOk", "GpuIll" if health else "NoneIll", health),
         *((plugin,) if plugin is not None else ()),
     )
 

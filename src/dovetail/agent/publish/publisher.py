@@ -65,11 +65,11 @@ class NodeFacts(Struct, frozen=True):
     offered, registered: the resources of the device plugin, and those of them that the kubelet has.
     unregistered: why the kubelet does not have all of them (see `DevicePlugins`), None if no device plugin runs.
     faults: messages for the operator.
-    ill: the unhealthy GPUs and MIG instances.
+    unhealthy: the unhealthy GPUs and MIG instances.
     fences: whether the NUMA guard puts up fences now."""
 
     host: Host
-    ill: tuple[Unhealthy, ...] = ()
+    unhealthy: tuple[Unhealthy, ...] = ()
     offered: frozenset[str] = frozenset()
     registered: frozenset[str] = frozenset()
     differences: tuple[DeviceDifference, ...] = ()
@@ -173,14 +173,14 @@ class Publisher:
             sharing = GpuSharing(
                 shared.strategy, shared.replicas, shared.fail_requests_greater_than_one, shared.renamed
             )
-        ill: dict[str, str] = {}
-        for one in facts.ill:
-            ill[one.uuid] = "; ".join(filter(None, (ill.get(one.uuid), f"{one.code}: {one.message}")))
+        unhealthy: dict[str, str] = {}
+        for one in facts.unhealthy:
+            unhealthy[one.uuid] = "; ".join(filter(None, (unhealthy.get(one.uuid), f"{one.code}: {one.message}")))
         status = status_of(
             facts.host,
             kubelet=kubelet,
             unread=(*unread, *(Unread("agent", fault) for fault in facts.faults)),
-            ill=ill,
+            unhealthy=unhealthy,
             agent=AgentState(__version__, honours_choice=bool(facts.registered), fences=facts.fences),
             plugin=PluginState(plugin, sharing, facts.differences),
             mig=facts.mig,
