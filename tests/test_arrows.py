@@ -47,7 +47,7 @@ LIBRARIES = {
     "core": {
         *("__future__", "bisect", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "difflib"),
         *("enum", "fractions", "functools", "hashlib", "heapq", "itertools", "math", "operator", "re", "typing"),
-        *("weakref", "msgspec", "msgspec.structs", "mypy_extensions"),
+        *("weakref", "msgspec", "msgspec.json", "msgspec.structs", "mypy_extensions"),
         *("numpy", "numpy.lib.stride_tricks", "numpy.typing"),
     },
     "kubecel": {

@@ -113,16 +113,18 @@ def test_what_says_the_same_is_not_written_again(tmp_path: Path) -> None:
     assert (tmp_path / f"{NAME}.json").stat().st_ino == before
 
 
-@pytest.mark.parametrize("content", ['{"kind": "nvidia.com/gpu"}', "kind: nvidia.com/gpu", "[]", ""])
-def test_a_file_of_somebody_else_is_neither_overwritten_nor_removed(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b'{"kind": "nvidia.com/gpu"}', b"kind: nvidia.com/gpu", b"[]", b"", b'{"kind": "\xff"}', b"[" * 10_000]
+)
+def test_a_file_of_somebody_else_is_neither_overwritten_nor_removed(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"{NAME}.json"
-    path.write_text(content)
+    path.write_bytes(content)
     folder = CdiFolder(tmp_path)
     with pytest.raises(CdiError, match=rf"{path} is not dovetail's"):
         folder.write(NAME, GPU_KIND, {"GPU-1": GPU})
     with pytest.raises(CdiError, match="is not dovetail's"):
         folder.remove(NAME)
-    assert path.read_text() == content
+    assert path.read_bytes() == content
 
 
 def test_a_name_outside_of_our_own_is_refused(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.mig.static import Card
 from dovetail.core.dra.types import Value, Version
 from dovetail.core.events import Event, PodChanged, PodRemoved
+from dovetail.core.json_text import JsonError
 from dovetail.core.model import GPU, Pod, Request, Toleration
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.policy import Policy
@@ -182,7 +183,7 @@ def test_layouts_come_back_as_one_object(layout: Layout) -> None:
 
 
 def test_values_that_a_record_itself_refuses_are_an_error_of_the_input() -> None:
-    with pytest.raises(msgspec.DecodeError, match=r"nvlinks: must have a row and a column for each of 1 GPUs"):
+    with pytest.raises(JsonError, match=r"nvlinks: must have a row and a column for each of 1 GPUs"):
         Coder[Layout](Layout).decode(b'{"numa":[0],"pcie":[[0]],"nvlinks":[]}')
 
 
@@ -206,5 +207,5 @@ def test_values_that_a_record_itself_refuses_are_an_error_of_the_input() -> None
     ],
 )
 def test_what_is_no_such_record_is_named(data: bytes, error: str) -> None:
-    with pytest.raises(msgspec.DecodeError, match=error):
+    with pytest.raises(JsonError, match=error):
         EVENTS.decode(data)

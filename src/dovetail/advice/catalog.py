@@ -10,8 +10,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import msgspec
 from msgspec import Struct
+
+from dovetail.core.json_text import decode_json
 
 _NEAR = 3
 
@@ -29,7 +30,7 @@ class CatalogEntry(Struct, frozen=True):
 
 @cache
 def entries() -> tuple[CatalogEntry, ...]:
-    return msgspec.json.decode((files(__package__) / "models.json").read_bytes(), type=tuple[CatalogEntry, ...])
+    return decode_json((files(__package__) / "models.json").read_bytes(), tuple[CatalogEntry, ...])
 
 
 def find(name: str) -> CatalogEntry | None:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.agent.checkpoint import replace_file
+from dovetail.core.json_text import JsonError, decode_json
 
 VENDOR = "dovetail.dev"
 GPU_KIND = f"{VENDOR}/gpu"
@@ -132,12 +133,12 @@ class CdiFolder:
             raise CdiError(f"the name {name!r} of a CDI specification must begin with {_PREFIX}")
         path = self._path / f"{name}.json"
         try:
-            kind = msgspec.json.decode(path.read_bytes(), type=dict[str, Any]).get("kind", "")
+            kind = decode_json(path.read_bytes(), dict[str, Any]).get("kind", "")
         except FileNotFoundError:
             return path
         except OSError as error:
             raise CdiError(f"cannot read {path}: {error.strerror}") from error
-        except msgspec.MsgspecError:
+        except JsonError:
             kind = ""
         if not str(kind).startswith(f"{VENDOR}/"):
             raise CdiError(f"{path} is not dovetail's: it is of kind {kind!r}; remove it, or move it away")

@@ -18,6 +18,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from dovetail.core.json_text import JsonError, decode_json
+
 T = TypeVar("T")
 _VERSION = 1
 
@@ -58,7 +60,7 @@ class CheckpointFile(Generic[T]):
 
     def __init__(self, path: Path, kind: type[T]) -> None:
         self._path = path
-        self._decoder = msgspec.json.Decoder(kind)
+        self._kind = kind
 
     def read(self) -> T | None:
         """The last written value; None if there is none. Raises CheckpointError."""
@@ -69,13 +71,13 @@ class CheckpointFile(Generic[T]):
         except OSError as error:
             raise CheckpointError(f"cannot read {self._path}: {error.strerror}") from error
         try:
-            file = msgspec.json.decode(data, type=_File)
+            file = decode_json(data, _File)
             if file.version != _VERSION:
                 raise CheckpointError(f"{self._path} is of version {file.version}, this release reads {_VERSION}")
             if file.checksum != zlib.crc32(file.content):
                 raise CheckpointError(f"{self._path} was changed by another program: its checksum is wrong; {_REMOVE}")
-            return self._decoder.decode(file.content)
-        except msgspec.MsgspecError as error:
+            return decode_json(file.content, self._kind)
+        except JsonError as error:
             raise CheckpointError(f"{self._path} is not a checkpoint: {error}; {_REMOVE}") from error
 
     def rescue(self) -> tuple[T | None, str]:
@@ -96,9 +98,9 @@ class CheckpointFile(Generic[T]):
     def _left(self) -> T | None:
         """Raises OSError."""
         try:
-            file = msgspec.json.decode(self._path.read_bytes(), type=_File)
-            return self._decoder.decode(file.content) if file.version == _VERSION else None
-        except msgspec.MsgspecError:
+            file = decode_json(self._path.read_bytes(), _File)
+            return decode_json(file.content, self._kind) if file.version == _VERSION else None
+        except JsonError:
             return None
 
     def write(self, value: T, *, over: bool = False) -> None:

@@ -18,6 +18,7 @@ from dovetail.cli.files import text_of
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.cli.quantities import DurationParam
 from dovetail.cli.shape import beside_options
+from dovetail.core.json_text import JsonError, decode_json
 
 _NUMBER = click.IntRange(1, 1 << 16)
 _OF_NEED = {"gpus": "--gpus", "gpu_memory": "--gpu-memory-mib", "nvlink": "--nvlink", "nodes": "--nodes"}
@@ -107,8 +108,8 @@ def _wanted(ctx: click.Context, options: dict[str, Any]) -> InstanceRequest:
 
 def _need(file: str) -> Need:
     try:
-        need = msgspec.json.decode(text_of(file, _TEXT), type=_Answer).need
-    except msgspec.DecodeError as error:
+        need = decode_json(text_of(file, _TEXT), _Answer).need
+    except JsonError as error:
         raise click.ClickException(f"{file}: not an answer of `dovetail memory -o json`: {error}") from error
     for field, least in (("gpus", 1), ("memory_per_gpu_mib", 0), ("nodes", 1)):
         if getattr(need, field) < least:

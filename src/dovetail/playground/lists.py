@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.playground import failures
 from dovetail.playground.objects import Key, Object
 from dovetail.playground.selectors import selection
@@ -79,8 +80,8 @@ def _encode(version: int, last: Key) -> str:
 
 def _decode(token: str) -> _Continue:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Continue)
-    except (binascii.Error, UnicodeError, msgspec.MsgspecError) as error:
+        return decode_json(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), _Continue)
+    except (binascii.Error, UnicodeError, JsonError) as error:
         raise failures.bad_request(f"continue key is not valid: {error}") from error
 
 

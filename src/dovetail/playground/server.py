@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.playground import discovery, failures, patches
 from dovetail.playground.admission import stored_form
 from dovetail.playground.budgets import Budgets
@@ -289,8 +290,8 @@ def _decoded(body: bytes) -> Object:
 
 def _json(body: bytes) -> object:
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode_json(body, object)
+    except JsonError as error:
         raise failures.bad_request(f"the body is not JSON: {error}") from error
 
 

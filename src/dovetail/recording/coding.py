@@ -30,6 +30,7 @@ from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.dra.types import ClaimSpec
+from dovetail.core.json_text import JsonError, decode_json_by
 from dovetail.core.model import Request, Work
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.scores import Scoring, Tightest
@@ -49,8 +50,8 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class Coder(Generic[T]):
-    """Encodes and decodes values of one type hint. `decode` raises msgspec.DecodeError; its subclass ValidationError
-    names the path of the field."""
+    """Encodes and decodes values of one type hint. `decode` raises JsonError, which names the path of the
+    field."""
 
     def __init__(self, hint: Any) -> None:
         way = _way(hint)
@@ -62,12 +63,12 @@ class Coder(Generic[T]):
 
     def decode(self, data: bytes | msgspec.Raw) -> T:
         try:
-            value: T = self._read(self._decoder.decode(data))
-        except msgspec.DecodeError:
+            value: T = self._read(decode_json_by(self._decoder, data))
+        except JsonError:
             raise
         except Exception as error:
-            # Not UTF-8, or the constructor of a record rejected the values.
-            raise msgspec.DecodeError(str(error)) from error
+            # The constructor of a record rejected the values.
+            raise JsonError(str(error)) from error
         return value
 
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from dovetail import __version__
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.recording.folder import segments
 from dovetail.recording.format import FORMAT, HEADER, LINE, Header, RecordedLine, chained
 
@@ -51,9 +52,6 @@ class Brief(msgspec.Struct, frozen=True):
     def first_step(self) -> int:
         """The lowest step number that the segment can have."""
         return 1 + (self.checkpoint.steps if self.checkpoint is not None else 0)
-
-
-_brief = msgspec.json.Decoder(Brief)
 
 
 class Segment(Struct):
@@ -103,7 +101,7 @@ class Segment(Struct):
     def _decode(self, decode: Callable[[bytes], T], data: bytes, number: int) -> T:
         try:
             return decode(data)
-        except msgspec.DecodeError as error:
+        except JsonError as error:
             by = self.brief.dovetail
             written = "" if by == __version__ else f" (written by dovetail {by}; this is {__version__})"
             raise BadRecording(self.file, number, f"{error}{written}") from error
@@ -153,8 +151,8 @@ def _segment(file: Path) -> Segment:
     if not line.endswith(b"\n"):
         raise BadRecording(file, 1, "the header is cut short, or this is no recording: nothing to replay")
     try:
-        brief = _brief.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        brief = decode_json(line, Brief)
+    except JsonError as error:
         raise BadRecording(file, 1, f"is no recording: its first line is no header: {error}") from error
     if brief.format != FORMAT:
         why = f"has format {brief.format} (written by dovetail {brief.dovetail}); dovetail {__version__} reads format "

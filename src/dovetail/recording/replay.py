@@ -18,6 +18,7 @@ from msgspec import Struct
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step, tell
 from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
+from dovetail.core.json_text import JsonError
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
 from dovetail.recording.format import CHECKPOINT, DECISIONS, NOTHING, Header, RecordedLine, raised_as
@@ -160,7 +161,7 @@ class Player:
         """The decisions that only one side has, described. If only the order differs: all decisions of both sides."""
         try:
             recorded = list(DECISIONS.decode(line.decisions))
-        except msgspec.DecodeError as error:
+        except JsonError as error:
             raise BadRecording(segment.file, number, f"in the decisions: {error}") from error
         only_recorded = [decision for decision in recorded if decision not in replayed]
         only_replayed = [decision for decision in replayed if decision not in recorded]

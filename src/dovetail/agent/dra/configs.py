@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.objects.base import Wire
 from dovetail.kube.objects.claims import AllocatedDevices, AllocationResult, ResourceClaim, ResourceClaimStatus
 from dovetail.kube.objects.claims import OpaqueConfiguration as Opaque
@@ -98,8 +99,8 @@ def _parameters(found: Any, at: str) -> _Parameters:
     try:
         # The parameters of a long claim are not decoded yet.
         written = isinstance(found, msgspec.Raw)
-        parameters = msgspec.json.decode(found, type=_Parameters) if written else msgspec.convert(found, _Parameters)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        parameters = decode_json(found, _Parameters) if written else msgspec.convert(found, _Parameters)
+    except (JsonError, msgspec.ValidationError) as error:
         raise ClaimError(f"{at}: {error}") from None
     if parameters.api_version != API_VERSION:
         raise ClaimError(f"{at}.apiVersion: {parameters.api_version!r} is not known; it must be {API_VERSION}")

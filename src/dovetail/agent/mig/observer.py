@@ -18,6 +18,7 @@ import msgspec
 
 from dovetail.agent.machine.nvml import NOT_SUPPORTED, Nvml, NvmlError
 from dovetail.agent.mig.reading import ReadDivision, read
+from dovetail.core.json_text import JsonError, decode_json
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +87,10 @@ def ask(path: Path, patience_s: float = _PATIENCE_S) -> _Answer:
             connection.connect(str(path))
             while (part := connection.recv(1 << 16)) and len(data) <= _MOST_BYTES:
                 data += part
-        return msgspec.json.decode(data, type=_Answer)
+        return decode_json(data, _Answer)
     except OSError as error:
         raise ObserverError(f"{path}: {error}: does the container mig-observer run?") from error
-    except msgspec.MsgspecError as error:
+    except JsonError as error:
         raise ObserverError(
             f"{path}: the observer could not read MIG: see the log of the container mig-observer"
         ) from error

@@ -24,6 +24,7 @@ from dovetail.agent.config import Config
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.machine.host import Host
 from dovetail.agent.mps.shares import SOCKET, MpsRequest, MpsState, Refused, by_resource, shares_of
+from dovetail.core.json_text import decode_json
 
 log = logging.getLogger(__name__)
 
@@ -138,9 +139,9 @@ class Mps:
                 reader, self._writer = await asyncio.open_unix_connection(self._path, limit=_LONGEST_LINE)
                 self._ask()
                 while line := await reader.readline():
-                    self._receive("", msgspec.json.decode(line, type=MpsState))
+                    self._receive("", decode_json(line, MpsState))
                 why = "it has closed the connection"
-            except (OSError, ValueError, msgspec.MsgspecError) as error:
+            except (OSError, ValueError) as error:
                 why = str(error)
             finally:
                 if self._writer is not None:

@@ -20,6 +20,7 @@ import msgspec
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.mps.daemons import MpsDaemons
 from dovetail.agent.mps.shares import SOCKET, MpsRequest, MpsState
+from dovetail.core.json_text import decode_json
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +57,9 @@ class Keeper:
         self._listeners.add(writer)
         try:
             while line := await reader.readline():
-                await self._take(msgspec.json.decode(line, type=MpsRequest))
+                await self._take(decode_json(line, MpsRequest))
                 self._notify()
-        except (ConnectionError, ValueError, msgspec.MsgspecError) as error:
+        except (ConnectionError, ValueError) as error:
             log.warning("the connection of a client has ended: %s", error)
         finally:
             self._listeners.discard(writer)

@@ -14,6 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from dovetail.core.devices.layout import Layout
+from dovetail.core.json_text import decode_json
 
 _TIMEOUT_S = 20.0
 
@@ -49,7 +50,7 @@ def answer(question: bytes) -> int:
     """The answer of the process."""
     from dovetail.core.devices.bandwidth import sets_of
 
-    asked = msgspec.json.decode(question, type=_Question)
+    asked = decode_json(question, _Question)
     sets, everything = sets_of(asked.layout), asked.free | asked.having
     found = sets.masks[
         (sets.size == asked.size) & (sets.masks & ~everything == 0) & (sets.masks & asked.having == asked.having)

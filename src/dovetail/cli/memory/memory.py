@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from click.core import ParameterSource
 
 from dovetail.advice import catalog, gpus
@@ -22,6 +21,7 @@ from dovetail.advice.serving import Serving
 from dovetail.advice.training import CHECKPOINTING, METHODS, TARGETS, Training
 from dovetail.cli.memory.report import show, show_models
 from dovetail.cli.output import output_option, write_json
+from dovetail.core.json_text import JsonError, decode_json
 
 _MOST_BYTES = 1 << 20
 _SERVING_CONTEXT, _TRAINING_CONTEXT = 8192, 4096
@@ -192,8 +192,8 @@ def _decoded(path: Path) -> dict[str, Any]:
     if len(text) > _MOST_BYTES:
         raise ModelConfigError(f"more than {_MOST_BYTES >> 20} MiB: a config.json has a few KiB; are these weights?")
     try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = decode_json(text, object)
+    except JsonError as error:
         raise ModelConfigError(f"not JSON: {str(error) or 'not text'}") from error
     if not isinstance(found, dict):
         raise ModelConfigError("not a JSON object")

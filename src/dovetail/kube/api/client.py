@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail import __version__
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.credentials import Credentials, Identity
 from dovetail.kube.api.errors import (
@@ -163,8 +164,8 @@ class Client:
         if decode is None:
             return None
         try:
-            return msgspec.json.decode(reply, type=decode)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return decode_json(reply, decode)
+        except JsonError as error:
             raise BadReply(200, "BadReply", str(error), f"{method} {path}") from error
 
     async def apply(self, path: str, body: object, *, force: bool = False, field_manager: str = "dovetail") -> None:

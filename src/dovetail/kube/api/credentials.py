@@ -16,8 +16,9 @@ from math import inf
 from pathlib import Path
 from typing import Protocol
 
-from msgspec import DecodeError, Struct, json
+from msgspec import Struct
 
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api.errors import ConfigError
 
 # client-go re-reads token files every minute; ten seconds costs nothing and also covers rotated certificates.
@@ -109,13 +110,13 @@ class ExecPlugin:
                 timeout=_EXEC_TIMEOUT_S,
                 check=True,
             )
-            credential = json.decode(done.stdout, type=_ExecCredential)
+            credential = decode_json(done.stdout, _ExecCredential)
         except FileNotFoundError as error:
             raise ConfigError(f"{self.where}: {self.command!r} is not installed. {self.install_hint}") from error
         except subprocess.CalledProcessError as error:
             stderr = error.stderr.decode(errors="replace").strip()[:300]
             raise ConfigError(f"{self.where}: {self.command!r} exited with {error.returncode}: {stderr}") from error
-        except (OSError, subprocess.TimeoutExpired, DecodeError, UnicodeDecodeError) as error:
+        except (OSError, subprocess.TimeoutExpired, JsonError) as error:
             # A decode error quotes positions and types, never the token itself.
             raise ConfigError(f"{self.where}: {self.command!r} gave no credential: {error}") from error
         status = credential.status

@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from types import GenericAlias
 from typing import Any, Generic, Protocol, TypeVar
 
-from msgspec import DecodeError, Raw, Struct, field
-from msgspec.json import Decoder, decode
+from msgspec import Raw, Struct, field
+from msgspec.json import Decoder
 
+from dovetail.core.json_text import JsonError, decode_json, decode_json_by
 from dovetail.kube.api.errors import ApiStatus, BadReply, status_error
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.long import LONG
@@ -26,7 +27,6 @@ from dovetail.kube.objects.long import LONG
 # (namespace, name); the namespace of a cluster-scoped object is "".
 Key = tuple[str, str]
 
-_UNREADABLE = DecodeError, UnicodeDecodeError, RecursionError
 _DEEPEST = 12_000
 CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
@@ -136,8 +136,8 @@ class Reader(Generic[T]):
         """A page of a list, and the objects that had to be left out of it. Raises BadReply if it is no list at all."""
         try:
             if len(body) <= self._most:
-                return self._page.decode(body), []
-        except _UNREADABLE:
+                return decode_json_by(self._page, body), []
+        except JsonError:
             pass
         raw = self._as(_RawPage, body)
         items: list[T] = []
@@ -145,17 +145,17 @@ class Reader(Generic[T]):
         for one in raw.items or ():
             try:
                 items.append(self._object(one))
-            except _UNREADABLE as error:
+            except JsonError as error:
                 bad.append(self._bad(one, error))
         return Page(raw.metadata, items), bad
 
     def line(self, line: bytes) -> WatchEvent[T] | Bookmark | BadObject:
         """A line of a watch. Raises the ApiError that an ERROR event carries, and BadReply for a line of nonsense."""
         try:
-            event = self._event.decode(line) if len(line) <= self._most else self._of_long(line)
+            event = decode_json_by(self._event, line) if len(line) <= self._most else self._of_long(line)
             if event is not None and event.type in CHANGES:
                 return event
-        except _UNREADABLE:
+        except JsonError:
             pass
         raw = self._as(_RawEvent, line)
         if raw.type == "ERROR":
@@ -165,37 +165,37 @@ class Reader(Generic[T]):
             return Bookmark(meta.resource_version, (meta.annotations or {}).get("k8s.io/initial-events-end") == "true")
         try:
             return WatchEvent(raw.type, self._object(raw.object))
-        except _UNREADABLE as error:
+        except JsonError as error:
             return self._bad(raw.object, error, deleted=raw.type == "DELETED")
 
     def _of_long(self, line: bytes) -> WatchEvent[T] | None:
         if self._long is None or self._long_event is None:
             return None
         with _deep():
-            event = self._long_event.decode(line)
+            event = decode_json_by(self._long_event, line)
             return WatchEvent(event.type, self._long.short(event.object))
 
     def _object(self, raw: Raw) -> T:
         if self._long is None or len(raw) <= self._most:
-            return self._one.decode(raw)
+            return decode_json_by(self._one, raw)
         if self._long_one is None:
-            raise DecodeError(f"it has {len(raw)} bytes; the limit is {self._most}")
+            raise JsonError(f"it has {len(raw)} bytes; the limit is {self._most}")
         with _deep():
-            found: T = self._long.short(self._long_one.decode(raw))
+            found: T = self._long.short(decode_json_by(self._long_one, raw))
         return found
 
     def _as(self, kind: type[S], data: bytes | Raw) -> S:
         try:
             with _deep():
-                return decode(data, type=kind)
-        except _UNREADABLE as error:
+                return decode_json(data, kind)
+        except JsonError as error:
             raise BadReply(200, "BadReply", str(error), f"GET {self.resource}") from error
 
     def _bad(self, raw: Raw, error: Exception, *, deleted: bool = False) -> BadObject:
         try:
             with _deep():
-                meta = decode(raw, type=Identified).metadata
-        except _UNREADABLE:
+                meta = decode_json(raw, Identified).metadata
+        except JsonError:
             return BadObject(self.resource, None, str(error), deleted=deleted)
         return BadObject(self.resource, (meta.namespace, meta.name), str(error), meta.resource_version, deleted)
 

@@ -15,8 +15,9 @@ Conflict and AlreadyExists share a status; the reason tells them apart, and neit
 "read again and retry" is right for the first and wrong for the second.
 """
 
-from msgspec import DecodeError, Struct, field, json
+from msgspec import Struct, field
 
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
 
 
@@ -159,8 +160,8 @@ def status_error(
 def reply_error(code: int, headers: dict[str, str], body: bytes, path: str, *, harmless: bool) -> ApiError:
     """The error for a reply whose status is not 2xx. The body may be anything: load balancers answer in HTML."""
     try:
-        status = json.decode(body, type=ApiStatus)
-    except (DecodeError, UnicodeDecodeError):
+        status = decode_json(body, ApiStatus)
+    except JsonError:
         status = ApiStatus(message=body[:300].decode(errors="replace").strip() or "no message")
     after = headers.get("retry-after", "")
     status = ApiStatus(status.reason, status.message, code, status.details)

@@ -19,9 +19,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
 from msgspec import Struct
+
+from dovetail.core.json_text import JsonError, NestedTooDeeply, decode_json
 
 STDIN = "-"
 
@@ -95,9 +96,11 @@ def content(file: str | Path) -> bytes:
 
 def _documents(file: str, data: bytes) -> Iterator[Document]:
     try:
-        yield from _flat(Document(file, _without_nulls(msgspec.json.decode(data))))
+        yield from _flat(Document(file, _without_nulls(decode_json(data, object))))
         return
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NestedTooDeeply as error:
+        raise ManifestError("is nested too deeply", file) from error
+    except JsonError:
         # It is YAML, or broken JSON: the YAML reader knows in which line.
         pass
     try:

@@ -20,9 +20,9 @@ from itertools import accumulate, islice
 from typing import Any
 
 from msgspec import Raw, Struct, field
-from msgspec.json import decode
 from msgspec.structs import fields
 
+from dovetail.core.json_text import decode_json
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.kube.objects.base import ObjectMeta, OwnerReference, PodDisruptionBudget, Quantities, Quantity, Wire
 from dovetail.kube.objects.claims import (
@@ -136,7 +136,7 @@ def _long_pod(long: _Long) -> Pod:
         if len(raw) > LONGEST_PART:
             unread.append(path)
             return instead
-        return decode(raw, type=kind)
+        return decode_json(raw, kind)
 
     meta, spec, status = long.metadata, long.spec, _status(long.status)
     init, main = _containers(spec, bool(spec.node_name or status.nominated_node_name), unread)
@@ -182,8 +182,8 @@ def _status(raw: Raw) -> PodStatus:
     if _absent(raw):
         return PodStatus()
     if len(raw) <= LONGEST_PART:
-        return decode(raw, type=PodStatus)
-    short = decode(raw, type=_Status)
+        return decode_json(raw, PodStatus)
+    short = decode_json(raw, _Status)
     return PodStatus(short.phase, short.reason, short.start_time, short.conditions, short.nominated_node_name)
 
 
@@ -195,7 +195,7 @@ def _containers(spec: _Spec, placed: bool, unread: list[str]) -> tuple[tuple[Con
         some = _first(every) if placed else range(MOST_CONTAINERS + 1)
     chosen = [every[i] for i in some]
     if max(map(len, chosen), default=0) <= _SHORT:
-        read = decode(b"[%b]" % b",".join(chosen), type=tuple[Container, ...])
+        read = decode_json(b"[%b]" % b",".join(chosen), tuple[Container, ...])
     else:
         read = _one_by_one(chosen, unread)
     inits = sum([i < len(spec.init_containers) for i in some])
@@ -232,20 +232,20 @@ def _first(every: tuple[Raw, ...]) -> Iterable[int]:
 def _container(raw: Raw, left: int, unread: list[str]) -> tuple[Container, int]:
     """A container with its request's bytes, of which so many are left to be read whole."""
     if len(raw) <= _SHORT:
-        return decode(raw, type=Container), len(raw)
-    long = decode(raw, type=_Container)
+        return decode_json(raw, Container), len(raw)
+    long = decode_json(raw, _Container)
     requested, ports = long.resources, tuple[ContainerPort, ...]()
     if len(long.ports) > LONGEST_PART:
         unread.append(_PORTS)
     elif not _absent(long.ports):
-        ports = decode(long.ports, type=tuple[ContainerPort, ...])
+        ports = decode_json(long.ports, tuple[ContainerPort, ...])
     size = len(requested.requests) + len(requested.limits)
     if size > max(left, _SHORT):
         unread.append(_AMOUNTS)
         read = ResourceRequirements(_counted(requested.requests), _counted(requested.limits))
     else:
         read = ResourceRequirements(
-            *[{} if _absent(one) else decode(one, type=Quantities) for one in (requested.requests, requested.limits)]
+            *[{} if _absent(one) else decode_json(one, Quantities) for one in (requested.requests, requested.limits)]
         )
     return Container(long.name, long.image, read, ports, long.restart_policy), size
 
@@ -253,7 +253,7 @@ def _container(raw: Raw, left: int, unread: list[str]) -> tuple[Container, int]:
 def _counted(raw: Raw) -> Quantities:
     if _absent(raw):
         return {}
-    counted = decode(raw, type=_Counted)
+    counted = decode_json(raw, _Counted)
     found: Quantities = {
         field.encode_name: value
         for field in fields(_Counted)
@@ -261,7 +261,7 @@ def _counted(raw: Raw) -> Quantities:
     }
     if _MIG in bytes(raw):
         for name, text, number in islice((one.groups() for one in _SLICES.finditer(raw)), MOST_RESOURCES):
-            found[name.decode()] = (text or number).decode()
+            found[name.decode()] = (text or number).decode(errors="replace")
     return found
 
 
@@ -304,7 +304,7 @@ def _whole(obj: Any) -> Any:
 
 class Long(Struct, frozen=True):
     """How objects of more than so many bytes are read: as `wire`, of which `short` makes what is read. `short` raises
-    msgspec.DecodeError, of which ValidationError; with `wire` None they are not read at all."""
+    JsonError; with `wire` None they are not read at all."""
 
     most: int
     wire: type[Any] | None = None

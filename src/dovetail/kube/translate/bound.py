@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 from dovetail.core.bounded_cache import Remembered, remembered, same
 from dovetail.core.devices.gpu_sharing import Isolation
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.json_text import JsonError, decode_json_by
 from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI, Gang, Instance, Pod, Problem
 from dovetail.kube.nodes import instances
 from dovetail.kube.nodes.layouts import LayoutFinding
@@ -88,7 +89,7 @@ _shared: Remembered[Wishes] = remembered(4096)(same)
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Bound).decode
+_decoder = msgspec.json.Decoder(Bound)
 
 
 def text_of(bound: Bound) -> str:
@@ -162,8 +163,8 @@ def read(obj: PodObject) -> Kept:
     text = meta.annotations.get(BOUND, "")
     try:
         if len(text) > _LONGEST:
-            raise msgspec.ValidationError(f"has more than {_LONGEST} characters")
-        bound = _decode(text) if text else NOT_RECORDED
+            raise JsonError(f"has more than {_LONGEST} characters")
+        bound = decode_json_by(_decoder, text) if text else NOT_RECORDED
         if bound is NOT_RECORDED:
             return Kept(bound, text, obj.spec.node_name)
         if bound.version != _VERSION:
@@ -172,7 +173,7 @@ def read(obj: PodObject) -> Kept:
             return Kept(bound, text, obj.spec.node_name)
         else:
             rule = "is of another pod" if bound.queue else "names no queue"
-    except msgspec.DecodeError as error:
+    except JsonError as error:
         rule = str(error)
     problem = _problem(text, f"{rule}: not used; only the scheduler writes it")
     return Kept(NOT_RECORDED, text, obj.spec.node_name, problem)

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from msgspec import DecodeError, Struct
-from msgspec.json import decode
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.events import Event
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.discovery import Served
@@ -129,8 +129,8 @@ def owner_document(body: bytes, path: str) -> dict[str, object]:
     if len(body) > LONGEST_OWNER:
         raise BadReply(200, "BadReply", f"it has {len(body)} bytes; the limit is {LONGEST_OWNER}", f"GET {path}")
     try:
-        return decode(body, type=dict[str, object])
-    except (DecodeError, RecursionError) as error:
+        return decode_json(body, dict[str, object])
+    except JsonError as error:
         raise BadReply(200, "BadReply", str(error), f"GET {path}") from error
 
 
