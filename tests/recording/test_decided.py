@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from dovetail.cli.replay import replay as replay_command
 from dovetail.core import events as ev
+from dovetail.core.event_handlers import _HANDLERS
 from dovetail.core.model import Gang, Work
 from dovetail.core.queues.types import GPU, Queue
-from dovetail.core.state import _HANDLERS
 from dovetail.recording.decided import DecidedRun, NotRecorded, decided
 from dovetail.recording.reader import find
 from dovetail.recording.replay import Differs

@@ -19,12 +19,13 @@ from dovetail.core import cycle
 from dovetail.core import events as ev
 from dovetail.core.cluster.peers import Peers
 from dovetail.core.decisions import Bind, Decision
+from dovetail.core.event_handlers import _HANDLERS
 from dovetail.core.model import Namespace
 from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.queues.types import GPU, Queue, Usage
 from dovetail.core.queues.usage import steady
-from dovetail.core.state import _HANDLERS, State
+from dovetail.core.state import State
 from dovetail.recording import recorder as recorder_module
 from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod
