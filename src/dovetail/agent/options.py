@@ -12,6 +12,9 @@ class AgentOptions(Struct, frozen=True):
     """Functions and paths of the agent.
 
     listen: HOST:PORT of probes and metrics, "" for none.
+    exporter: HOST:PORT of the GPUs' metrics, "" for none.
+    exporter_counters: which of them, as a counter list of dcgm-exporter (`agent.exporter.counter_list`).
+    exporter_job_labels: with the labels queue, job and owner.
     config: a configuration file of the device plugin (`agent.config`), or a folder of them (`agent.config_watch`).
     mig_layouts: a file with MIG layouts (`agent.mig.layouts`).
     mig_observer: the socket of the MIG observer (`agent.mig.observer`).
@@ -22,6 +25,9 @@ class AgentOptions(Struct, frozen=True):
 
     node_name: str
     listen: str = ""
+    exporter: str = ""
+    exporter_counters: Path | None = None
+    exporter_job_labels: bool = False
     device_plugin: bool = True
     fence: bool = True
     claims: bool = False

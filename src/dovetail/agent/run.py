@@ -66,7 +66,7 @@ async def run(cluster: ClusterConfig, options: AgentOptions) -> None:
         if config.mps_root is not None:
             options = replace(options, mps_folder=config.mps_root)
         agent = Agent(cluster, client, options, config, configuring, layouts, watched)
-        if options.listen:
+        if options.listen or options.exporter:
             # Imported only here: its library takes memory.
             from dovetail.agent.endpoints import serving
 

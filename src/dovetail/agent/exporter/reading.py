@@ -48,6 +48,17 @@ class GpuReading(Struct):
     absent: dict[str, str]
 
 
+class Sample(Struct, frozen=True):
+    """One value of the kind `name` that a part of the agent adds. `uuid`: of the device whose labels it has, "" for the
+    node. `owned`: it also has the labels of each owner. `labels` are its own."""
+
+    name: str
+    value: float
+    uuid: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    owned: bool = True
+
+
 class Owner(Struct, frozen=True):
     """A container that holds a device, or a part of it.
 
@@ -72,3 +83,11 @@ class Owners(Struct):
 
     by_device: dict[str, tuple[Owner, ...]]
     read_s: float
+
+
+class PodUse(Struct, frozen=True):
+    """What pods use of the devices, from their processes. `values`: by uuid of the device and uid of the pod, the
+    values that replace those of the device in the series of this pod."""
+
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    samples: tuple[Sample, ...] = ()

@@ -8,6 +8,7 @@ for events run in a thread. The only state here is that the library is open.
 
 from __future__ import annotations
 
+from ctypes import Array, byref
 from types import TracebackType
 from typing import Any
 
@@ -73,3 +74,14 @@ class Nvml:
         except AttributeError:
             raise NvmlError(name, FUNCTION_NOT_FOUND, "the binding does not have it") from None
         return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+    def fill(self, handle: Any, values: Array[Any]) -> None:
+        """Read the field values that the prepared array names (`c_nvmlFieldValue_t`) in one call, in place: each has
+        its own result code. The binding's function would make a new array each time. Raises NvmlError."""
+        name = "nvmlDeviceGetFieldValues"
+        try:
+            code = pynvml._nvmlGetFunctionPointer(name)(handle, len(values), byref(values))
+        except pynvml.NVMLError as error:
+            raise NvmlError(name, error.value, str(error)) from None
+        if code:
+            raise NvmlError(name, code, str(pynvml.NVMLError(code)))

@@ -14,6 +14,7 @@ import click
 
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.config import AgentConfigError
+from dovetail.agent.exporter.counter_list import CounterListError
 from dovetail.agent.health.xids import WatchedError
 from dovetail.agent.mig.layouts import MigLayoutError
 from dovetail.agent.options import AgentOptions
@@ -29,7 +30,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _log = logging.getLogger("dovetail.agent")
 _Run = Callable[..., None]
-_WRONG = (CheckpointError, AgentConfigError, MigLayoutError, ManifestError, WatchedError)
+_WRONG = (CheckpointError, AgentConfigError, CounterListError, MigLayoutError, ManifestError, WatchedError)
 
 
 def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
@@ -86,6 +87,25 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
     show_default=True,
     callback=lambda _ctx, _param, value: address(value),
     help='HOST:PORT for probes and metrics; "" for none.',
+)
+@click.option(
+    "--exporter",
+    default="0.0.0.0:9400",
+    show_default=True,
+    callback=lambda _ctx, _param, value: address(value),
+    help='HOST:PORT for the metrics of the GPUs; "" for none.',
+)
+@click.option(
+    "--exporter-counters",
+    type=_FILE,
+    metavar="FILE",
+    help="Which metrics of the GPUs: a counter list of dcgm-exporter. Default: all.",
+)
+@click.option(
+    "--exporter-job-labels/--no-exporter-job-labels",
+    default=False,
+    show_default=True,
+    help="Give metrics of allocated GPUs the labels queue, job and owner.",
 )
 @watchdog_option
 @log_options

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins the readings of the GPUs with their owners.
+
+Rules
+- Owners are read before the GPUs. A reading that began before the last change of a device's owners is not exported, and
+  profiling values are left out if their time began before it: no value is counted for the wrong pod.
+- A device with several owners has its series once for each. A free device has them without pod labels.
+- Scrapes share one result for `FRESH_S`. Owners that cannot be read are used for `OWNERS_STALE_S`, then none are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from dovetail.agent.exporter.kinds import Kind
+from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners, PodUse, Sample
+from dovetail.agent.exporter.sampler import Sampled, Sampler
+from dovetail.agent.exporter.text import Series, Writer, labels_of
+
+FRESH_S = 1.0
+OWNERS_PATIENCE_S = 1.0
+OWNERS_STALE_S = 15.0
+_PROFILING = "DCGM_FI_PROF_"
+log = logging.getLogger(__name__)
+
+
+async def nobody() -> Owners:
+    """No device has an owner."""
+    return Owners({}, time.monotonic())
+
+
+class Parts(Struct, frozen=True):
+    """The parts of the agent that add to the readings. `owners` may raise OSError. `use` gets the readings and their
+    owners; `samples` are of other parts."""
+
+    owners: Callable[[], Awaitable[Owners]] = nobody
+    use: Callable[[Sequence[GpuReading], Owners], PodUse] = lambda _readings, _owners: PodUse()
+    samples: Callable[[], Iterable[Sample]] = lambda: ()
+
+
+class Exporter:
+    """The text of a scrape. `kinds` are exported; `job_labels`: with the labels queue, job and owner."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        kinds: Mapping[str, Kind],
+        node_name: str,
+        parts: Parts = Parts(),  # noqa: B008 - frozen
+        *,
+        job_labels: bool = False,
+    ) -> None:
+        self._sampler, self._node_name, self._parts, self._job_labels = sampler, node_name, parts, job_labels
+        self._texts = tuple(kind.name for kind in kinds.values() if kind.type == "label")
+        self._writer = Writer(kind for kind in kinds.values() if kind.type != "label")
+        self._owners = Owners({}, time.monotonic())
+        self._changed_s: dict[str, float] = {}
+        self._asking: asyncio.Task[Owners] | None = None
+        self._scraping: asyncio.Task[bytes] | None = None
+        self._text = b""
+        self._text_s = float("-inf")
+        self.fault = ""
+        """Why owners are unknown, as a sentence for an operator."""
+
+    async def scrape(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        if time.monotonic() - self._text_s < FRESH_S:
+            return self._text
+        if self._scraping is None or self._scraping.done():
+            self._scraping = asyncio.create_task(self._scrape())
+        return await asyncio.shield(self._scraping)
+
+    async def _scrape(self) -> bytes:
+        begun_s = time.monotonic()
+        owners = await self._read_owners()
+        fresh_s = max((begun_s - FRESH_S, *self._changed_s.values()))
+        sampled = await self._sampler.read(fresh_s)
+        self._text = self._writer.write(list(self._series(sampled, owners)))
+        self._text_s = begun_s
+        return self._text
+
+    async def _read_owners(self) -> Owners:
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._parts.owners())
+        fault = ""
+        try:
+            owners = await asyncio.wait_for(asyncio.shield(self._asking), OWNERS_PATIENCE_S)
+            self._learn(owners)
+        except TimeoutError:
+            fault = "owners of GPUs are not known: the kubelet does not answer"
+        except OSError as error:
+            fault = f"owners of GPUs are not known: {error}"
+        if self._asking.done():
+            self._asking = None
+        if fault != self.fault:
+            log.warning("%s", fault or "owners of GPUs are known again")
+            self.fault = fault
+        if fault and time.monotonic() - self._owners.read_s > OWNERS_STALE_S:
+            self._learn(Owners({}, self._owners.read_s))
+        return self._owners
+
+    def _learn(self, owners: Owners) -> None:
+        before, now_s = self._owners.by_device, time.monotonic()
+        for uuid in before.keys() | owners.by_device.keys():
+            if before.get(uuid) != owners.by_device.get(uuid):
+                self._changed_s[uuid] = now_s
+        self._owners = owners
+
+    def _series(self, sampled: Sequence[Sampled], owners: Owners) -> Iterator[Series]:
+        use = self._parts.use([one.reading for one in sampled], owners)
+        samples: dict[str, list[Sample]] = {}
+        for sample in (*use.samples, *self._parts.samples(), *self._own(sampled)):
+            samples.setdefault(sample.uuid, []).append(sample)
+        host = ("hostname", self._node_name)
+        yield from _plain((host,), samples.get("", ()))
+        for one in sampled:
+            begun_s = one.reading.read_s - one.took_s
+            for device in one.reading.devices:
+                changed_s = self._changed_s.get(device.uuid, float("-inf"))
+                labels = self._labels(device, one.texts)
+                mine = samples.get(device.uuid, ())
+                yield from _plain(labels, [sample for sample in mine if not sample.owned])
+                if begun_s < changed_s:
+                    continue
+                values = device.values
+                if one.since_s < changed_s:
+                    values = {name: each for name, each in values.items() if not name.startswith(_PROFILING)}
+                owned = [sample for sample in mine if sample.owned]
+                for owner in owners.by_device.get(device.uuid) or (None,):
+                    yield from self._owned(device, values, owner, labels, owned, use)
+
+    def _owned(
+        self,
+        device: DeviceReading,
+        values: dict[str, float],
+        owner: Owner | None,
+        labels: tuple[tuple[str, str], ...],
+        samples: Sequence[Sample],
+        use: PodUse,
+    ) -> Iterator[Series]:
+        """The series of a device for one of its owners, or for none."""
+        merged = {**values, "dovetail_gpu_allocated_share": owner.share if owner is not None else 0.0}
+        if owner is not None:
+            merged.update(use.values.get((device.uuid, owner.pod_uid), ()))
+            labels += self._owner_labels(owner)
+        merged.update((sample.name, sample.value) for sample in samples if not sample.labels)
+        yield Series(labels_of(labels), merged, device.labelled)
+        yield from _plain(labels, [sample for sample in samples if sample.labels])
+
+    def _labels(self, device: DeviceReading, texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        labels = [
+            ("gpu", str(device.gpu)),
+            ("UUID", device.parent or device.uuid),
+            ("pci_bus_id", device.pci_bus_id),
+            ("device", f"nvidia{device.minor}" if device.minor is not None else ""),
+            ("modelName", device.product),
+        ]
+        if device.parent:
+            labels += [("GPU_I_PROFILE", device.profile), ("GPU_I_ID", str(device.gi)), ("mig_uuid", device.uuid)]
+        labels += [("hostname", self._node_name), ("Hostname", self._node_name)]
+        labels += [(name, texts[name]) for name in self._texts if name in texts]
+        return tuple(labels)
+
+    def _owner_labels(self, owner: Owner) -> tuple[tuple[str, str], ...]:
+        labels = [("namespace", owner.namespace), ("pod", owner.pod), ("container", owner.container)]
+        labels.append(("pod_uid", owner.pod_uid))
+        if owner.vgpu:
+            labels.append(("vgpu", owner.vgpu))
+        if self._job_labels:
+            labels += [("queue", owner.queue), ("job", owner.job), ("owner", owner.owner)]
+        return tuple(labels)
+
+    def _own(self, sampled: Sequence[Sampled]) -> Iterator[Sample]:
+        """What the exporter measures of itself."""
+        now_s = time.monotonic()
+        for one in sampled:
+            uuid = one.reading.devices[0].uuid
+            age_s = now_s - one.reading.read_s
+            yield Sample("dovetail_exporter_reading_age_seconds", age_s, uuid, owned=False)
+            yield Sample("dovetail_exporter_reading_seconds", one.took_s, uuid, owned=False)
+            yield Sample("dovetail_exporter_absent_kinds", len(one.reading.absent), uuid, owned=False)
+        for call, count in sorted(self._sampler.errors.items()):
+            yield Sample("dovetail_exporter_errors_total", count, labels=(("call", call),))
+        yield Sample("dovetail_exporter_owners_age_seconds", now_s - self._owners.read_s)
+        yield Sample("dovetail_gpu_found", len(sampled))
+
+
+def _plain(labels: tuple[tuple[str, str], ...], samples: Iterable[Sample]) -> Iterator[Series]:
+    """Samples with these labels and their own."""
+    groups: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    for sample in samples:
+        groups.setdefault(sample.labels, {})[sample.name] = sample.value
+    for own, values in groups.items():
+        yield Series(labels_of((*labels, *own)), values)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exporter as a part of the agent: its threads, its port, and its faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from dovetail.agent.exporter.counter_list import default, read_counter_list
+from dovetail.agent.exporter.counters import Counters
+from dovetail.agent.exporter.exporter import Exporter, Parts
+from dovetail.agent.exporter.sampler import Sampler
+from dovetail.agent.exporter.server import ExporterServer
+from dovetail.agent.exporter.shared_nvml import SharedNvml
+from dovetail.agent.machine.nvml import Nvml
+from dovetail.agent.options import AgentOptions
+
+
+class Exporting:
+    """Raises CounterListError. `opened` is called with the port."""
+
+    def __init__(self, options: AgentOptions, parts: Parts, opened: Callable[[int], None] = lambda _: None) -> None:
+        counters = options.exporter_counters
+        kinds = read_counter_list(counters) if counters is not None else default()
+        self._library = SharedNvml()
+        self._sampler = Sampler(self._library, kinds.values(), Counters(options.state_folder / "counters.json"))
+        self._exporter = Exporter(
+            self._sampler, kinds, options.node_name, parts, job_labels=options.exporter_job_labels
+        )
+        self._server = ExporterServer(options.exporter, self._exporter, opened)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Sentences for an operator."""
+        own = (self._server.fault, self._exporter.fault)
+        return (*(fault for fault in own if fault), *self._sampler.faults)
+
+    async def run(self) -> None:
+        """Read and serve until cancelled."""
+        self._sampler.start()
+        try:
+            await self._server.run()
+        finally:
+            self._sampler.stop()
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Keep NVML closed for the block."""
+        await asyncio.to_thread(self._library.pause)
+        try:
+            yield
+        finally:
+            self._library.resume()
+
+    def open_anew(self) -> Nvml:
+        """For a part that opens NVML anew to find GPUs that have come back: the library is closed here before."""
+        self._library.close()
+        return Nvml()

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The port of the exporter: /metrics, and /health.
+
+Rules: a port that is taken is a fault, and is tried again every `AGAIN_S`. Answers are compressed for clients that
+accept it. `kube.probe_server` bounds connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+
+from aiohttp import web
+
+from dovetail.agent.exporter.exporter import Exporter
+from dovetail.agent.exporter.text import CONTENT_TYPE
+from dovetail.kube.probe_server import opened
+
+AGAIN_S = 30.0
+_LEVEL = 1
+_GZIP = 16
+log = logging.getLogger(__name__)
+
+
+class ExporterServer:
+    """Serves an exporter at HOST:PORT. `serves` is called with the port when it is open."""
+
+    def __init__(self, address: str, exporter: Exporter, serves: Callable[[int], None] = lambda _: None) -> None:
+        self._address, self._exporter, self._serves = address, exporter, serves
+        self._packed: tuple[bytes, bytes] = b"", b""
+        self.fault = ""
+        """Why it does not serve, as a sentence for an operator."""
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        answers = {"/metrics": self._metrics, "/health": self._health}
+        while True:
+            try:
+                async with opened(self._address, answers) as port:
+                    self.fault = ""
+                    log.info("metrics of the GPUs are at port %d", port)
+                    self._serves(port)
+                    await asyncio.get_running_loop().create_future()
+            except OSError as error:
+                self.fault = f"metrics of the GPUs are not served at {self._address}: {error.strerror or error}"
+                log.error("%s", self.fault)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _health(self, _: web.BaseRequest) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _metrics(self, request: web.BaseRequest) -> web.Response:
+        text = await self._exporter.scrape()
+        headers = {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
+        if "gzip" not in request.headers.get("Accept-Encoding", ""):
+            return web.Response(body=text, headers=headers)
+        source, packed = self._packed
+        if source is not text:
+            packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | _GZIP)
+            packed = packer.compress(text) + packer.flush()
+            self._packed = text, packed
+        return web.Response(body=packed, headers=headers | {"Content-Encoding": "gzip"})
