@@ -31,7 +31,7 @@ def start_agent(node: Node, standin: Standin, state: Path, *options: str, log: P
     endpoints, because several nodes of this machine would use the same port."""
     roots = {"sysfs": standin.sysfs, "proc": standin.proc, "dev": standin.dev, "driver": standin.driver_root}
     argv = dovetail(
-        "agent", "run", f"--node-name={node.name}", f"--kubeconfig={node.plane.kubeconfig}",
+        "agent", "run", "--exporter=", f"--node-name={node.name}", f"--kubeconfig={node.plane.kubeconfig}",
         "--listen=", f"--state-folder={state}", *(f"--{name}-root={path}" for name, path in roots.items()), *options,
     )  # fmt: skip
     return node.spawn(argv, standin.environment, log)

@@ -14,8 +14,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -23,11 +24,12 @@ from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.config import Config
 from dovetail.agent.config_watch import Configuring
 from dovetail.agent.dra.partitions import NvmlPartitions
+from dovetail.agent.exporter.reading import Sample
 from dovetail.agent.health import xids
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.health.watch import HealthWatch
 from dovetail.agent.kubelet.allocations import Allocations
-from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.discovery import UNLISTED_GPU, discover
 from dovetail.agent.machine.gpus import Observed
 from dovetail.agent.machine.host import Host, Sight
 from dovetail.agent.machine.known import KnownHost
@@ -45,6 +47,9 @@ from dovetail.agent.publish.publisher import NodeFacts, Publisher
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.topology import DeviceDifference
+
+if TYPE_CHECKING:
+    from dovetail.agent.exporter.exporting import Exporting
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +71,7 @@ async def run(cluster: ClusterConfig, options: AgentOptions) -> None:
         if config.mps_root is not None:
             options = replace(options, mps_folder=config.mps_root)
         agent = Agent(cluster, client, options, config, configuring, layouts, watched)
-        if options.listen or options.exporter:
+        if options.listen:
             # Imported only here: its library takes memory.
             from dovetail.agent.endpoints import serving
 
@@ -100,12 +105,14 @@ class Agent:
         self._complete = asyncio.Event()
         self._looking = asyncio.Lock()
         self._looks = Looks(ended_s=time.monotonic())
+        self._most_gpus = 0
         self._chosen = Allocations(client, options.node_name)
         self._offering = Offering(
             options, config, client, self._chosen, NvmlPartitions(self._nvml, self._observed),
             changed=self._due.set, registered=lambda: self._publisher.notify(), differed=self._differed,
         )  # fmt: skip
         self._publisher = Publisher(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
+        self._exporting = self._exporter()
         self._health = HealthWatch(
             self._health_changed,
             checkpoint=options.state_folder / "health.json",
@@ -113,6 +120,7 @@ class Agent:
             watched=watched,
             sysfs=options.sysfs_root,
             proc=options.proc_root,
+            open_library=self._exporting.open_anew if self._exporting is not None else Nvml,
         )
         self._mig: MigManager | None = None
         self._dividing: MigRequests | None = None
@@ -131,6 +139,26 @@ class Agent:
         if options.topology_objects:
             self._chosen.on_change(self._publisher.notify)
 
+    def _exporter(self) -> Exporting | None:
+        """Raises CounterListError."""
+        if not self._options.exporter:
+            return None
+        # Imported only here: its libraries take memory.
+        from dovetail.agent.exporter.exporter import Parts
+        from dovetail.agent.exporter.exporting import Exporting
+
+        return Exporting(self._options, Parts(samples=self._samples))
+
+    def _samples(self) -> Iterator[Sample]:
+        """What the agent knows of GPUs beyond their readings."""
+        unhealthy = {one.uuid for one in (*self._unhealthy, *self._known.unhealthy)}
+        host = self._known.host
+        for gpu in host.gpus:
+            for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ())):
+                yield Sample("dovetail_gpu_healthy", int(not {uuid, gpu.uuid} & unhealthy), uuid)
+        self._most_gpus = max(self._most_gpus, len(host.gpus) + sum(UNLISTED_GPU in one.why for one in host.unread))
+        yield Sample("dovetail_gpu_expected", self._most_gpus)
+
     async def run(self) -> None:
         """Run until cancelled. The watch of the node's pods ends last: some pods may still wait for their devices."""
         async with asyncio.TaskGroup() as following:
@@ -148,6 +176,8 @@ class Agent:
             if self._configuring is not None:
                 tasks.create_task(self._configuring.run(self._configure, self._publisher.notify))
             tasks.create_task(self._publish())
+            if self._exporting is not None:
+                tasks.create_task(self._exporting.run())
             recovered = self._mig is None or await self._recover(self._mig)
             tasks.create_task(self._health.run())
             tasks.create_task(self._keep_looking())
@@ -185,7 +215,10 @@ class Agent:
     @contextlib.asynccontextmanager
     async def _exclusive_nvml(self) -> AsyncIterator[None]:
         """Meanwhile only the caller has the library open: some modes cannot be changed otherwise. Raises NvmlError."""
-        async with self._health.paused():
+        async with contextlib.AsyncExitStack() as paused:
+            await paused.enter_async_context(self._health.paused())
+            if self._exporting is not None:
+                await paused.enter_async_context(self._exporting.paused())
             with self._nvml:
                 yield
 
@@ -279,6 +312,7 @@ class Agent:
             (
                 *self._offering.sentences,
                 *self._health.faults,
+                *(self._exporting.faults if self._exporting is not None else ()),
                 *((self._configuring.fault,) if self._configuring is not None and self._configuring.fault else ()),
                 *(f"the events of {uuid} cannot be watched: {why}" for uuid, why in self._health.unwatched),
             ),

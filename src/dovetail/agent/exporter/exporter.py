@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from msgspec import Struct
 
 from dovetail.agent.exporter.kinds import Kind
-from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners, PodUse, Sample
+from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners, PodValues, Sample
 from dovetail.agent.exporter.sampler import Sampled, Sampler
 from dovetail.agent.exporter.text import Series, Writer, labels_of
 
@@ -29,17 +29,18 @@ _PROFILING = "DCGM_FI_PROF_"
 log = logging.getLogger(__name__)
 
 
-async def nobody() -> Owners:
+async def nobody() -> Owners | None:
     """No device has an owner."""
     return Owners({}, time.monotonic())
 
 
 class Parts(Struct, frozen=True):
-    """The parts of the agent that add to the readings. `owners` may raise OSError. `use` gets the readings and their
+    """The parts of the agent that add to the readings. `owners` returns None, or raises OSError, if
+    they cannot be read now. `use` gets the readings and their
     owners; `samples` are of other parts."""
 
-    owners: Callable[[], Awaitable[Owners]] = nobody
-    use: Callable[[Sequence[GpuReading], Owners], PodUse] = lambda _readings, _owners: PodUse()
+    owners: Callable[[], Awaitable[Owners | None]] = nobody
+    use: Callable[[Sequence[GpuReading], Owners], PodValues] = lambda _readings, _owners: PodValues()
     samples: Callable[[], Iterable[Sample]] = lambda: ()
 
 
@@ -60,7 +61,7 @@ class Exporter:
         self._writer = Writer(kind for kind in kinds.values() if kind.type != "label")
         self._owners = Owners({}, time.monotonic())
         self._changed_s: dict[str, float] = {}
-        self._asking: asyncio.Task[Owners] | None = None
+        self._asking: asyncio.Future[Owners | None] | None = None
         self._scraping: asyncio.Task[bytes] | None = None
         self._text = b""
         self._text_s = float("-inf")
@@ -90,7 +91,10 @@ class Exporter:
         fault = ""
         try:
             owners = await asyncio.wait_for(asyncio.shield(self._asking), OWNERS_PATIENCE_S)
-            self._learn(owners)
+            if owners is None:
+                fault = "owners of GPUs are not known: the kubelet does not list them"
+            else:
+                self._learn(owners)
         except TimeoutError:
             fault = "owners of GPUs are not known: the kubelet does not answer"
         except OSError as error:
@@ -141,7 +145,7 @@ class Exporter:
         owner: Owner | None,
         labels: tuple[tuple[str, str], ...],
         samples: Sequence[Sample],
-        use: PodUse,
+        use: PodValues,
     ) -> Iterator[Series]:
         """The series of a device for one of its owners, or for none."""
         merged = {**values, "dovetail_gpu_allocated_share": owner.share if owner is not None else 0.0}

@@ -42,7 +42,7 @@ class Exporting:
         try:
             await self._server.run()
         finally:
-            self._sampler.stop()
+            await asyncio.to_thread(self._sampler.stop)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:

@@ -85,7 +85,7 @@ class Owners(Struct):
     read_s: float
 
 
-class PodUse(Struct, frozen=True):
+class PodValues(Struct, frozen=True):
     """What pods use of the devices, from their processes. `values`: by uuid of the device and uid of the pod, the
     values that replace those of the device in the series of this pod."""
 

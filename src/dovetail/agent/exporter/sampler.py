@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
@@ -67,6 +68,7 @@ class Sampler:
         self._condition = threading.Condition()
         self._gpus: dict[int, _Gpu] = {}
         self._stopped = False
+        self._threads: list[threading.Thread] = []
         self._count = 0
         self._errors: Counter[str] = Counter()
         self._fault = ""
@@ -90,13 +92,24 @@ class Sampler:
         return self._count
 
     def start(self) -> None:
-        threading.Thread(target=self._keep_counting, name="gpu-count", daemon=True).start()
+        self._run(self._keep_counting, "gpu-count")
 
-    def stop(self) -> None:
-        """Readings that go on end in their own time."""
+    def _run(self, work: Callable[[], None], name: str) -> None:
+        # Daemon threads: the process does not wait at its exit for a call that hangs.
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self, patience_s: float = 1.0) -> None:
+        """End the threads, and close the library. A thread whose reading hangs is waited for until then."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
+        until_s = time.monotonic() + patience_s
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            self._library.close()
         self._counters.write(now=True)
 
     async def read(self, not_before_s: float) -> tuple[Sampled, ...]:
@@ -137,7 +150,7 @@ class Sampler:
                     fresh = index not in self._gpus
                     gpu = self._gpus.setdefault(index, _Gpu(index))
                 if fresh:
-                    threading.Thread(target=self._keep_reading, args=(gpu,), name=f"gpu-{index}", daemon=True).start()
+                    self._run(partial(self._keep_reading, gpu), f"gpu-{index}")
             with self._condition:
                 self._condition.wait_for(lambda: self._stopped, _AGAIN_S)
 

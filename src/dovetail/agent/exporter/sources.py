@@ -73,9 +73,10 @@ class DeviceSources:
         self._gpm: bool | None = None
         self._gpm_device = handle if parent is None else parent
         self._slow: dict[str, float] = {}
-        self._begin()
         self.errors: Counter[str] = Counter()
         self.absent: dict[str, str] = {}
+        """The kinds without a source, and why."""
+        self._begin()
         self.since_s = 0.0
         """The begin of the time over which the profiling values are means."""
 

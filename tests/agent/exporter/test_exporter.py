@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scrapes of a stand-in machine: owners, lost and slow GPUs, the port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dovetail.agent.exporter import exporter as exporter_module
+from dovetail.agent.exporter import sampler as sampler_module
+from dovetail.agent.exporter import server as server_module
+from dovetail.agent.exporter.counter_list import default
+from dovetail.agent.exporter.counters import Counters
+from dovetail.agent.exporter.exporter import Exporter, Parts
+from dovetail.agent.exporter.reading import Owner, Owners, Sample
+from dovetail.agent.exporter.sampler import Sampler
+from dovetail.agent.exporter.server import ExporterServer
+from dovetail.agent.exporter.shared_nvml import SharedNvml
+from tests.patience import PATIENCE_S
+from tools.standin import Standin
+from tools.standin.fixture import MakeStandin
+
+TEMPERATURE, POWER, SHARE = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "dovetail_gpu_allocated_share"
+Series = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def owner(pod: str, share: float = 1.0, vgpu: str = "") -> Owner:
+    return Owner("team", pod, f"uid-{pod}", "main", share, vgpu)
+
+
+class Node:
+    """An exporter of the machine `standin`. `by_device` are the owners, `asked` how often they were read."""
+
+    def __init__(self, standin: Standin, folder: Path, **options: Any) -> None:
+        self.standin = standin
+        self.by_device: dict[str, tuple[Owner, ...]] = {}
+        self.asked = 0
+        self.hung: asyncio.Event | None = None
+        self.samples: tuple[Sample, ...] = ()
+        self.library = SharedNvml()
+        kinds = default()
+        self.sampler = Sampler(self.library, kinds.values(), Counters(folder / "counters.json"))
+        parts = Parts(owners=self._owners, samples=lambda: self.samples)
+        self.exporter = Exporter(self.sampler, kinds, "node-1", parts, **options)
+
+    async def _owners(self) -> Owners:
+        self.asked += 1
+        if self.hung is not None:
+            await self.hung.wait()
+        return Owners(dict(self.by_device), time.monotonic())
+
+    def uuid(self, gpu: int) -> str:
+        return self.standin.description.gpus[gpu].uuid
+
+    async def scrape(self) -> Series:
+        found: Series = {}
+        for family in text_string_to_metric_families((await self.exporter.scrape()).decode()):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+        return found
+
+
+def gpus(series: Series, name: str = TEMPERATURE) -> set[str]:
+    return {labels["gpu"] for labels, _ in series.get(name, ())}
+
+
+def pods(series: Series, name: str = TEMPERATURE) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for labels, _ in series.get(name, ()):
+        found.setdefault(labels["gpu"], set()).add(labels.get("pod", ""))
+    return found
+
+
+@pytest.fixture
+def node(standin: MakeStandin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(exporter_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(sampler_module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(sampler_module, "_AGAIN_S", 0.05)
+    return Node(standin("pcie-l40s"), tmp_path)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for the condition. Raises TimeoutError."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await condition():  # noqa: ASYNC110 - a scrape says it
+            await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def reading(node: Node) -> AsyncIterator[Node]:
+    node.sampler.start()
+    try:
+        count = len(node.standin.description.gpus)
+
+        async def all_read() -> bool:
+            return len(gpus(await node.scrape())) == count
+
+        await until(all_read)
+        yield node
+    finally:
+        node.standin.clear()
+        await asyncio.to_thread(node.sampler.stop, PATIENCE_S)
+
+
+async def test_a_gpu_has_its_labels_and_its_owner(node: Node) -> None:
+    node.by_device = {node.uuid(0): (owner("train"),), node.uuid(1): (owner("a", 0.25, "0"), owner("b", 0.75, "1"))}
+    async with reading(node):
+        series = await node.scrape()
+    labels = next(labels for labels, _ in series[TEMPERATURE] if labels["gpu"] == "0")
+    assert labels == {
+        "gpu": "0",
+        "UUID": node.uuid(0),
+        "pci_bus_id": labels["pci_bus_id"],
+        "device": "nvidia0",
+        "modelName": "NVIDIA L40S",
+        "hostname": "node-1",
+        "Hostname": "node-1",
+        "DCGM_FI_DRIVER_VERSION": node.standin.description.driver,
+        "namespace": "team",
+        "pod": "train",
+        "container": "main",
+        "pod_uid": "uid-train",
+    }
+    assert pods(series)["1"] == {"a", "b"}
+    assert pods(series)["2"] == {""}
+    shares = {(labels["gpu"], labels.get("vgpu", "")): value for labels, value in series[SHARE]}
+    assert {key: shares[key] for key in (("0", ""), ("1", "0"), ("1", "1"), ("2", ""))} == {
+        ("0", ""): 1.0,
+        ("1", "0"): 0.25,
+        ("1", "1"): 0.75,
+        ("2", ""): 0.0,
+    }
+
+
+async def test_samples_of_other_parts_have_the_labels_of_device_and_owner(node: Node) -> None:
+    node.by_device = {node.uuid(0): (owner("train"),)}
+    node.samples = (
+        Sample("dovetail_gpu_xids_total", 2, node.uuid(0), (("xid", "79"), ("action", "quarantine-node"))),
+        Sample("dovetail_gpu_expected", 4),
+    )
+    async with reading(node):
+        series = await node.scrape()
+    ((labels, value),) = series["dovetail_gpu_xids_total"]
+    assert (labels["pod"], labels["xid"], labels["action"], value) == ("train", "79", "quarantine-node", 2)
+    assert series["dovetail_gpu_expected"] == [({"hostname": "node-1"}, 4)]
+
+
+async def test_the_series_of_a_lost_gpu_end_and_come_back(node: Node) -> None:
+    async with reading(node):
+        node.standin.lose(1)
+        left = {str(gpu.index) for gpu in node.standin.description.gpus} - {"1"}
+
+        async def ended() -> bool:
+            return gpus(await node.scrape()) == left
+
+        await until(ended)
+        assert any("GPU 1 is not read" in fault for fault in node.sampler.faults)
+        node.standin.restore(1)
+
+        async def back() -> bool:
+            return "1" in gpus(await node.scrape())
+
+        await until(back)
+
+
+async def test_a_slow_gpu_delays_no_other_one(node: Node) -> None:
+    async with reading(node):
+        before = {labels["gpu"]: value for labels, value in (await node.scrape())[TEMPERATURE]}
+        node.standin.slow("nvmlDeviceGetTemperature", 1500, gpu=0)
+        node.standin.set(0, temperature_c=80)
+        node.standin.set(1, temperature_c=81)
+        found = {labels["gpu"]: value for labels, value in (await node.scrape())[TEMPERATURE]}
+        assert (found["0"], found["1"]) == (before["0"], 81)
+
+
+async def test_a_reading_from_before_the_last_change_of_owner_is_not_exported(node: Node) -> None:
+    node.by_device = {node.uuid(0): (owner("old"),), node.uuid(1): (owner("old"),)}
+    async with reading(node):
+        assert pods(await node.scrape())["0"] == {"old"}
+        node.standin.slow("nvmlDeviceGetTemperature", 1500, gpu=0)
+        node.by_device = {node.uuid(0): (owner("new"),), node.uuid(1): (owner("new"),)}
+        found = pods(await node.scrape())
+        assert "0" not in found
+        assert found["1"] == {"new"}
+        node.standin.clear()
+
+        async def exported() -> bool:
+            return pods(await node.scrape()).get("0") == {"new"}
+
+        await until(exported)
+
+
+async def test_nvml_is_opened_again_after_a_reload_of_the_driver(node: Node) -> None:
+    async with reading(node):
+        node.standin.fail("nvmlDeviceGetTemperature", 1)  # NVML_ERROR_UNINITIALIZED
+
+        async def ended() -> bool:
+            return not gpus(await node.scrape())
+
+        await until(ended)
+        node.standin.clear()
+
+        async def back() -> bool:
+            return len(gpus(await node.scrape())) == len(node.standin.description.gpus)
+
+        await until(back)
+
+
+async def test_while_nvml_is_paused_nothing_is_read(node: Node) -> None:
+    async with reading(node):
+        await asyncio.to_thread(node.library.pause)
+
+        async def ended() -> bool:
+            return not gpus(await node.scrape())
+
+        await until(ended)
+        node.library.resume()
+
+        async def back() -> bool:
+            return bool(gpus(await node.scrape()))
+
+        await until(back)
+
+
+async def test_owners_that_cannot_be_read_are_soon_not_used(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter_module, "OWNERS_PATIENCE_S", 0.05)
+    node.by_device = {node.uuid(0): (owner("train"),)}
+    async with reading(node):
+        node.hung = asyncio.Event()
+        assert pods(await node.scrape())["0"] == {"train"}
+        assert "the kubelet does not answer" in node.exporter.fault
+        monkeypatch.setattr(exporter_module, "OWNERS_STALE_S", 0.0)
+        assert "train" not in pods(await node.scrape()).get("0", set())
+        node.hung.set()
+        node.hung = None
+
+        async def known() -> bool:
+            return pods(await node.scrape()).get("0") == {"train"}
+
+        await until(known)
+        assert not node.exporter.fault
+
+
+async def test_a_storm_of_scrapes_shares_one_reading(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reading(node):
+        monkeypatch.setattr(exporter_module, "FRESH_S", 60.0)
+        node.asked = 0
+        texts = await asyncio.gather(*(node.exporter.scrape() for _ in range(200)))
+        assert node.asked <= 1
+        assert len(set(texts)) == 1
+
+
+@contextlib.asynccontextmanager
+async def serving(server: ExporterServer) -> AsyncIterator[None]:
+    task = asyncio.create_task(server.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_the_port_serves_metrics_compressed_if_wanted(node: Node) -> None:
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with reading(node), serving(ExporterServer("127.0.0.1:0", node.exporter, port.set_result)):
+        url = f"http://127.0.0.1:{await port}"
+        async with aiohttp.ClientSession(auto_decompress=False) as client:
+            async with client.get(f"{url}/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
+                assert answer.headers["Content-Encoding"] == "gzip"
+                assert TEMPERATURE in gzip.decompress(await answer.read()).decode()
+            async with client.get(f"{url}/metrics", headers={"Accept-Encoding": "identity"}) as answer:
+                assert answer.content_type == "text/plain"
+                assert TEMPERATURE in await answer.text()
+            async with client.get(f"{url}/health") as answer:
+                assert answer.status == 200
+
+
+async def test_a_port_that_is_taken_is_a_fault_until_it_is_free(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "AGAIN_S", 0.05)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        opened = asyncio.Event()
+        server = ExporterServer(address, node.exporter, lambda _: opened.set())
+        async with serving(server):
+
+            async def refused() -> bool:
+                return address in server.fault
+
+            await until(refused)
+            taken.close()
+            await opened.wait()
+            assert not server.fault
