@@ -30,6 +30,7 @@ COMPILED = (
     "core.devices.kubelet.admission", "core.devices.kubelet.cpu_assignment", "core.devices.kubelet.cpu_distributed",
     "core.devices.kubelet.cpu_packed", "core.devices.kubelet.cpu_topology", "core.devices.kubelet.cpus",
     "core.devices.kubelet.devices", "core.devices.kubelet.hints", "core.devices.kubelet.memory",
+    "core.devices.kubelet.memory_affinity", "core.devices.kubelet.memory_nodes", "core.devices.kubelet.memory_requests",
     "core.devices.kubelet.shortcut", "core.devices.kubelet.subsets", "core.devices.kubelet.topology",
     "core.event_handlers", "core.pipeline.attempt", "core.pipeline.binding", "core.pipeline.equivalence",
     "core.pipeline.half_starts", "core.pipeline.holds", "core.pipeline.known_refusals", "core.pipeline.placement",

@@ -156,7 +156,7 @@ class Kubelet:
             return None
         cpus = next((one for one in providers if isinstance(one, Cpus) and container.whole_cpus), None)
         memory = next((one for one in providers if isinstance(one, MemoryManager)), None)
-        if memory is not None and not memory.knows(container.memory_bytes):
+        if memory is not None and not memory.affinity.knows(container.memory_bytes):
             return None
 
         def decide(holdings: Holdings, enough_cpus: int, enough_memory: int) -> ShortcutAnswer | None:
@@ -168,7 +168,7 @@ class Kubelet:
                     if cpus is not None and provider is cpus:
                         given.append(cpus.hints_where(enough_cpus, container.whole_cpus))
                     elif memory is not None and provider is memory:
-                        given.append(memory.hints_where(enough_memory, container.memory_bytes))
+                        given.append(memory.affinity.hints_where(enough_memory, container.memory_bytes))
                     else:
                         given.append(provider.hints(arrival, 0))
                 hint = self._topology.admit(given)

@@ -82,8 +82,9 @@ class Shortcut:
         self._cpus = cpus
         self._count = container.whole_cpus
         self._memory = memory
+        self._affinity = memory.affinity if memory is not None else None
         self._sizes: Mapping[str, int] = container.memory_bytes
-        self._wants = memory.wants(self._sizes) if memory is not None else ()
+        self._wants = memory.affinity.wants(self._sizes) if memory is not None else ()
         self._devices = devices
         self._decide = decide
         self._decided: dict[object, ShortcutAnswer | None] = {}
@@ -93,7 +94,7 @@ class Shortcut:
         """Admit a pod beside these holdings, as in `Holdings`; None for a pod that has to take the full way."""
         cpus, memory = self._cpus, self._memory
         enough_cpus = 0 if cpus is None else cpus.suffices(shared, self._count)
-        enough_memory = 0 if memory is None else memory.suffices(nodes, self._wants)
+        enough_memory = 0 if self._affinity is None else self._affinity.suffices(nodes, self._wants)
         key = enough_cpus, enough_memory, in_use if self._devices else None
         try:
             decided = self._decided[key]
