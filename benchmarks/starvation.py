@@ -32,7 +32,7 @@ from dovetail.core.queues.types import Queue
 from dovetail.sim.clock import Result, VirtualClock
 from dovetail.sim.engine import Simulation
 from dovetail.sim.orders import ORDERS
-from dovetail.sim.plain import Plain, PlainLine
+from dovetail.sim.plain import BackfillRule, Plain
 from dovetail.sim.traces.nodes import uniform_nodes
 from dovetail.sim.workload import SimJob, Workload
 
@@ -72,8 +72,8 @@ def _job(agent: str, number: int, minute: int, gpus: int, minutes: int) -> SimJo
 
 def _plain(order: str) -> dict[str, Callable[[Workload], VirtualClock]]:
     return {
-        "no hold": lambda workload: Plain(workload, ORDERS[order], PlainLine.SKIP, HALF_LIFE_MS),
-        "hold": lambda workload: Plain(workload, ORDERS[order], PlainLine.EASY, HALF_LIFE_MS),
+        "no hold": lambda workload: Plain(workload, ORDERS[order], BackfillRule.SKIP, HALF_LIFE_MS),
+        "hold": lambda workload: Plain(workload, ORDERS[order], BackfillRule.EASY, HALF_LIFE_MS),
     }
 
 

@@ -181,7 +181,7 @@ def test_the_format_of_the_checkpoint(config: dict[str, Any], weights: str) -> N
 def test_a_format_that_is_not_known_is_told() -> None:
     found = read(llama(quantization_config={"quant_method": "newest"}))
     assert found.weights == "bf16"
-    assert found.notes == ("quantization_config: 'newest' is not known; 16 bits are assumed, --weights says otherwise",)
+    assert found.notes == ("quantization_config: 'newest' is unknown, so 16 bits are assumed; set --weights otherwise",)
 
 
 @pytest.mark.parametrize(

@@ -149,13 +149,13 @@ def test_slices_hold_what_one_gpu_holds() -> None:
 
 def test_notes_say_what_is_not_done() -> None:
     small = model("llama-3.2-1b")
-    assert "131072 that the configuration is made for" in memory(MemoryQuestion(small, Serving(1 << 20)), H100).notes[0]
+    assert "exceed the 131072 of the configuration" in memory(MemoryQuestion(small, Serving(1 << 20)), H100).notes[0]
     assert memory(MemoryQuestion(small, Training(1024, zero=2)), H100).notes == (
-        "one replica: ZeRO-2 has nobody to divide with; --gpus says more",
+        "one replica: ZeRO-2 divides nothing; set a larger --gpus",
     )
     assert "bnb_4bit" in memory(MemoryQuestion(small, Training(512, method="qlora", zero=3), gpus=2), H100).notes[0]
     large = memory(MemoryQuestion(model("llama-3.1-405b"), Training(8192, zero=1)), L4)
-    assert large.notes[-1] == "none of the layouts that are possible fits L4; shown is the smallest"
+    assert large.notes[-1] == "no possible layout fits L4; the smallest is shown"
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.model)

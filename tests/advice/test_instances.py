@@ -59,7 +59,7 @@ def test_spot_pays_for_its_interruptions_of_any_instance() -> None:
         (
             InstanceRequest(2, nvlink=True),
             {"gpu_model": "H100-NVL"},
-            "H100-NVL has NVLink only where a bridge joins two cards",
+            "H100-NVL has NVLink only with a bridge between two cards",
         ),
         (InstanceRequest(1, rdma=True), {"rdma": ""}, "has no RDMA"),
         (InstanceRequest(8, cpu_milli_per_gpu=13_000), {}, "has 96 CPUs for 8 GPUs, 13 each needed"),

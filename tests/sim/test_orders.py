@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dovetail.sim.clock import Fate
 from dovetail.sim.orders import ORDERS
-from dovetail.sim.plain import Plain, PlainLine, PlainOrder, _Head
+from dovetail.sim.plain import BackfillRule, Plain, PlainOrder, _Head
 from dovetail.sim.workload import Outage, SimJob, Workload
 from tests.sim.streams import job, mean_wait_s, stream, times, workload
 
@@ -18,11 +18,11 @@ HOUR_S = 3600
 def run(
     order: str | PlainOrder,
     jobs: list[SimJob],
-    line: PlainLine | None = None,
+    backfill: BackfillRule | None = None,
     gpus: tuple[int, ...] = (4,),
     **weights: int,
 ) -> Plain:
-    simulation = Plain(workload(gpus, *jobs, **weights), ORDERS[order] if isinstance(order, str) else order, line)
+    simulation = Plain(workload(gpus, *jobs, **weights), ORDERS[order] if isinstance(order, str) else order, backfill)
     simulation.run()
     return simulation
 
@@ -46,35 +46,35 @@ def test_three_jobs_for_one_place(order: str, expected: list[tuple[int, int]]) -
 
 
 @pytest.mark.parametrize(
-    ("line", "seconds", "expected"),
+    ("backfill", "seconds", "expected"),
     [
-        (PlainLine.STRICT, 5, [(0, 10), (10, 15), (15, 20)]),
-        (PlainLine.SKIP, 5, [(0, 10), (10, 15), (2, 7)]),
-        (PlainLine.EASY, 5, [(0, 10), (10, 15), (2, 7)]),
-        (PlainLine.SKIP, 20, [(0, 10), (22, 27), (2, 22)]),
-        (PlainLine.EASY, 20, [(0, 10), (10, 15), (15, 35)]),
+        (BackfillRule.STRICT, 5, [(0, 10), (10, 15), (15, 20)]),
+        (BackfillRule.SKIP, 5, [(0, 10), (10, 15), (2, 7)]),
+        (BackfillRule.EASY, 5, [(0, 10), (10, 15), (2, 7)]),
+        (BackfillRule.SKIP, 20, [(0, 10), (22, 27), (2, 22)]),
+        (BackfillRule.EASY, 20, [(0, 10), (10, 15), (15, 35)]),
     ],
 )
 def test_who_may_pass_the_first_that_does_not_fit(
-    line: PlainLine, seconds: int, expected: list[tuple[int, int]]
+    backfill: BackfillRule, seconds: int, expected: list[tuple[int, int]]
 ) -> None:
     jobs = [job("a", 0, 3, 10), job("head", 1, 4, 5), job("c", 2, 1, seconds)]
-    assert times(run("fifo", jobs, line)) == expected
+    assert times(run("fifo", jobs, backfill)) == expected
 
 
 def test_backfill_may_last_longer_beside_the_head() -> None:
     jobs = [job("a", 0, 3, 10), job("head", 1, 2, 5), job("c", 2, 1, 99)]
-    assert times(run("fifo", jobs, PlainLine.EASY)) == [(0, 10), (10, 15), (2, 101)]
+    assert times(run("fifo", jobs, BackfillRule.EASY)) == [(0, 10), (10, 15), (2, 101)]
 
 
 def test_backfill_goes_by_the_limits_that_jobs_say() -> None:
     jobs = [job("a", 0, 3, 10), job("head", 1, 4, 5), job("c", 2, 1, 5, limit_s=9)]
-    assert times(run("fifo", jobs, PlainLine.EASY)) == [(0, 10), (10, 15), (15, 20)]
+    assert times(run("fifo", jobs, BackfillRule.EASY)) == [(0, 10), (10, 15), (15, 20)]
 
 
 def test_backfill_and_preemption_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="this order preempts"):
-        run("srtf", THREE, PlainLine.EASY)
+        run("srtf", THREE, BackfillRule.EASY)
 
 
 def test_las_gives_way_after_sixteen_gpu_hours_to_those_that_had_less() -> None:
@@ -191,39 +191,39 @@ class Audited(Plain):
         return acted
 
 
-def finished(jobs: Workload, order: PlainOrder, line: PlainLine | None) -> Audited:
-    simulation = Audited(jobs, order, line, half_life_ms=60_000)
+def finished(jobs: Workload, order: PlainOrder, backfill: BackfillRule | None) -> Audited:
+    simulation = Audited(jobs, order, backfill, half_life_ms=60_000)
     simulation.run()
     return simulation
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("line", list(PlainLine))
+@pytest.mark.parametrize("backfill", list(BackfillRule))
 @pytest.mark.parametrize("suspends", [True, False])
 @pytest.mark.parametrize("order", list(ORDERS))
 def test_no_gpu_is_given_twice_and_all_work_is_done_once(
-    order: str, suspends: bool, line: PlainLine, seed: int
+    order: str, suspends: bool, backfill: BackfillRule, seed: int
 ) -> None:
     chosen = replace(ORDERS[order], suspends=suspends)
-    if chosen.preempts and line is PlainLine.EASY:
+    if chosen.preempts and backfill is BackfillRule.EASY:
         return
     jobs = stream(seed, (4, 4, 2), 40, 2, queues=3, costs=True)
     jobs = replace(
         jobs, outages=(Outage("n0", 20_000, 33_000), Outage("n1", 30_000, 31_000), Outage("n0", 60_000, 61_000))
     )
-    done = finished(jobs, chosen, line)
+    done = finished(jobs, chosen, backfill)
     for fate in done.result.fates:
         assert fate.ended_ms is not None
         assert fate.saved_ms == fate.job.duration_ms
         assert fate.ran_ms == fate.job.duration_ms + fate.lost_ms
         assert fate.ended_ms - fate.job.at_ms == fate.waited_ms + fate.ran_ms
-    again = finished(jobs, chosen, line)
+    again = finished(jobs, chosen, backfill)
     assert (times(again), again.result.moments) == (times(done), done.result.moments)
 
 
 class Promising(Plain):
     def __init__(self, jobs: Workload) -> None:
-        super().__init__(jobs, ORDERS["fifo"], PlainLine.EASY)
+        super().__init__(jobs, ORDERS["fifo"], BackfillRule.EASY)
         self.promised_ms: dict[int, int] = {}
 
     def _reserve(self, fate: Fate, room: list[int]) -> _Head:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's topology XML becomes a layout and comes back from one; what it cannot say, or says wrongly, is refused."""
+"""NCCL's topology XML becomes a layout and comes back from one; what it cannot express, or has wrong, is refused."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_slots(slot: str, mbps: int) -> None:
 @pytest.mark.parametrize("speed", ["", "Unknown", "Unknown speed"])
 def test_a_slot_of_unknown_speed_has_the_product_s_or_an_assumed_one(speed: str) -> None:
     text = system(cpu(0, gpu(1, more=f'link_speed="{speed}" link_width="0"')))
-    assert read(text).notes[-1] == "the file does not say; assumed: PCIe 12000 MB/s per GPU"
+    assert read(text).notes[-1] == "not in the file, so assumed: PCIe 12000 MB/s per GPU"
     assert parse(text, "H100-SXM5").pcie_mbps == 48_000
 
 
@@ -373,11 +373,11 @@ def of_levels(*levels: int) -> Layout:
 @pytest.mark.parametrize(
     ("layout", "field", "message"),
     [
-        pytest.param(of_levels(NODE, PHB, PHB, PHB, PHB, PHB), "pcie[0][1]", "is NODE; the tree", id="NODE"),
-        pytest.param(of_levels(UNKNOWN, PHB, PHB, PHB, PHB, PHB), "pcie[0][1]", "is UNKNOWN; the tree", id="UNKNOWN"),
-        pytest.param(of_levels(BOARD, PHB, PHB, PHB, PHB, PHB), "pcie[0][1]", "is BOARD; the tree", id="BOARD"),
-        pytest.param(of_levels(SYS, PHB, PHB, PHB, PHB, PHB), "pcie[0][1]", "is SYS; the tree", id="SYS inside"),
-        pytest.param(of_levels(PIX, PIX, PHB, PHB, PHB, PHB), "pcie[1][2]", "make it PIX", id="no tree"),
+        pytest.param(of_levels(NODE, PHB, PHB, PHB, PHB, PHB), "pcie[0][1]", "is NODE; the other", id="NODE"),
+        pytest.param(of_levels(UNKNOWN, PHB, PHB, PHB, PHB, PHB), "pcie[0][1]", "is UNKNOWN; the other", id="UNKNOWN"),
+        pytest.param(of_levels(BOARD, PHB, PHB, PHB, PHB, PHB), "pcie[0][1]", "is BOARD; the other", id="BOARD"),
+        pytest.param(of_levels(SYS, PHB, PHB, PHB, PHB, PHB), "pcie[0][1]", "is SYS; the other", id="SYS inside"),
+        pytest.param(of_levels(PIX, PIX, PHB, PHB, PHB, PHB), "pcie[1][2]", "imply PIX", id="no tree"),
         pytest.param(replace(PAIR, assumed=True), "layout", "was assumed", id="assumed"),
         pytest.param(Layout((), (), ()), "layout", "has no GPU", id="empty"),
         pytest.param(replace(PAIR, nvlink_mbps=19_000), "nvlink_mbps", "19000 is none of NCCL's", id="nvlink rate"),
@@ -391,7 +391,7 @@ def of_levels(*levels: int) -> Layout:
         ),
     ],
 )
-def test_what_the_xml_cannot_say_is_not_written(layout: Layout, field: str, message: str) -> None:
+def test_a_layout_that_the_xml_cannot_express_is_refused(layout: Layout, field: str, message: str) -> None:
     with pytest.raises(LayoutError) as caught:
         write(layout)
     assert caught.value.field == field

@@ -101,7 +101,7 @@ def test_blank_affinities_between_tabs_are_unknown() -> None:
     text = f"{head}GPU0\t X \tPHB\t\t\t\tN/A\nGPU1\tPHB\t X \t\t1\t\tN/A\n"
     reading = read(text)
     assert reading.layout.numa == (UNKNOWN, 1)
-    assert "the text does not say the NUMA node of GPU0" in reading.notes
+    assert "the text has no NUMA node of GPU0" in reading.notes
     assert parse(text.replace("\t\t1\t\t", "\t\t\t\t").expandtabs()).numa == (UNKNOWN, UNKNOWN)
 
 
@@ -213,7 +213,7 @@ BAD = [
     pytest.param(
         " GPU0 GPU1\nGPU0 X PHB\nLegend:\n",
         "after line 2",
-        "line 3 says 'Legend:' where rows are missing",
+        "line 3 is 'Legend:' where rows are missing",
         id="legend early",
     ),
     pytest.param(" GPU0\n", "after line 1", "the text ends where rows are missing: GPU0", id="head alone"),

@@ -196,7 +196,7 @@ class Architecture(Struct, frozen=True, dict=True):
         return {kind: parameters for kind, parameters in found.items() if parameters}
 
 
-def alike(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
+def distinct(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
     """The distinct layers and their counts. Equal layers of an architecture are one object."""
     found = Counter(map(id, layers))
     kinds = {id(layer): layer for layer in layers}

@@ -273,7 +273,7 @@ def _weights(config: Config, notes: list[str]) -> str:
     method = str(quantised.get("quant_method"))
     found = _FORMATS.get(str(quantised.get("format")) if method == "compressed-tensors" else method)
     if found is None:
-        notes.append(f"quantization_config: {method!r} is not known; 16 bits are assumed, --weights says otherwise")
+        notes.append(f"quantization_config: {method!r} is unknown, so 16 bits are assumed; set --weights otherwise")
     return "int8" if found == "int4" and quantised.get("bits") == 8 else found or "bf16"
 
 

@@ -114,7 +114,7 @@ def _unfit(one: CloudInstance, wanted: InstanceRequest) -> str:
         if one.gpu is None:
             return f"whether {one.gpu_model} has NVLink is not known; name the model in full, such as H100-SXM5"
         if one.gpu.product.reach == BRIDGE:
-            return f"{one.gpu_model} has NVLink only where a bridge joins two cards, which prices do not tell"
+            return f"{one.gpu_model} has NVLink only with a bridge between two cards, which price lists do not show"
         if not one.gpu.linked(together):
             return f"NVLink does not join {together} {one.gpu_model}"
     if wanted.rdma and not one.rdma:

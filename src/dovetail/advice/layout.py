@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import fields
 
-from dovetail.advice.architecture import Architecture, Layer, alike
+from dovetail.advice.architecture import Architecture, Layer, distinct
 from dovetail.advice.formats import MIB
 
 NCCL_CHANNELS, NCCL_BUFFER = 32, 4 * MIB
@@ -80,7 +80,7 @@ class Stage(Struct, frozen=True):
         return embedding + (-(-(model.head + tied) // tp) + model.vectors if self.last else 0)
 
     def parameters(self, tp: int) -> int:
-        return self.rest(tp) + sum(layer.on_rank(tp) * number for layer, number in alike(self.layers))
+        return self.rest(tp) + sum(layer.on_rank(tp) * number for layer, number in distinct(self.layers))
 
 
 def stages(model: Architecture, pp: int) -> Iterator[Stage]:
@@ -97,7 +97,7 @@ def check(model: Architecture, layout: ParallelLayout) -> None:
     """Raises PlanError if the layout cannot divide the model."""
     if layout.pp > len(model.layers):
         raise PlanError(f"{layout.pp} pipeline stages need as many layers, and the model has {len(model.layers)}")
-    for layer, _ in alike(model.layers):
+    for layer, _ in distinct(model.layers):
         attention = layer.attention
         divided = {"attention heads": attention.heads, "columns of the MLP": layer.mlp.width or layout.tp}
         if layer.mlp.experts:

@@ -156,27 +156,36 @@ def memory(
         rooms.append(room)
     model, plan = asked.model, asked.plan
     trained = plan.trainable(model) if isinstance(plan, Training) else 0
-    told = Model(
+    described = Model(
         asked.name, model.family, model.parameters, model.active, model.by_kind(), trained, len(model.layers),
         model.max_context,
     )  # fmt: skip
     notes = [*model.notes, *_notes(asked, layout)]
     if sized_for and chosen is None:
-        notes.append(f"none of the layouts that are possible fits {sized_for.model}; shown is the smallest")
+        notes.append(f"no possible layout fits {sized_for.model}; the smallest is shown")
     job = plan.method if isinstance(plan, Training) else "serve"
     return MemoryEstimate(
-        told, job, plan, layout, parts, parts.total, asked.headroom_percent, needs[layout], tuple(rooms), tuple(notes)
+        described,
+        job,
+        plan,
+        layout,
+        parts,
+        parts.total,
+        asked.headroom_percent,
+        needs[layout],
+        tuple(rooms),
+        tuple(notes),
     )
 
 
 def _notes(asked: MemoryQuestion, layout: ParallelLayout) -> Iterator[str]:
     model, plan = asked.model, asked.plan
     if model.max_context and plan.context > model.max_context:
-        yield f"{plan.context} tokens are more than the {model.max_context} that the configuration is made for"
+        yield f"{plan.context} tokens exceed the {model.max_context} of the configuration"
     if isinstance(plan, Serving):
         return
     if plan.sharded and layout.dp == 1:
-        yield f"one replica: {'FSDP' if plan.fsdp else f'ZeRO-{plan.zero}'} has nobody to divide with; --gpus says more"
+        yield f"one replica: {'FSDP' if plan.fsdp else f'ZeRO-{plan.zero}'} divides nothing; set a larger --gpus"
     if plan.method == "qlora" and plan.level == 3 and layout.dp > 1:
         yield "4-bit weights are divided only where they are stored as floats (bnb_4bit_quant_storage)"
     if layout.pp > 1:

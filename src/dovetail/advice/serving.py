@@ -12,7 +12,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.advice.architecture import Architecture, Layer, alike
+from dovetail.advice.architecture import Architecture, Layer, distinct
 from dovetail.advice.formats import CACHE_BYTES, FORMATS
 from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError, Stage, check, nccl_bytes, stages
 
@@ -51,7 +51,7 @@ class Serving(Struct, frozen=True):
         return ModelParts(
             weights=self._weights(stage, layout.tp),
             activations=self._working(stage, layout.tp),
-            kv_cache=sum(number * self.cached_bytes(layer, layout.tp) for layer, number in alike(stage.layers)),
+            kv_cache=sum(number * self.cached_bytes(layer, layout.tp) for layer, number in distinct(stage.layers)),
             collectives=nccl_bytes(layout),
             runtime=runtime,
         )
@@ -60,7 +60,7 @@ class Serving(Struct, frozen=True):
         form = FORMATS[self.weights]
         inside = sum(
             sum(matrix.on_rank(tp) for matrix in layer.matrices if matrix.kind in form.kinds) * number
-            for layer, number in alike(stage.layers)
+            for layer, number in distinct(stage.layers)
         )
         outside = stage.parameters(tp) - inside
         return form.bytes_of(inside) + (form.bytes_of(outside) if "rest" in form.kinds else outside * 2)
@@ -76,7 +76,7 @@ class Serving(Struct, frozen=True):
         a prefill; in the last stage also the logits of all sequences, in 16 and in 32 bits."""
         tokens = min(self.prefill, self.context * self.batch)
         widest = 0
-        for layer, _ in alike(stage.layers):
+        for layer, _ in distinct(stage.layers):
             a, mlp, hidden = layer.attention, layer.mlp, layer.hidden
             attention = a.heads * (a.qk_dim + a.v_dim) + a.kv_heads * (a.qk_dim + a.v_dim)
             inside = (3 if mlp.gated else 2) * (mlp.width + mlp.per_token * mlp.expert_width)

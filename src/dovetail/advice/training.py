@@ -15,7 +15,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.advice.architecture import Architecture, Layer, alike
+from dovetail.advice.architecture import Architecture, Layer, distinct
 from dovetail.advice.formats import FORMATS, OPTIMIZERS, PRECISIONS
 from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError, Stage, check, nccl_bytes, stages
 
@@ -115,7 +115,7 @@ class Training(Struct, frozen=True):
         )
 
     def _all_adapters(self, layers: tuple[Layer, ...], tp: int) -> int:
-        return sum(number * self._adapters(layer, tp) for layer, number in alike(layers))
+        return sum(number * self._adapters(layer, tp) for layer, number in distinct(layers))
 
     def _adapters(self, layer: Layer, tp: int) -> int:
         """Parameters of LoRA: two matrices per target; the first is replicated on all tensor-parallel ranks."""
@@ -130,21 +130,21 @@ class Training(Struct, frozen=True):
         kinds = FORMATS["nf4"].kinds
         quantised = sum(
             sum(m.on_rank(tp) for m in layer.matrices if m.kind in kinds) * number
-            for layer, number in alike(stage.layers)
+            for layer, number in distinct(stage.layers)
         )
         return FORMATS["nf4"].bytes_of(quantised) + (stage.parameters(tp) - quantised) * 2
 
     def _buffers(self, stage: Stage, layout: ParallelLayout, own: int, trained: int) -> int:
         """Bytes of the buffers to gather and reduce; for QLoRA also the largest matrix, dequantised to 16 bits."""
         width = PRECISIONS[self.precision].activations
-        largest = max(m.inputs * m.outputs for layer, _ in alike(stage.layers) for m in layer.matrices)
+        largest = max(m.inputs * m.outputs for layer, _ in distinct(stage.layers) for m in layer.matrices)
         unpacked = largest * 2 if self.method == "qlora" else 0
         if layout.dp == 1:
             return unpacked
         reduced = min(_REDUCE_BUCKET, trained) * width
         if self.fsdp:
             # The root's parameters stay gathered, and those of the current and the next layer.
-            layer = max(layer.on_rank(layout.tp) for layer, _ in alike(stage.layers))
+            layer = max(layer.on_rank(layout.tp) for layer, _ in distinct(stage.layers))
             root = stage.rest(layout.tp)
             return unpacked + (root + 2 * layer + min(trained, max(root, layer))) * width
         if self.zero == 3:
@@ -157,7 +157,7 @@ class Training(Struct, frozen=True):
         it."""
         model, tokens = stage.model, self.context * self.batch
         kept = working = 0
-        for layer, number in alike(stage.layers):
+        for layer, number in distinct(stage.layers):
             full = self.layer_bytes(model, layer, layout.tp)
             if self.checkpointing == "full":
                 share = layout.tp if self.sequence_parallel else 1

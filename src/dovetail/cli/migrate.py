@@ -51,7 +51,7 @@ def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], outpu
     world = World(objects, frozenset(map(MigrationTarget, targets)))
     found = [_migrated(file, world) for file in files]
     changed = [file.rewritten(one.text) for file, one in zip(files, found, strict=True)]
-    notes = [each for one in found for each in one.told]
+    notes = [each for one in found for each in one.notes]
     if planned:
         made = [whole for file in changed for each in file.documents for whole in each.objects()]
         click.echo(_PLANS[output](plan(made, notes, (*(f"--to {target}" for target in targets), *paths))), nl=False)

@@ -43,7 +43,7 @@ class Simulation(VirtualClock):
         self.state = State(policy if patient else replace(policy, reserve=False, preempt=False))
         self._patient = patient
         self._nodes = workload.nodes()
-        self._told: list[Event] = [*map(QueueChanged, workload.queues), *workload.cluster]
+        self._events: list[Event] = [*map(QueueChanged, workload.queues), *workload.cluster]
         self._later: list[Event] = []
         """Sent with the next events: without pending pods, a completed bind needs no step of its own."""
         self._uids: dict[int, list[str]] = {}
@@ -53,28 +53,28 @@ class Simulation(VirtualClock):
     def admit(self, fate: Fate) -> None:
         job = fate.job
         if job.gang is not None and not fate.runs:
-            self._told.append(GangChanged(job.gang))
+            self._events.append(GangChanged(job.gang))
         uids = self._uids[fate.number] = []
         for i, pod in enumerate(job.pods):
             if fate.since_ms > job.at_ms:
                 pod = replace(pod, uid=f"{pod.uid}~{self.now_ms}", created_ms=self.core_ms)
             uids.append(pod.uid)
             self._owner[pod.uid] = fate, i
-            self._told.append(PodChanged(pod))
+            self._events.append(PodChanged(pod))
 
     def discharge(self, fate: Fate) -> None:
         ended = fate.ended_ms is not None
         for uid in self._uids.pop(fate.number):
             del self._owner[uid]
-            self._told.append(PodRemoved(uid, self.core_ms, succeeded=ended))
+            self._events.append(PodRemoved(uid, self.core_ms, succeeded=ended))
         if fate.job.gang is not None and (ended or fate.dropped):
-            self._told.append(GangRemoved(fate.job.gang.id))
+            self._events.append(GangRemoved(fate.job.gang.id))
 
     def node_down(self, name: str) -> None:
-        self._told.append(NodeRemoved(name))
+        self._events.append(NodeRemoved(name))
 
     def node_up(self, name: str) -> None:
-        self._told.append(NodeChanged(self._nodes[name]))
+        self._events.append(NodeChanged(self._nodes[name]))
 
     def wake_ms(self) -> int | None:
         due_ms = self.state.next_wake_ms()
@@ -84,9 +84,9 @@ class Simulation(VirtualClock):
         acted = False
         wake_ms = self.state.next_wake_ms()
         due = wake_ms is not None and wake_ms <= self.core_ms
-        while due or self._told or self.state.busy:
+        while due or self._events or self.state.busy:
             due = False
-            events, self._later, self._told = self._later + self._told, [], []
+            events, self._later, self._events = self._later + self._events, [], []
             for decision in step(self.state, events, self.core_ms):
                 acted |= not isinstance(decision, Hold)
                 self._carry_out(decision)
@@ -99,7 +99,7 @@ class Simulation(VirtualClock):
                 fate, i = self._owner[uid]
                 pod, by_claim = pods[uid], made.resources if made is not None else ()
                 bound = PodChanged(replace(pod, node=node, bound_ms=self.core_ms, by_claim=by_claim))
-                (self._told if self._patient else self._later).append(bound)
+                (self._events if self._patient else self._later).append(bound)
                 original = fate.job.pods[i]
                 self.hold(fate, original.uid, gpu_milli(original.request), node)
             case Hold(_, uids, refusal):
@@ -108,16 +108,16 @@ class Simulation(VirtualClock):
                     if not self._patient and not fate.dropped:
                         self.drop(fate)
             case Evict(_, uids, nominations=nominations):
-                self._told += [PodChanged(replace(pods[uid], nominated_node=node)) for uid, node in nominations]
+                self._events += [PodChanged(replace(pods[uid], nominated_node=node)) for uid, node in nominations]
                 self._evict(uids)
             case Release(_, uids):
                 self._evict(uids)
             case Unnominate(_, uids):
-                self._told += [PodChanged(replace(pods[uid], nominated_node="")) for uid in uids if uid in pods]
+                self._events += [PodChanged(replace(pods[uid], nominated_node="")) for uid in uids if uid in pods]
 
     def _evict(self, uids: tuple[str, ...]) -> None:
         """Evict the whole job of each of these pods."""
         for fate in {fate.number: fate for fate, _ in map(self._owner.__getitem__, uids)}.values():
             for uid in self._uids[fate.number]:
-                self._told.append(PodChanged(replace(self.state.workloads.pods[uid], deleting=True)))
+                self._events.append(PodChanged(replace(self.state.workloads.pods[uid], deleting=True)))
             self.evict(fate, max(pod.work.grace_ms for pod in fate.job.pods))

@@ -28,7 +28,7 @@ class Once(Simulation):
         return None
 
     def decide(self) -> bool:
-        events, self._told = self._told, []
+        events, self._events = self._events, []
         tell(self.state, events, self.core_ms)
         # A restored checkpoint has the canonical order, so that ties between nodes break as in every other dry run.
         self.state = restore(self.state.policy, take(self.state))

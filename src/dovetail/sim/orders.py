@@ -18,7 +18,7 @@ import random
 
 from dovetail.core.queues.attained import level, level_after_ms
 from dovetail.sim.clock import Fate
-from dovetail.sim.plain import Plain, PlainLine, PlainOrder
+from dovetail.sim.plain import BackfillRule, Plain, PlainOrder
 
 _UNKNOWN_MS = 2**62
 _ERRORS = ((0.1, 0.0, 0.1), (0.5, 0.1, 0.5), (0.7, 0.5, 1.0), (0.9, 1.0, 10.0), (1.0, 10.0, 100.0))
@@ -64,9 +64,9 @@ def _next_level_ms(plain: Plain, fate: Fate) -> int | None:
 ORDERS: dict[str, PlainOrder] = {
     "fifo": PlainOrder(_age),
     "sjf": PlainOrder(_duration),
-    "srtf": PlainOrder(_remaining, preempts=True, line=PlainLine.SKIP),
+    "srtf": PlainOrder(_remaining, preempts=True, backfill=BackfillRule.SKIP),
     "qssf": PlainOrder(_guessed),
-    "las": PlainOrder(_level, preempts=True, changes_ms=_next_level_ms, line=PlainLine.SKIP),
+    "las": PlainOrder(_level, preempts=True, changes_ms=_next_level_ms, backfill=BackfillRule.SKIP),
     "fair": PlainOrder(_age, queue=lambda plain, queue: plain.walked_milli[queue] / plain.weights[queue]),
     "fair-history": PlainOrder(_age, queue=lambda plain, queue: plain.usage.used[queue] / plain.weights[queue]),
     "credit": PlainOrder(_age, queue=lambda plain, queue: -plain.usage.credit[queue] / plain.weights[queue]),

@@ -6,7 +6,7 @@ Rules
   GPUs must be preempted, then the fullest. CPU and memory do not count.
 - At each event the jobs are visited in the order of the policy. Without preemption, running jobs keep their GPUs. With
   preemption, a job takes GPUs from jobs later in the order, the last one first.
-- The first job that does not fit is the head. `PlainLine` is the rule for the jobs behind it. `strict`: none starts.
+- The first job that does not fit is the head. `BackfillRule` is the rule for the jobs behind it. `strict`: none starts.
   `skip`: every job that fits starts. `easy`: a job starts if it does not delay the head (EASY backfill, Lifka 1995).
   The start of the head follows from the expected ends of the running jobs; a backfilled job ends before it, or leaves
   the head enough GPUs.
@@ -35,7 +35,7 @@ _Place = tuple[Key, int]
 _NEVER_MS = 2**62
 
 
-class PlainLine(StrEnum):
+class BackfillRule(StrEnum):
     STRICT = "strict"
     EASY = "easy"
     SKIP = "skip"
@@ -46,15 +46,15 @@ class PlainOrder(Struct, frozen=True):
 
     `job` is the sort key of a job in its queue; it does not change while the job waits. `queue` is the sort key of a
     queue (None: all jobs are in one queue). `preempts`: earlier jobs take GPUs from later ones; with `suspends` the
-    victims lose no progress. `changes_ms` is the time at which the key of a running job changes with time. `line` is
-    the default rule for the jobs behind the head."""
+    victims lose no progress. `changes_ms` is the time at which the key of a running job changes. `backfill` is the
+    default rule for the jobs behind the head."""
 
     job: Callable[[Plain, Fate], Key]
     queue: Callable[[Plain, int], Key] | None = None
     preempts: bool = False
     suspends: bool = True
     changes_ms: Callable[[Plain, Fate], int | None] | None = None
-    line: PlainLine = PlainLine.STRICT
+    backfill: BackfillRule = BackfillRule.STRICT
 
 
 class Plain(VirtualClock):
@@ -64,14 +64,14 @@ class Plain(VirtualClock):
         self,
         workload: Workload,
         order: PlainOrder,
-        line: PlainLine | None = None,
+        backfill: BackfillRule | None = None,
         half_life_ms: int = DEFAULT_HALF_LIFE_MS,
         seed: int = 0,
     ) -> None:
         super().__init__(workload)
-        self.order, self.line, self.seed = order, line or order.line, seed
-        if order.preempts and self.line is PlainLine.EASY:
-            raise ValueError("backfill is for those who run to their end: this order preempts")
+        self.order, self.backfill, self.seed = order, backfill or order.backfill, seed
+        if order.preempts and self.backfill is BackfillRule.EASY:
+            raise ValueError("easy backfill needs an order without preemption: this order preempts")
         self.suspends = order.suspends
         self.weights = self.result.weights
         self.usage = PlainUsage(self.weights, half_life_ms, self.up_milli)
@@ -82,21 +82,21 @@ class Plain(VirtualClock):
         self._on: list[dict[int, int]] = [{} for _ in self._names]
         """Milli-GPU by job, for each node."""
         self._running: dict[int, Fate] = {}
-        self._lines: list[list[_Place]] = [[] for _ in (self.weights if order.queue else (1,))]
+        self._pending: list[list[_Place]] = [[] for _ in (self.weights if order.queue else (1,))]
         """The pending jobs in order: one list per queue if the order has queues, else one list."""
         self._places: dict[int, _Place] = {}
         """The places of the pending jobs. A key does not change while its job waits."""
 
     def admit(self, fate: Fate) -> None:
         place = self._places[fate.number] = self.order.job(self, fate), fate.number
-        insort(self._line_of(fate), place)
+        insort(self._pending_of(fate), place)
 
     def discharge(self, fate: Fate) -> None:
         for name in fate.nodes:
             slot = self._slots[name]
             self._free[slot] += self._on[slot].pop(fate.number)
         if self._running.pop(fate.number, None) is None:
-            self._leave_line(fate)
+            self._remove_pending(fate)
 
     def node_down(self, name: str) -> None:
         self._free[self._slots[name]] -= self.gpus[name] * WHOLE_GPU_MILLI
@@ -117,7 +117,7 @@ class Plain(VirtualClock):
             return False
         room, left = list(self._free), sum(self._free)
         self.walked_milli = [0] * len(self.weights)
-        runs: list[list[_Place]] = [[] for _ in self._lines]
+        runs: list[list[_Place]] = [[] for _ in self._pending]
         if self.order.preempts:
             for fate in self._running.values():
                 runs[fate.queue if self.order.queue else 0].append((self.order.job(self, fate), fate.number))
@@ -128,10 +128,11 @@ class Plain(VirtualClock):
             for fate in self._running.values():
                 self.walked_milli[fate.queue] += fate.milli
         walked: set[int] = set()
-        keys = {number: (key, number) for line in runs for key, number in line}
+        keys = {number: (key, number) for run in runs for key, number in run}
         head: _Head | None = None
         started = False
-        for fate in self._walk([merge(sorted(run), list(line)) for run, line in zip(runs, self._lines, strict=True)]):
+        queues = zip(runs, self._pending, strict=True)
+        for fate in self._walk([merge(sorted(run), list(pending)) for run, pending in queues]):
             if not left:
                 break
             if fate.running:
@@ -142,9 +143,9 @@ class Plain(VirtualClock):
                 sizes = _sizes(fate)
                 slots = _place(sizes, room, self._free) if fate.milli <= left else None
                 if slots is None:
-                    if self.line is PlainLine.STRICT:
+                    if self.backfill is BackfillRule.STRICT:
                         break
-                    if self.line is PlainLine.EASY and head is None:
+                    if self.backfill is BackfillRule.EASY and head is None:
                         head = self._reserve(fate, room)
                     continue
                 if head is not None and not head.leaves(sizes, slots, self.expected_end_ms(fate)):
@@ -156,29 +157,29 @@ class Plain(VirtualClock):
             self.walked_milli[fate.queue] += fate.milli
         return started
 
-    def _walk(self, lines: list[Iterator[_Place]]) -> Iterator[Fate]:
+    def _walk(self, queues: list[Iterator[_Place]]) -> Iterator[Fate]:
         """All jobs in order. The order of the queues changes with the jobs already visited."""
         queue_key, fates = self.order.queue, self.result.fates
         if queue_key is None:
-            for _, number in lines[0]:
+            for _, number in queues[0]:
                 yield fates[number]
             return
-        heads = {queue: place for queue, line in enumerate(lines) if (place := next(line, None)) is not None}
+        heads = {queue: place for queue, jobs in enumerate(queues) if (place := next(jobs, None)) is not None}
         while heads:
             queue = min(heads, key=lambda each: (queue_key(self, each), fates[heads[each][1]].job.at_ms, each))
             yield fates[heads[queue][1]]
-            place = next(lines[queue], None)
+            place = next(queues[queue], None)
             if place is None:
                 del heads[queue]
             else:
                 heads[queue] = place
 
-    def _line_of(self, fate: Fate) -> list[_Place]:
-        return self._lines[fate.queue if self.order.queue else 0]
+    def _pending_of(self, fate: Fate) -> list[_Place]:
+        return self._pending[fate.queue if self.order.queue else 0]
 
-    def _leave_line(self, fate: Fate) -> None:
-        line = self._line_of(fate)
-        del line[bisect_left(line, self._places.pop(fate.number))]
+    def _remove_pending(self, fate: Fate) -> None:
+        pending = self._pending_of(fate)
+        del pending[bisect_left(pending, self._places.pop(fate.number))]
 
     def expected_end_ms(self, fate: Fate) -> int:
         """The end by the job's run time limit; without one, by its true duration."""
@@ -206,7 +207,7 @@ class Plain(VirtualClock):
             room[slot] -= milli
             self._on[slot][fate.number] = self._on[slot].get(fate.number, 0) + milli
             walked.add(fate.number)
-        self._leave_line(fate)
+        self._remove_pending(fate)
         self._running[fate.number] = fate
         for pod, slot, milli in zip(fate.job.pods, slots, sizes, strict=True):
             self.hold(fate, pod.uid, milli, self._names[slot])

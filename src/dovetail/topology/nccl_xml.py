@@ -110,7 +110,7 @@ def read(text: str, product: str | None = None) -> Reading:
     if len(system.all("cpu")) > 1 and not sockets:
         assumed.append(f"{_DEFAULT.socket_mbps} MB/s between NUMA nodes")
     if assumed:
-        notes.append(f"the file does not say; assumed: {', '.join(assumed)}")
+        notes.append(f"not in the file, so assumed: {', '.join(assumed)}")
     layout = Layout(
         numa=tuple(gpu.numa for gpu in gpus),
         pcie=tuple(tuple(BOARD if a is b else _level(a, b) for b in gpus) for a in gpus),

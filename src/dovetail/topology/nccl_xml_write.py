@@ -49,8 +49,8 @@ def coarse(layout: Layout) -> Layout:
     numa = _numa(layout)
     same = {BOARD: PIX, NODE: PHB}
     known = {pair: same.get(level, level) for pair, level in _levels(layout).items()}
-    said = _said(numa, known)
-    known = {pair: said[pair] if level == UNKNOWN else level for pair, level in known.items()}
+    implied = _implied(numa, known)
+    known = {pair: implied[pair] if level == UNKNOWN else level for pair, level in known.items()}
     gpus = range(layout.gpus)
     return replace(
         layout,
@@ -118,8 +118,8 @@ def _filled(bridge: Element, children: Iterable[Element]) -> Element:
     return bridge
 
 
-def _bus_ids(name: str, given: Sequence[str], count: int, domain: str) -> list[str]:
-    ids = [bus_id.lower() for bus_id in given] or [f"{domain}:{i + 1:02x}:00.0" for i in range(count)]
+def _bus_ids(name: str, bus_ids: Sequence[str], count: int, domain: str) -> list[str]:
+    ids = [bus_id.lower() for bus_id in bus_ids] or [f"{domain}:{i + 1:02x}:00.0" for i in range(count)]
     wrong = [bus_id for bus_id in ids if not BUS_ID.fullmatch(bus_id)]
     if wrong or len(set(ids)) != count or len(ids) != count:
         what = f"{wrong[0]!r} is not such as 0000:3b:00.0" if wrong else f"must be {count} different ones"
@@ -182,7 +182,7 @@ def _levels(layout: Layout) -> Levels:
     return known | {(i, at): level for at, nic in nics for i, level in enumerate(nic.levels)}
 
 
-def _said(numa: list[int], known: Levels) -> Levels:
+def _implied(numa: list[int], known: Levels) -> Levels:
     """The level of each pair in the tree that these levels imply."""
     trees, groups = _trees(len(numa), known), _groups(len(numa), known)
     return {
@@ -193,11 +193,11 @@ def _said(numa: list[int], known: Levels) -> Levels:
 
 def _tree(layout: Layout) -> Tree:
     numa, known = _numa(layout), _levels(layout)
-    for (i, j), said in _said(numa, known).items():
-        if known[i, j] != said:
+    for (i, j), implied in _implied(numa, known).items():
+        if known[i, j] != implied:
             field = f"pcie[{i}][{j}]" if j < layout.gpus else f"nics[{j - layout.gpus}].levels[{i}]"
             name = "UNKNOWN" if known[i, j] == UNKNOWN else LEVELS[known[i, j]]
-            raise LayoutError(field, f"is {name}; the tree of the others, and the NUMA nodes, make it {LEVELS[said]}")
+            raise LayoutError(field, f"is {name}; the other levels and the NUMA nodes imply {LEVELS[implied]}")
     trees, groups = _trees(len(numa), known), _groups(len(numa), known)
     tree: Tree = {}
     for root in sorted(set(trees)):

@@ -147,7 +147,7 @@ def _rows(head: _Head, below: list[Line]) -> list[_Row]:
         if name in rows:
             raise LayoutError(f"line {number}", f"a second row of {name}, after line {rows[name].line}")
         if name not in head.devices:
-            after = f"line {number} says {line.strip()[:40]!r}"
+            after = f"line {number} is {line.strip()[:40]!r}"
             break
         rows[name] = _row(head, number, line)
         if len(rows) == len(head.devices):
@@ -224,7 +224,7 @@ def _numa(head: _Head, rows: list[_Row], pcie: Matrix, notes: list[str]) -> tupl
     numa = tuple(_first_node(head.devices[i], row) for i, row in enumerate(gpus))
     unknown = [head.devices[i] for i, node in enumerate(numa) if node == UNKNOWN]
     if unknown:
-        notes.append(f"the text does not say the NUMA node of {', '.join(unknown)}")
+        notes.append(f"the text has no NUMA node of {', '.join(unknown)}")
     return numa
 
 

@@ -216,7 +216,7 @@ CASES: list[tuple[str, ClusterFacts, ClusterFacts]] = [
     ("pod-pending/not-offered", pending(replace(WAITS, asks=("nvidia.com/gpu.mig-1g.5gb",))),
      pending(replace(WAITS, asks=("nvidia.com/gpu.mig-1g.5gb",)), drivers=DRA)),
     ("pod-pending/not-offered", pending(WAITS, nodes=()),
-     pending(replace(WAITS, source="dovetail why says"), nodes=())),
+     pending(replace(WAITS, source="dovetail why"), nodes=())),
     ("pod-pending/unscheduled", pending(WAITS), pending(replace(WAITS, reason=""))),
     ("pod-pending/unscheduled", pending(WAITS), pending(WAITS, nodes=(mig(7, strategy="mixed"),))),
     ("queues/not-usable", replace(HEALTHY, queues=(QueueRecord("a", problem="spec.parent: 'b': no queue"),)), HEALTHY),

@@ -29,7 +29,7 @@ def migrated(text: str, *targets: MigrationTarget) -> Migrated:
 
 def left(found: Migrated) -> list[str]:
     """The paths of what has no equal."""
-    return [one.path for one in found.told if one.outcome is MigrationOutcome.LEFT]
+    return [one.path for one in found.notes if one.outcome is MigrationOutcome.LEFT]
 
 
 def values(text: str) -> list[Any]:

@@ -47,16 +47,16 @@ def keys(field: Field) -> list[Field]:
 def test_twice_changes_nothing_more(name: str, targets: tuple[MigrationTarget, ...]) -> None:
     once = migrated(text_of(name), *targets)
     twice = migrated(once.text, *targets)
-    assert once.text != text_of(name) or not any(one.outcome is MigrationOutcome.CHANGED for one in once.told)
+    assert once.text != text_of(name) or not any(one.outcome is MigrationOutcome.CHANGED for one in once.notes)
     assert twice.text == once.text
-    assert not any(one.outcome is MigrationOutcome.CHANGED for one in twice.told)
+    assert not any(one.outcome is MigrationOutcome.CHANGED for one in twice.notes)
 
 
 @pytest.mark.parametrize("targets", TARGETS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_stays_is_told(name: str, targets: tuple[MigrationTarget, ...]) -> None:
     found = migrated(text_of(name), *targets)
-    told = {(one.object, one.path) for one in found.told if one.outcome is not MigrationOutcome.CHANGED}
+    told = {(one.object, one.path) for one in found.notes if one.outcome is not MigrationOutcome.CHANGED}
     for each in documents("test.yaml", found.text):
         for whole in each.objects():
             shown = f"{whole.at('kind').text} "
@@ -69,7 +69,7 @@ def test_what_stays_is_told(name: str, targets: tuple[MigrationTarget, ...]) -> 
 @pytest.mark.parametrize("name", NAMES)
 def test_lines_are_those_of_the_file_as_it_was(name: str) -> None:
     lines = text_of(name).splitlines()
-    for one in migrated(text_of(name)).told:
+    for one in migrated(text_of(name)).notes:
         last = one.path.rpartition("[")[2].rstrip("]") if one.path.endswith("]") else one.path.rpartition(".")[2]
         if not last.isdecimal() and last not in ("schedulerName", "namespace"):
             assert last in lines[one.line - 1], one
@@ -284,7 +284,7 @@ def test_annotations_without_a_prefix_are_kai_s_only_on_its_pods() -> None:
     text = (
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: {gpu-fraction: '0.5'}}\nspec: {containers: []}\n"
     )
-    assert migrated(text).text == text and not migrated(text).told
+    assert migrated(text).text == text and not migrated(text).notes
 
 
 def test_yunikorn() -> None:
@@ -323,13 +323,13 @@ def test_an_anchor_that_others_share_is_left_to_the_user() -> None:
       - {name: c, image: b, resources: {limits: *gpus}}
     """
     found = migrated(text)
-    assert "by hand" in " ".join(one.message for one in found.told if one.outcome is MigrationOutcome.LEFT)
+    assert "by hand" in " ".join(one.message for one in found.notes if one.outcome is MigrationOutcome.LEFT)
 
 
 def test_a_template_that_was_not_rendered_is_told_and_stays() -> None:
     text = "kind: Pod\nmetadata: {name: {{ .Values.name }}}\n"
     found = migrated(text)
-    assert found.text == text and "helm template" in found.told[0].message
+    assert found.text == text and "helm template" in found.notes[0].message
 
 
 def test_kubeflow_s_jobs() -> None:

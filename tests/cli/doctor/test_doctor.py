@@ -74,12 +74,12 @@ async def doctor(playground: Playground, tmp_path: Path, *options: str) -> tuple
 
 
 def node(name: str = "a", gpus: int = 0, ready: str = "True", **labels: str) -> Document:
-    said = {"type": "Ready", "status": ready, "reason": "KubeletSays", "message": "so it is"}
+    unscheduled = {"type": "Ready", "status": ready, "reason": "KubeletSays", "message": "so it is"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": GPU | labels},
-        "status": {"allocatable": {"cpu": "8", "pods": "9", "nvidia.com/gpu": str(gpus)}, "conditions": [said]},
+        "status": {"allocatable": {"cpu": "8", "pods": "9", "nvidia.com/gpu": str(gpus)}, "conditions": [unscheduled]},
     }
 
 
@@ -228,8 +228,8 @@ async def test_numa_of_a_node_resource_topology(playground: Playground, tmp_path
 
 async def test_pods_that_wait_failed_or_run_beside_others(playground: Playground, tmp_path: Path) -> None:
     playground.put(node(gpus=8))
-    said = condition("PodScheduled", "False", "Unschedulable", "no room")
-    playground.put(pod("w", on="", gpus=1, phase="Pending", conditions=[said]))
+    unscheduled = condition("PodScheduled", "False", "Unschedulable", "no room")
+    playground.put(pod("w", on="", gpus=1, phase="Pending", conditions=[unscheduled]))
     playground.put(pod("r1", gpus=1))
     playground.put(pod("r2", gpus=1, scheduler="kai-scheduler"))
     playground.put(pod("gone", gpus=1, scheduler="volcano", phase="Succeeded"))
@@ -249,23 +249,25 @@ async def test_pods_that_wait_failed_or_run_beside_others(playground: Playground
 
 
 async def test_why_a_pod_of_ours_waits(playground: Playground, tmp_path: Path) -> None:
-    """The scheduler's own core says it; where it may not be asked, and of other pods, the condition does."""
+    """The reason of the scheduler's own core; the condition if that is forbidden, and for other pods."""
     playground.put(node(gpus=8))
-    said = condition("PodScheduled", "False", "Unschedulable", "as it was")
-    playground.put(pod("huge", on="", gpus=16, phase="Pending", conditions=[said]))
-    playground.put(pod("other", on="", gpus=16, phase="Pending", conditions=[said], scheduler="default-scheduler"))
-    playground.put(pod("fits", on="", gpus=1, phase="Pending", conditions=[said]))
+    unscheduled = condition("PodScheduled", "False", "Unschedulable", "as it was")
+    playground.put(pod("huge", on="", gpus=16, phase="Pending", conditions=[unscheduled]))
+    playground.put(
+        pod("other", on="", gpus=16, phase="Pending", conditions=[unscheduled], scheduler="default-scheduler")
+    )
+    playground.put(pod("fits", on="", gpus=1, phase="Pending", conditions=[unscheduled]))
     _, answer = await doctor(playground, tmp_path)
-    told = {one["object"]: one["evidence"] for one in answer["findings"]}
-    assert told["pod/default/huge"].startswith("dovetail why says: NoNodeFits (Never): ")
-    assert told["pod/default/other"] == "default-scheduler says in PodScheduled: Unschedulable: as it was"
-    assert told["pod/default/fits"] == "dovetail says in PodScheduled: Unschedulable: as it was"
+    evidence = {one["object"]: one["evidence"] for one in answer["findings"]}
+    assert evidence["pod/default/huge"].startswith("dovetail why: NoNodeFits (Never): ")
+    assert evidence["pod/default/other"] == "default-scheduler, condition PodScheduled: Unschedulable: as it was"
+    assert evidence["pod/default/fits"] == "dovetail, condition PodScheduled: Unschedulable: as it was"
     playground.faults.add(Fault("answer", "GET", "csinodes", status=403))
     _, answer = await doctor(playground, tmp_path)
-    told = {one["object"]: one["evidence"] for one in answer["findings"]}
-    assert told["pod/default/huge"] == "dovetail says in PodScheduled: Unschedulable: as it was"
+    evidence = {one["object"]: one["evidence"] for one in answer["findings"]}
+    assert evidence["pod/default/huge"] == "dovetail, condition PodScheduled: Unschedulable: as it was"
     assert answer["left_out"] == []
-    assert "csinodes" in told["command/dovetail-why"]
+    assert "csinodes" in evidence["command/dovetail-why"]
 
 
 async def test_a_webhook_and_a_level_of_the_fabric(playground: Playground, tmp_path: Path) -> None:
@@ -289,9 +291,9 @@ async def test_queues_that_are_guaranteed_more_than_the_one_above_them(playgroun
         head = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}}
         playground.put(head | {"spec": spec})
     _, answer = await doctor(playground, tmp_path)
-    told = {one["object"]: (one["id"], one["evidence"]) for one in answer["findings"] if "queue/" in one["object"]}
+    evidence = {one["object"]: (one["id"], one["evidence"]) for one in answer["findings"] if "queue/" in one["object"]}
     about = "the queues below top are guaranteed 8 of gpu in all, of which 4 (what counts of its own guarantee) count"
-    assert told == {
+    assert evidence == {
         "queue/lost": ("queues/not-usable", "spec.parent: 'nowhere': no queue of that name exists"),
         "queue/top": ("queues/guaranteed-twice", f"{about}: each of them gets its part"),
         "queue/x": ("queues/guaranteed-twice", f"of its guarantee of 4 gpu only 2 count: {about}"),
@@ -303,10 +305,8 @@ async def test_what_rests_on_the_same_is_shown_once(playground: Playground, tmp_
     for name in "abcde":
         playground.put(node(name))
     _, text = await shown(playground, tmp_path)
-    said = (
-        "error node-without-gpus/no-plugin node/a, node/b, node/c and 2 more: the node has GPUs, and nobody offers them"
-    )
-    assert text.splitlines()[0] == said
+    unscheduled = "error node-without-gpus/no-plugin node/a, node/b, node/c and 2 more: the node has GPUs, and no device plugin offers them"
+    assert text.splitlines()[0] == unscheduled
     assert len(text.splitlines()) == 4 and text.splitlines()[3] == f"5 findings of {len(CHECKS)} checks."
     _, answer = await doctor(playground, tmp_path)
     assert [one["object"] for one in answer["findings"]] == [f"node/{name}" for name in "abcde"]
@@ -382,7 +382,7 @@ async def test_our_schedulers_mark_their_leases_for_it(playground: Playground, t
     options = [SchedulerOptions(listen="", lease_namespace=namespace) for namespace in namespaces]
     schedulers = [asyncio.create_task(run(config, one)) for one in options]
     try:
-        _, answer = await eventually(lambda: doctor(playground, tmp_path), lambda told: told[0] == 1)
+        _, answer = await eventually(lambda: doctor(playground, tmp_path), lambda evidence: evidence[0] == 1)
     finally:
         for one in schedulers:
             one.cancel()

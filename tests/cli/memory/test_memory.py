@@ -188,4 +188,4 @@ def test_what_is_shown_of_a_gpu_that_does_not_hold_it() -> None:
     lines = run("llama-3.1-70b", "--gpus", "1", "--gpu", "L4").stdout.splitlines()
     (row,) = (line for line in lines if line.startswith("L4"))
     assert row.split()[:3] == ["L4", "21.9", "no"] and row.rstrip().endswith("does not fit")
-    assert lines[-1] == "note: none of the layouts that are possible fits L4; shown is the smallest"
+    assert lines[-1] == "note: no possible layout fits L4; the smallest is shown"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.advice.doctor.records import PRODUCT, Check, ClusterFacts, NodeRecord, Told, some
+from dovetail.advice.doctor.records import PRODUCT, Check, ClusterFacts, NodeRecord, Problems, some
 from dovetail.core.policy import DEFAULT_FABRIC
 
 _TYPE = "node.kubernetes.io/instance-type"
@@ -44,37 +44,36 @@ def _groups(key: str, nodes: list[NodeRecord]) -> Iterator[tuple[str, list[NodeR
     kinds: dict[tuple[str, ...], list[NodeRecord]] = {}
     for node in nodes:
         kinds.setdefault(tuple(filter(None, (node.labels.get(_TYPE), node.labels.get(PRODUCT)))), []).append(node)
-    for kind, alike in sorted(kinds.items()):
-        yield f"GPU nodes of kind {' with '.join(kind)}" if kind else "GPU nodes", alike
+    for kind, group in sorted(kinds.items()):
+        yield f"GPU nodes of kind {' with '.join(kind)}" if kind else "GPU nodes", group
 
 
-def _incomplete(seen: ClusterFacts) -> Told:
+def _incomplete(seen: ClusterFacts) -> Problems:
     nodes = [node for node in seen.nodes or () if node.has_gpus]
     for key in dict.fromkeys((*seen.fabric, *OTHERS)):
-        for what, alike in _groups(key, nodes):
-            without = sorted(node.name for node in alike if not node.labels.get(key))
-            if without and len(without) < len(alike):
-                evidence = f"{len(alike) - len(without)} of {len(alike)} {what} have it; not {some(without)}"
-                by_hand = f"kubectl label node {without[0]} {key}=...; so the others"
-                fix = by_hand if _by_people(key) else "see why whoever sets it leaves these out"
+        for what, group in _groups(key, nodes):
+            without = sorted(node.name for node in group if not node.labels.get(key))
+            if without and len(without) < len(group):
+                evidence = f"{len(group) - len(without)} of {len(group)} {what} have it; not {some(without)}"
+                by_hand = f"kubectl label node {without[0]} {key}=...; the others likewise"
+                fix = by_hand if _by_people(key) else "see why the software that sets it skips these nodes"
                 yield f"label/{key}", evidence, _CLIQUE_FIX if key == _CLIQUE else fix
 
 
-_CLIQUE_FIX = (
-    "NVLink is not up between these nodes and the rest, or a GPU of theirs is not: nvidia-smi -q there, section Fabric"
-)
+_CLIQUE_FIX = "NVLink to the other nodes is down, or a GPU of these nodes is: see nvidia-smi -q there, section Fabric"
 
 
-def _no_such_level(seen: ClusterFacts) -> Told:
+def _no_such_level(seen: ClusterFacts) -> Problems:
     nodes = [node for node in seen.nodes or () if node.has_gpus]
     for key in seen.fabric:
         if nodes and key not in DEFAULT_FABRIC and not any(node.labels.get(key) for node in nodes):
-            fix = "label the nodes, or mend the key in --fabric of the scheduler and here"
+            fix = "label the nodes, or correct the key in --fabric, here and of the scheduler"
             yield f"label/{key}", f"--fabric names it; none of {len(nodes)} GPU nodes has it", fix
 
 
 CHECKS = (
-    Check("fabric/incomplete", "warning", "some nodes have no place at this level of the fabric",
+    Check("fabric/incomplete", "warning", "some nodes lack the label of this fabric level",
           ("nodes",), _incomplete),
-    Check("fabric/no-such-level", "warning", "a level of the fabric that no GPU node has", ("nodes",), _no_such_level),
+    Check("fabric/no-such-level", "warning", "no GPU node has the label of this fabric level",
+          ("nodes",), _no_such_level),
 )  # fmt: skip

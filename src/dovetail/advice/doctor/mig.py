@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from dovetail.advice.doctor.records import PRODUCT, Check, ClusterFacts, NodeRecord, Told
+from dovetail.advice.doctor.records import PRODUCT, Check, ClusterFacts, NodeRecord, Problems
 
 MIG_STATE = "nvidia.com/mig.config.state"
 MIG_STRATEGY = "nvidia.com/mig.strategy"
@@ -22,19 +22,21 @@ _INVALID = "-MIG-INVALID"
 _RESTART = "restart the pods of the device plugin and of GPU Feature Discovery on the node"
 
 
-def mig_failed(node: NodeRecord, seen: ClusterFacts) -> Told:
-    told = seen.gpu_node(node.name)
-    refused = f"GPUNode {node.name}, status.mig is refused: {told.mig_message}" if told.mig_state == "refused" else ""
+def mig_failed(node: NodeRecord, seen: ClusterFacts) -> Problems:
+    status = seen.gpu_node(node.name)
+    refused = (
+        f"GPUNode {node.name}, status.mig is refused: {status.mig_message}" if status.mig_state == "refused" else ""
+    )
     failed = f"label {MIG_STATE}=failed" if node.labels.get(MIG_STATE) == "failed" else ""
     if failed or refused:
-        fix = "mend what that says" if refused else "read the log of the MIG manager on that node"
+        fix = "correct what the message names" if refused else "read the log of the MIG manager on that node"
         evidence = "; ".join(filter(None, (failed, refused)))
         yield f"node/{node.name}", evidence, f"{fix}, then set the label nvidia.com/mig.config again"
 
 
-def mig_pending(node: NodeRecord, seen: ClusterFacts) -> Told:
-    told, state = seen.gpu_node(node.name), node.labels.get(MIG_STATE)
-    waits = f"GPUNode {node.name}, status.mig is pending: {told.mig_message}" if told.mig_state == "pending" else ""
+def mig_pending(node: NodeRecord, seen: ClusterFacts) -> Problems:
+    status, state = seen.gpu_node(node.name), node.labels.get(MIG_STATE)
+    waits = f"GPUNode {node.name}, status.mig is pending: {status.mig_message}" if status.mig_state == "pending" else ""
     label = f"label {MIG_STATE}={state}" if state in ("pending", "rebooting") else ""
     if waits or label:
         holders = sorted(one.pod for one in seen.pods.running if one.node == node.name) if seen.pods is not None else []
@@ -47,42 +49,42 @@ def mig_pending(node: NodeRecord, seen: ClusterFacts) -> Told:
         yield f"node/{node.name}", "; ".join(filter(None, (label, waits))) + held, fix
 
 
-def _invalid(node: NodeRecord, _: ClusterFacts) -> Told:
+def _invalid(node: NodeRecord, _: ClusterFacts) -> Problems:
     if node.labels.get(PRODUCT, "").endswith(_INVALID):
         evidence = f"label {PRODUCT}={node.labels[PRODUCT]}"
-        fix = "with strategy single all GPUs of a node need MIG instances of one profile: divide them so, or use mixed"
+        fix = "with strategy single all GPUs of a node need MIG instances of one profile: create them, or use mixed"
         yield f"node/{node.name}", evidence, fix
 
 
-def _strategy(node: NodeRecord, seen: ClusterFacts) -> Told:
+def _strategy(node: NodeRecord, seen: ClusterFacts) -> Problems:
     offered = _offered(node, seen)
     if offered is None or PRODUCT not in node.labels:
         return
     strategy = node.labels.get(MIG_STRATEGY, "none")
     profiles = [f"{name}: {number}" for name, number in offered.items() if name.startswith(_MIG) and number]
     if profiles and strategy != "mixed":
-        said = (
+        strategies = (
             f"label {MIG_STRATEGY}={strategy}" if MIG_STRATEGY in node.labels else f"there is no label {MIG_STRATEGY}"
         )
         fix = "give the device plugin and GPU Feature Discovery the same MIG strategy, or restart the older of them"
-        yield f"node/{node.name}", f"{said}, and allocatable is {', '.join(profiles)}", fix
+        yield f"node/{node.name}", f"{strategies}, and allocatable is {', '.join(profiles)}", fix
 
 
-def _counts(node: NodeRecord, seen: ClusterFacts) -> Told:
+def _counts(node: NodeRecord, seen: ClusterFacts) -> Problems:
     offered = _offered(node, seen)
     if offered is None:
         return
     for resource, label in _counted(node):
-        said = _number(node.labels, f"{label}.count") * max(1, _number(node.labels, f"{label}.replicas"))
+        labelled = _number(node.labels, f"{label}.count") * max(1, _number(node.labels, f"{label}.replicas"))
         has = offered.get(resource, 0) + offered.get(f"{resource}.shared", 0)
-        if said != has:
+        if labelled != has:
             times = node.labels.get(f"{label}.replicas", "1")
             shared = f" with {label}.replicas={times}" if times not in ("0", "1") else ""
             evidence = f"label {label}.count={node.labels[f'{label}.count']}{shared}; allocatable {resource}: {has}"
             yield (
                 f"node/{node.name}",
                 evidence,
-                f"{_RESTART}; if it stays, instances are sick: read the log of the plugin",
+                f"{_RESTART}; if it stays, instances are unhealthy: read the log of the plugin",
             )
 
 
@@ -109,17 +111,18 @@ def _number(labels: Mapping[str, str], key: str) -> int:
     return int(value) if value.isdecimal() else 0
 
 
-def _each(look: Callable[[NodeRecord, ClusterFacts], Told]) -> Callable[[ClusterFacts], Told]:
-    return lambda seen: (told for node in seen.nodes or () for told in look(node, seen))
+def _each(check: Callable[[NodeRecord, ClusterFacts], Problems]) -> Callable[[ClusterFacts], Problems]:
+    return lambda seen: (problem for node in seen.nodes or () for problem in check(node, seen))
 
 
 CHECKS = (
-    Check("node-without-gpus/mig-failed", "error", "the MIG layout of the node could not be made",
+    Check("node-without-gpus/mig-failed", "error", "the MIG layout of the node could not be applied",
           ("nodes",), _each(mig_failed)),
-    Check("mig/pending", "warning", "the MIG layout of the node is not made yet", ("nodes",), _each(mig_pending)),
-    Check("mig/invalid", "error", "the node is not divided as its MIG strategy wants", ("nodes",), _each(_invalid)),
-    Check("mig/strategy-differs", "error", "device plugin and labels follow different MIG strategies",
+    Check("mig/pending", "warning", "the MIG layout of the node is not applied yet", ("nodes",), _each(mig_pending)),
+    Check("mig/invalid", "error", "the MIG instances of the node do not match its MIG strategy",
+          ("nodes",), _each(_invalid)),
+    Check("mig/strategy-differs", "error", "the device plugin and the labels follow different MIG strategies",
           ("nodes", "drivers"), _each(_strategy)),
-    Check("mig/count-differs", "warning", "the node offers another number of MIG instances than its labels tell",
+    Check("mig/count-differs", "warning", "allocatable MIG instances and labels differ in number",
           ("nodes", "drivers"), _each(_counts)),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from dovetail.advice.doctor.mig import mig_failed, mig_pending
-from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, NodeRecord, PartRecord, Told, logs_of
+from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, NodeRecord, PartRecord, Problems, logs_of
 
 GPU_COUNT = "nvidia.com/gpu.count"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
@@ -31,15 +31,15 @@ Cause = Callable[[NodeRecord, ClusterFacts], tuple[str, str] | None]
 def _not_ready(node: NodeRecord, _: ClusterFacts) -> tuple[str, str] | None:
     if not node.unready:
         return None
-    return f"its condition Ready: {node.unready}", f"kubectl describe node {node.name}; look after its kubelet first"
+    return f"its condition Ready: {node.unready}", f"kubectl describe node {node.name}; check its kubelet first"
 
 
 def _driver_missing(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
-    told = seen.gpu_node(node.name).driver
-    if not told:
+    message = seen.gpu_node(node.name).driver
+    if not message:
         return None
     fix = "install or load NVIDIA's driver there; kernel module and library must be of one version"
-    return f"GPUNode {node.name}, condition DriverReady is False: {told}", fix
+    return f"GPUNode {node.name}, condition DriverReady is False: {message}", fix
 
 
 def _stuck(found: Iterator[PartRecord]) -> tuple[str, str] | None:
@@ -75,7 +75,7 @@ def _driver_unseen(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | No
     if looking is None or GPU_COUNT in node.labels:
         return None
     evidence = f"GPU Feature Discovery ({looking.pod}) runs there and has set no label {GPU_COUNT}"
-    fix = f"{logs_of(looking.pod)}: it says if it finds no driver; if it finds one, look after Node Feature Discovery"
+    fix = f"{logs_of(looking.pod)}: it states whether it finds the driver; if it does, check Node Feature Discovery"
     return evidence, fix
 
 
@@ -90,7 +90,7 @@ def _silent_plugin(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | No
         return None
     count = node.labels.get(GPU_COUNT)
     known = f"; label {GPU_COUNT}={count}, so the driver has answered" if count is not None else ""
-    fix = f"{logs_of(plugins[0].pod)}: it says if driver or container toolkit is missing"
+    fix = f"{logs_of(plugins[0].pod)}: it states whether the driver or the container toolkit is missing"
     return f"{plugins[0].pod} runs there{known}", fix
 
 
@@ -103,14 +103,14 @@ CAUSES: tuple[tuple[str, str, tuple[str, ...], Cause], ...] = (
     ("not-ready", "the node has GPUs and is not ready", ("nodes", "drivers"), _not_ready),
     ("driver-missing", "NVIDIA's driver does not answer on the node", ("nodes", "drivers", "gpu_nodes"),
      _driver_missing),
-    ("driver-pod", "the driver is not up on the node", _LISTS, _driver_pod),
-    ("toolkit-pod", "the container toolkit is not up on the node", _LISTS, _toolkit_pod),
-    ("validation", "a trial of driver and toolkit fails on the node", _LISTS, _validation),
+    ("driver-pod", "the driver pod is not ready on the node", _LISTS, _driver_pod),
+    ("toolkit-pod", "the container toolkit is not ready on the node", _LISTS, _toolkit_pod),
+    ("validation", "the validation of driver and toolkit fails on the node", _LISTS, _validation),
     ("plugin-pod", "the device plugin of the node does not run", _LISTS, _plugin_pod),
-    ("driver-unseen", "GPU Feature Discovery tells of no GPU on the node", _LISTS, _driver_unseen),
+    ("driver-unseen", "GPU Feature Discovery reports no GPU on the node", _LISTS, _driver_unseen),
     ("", "", (), _layout),
     ("silent-plugin", "a device plugin runs on the node and offers no GPU", _LISTS, _silent_plugin),
-    ("no-plugin", "the node has GPUs, and nobody offers them", _LISTS, _no_plugin),
+    ("no-plugin", "the node has GPUs, and no device plugin offers them", _LISTS, _no_plugin),
 )  # fmt: skip
 """(id, problem, needed lists, cause). A cause without an id is reported by another check."""
 
@@ -122,23 +122,23 @@ def _bare(seen: ClusterFacts) -> Iterator[NodeRecord]:
             yield node
 
 
-def _caused_by(wanted: str, seen: ClusterFacts) -> Told:
+def _caused_by(wanted: str, seen: ClusterFacts) -> Problems:
     for node in _bare(seen):
         causes = ((name, cause(node, seen)) for name, _, _, cause in CAUSES)
-        name, told = next((name, found) for name, found in causes if found is not None)
+        name, problem = next((name, found) for name, found in causes if found is not None)
         if name == wanted:
-            evidence = f"label {node.label_of_gpus}=true; no nvidia.com/ resource is allocatable; {told[0]}"
-            yield f"node/{node.name}", evidence, told[1]
+            evidence = f"label {node.label_of_gpus}=true; no nvidia.com/ resource is allocatable; {problem[0]}"
+            yield f"node/{node.name}", evidence, problem[1]
 
 
-def _upgrade_failed(seen: ClusterFacts) -> Told:
+def _upgrade_failed(seen: ClusterFacts) -> Problems:
     for node in seen.nodes or ():
         if node.labels.get(UPGRADE) == "upgrade-failed":
             again = f"kubectl label --overwrite node {node.name} {UPGRADE}=upgrade-required"
-            yield f"node/{node.name}", f"label {UPGRADE}=upgrade-failed", f"mend its driver pod, then {again}"
+            yield f"node/{node.name}", f"label {UPGRADE}=upgrade-failed", f"repair its driver pod, then {again}"
 
 
-def _two_plugins(seen: ClusterFacts) -> Told:
+def _two_plugins(seen: ClusterFacts) -> Problems:
     for node in seen.pods.parts if seen.pods is not None else ():
         plugins = [one for one in seen.parts(node, "plugin") if not one.trouble]
         if len(plugins) > 1:
@@ -146,7 +146,7 @@ def _two_plugins(seen: ClusterFacts) -> Told:
             yield f"node/{node}", f"pods {pods}", "keep one of them off this node by a node selector"
 
 
-def _beside_dra(seen: ClusterFacts) -> Told:
+def _beside_dra(seen: ClusterFacts) -> Problems:
     for driver, nodes in (seen.drivers or {}).items():
         for node in seen.nodes or ():
             offered = ", ".join(f"{name}: {number}" for name, number in node.gpus.items() if number)
@@ -165,6 +165,6 @@ CHECKS = (
           ("nodes",), _upgrade_failed),
     Check("device-plugins/two-on-one-node", "error", "two device plugins offer the GPUs of one node",
           ("pods",), _two_plugins),
-    Check("device-plugins/beside-dra", "error", "device plugin and DRA driver may give one GPU away twice",
+    Check("device-plugins/beside-dra", "error", "the device plugin and the DRA driver may allocate one GPU twice",
           ("nodes", "drivers"), _beside_dra),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.advice.doctor.records import Check, ClusterFacts, KubeletRecord, NodeRecord, Told, some
+from dovetail.advice.doctor.records import Check, ClusterFacts, KubeletRecord, NodeRecord, Problems, some
 
 _ALIGN = ("best-effort", "restricted", "single-numa-node")
 _CONFIGURATION = "in the KubeletConfiguration and restart the kubelet"
@@ -20,8 +20,8 @@ _CONFIGURATION = "in the KubeletConfiguration and restart the kubelet"
 def _kubelets(seen: ClusterFacts) -> Iterator[tuple[NodeRecord, KubeletRecord]]:
     """(node, kubelet settings) of nodes with GPUs, as far as the settings are known."""
     for node in seen.nodes or ():
-        told, zones = seen.gpu_node(node.name).kubelet, (seen.topologies or {}).get(node.name)
-        first, second = told or zones, zones or told
+        kubelet, zones = seen.gpu_node(node.name).kubelet, (seen.topologies or {}).get(node.name)
+        first, second = kubelet or zones, zones or kubelet
         if not node.has_gpus or first is None or second is None:
             continue
         source = first if first.topology_policy else second
@@ -33,7 +33,7 @@ def _kubelets(seen: ClusterFacts) -> Iterator[tuple[NodeRecord, KubeletRecord]]:
         )
 
 
-def _no_alignment(seen: ClusterFacts) -> Told:
+def _no_alignment(seen: ClusterFacts) -> Problems:
     for node, kubelet in _kubelets(seen):
         if kubelet.topology_policy == "none" and len(kubelet.gpu_numa) > 1:
             evidence = f"{kubelet.source}: topologyManagerPolicy none; {_on(kubelet)}"
@@ -41,7 +41,7 @@ def _no_alignment(seen: ClusterFacts) -> Told:
             yield f"node/{node.name}", evidence, f"set topologyManagerPolicy: {policies} {_CONFIGURATION}"
 
 
-def _cpus_float(seen: ClusterFacts) -> Told:
+def _cpus_float(seen: ClusterFacts) -> Problems:
     for node, kubelet in _kubelets(seen):
         if kubelet.topology_policy in _ALIGN and kubelet.cpu_policy == "none" and len(kubelet.gpu_numa) > 1:
             policies = f"topologyManagerPolicy {kubelet.topology_policy}, cpuManagerPolicy none"
@@ -49,24 +49,24 @@ def _cpus_float(seen: ClusterFacts) -> Told:
             yield f"node/{node.name}", f"{kubelet.source}: {policies}; {_on(kubelet)}", fix
 
 
-def _blind(seen: ClusterFacts) -> Told:
+def _blind(seen: ClusterFacts) -> Problems:
     for node, kubelet in _kubelets(seen):
         if kubelet.blind and len(kubelet.gpu_numa) > 1:
-            evidence = f"GPUNode {node.name}: {_on(kubelet)}, and the kubelet was told no NUMA node of any"
-            fix = "use a device plugin that tells the kubelet NUMA nodes, as dovetail's agent and NVIDIA's do"
+            evidence = f"GPUNode {node.name}: {_on(kubelet)}, and the kubelet knows the NUMA node of none"
+            fix = "use a device plugin that reports NUMA nodes to the kubelet, such as dovetail's agent or NVIDIA's"
             yield f"node/{node.name}", evidence, fix
 
 
-def _misaligned(seen: ClusterFacts) -> Told:
+def _misaligned(seen: ClusterFacts) -> Problems:
     for node, pods in sorted(seen.pods.misaligned.items()) if seen.pods is not None else ():
         fix = (
-            "let dovetail place them, which asks by the kubelet's rules first, or ask for no more than one NUMA node "
-            "has; then delete the failed pods"
+            "let dovetail place them, which checks the kubelet's rules first, or request no more than one NUMA "
+            "node has; then delete the failed pods"
         )
         yield f"node/{node}", f"status.reason TopologyAffinityError of {some(list(pods))}", fix
 
 
-def _not_guaranteed(seen: ClusterFacts) -> Told:
+def _not_guaranteed(seen: ClusterFacts) -> Problems:
     static = {node.name: one for node, one in _kubelets(seen) if one.cpu_policy == "static" and len(one.gpu_numa) > 1}
     found: dict[str, list[str]] = {}
     for pod in seen.pods.running if seen.pods is not None else ():
@@ -83,12 +83,12 @@ def _on(kubelet: KubeletRecord) -> str:
 
 _LISTS = ("nodes", "gpu_nodes", "topologies")
 CHECKS = (
-    Check("numa/no-alignment", "warning", "the kubelet aligns nothing, and the GPUs are on several NUMA nodes",
+    Check("numa/no-alignment", "warning", "the kubelet does not align, and the GPUs are on several NUMA nodes",
           _LISTS, _no_alignment),
-    Check("numa/cpus-float", "warning", "the kubelet aligns GPUs, and CPUs with nothing", _LISTS, _cpus_float),
-    Check("numa/blind-plugin", "warning", "the kubelet does not know on which NUMA nodes GPUs are", _LISTS, _blind),
+    Check("numa/cpus-float", "warning", "the kubelet aligns GPUs, but not CPUs", _LISTS, _cpus_float),
+    Check("numa/blind-plugin", "warning", "the kubelet does not know the NUMA nodes of the GPUs", _LISTS, _blind),
     Check("numa/pods-rejected", "warning", "the kubelet rejected pods that it could not align",
           ("pods",), _misaligned),
-    Check("numa/pods-not-pinned", "warning", "pods with GPUs get no CPUs of their own, though the kubelet pins",
+    Check("numa/pods-not-pinned", "warning", "pods with GPUs get no exclusive CPUs, although the kubelet pins CPUs",
           (*_LISTS, "pods"), _not_guaranteed),
 )  # fmt: skip

@@ -3,24 +3,24 @@
 
 from __future__ import annotations
 
-from dovetail.advice.doctor.records import Check, ClusterFacts, Told
+from dovetail.advice.doctor.records import Check, ClusterFacts, Problems
 
 
-def _unusable(seen: ClusterFacts) -> Told:
+def _unusable(seen: ClusterFacts) -> Problems:
     for one in seen.queues or ():
         if one.problem:
-            yield f"queue/{one.name}", one.problem, "mend the field; until then the jobs of the queue wait"
+            yield f"queue/{one.name}", one.problem, "correct the field; until then the jobs of the queue wait"
 
 
-def _scaled(seen: ClusterFacts) -> Told:
+def _scaled(seen: ClusterFacts) -> Problems:
     for one in seen.queues or ():
         if one.scaled:
-            fix = "lower the guarantees of the queues next to each other, or raise that of the queue above them"
+            fix = "lower the guarantees of sibling queues, or raise that of their parent"
             yield f"queue/{one.name}", one.scaled, fix
 
 
 CHECKS = (
     Check("queues/not-usable", "error", "the queue cannot be used", ("queues",), _unusable),
-    Check("queues/guaranteed-twice", "warning", "more is guaranteed than the queue above can give",
+    Check("queues/guaranteed-twice", "warning", "the guarantees exceed that of the parent queue",
           ("queues",), _scaled),
 )  # fmt: skip

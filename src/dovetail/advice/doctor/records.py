@@ -180,7 +180,7 @@ class DoctorFinding(Struct, frozen=True):
     fix: str
 
 
-Told = Iterator[tuple[str, str, str]]
+Problems = Iterator[tuple[str, str, str]]
 """The results of a check: (object, evidence, fix)."""
 
 
@@ -191,7 +191,7 @@ class Check(Struct, frozen=True):
     level: str
     wrong: str
     needs: tuple[str, ...]
-    look: Callable[[ClusterFacts], Told]
+    look: Callable[[ClusterFacts], Problems]
 
 
 def logs_of(pod: str, container: str = "") -> str:

@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, Lease, PendingRecord, Told, some
+from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, Lease, PendingRecord, Problems, some
 from dovetail.kube.protection import fault
 
 TAKERS = {"admission-webhook.yunikorn.mutate-pods": "yunikorn"}
@@ -23,7 +23,7 @@ _SILENT_S = 300
 _OURS = "Dovetail"
 
 
-def _share_nodes(seen: ClusterFacts) -> Told:
+def _share_nodes(seen: ClusterFacts) -> Problems:
     """One finding for each set of schedulers, not for each node."""
     nodes: dict[str, dict[str, str]] = {}
     for pod in seen.pods.running if seen.pods is not None else ():
@@ -40,7 +40,7 @@ def _share_nodes(seen: ClusterFacts) -> Told:
         yield f"scheduler/{'+'.join(names)}", evidence, fix
 
 
-def _two_leaders(seen: ClusterFacts) -> Told:
+def _two_leaders(seen: ClusterFacts) -> Problems:
     """One finding for each schedulerName."""
     leases: dict[str, list[Lease]] = {}
     for one in seen.leases or ():
@@ -52,7 +52,7 @@ def _two_leaders(seen: ClusterFacts) -> Told:
             yield f"scheduler/{name}", "; ".join(each), fix
 
 
-def _two_defaults(seen: ClusterFacts) -> Told:
+def _two_defaults(seen: ClusterFacts) -> Problems:
     found = {one.name: one for one in seen.webhooks or () if one.name in SETTERS}
     if len({SETTERS[name] for name in found}) > 1:
         names = sorted(found)
@@ -63,7 +63,7 @@ def _two_defaults(seen: ClusterFacts) -> Told:
         yield f"webhook/{'+'.join(names)}", evidence, fix
 
 
-def _takes_ours(seen: ClusterFacts) -> Told:
+def _takes_ours(seen: ClusterFacts) -> Problems:
     for one in seen.webhooks or ():
         if one.name in TAKERS:
             evidence = f"mutatingwebhookconfiguration/{one.configuration} has {one.name}, which sets {TAKERS[one.name]}"
@@ -78,11 +78,11 @@ def _unheard(one: PendingRecord) -> bool:
     return not one.reason and one.age_s > _SILENT_S
 
 
-def _nobody_answers(seen: ClusterFacts) -> Told:
+def _unanswered(seen: ClusterFacts) -> Problems:
     for one in seen.pods.pending if seen.pods is not None else ():
         if _unheard(one):
             evidence = f"schedulerName {one.scheduler}; no condition PodScheduled after {one.age_s // 60} min"
-            fix = "see that a scheduler of that name runs; else make the pod anew with one that does"
+            fix = "start a scheduler of that name, or create the pod again with one that runs"
             yield f"pod/{one.pod}", evidence, fix
 
 
@@ -107,28 +107,28 @@ def _missing(seen: ClusterFacts) -> dict[str, list[str]]:
     return found
 
 
-def _not_offered(seen: ClusterFacts) -> Told:
+def _not_offered(seen: ClusterFacts) -> Problems:
     missing = _missing(seen)
     offered = sorted({name for node in seen.nodes or () for name, number in node.gpus.items() if number})
     for one in seen.pods.pending if seen.pods is not None else ():
         if one.pod in missing and not _unheard(one):
             chosen = ", ".join(f"{key}={value}" for key, value in one.selector.items())
             where = f"no node that has {chosen}" if chosen else "no node"
-            evidence = f"{where} offers {', '.join(missing[one.pod])} now; there is {', '.join(offered) or 'none'}"
-            yield f"pod/{one.pod}", evidence, "ask for what is offered, or divide or add nodes"
+            evidence = f"{where} offers {', '.join(missing[one.pod])} now; offered are {', '.join(offered) or 'none'}"
+            yield f"pod/{one.pod}", evidence, "request an offered resource, change the MIG layout, or add nodes"
 
 
-def _pending(seen: ClusterFacts) -> Told:
+def _pending(seen: ClusterFacts) -> Problems:
     missing = _missing(seen)
     for one in seen.pods.pending if seen.pods is not None else ():
         if one.reason and one.pod not in missing:
             namespace, _, pod = one.pod.partition("/")
             ask = f"dovetail why -n {namespace} {pod}" if one.ours else f"kubectl describe pod -n {namespace} {pod}"
-            said = f"{one.reason}: {one.message}" if one.message else one.reason
-            yield f"pod/{one.pod}", f"{one.source or f'{one.scheduler} says in PodScheduled'}: {said}", ask
+            reason = f"{one.reason}: {one.message}" if one.message else one.reason
+            yield f"pod/{one.pod}", f"{one.source or f'{one.scheduler}, condition PodScheduled'}: {reason}", ask
 
 
-def _unprotected(seen: ClusterFacts) -> Told:
+def _unprotected(seen: ClusterFacts) -> Problems:
     ours = [one.pod for one in seen.pods.schedulers if one.name == _OURS] if seen.pods is not None else []
     if ours and (lacking := fault(seen.policies or (), seen.bindings or ())):
         yield f"pod/{min(ours)}", lacking, "kubectl apply -f deploy/annotations.yaml"
@@ -137,17 +137,17 @@ def _unprotected(seen: ClusterFacts) -> Told:
 CHECKS = (
     Check("schedulers/share-nodes", "warning", "pods of several schedulers have GPUs on the same nodes",
           ("pods",), _share_nodes),
-    Check("schedulers/two-leaders", "error", "two processes lead and decide for the same pods",
+    Check("schedulers/two-leaders", "error", "two leaders schedule the same pods",
           ("leases",), _two_leaders),
-    Check("schedulers/two-defaults", "error", "two webhooks name different schedulers in pods",
+    Check("schedulers/two-defaults", "error", "two webhooks set different schedulers in pods",
           ("webhooks",), _two_defaults),
     Check("schedulers/takes-ours", "warning", "a webhook takes pods that name dovetail for another scheduler",
           ("webhooks",), _takes_ours),
     Check("schedulers/unprotected", "error",
-          "who may patch pods can change what dovetail has written down of pods that run",
+          "users who may patch pods can change what dovetail has recorded on running pods",
           ("pods", "policies", "bindings"), _unprotected),
-    Check("schedulers/nobody-answers", "warning", "the pod waits for a GPU, and its scheduler says nothing",
-          ("pods",), _nobody_answers),
+    Check("schedulers/nobody-answers", "warning", "the pod waits for a GPU, and its scheduler does not answer",
+          ("pods",), _unanswered),
     Check("pod-pending/not-offered", "warning", "the pod waits for a GPU resource that no node offers",
           ("nodes", "pods", "drivers"), _not_offered),
     Check("pod-pending/unscheduled", "warning", "the pod waits for a GPU", ("pods",), _pending),

@@ -28,7 +28,7 @@ from dovetail.advice.migrate.step import MigrationOutcome, MigrationStep, Source
 
 _MOST = 10_000
 """The most steps for one document: dialects that undo each other must not loop forever."""
-_BY_HAND = "cannot be changed in the text without changing something else (an anchor, a merge key, JSON): by hand"
+_BY_HAND = "cannot be changed in the text alone (an anchor, a merge key, or JSON): change it by hand"
 
 
 class MigrationNote(Struct, frozen=True):
@@ -47,40 +47,40 @@ class Migrated(Struct, frozen=True):
     """The migrated text of a file, and the notes about it."""
 
     text: str
-    told: tuple[MigrationNote, ...]
+    notes: tuple[MigrationNote, ...]
 
 
 def migrate(documents: Sequence[SourceDocument], world: World) -> Migrated:
     """The documents of one file, migrated. Documents that cannot be read stay unchanged and get a note."""
     known = {_key(whole.value) for whole in world.objects}
     texts: list[str] = []
-    told: list[MigrationNote] = []
+    notes: list[MigrationNote] = []
     for each in documents:
         if each.error is not None:
-            told.append(
+            notes.append(
                 MigrationNote(MigrationOutcome.LEFT, "", each.file, each.error.line, "", "", each.error.message)
             )
             texts.append(each.text)
         else:
-            texts.append(_Document(each, world, known, told).text)
-    return Migrated("".join(texts), tuple(dict.fromkeys(told)))
+            texts.append(_Document(each, world, known, notes).text)
+    return Migrated("".join(texts), tuple(dict.fromkeys(notes)))
 
 
 class _Document:
     """One document during its migration."""
 
     def __init__(
-        self, original: SourceDocument, world: World, known: set[tuple[str, ...]], told: list[MigrationNote]
+        self, original: SourceDocument, world: World, known: set[tuple[str, ...]], notes: list[MigrationNote]
     ) -> None:
         self._original, self._now, self._world, self._known = original, original, world, known
         self._refused: set[tuple[str, Path]] = set()
         self._added: list[dict[str, Any]] = []
-        said: list[MigrationNote] = []
+        found: list[MigrationNote] = []
         for _ in range(_MOST):
-            if not self._one_step(said):
+            if not self._one_step(found):
                 break
-        self._standing(said)
-        told += sorted(said, key=lambda one: one.line)
+        self._add_remaining(found)
+        notes += sorted(found, key=lambda one: one.line)
 
     @property
     def text(self) -> str:
@@ -91,7 +91,7 @@ class _Document:
             text = f"{text if not text or text.endswith(chr(10)) else text + chr(10)}---\n{made}"
         return text
 
-    def _one_step(self, said: list[MigrationNote]) -> bool:
+    def _one_step(self, notes: list[MigrationNote]) -> bool:
         for dialect, whole, step in _steps(self._now, self._world):
             if not step.edits or (step.message, step.field.path) in self._refused:
                 continue
@@ -107,26 +107,26 @@ class _Document:
                 changed = document(self._now.file, rewritten(self._now.text, edits), self._now.first_line)
             except NotRewritten:
                 self._refused.add((step.message, step.field.path))
-                self._say(said, MigrationOutcome.LEFT, dialect, whole, step.field, f"{step.message}: {_BY_HAND}")
+                self._add(notes, MigrationOutcome.LEFT, dialect, whole, step.field, f"{step.message}: {_BY_HAND}")
                 continue
-            self._say(said, MigrationOutcome.CHANGED, dialect, whole, step.field, step.message)
+            self._add(notes, MigrationOutcome.CHANGED, dialect, whole, step.field, step.message)
             for one in step.left:
-                self._say(said, MigrationOutcome.LEFT, dialect, whole, one.field, one.message)
+                self._add(notes, MigrationOutcome.LEFT, dialect, whole, one.field, one.message)
             self._known |= {_key(each) for each in adds}
             self._added += [] if listed else adds
             self._now = replace(changed, first_line=self._original.first_line)
             return True
         return False
 
-    def _standing(self, said: list[MigrationNote]) -> None:
+    def _add_remaining(self, notes: list[MigrationNote]) -> None:
         for dialect, whole, step in _steps(self._now, self._world):
             if not step.edits:
                 outcome = MigrationOutcome.UNDERSTOOD if step.understood else MigrationOutcome.LEFT
-                self._say(said, outcome, dialect, whole, step.field, step.message)
+                self._add(notes, outcome, dialect, whole, step.field, step.message)
 
-    def _say(
+    def _add(
         self,
-        said: list[MigrationNote],
+        notes: list[MigrationNote],
         outcome: MigrationOutcome,
         dialect: SourceDialect,
         whole: Field,
@@ -136,7 +136,7 @@ class _Document:
         path = field.path[len(whole.path) :]
         line, _ = self._original.position(field.path)
         shown = str(replace(field, path=path))
-        said.append(MigrationNote(outcome, dialect.name, self._original.file, line, name_of(whole), shown, message))
+        notes.append(MigrationNote(outcome, dialect.name, self._original.file, line, name_of(whole), shown, message))
 
 
 def _steps(of: SourceDocument, world: World) -> Iterator[tuple[SourceDialect, Field, MigrationStep]]:

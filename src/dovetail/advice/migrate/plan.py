@@ -36,12 +36,12 @@ class PlanStep(Struct, frozen=True):
     expect: str
 
 
-def plan(made: Iterable[Field], told: Iterable[MigrationNote], given: Sequence[str]) -> tuple[PlanStep, ...]:
-    """All steps, in order. `made` are the migrated objects, `told` the notes, `given` the options and paths of the
-    command."""
-    objects, said = tuple(made), tuple(told)
+def plan(made: Iterable[Field], notes: Iterable[MigrationNote], arguments: Sequence[str]) -> tuple[PlanStep, ...]:
+    """All steps, in order, for the migrated objects `made`, the notes of the migration, and the options and paths of
+    the command."""
+    objects, found = tuple(made), tuple(notes)
     return (
-        *_nodes(objects), *_kinds(objects), *_scheduler(), *_files(said, given), *_queue(objects), *_work(said)
+        *_nodes(objects), *_kinds(objects), *_scheduler(), *_files(found, arguments), *_queue(objects), *_work(found)
     )  # fmt: skip
 
 
@@ -51,11 +51,11 @@ def _nodes(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
         "nothing is scheduled to GPUs that the kubelet does not offer; the agent of Dovetail is one, too",
         (),
         r"kubectl get nodes -o custom-columns='NODE:.metadata.name,GPUS:.status.allocatable.nvidia\.com/gpu'",
-        "a number for each GPU node; `dovetail doctor` says why there is none",
+        "a number for each GPU node; `dovetail doctor` reports why there is none",
     )
     yield PlanStep(
         "the labels of the GPUs",
-        "they tell model and memory; GPU feature discovery writes them, or the agent with --labels",
+        "they have model and memory; GPU Feature Discovery writes them, or the agent with --labels",
         (),
         "kubectl get nodes -L nvidia.com/gpu.product,nvidia.com/gpu.memory,nvidia.com/gpu.count",
         "all three for each GPU node",
@@ -88,7 +88,7 @@ _NEEDS: tuple[tuple[Callable[[Field], bool], str, str, str, str], ...] = (
     (
         _is("resource.k8s.io", "ResourceClaimTemplate", "ResourceClaim"),
         "NVIDIA's DRA driver",
-        "these files claim devices; on one node either the driver or a device plugin gives GPUs away",
+        "these files claim devices; on one node either the driver or a device plugin may allocate GPUs",
         "kubectl get deviceclasses,resourceslices",
         "the classes that the claims name, and a slice for each GPU node",
     ),
@@ -144,7 +144,7 @@ def _scheduler() -> Iterator[PlanStep]:
         "it proves scheduler, plugin, runtime and driver at once",
         (f"kubectl apply -f - <<< '{json.dumps(pod)}'",),
         f"kubectl logs {_TEST_POD}",
-        f"one GPU; while it is Pending, `dovetail why default/{_TEST_POD}` says why. Then "
+        f"one GPU; while it is Pending, `dovetail why default/{_TEST_POD}` explains it. Then "
         f"kubectl delete pod {_TEST_POD}",
     )
 
@@ -164,18 +164,20 @@ def _queue(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
     )
 
 
-def _files(told: tuple[MigrationNote, ...], given: Sequence[str]) -> Iterator[PlanStep]:
-    left = sum(one.outcome is MigrationOutcome.LEFT for one in told)
+def _files(notes: tuple[MigrationNote, ...], arguments: Sequence[str]) -> Iterator[PlanStep]:
+    left = sum(one.outcome is MigrationOutcome.LEFT for one in notes)
     yield PlanStep(
         "the files",
-        f"{left} of their fields have no equal: read what is said of them first" if left else "all is carried over",
-        (f"dovetail migrate --write {' '.join(given)}",),
-        f"dovetail lint {' '.join(one for one in given if not one.startswith('--'))}",
+        f"{left} of their fields have no equivalent: read the notes about them first"
+        if left
+        else "all is carried over",
+        (f"dovetail migrate --write {' '.join(arguments)}",),
+        f"dovetail lint {' '.join(one for one in arguments if not one.startswith('--'))}",
         "no error",
     )
 
 
-def _work(told: tuple[MigrationNote, ...]) -> Iterator[PlanStep]:
+def _work(notes: tuple[MigrationNote, ...]) -> Iterator[PlanStep]:
     yield PlanStep(
         "one job of that queue",
         "the smallest that shows gang, queue and GPUs as they were meant",
@@ -188,9 +190,9 @@ def _work(told: tuple[MigrationNote, ...]) -> Iterator[PlanStep]:
         "GPU nodes follow their work: drain those of the old scheduler, or wait until its jobs end",
         ("kubectl apply -f FILE...",),
         "dovetail queue",
-        "who waits, and until when",
+        "the waiting jobs, and their expected starts",
     )
-    met = {one.dialect for one in told}
+    met = {one.dialect for one in notes}
     for dialect in DIALECTS:
         for name in dialect.schedulers if dialect.name in met else ():
             yield PlanStep(

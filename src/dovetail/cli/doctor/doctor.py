@@ -75,8 +75,8 @@ async def _look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, .
 
 
 def _unknown(one: UnreadKind) -> DoctorFinding:
-    what, fix = "it could not be read, so its faults are not known", "grant the permission that the error names"
-    return DoctorFinding("doctor/not-read", _UNKNOWN, one.object, what, one.why, f"{fix}, or use a user who has it")
+    what, fix = "it could not be read, so its faults are unknown", "grant the permission that the error names"
+    return DoctorFinding("doctor/not-read", _UNKNOWN, one.object, what, one.why, f"{fix} to your user")
 
 
 async def _with_reasons(config: ClusterConfig, scheduler_name: str, seen: ClusterFacts) -> ClusterFacts:
@@ -86,7 +86,7 @@ async def _with_reasons(config: ClusterConfig, scheduler_name: str, seen: Cluste
     live = await read_cluster(config, unhurried(Policy(fabric=seen.fabric)), scheduler_name)
     refusals = refused_pods(live.state, now_ms())
     pending = tuple(
-        replace(one, reason=f"{refusal.reason.code} ({refusal.when})", message=str(refusal), source="dovetail why says")
+        replace(one, reason=f"{refusal.reason.code} ({refusal.when})", message=str(refusal), source="dovetail why")
         if one.ours and one.reason and (refusal := refusals.get(one.pod)) is not None
         else one
         for one in seen.pods.pending

@@ -26,7 +26,7 @@ from dovetail.sim.clock import VirtualClock
 from dovetail.sim.engine import Simulation
 from dovetail.sim.once import Once
 from dovetail.sim.orders import ORDERS
-from dovetail.sim.plain import Plain, PlainLine
+from dovetail.sim.plain import BackfillRule, Plain
 from dovetail.sim.policies import POLICIES
 from dovetail.sim.report import QueueReport, SimulationRun
 from dovetail.sim.traces.errors import TraceError
@@ -90,7 +90,7 @@ class _Weight(click.ParamType[Any]):
 )
 @click.option(
     "--line",
-    type=click.Choice([line.value for line in PlainLine]),
+    type=click.Choice([line.value for line in BackfillRule]),
     help="What jobs behind one that does not fit do: wait (strict), backfill (easy) or start if they fit (skip).",
 )
 @click.option("--queues-by", type=click.Choice(list(QUEUES_BY)), help="Make a queue for each virtual cluster, or user.")
@@ -200,7 +200,7 @@ def _check_policies(task: Task, policies: tuple[str, ...], line: str | None) -> 
         raise click.UsageError("several --policy can be compared only with --jobs, --timed or --churn")
     if line and not orders:
         raise click.UsageError(f"--line goes with the published queue orders: --policy {', '.join(ORDERS)}")
-    if line == PlainLine.EASY and (preempting := [order for order in orders if ORDERS[order].preempts]):
+    if line == BackfillRule.EASY and (preempting := [order for order in orders if ORDERS[order].preempts]):
         raise click.UsageError(f"--line easy needs an order without preemption; {preempting[0]} preempts")
 
 
@@ -236,7 +236,7 @@ def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> 
 def _run(task: Task, policy: str, options: dict[str, Any], console: Console) -> SimulationRun:
     simulation: VirtualClock
     if policy in ORDERS:
-        line = PlainLine(options["line"]) if options["line"] else None
+        line = BackfillRule(options["line"]) if options["line"] else None
         half_life_ms = options["half_life"] or DEFAULT_HALF_LIFE_MS
         simulation = Plain(task.workload, ORDERS[policy], line, half_life_ms, options["seed"])
     else:
