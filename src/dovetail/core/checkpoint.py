@@ -207,7 +207,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     for rejection in checkpoint.rejections:
         cluster.rejections.put(rejection)
     for told in checkpoint.told:
-        state.queue.restore_report(told.root, told.refusal, told.at_ms, told.uids)
+        state.queue.report(told.root, told.refusal, told.at_ms, told.uids)
     state.steps, state.now_ms, cluster.now_ms = checkpoint.steps, checkpoint.now_ms, checkpoint.now_ms
     state.shares.advance(checkpoint.now_ms)
     for held in checkpoint.held:

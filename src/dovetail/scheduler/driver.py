@@ -51,6 +51,8 @@ _GROUP_CONDITIONS = {
     COMPOSITE.id_prefix: "CompositePodGroupInitiallyScheduled",
 }
 """The upstream condition types. The objects of the other dialects belong to their own controllers."""
+_CONDITION = "condition/"
+"""The reporter's key for the condition of a pod begins so; the pod's uid follows."""
 
 
 class Driver:
@@ -179,7 +181,7 @@ class Driver:
             bind = replace(bind, devices=())
         queue = self.state.shares.queue_of(self.state.workloads.pods[bind.uid])
         record = feed.decided(bind.uid, queue, bind.node, wire.devices(bind))
-        late = [key for key in (f"condition/{bind.uid}", nominations.KEY.format(bind.uid)) if self.reporter.writes(key)]
+        late = [key for key in (_CONDITION + bind.uid, nominations.KEY + bind.uid) if self.reporter.writes(key)]
         if not late:
             self.binder.put(bind, target, record)
             return
@@ -280,7 +282,7 @@ class Driver:
             metrics.log.debug("%s waits: %s", target, message)
             body = wire.unschedulable(uid, "Unschedulable", message, self._clock.now_ms())
             path = kinds.PODS.path(target.namespace, target.name, "status")
-            self.reporter.put(f"condition/{uid}", StepReport("condition", "PATCH", path, body))
+            self.reporter.put(_CONDITION + uid, StepReport("condition", "PATCH", path, body))
             self._events.put(target, EventKind.HELD, message, step=hold.step)
         if not self.state.workloads.has_started(hold.gang):
             for gang_id in self.state.workloads.tree(hold.gang):

@@ -16,8 +16,8 @@ from dovetail.scheduler import wire
 from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.reporter import Reporter, StepReport
 
-KEY = "nomination/{}"
-"""The reporter's key for the nomination of the pod with this uid."""
+KEY = "nomination/"
+"""The reporter's key for the nomination of a pod begins so; the pod's uid follows."""
 
 
 class Nominations:
@@ -60,4 +60,4 @@ class Nominations:
         ref = self._mirror.feed.pod_ref(uid)
         if ref is not None:
             path = kinds.PODS.path(ref.namespace, ref.name, "status")
-            self._reporter.put(KEY.format(uid), StepReport("nomination", "PATCH", path, body))
+            self._reporter.put(KEY + uid, StepReport("nomination", "PATCH", path, body))

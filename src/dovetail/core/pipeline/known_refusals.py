@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dovetail.core.decisions import Decision
 from dovetail.core.pipeline.equivalence import Known, Signature
-from dovetail.core.pipeline.holds import hold
+from dovetail.core.pipeline.holds import hold_all, is_held
 from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
@@ -93,10 +93,10 @@ def passed_over(state: State, workload: str, decisions: list[Decision]) -> bool:
             return False
         state.postpone(workload)
     # The waiting pods of the workload got their reason when its signature was last noted.
-    if not state.queue.is_reported(workload, refusal, state.now_ms, state.policy.tell_again_ms):
+    if not is_held(state, workload, refusal):
         pods, placements = state.workloads.members(workload), state.cluster.placements
         uids = tuple([pod.uid for pod in pods if not pod.node and pod.uid not in placements])
-        decisions += hold(state, workload, refusal, uids)
+        decisions += hold_all(state, workload, refusal, uids)
     return True
 
 

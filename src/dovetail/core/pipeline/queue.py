@@ -154,21 +154,20 @@ class SchedulingQueue:
             heapq.heapify(heap)
             self._next(line)
 
-    def report(
-        self, workload: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int
-    ) -> tuple[str, ...]:
-        """The pods for which this refusal is new: all of them where the reason is another one than the last, or where
-        its numbers are and some time has passed; else the pods that have no reason yet."""
-        if self.is_reported(workload, refusal, now_ms, again_ms):
-            last = self._reported[workload]
-            new = tuple([uid for uid in uids if uid not in last.uids])
-            last.uids.update(new)
-            return new
-        self._reported[workload] = _Report(refusal, now_ms, set(uids))
-        return uids
+    def report(self, workload: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
+        """The refusal is reported of these pods of the workload, in place of the last one."""
+        self._reported[workload] = _Report(refusal, at_ms, set(uids))
+
+    def report_more(self, workload: str, uids: tuple[str, ...]) -> tuple[str, ...]:
+        """The last refusal is reported of these pods too. Returns those of which it was not."""
+        last = self._reported[workload]
+        new = tuple([uid for uid in uids if uid not in last.uids])
+        last.uids.update(new)
+        return new
 
     def is_reported(self, workload: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
-        """Whether this refusal is not new for pods of the workload that have a reason."""
+        """Whether this refusal is not new for pods of the workload that have a reason: it is the last one, or differs
+        in numbers at most from one that was reported less than `again_ms` ago."""
         last = self._reported.get(workload)
         if last is None:
             return False
@@ -178,15 +177,11 @@ class SchedulingQueue:
         return (lately and _numbers_only(last.refusal, refusal)) or last.refusal == refusal
 
     def reports(self) -> Iterator[tuple[str, Refusal, int, tuple[str, ...]]]:
-        """All reported refusals: workload, refusal, when, and of which pods; `restore_report` takes them."""
+        """All reported refusals: workload, refusal, when, and of which pods; `report` takes them."""
         return (
             (workload, report.refusal, report.at_ms, tuple(sorted(report.uids)))
             for workload, report in self._reported.items()
         )
-
-    def restore_report(self, workload: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
-        """Remember a refusal that was reported before."""
-        self._reported[workload] = _Report(refusal, at_ms, set(uids))
 
     def refusal(self, workload: str) -> Refusal | None:
         """The refusal that was last reported of a workload."""
