@@ -7,6 +7,8 @@ IMAGE ?= dovetail:0.1.0
 WORKERS ?= 2
 # The quick tests wait for more than half of their time, and start nothing large.
 QUICK_WORKERS ?= 4
+# Containers often set it. Without bytecode each of these processes compiles all tests, with their assertions, anew: 7 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick lint format docs pictures lock protos controlplane node bench image clean

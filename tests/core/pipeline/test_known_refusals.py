@@ -292,6 +292,7 @@ def _said(decision: Decision) -> list[tuple[object, ...]]:
 
 MOMENTS = 9
 POLICIES = (POLICY, replace(POLICY, moves_per_hour=50))
+"""Without moves and with them. In quick runs each world has one of the two."""
 
 
 WORLDS = [*((seed, True) for seed in range(len(OTHERS))), (311, False), (102, False)]
@@ -300,8 +301,14 @@ none are. In the two others room is given up for somebody who comes first, and a
 take from others of its queue."""
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=["", "moves"])
-@pytest.mark.parametrize(("seed", "ranked"), WORLDS)
+@pytest.mark.parametrize(
+    ("policy", "seed", "ranked"),
+    [
+        pytest.param(policy, seed, ranked, marks=[pytest.mark.slow] if (i + moves) % 2 else [], id=f"{seed}-{moves}")
+        for i, (seed, ranked) in enumerate(WORLDS)
+        for moves, policy in enumerate(POLICIES)
+    ],
+)
 def test_every_decision_is_the_same_without(policy: Policy, seed: int, ranked: bool) -> None:
     dice = Dice(seed, ranked)
     remembers, forgets = World(policy), World(replace(policy, remember_refusals=False))
@@ -310,7 +317,7 @@ def test_every_decision_is_the_same_without(policy: Policy, seed: int, ranked: b
         remembers.state.cluster.check()
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=["", "moves"])
+@pytest.mark.parametrize("policy", [POLICIES[0], pytest.param(POLICIES[1], marks=pytest.mark.slow)], ids=["", "moves"])
 def test_searches_end_alike_for_roots_of_one_kind(policy: Policy) -> None:
     compared = 0
     for seed in range(len(OTHERS)):

@@ -19,6 +19,8 @@ from tests.paths import ROOT
 TABLES = ("consolidation", "reclaim", "preempt")
 DOC = ROOT / "docs/explanation/kai-scenarios.md"
 SCENARIOS = {(table, scenario.name): scenario for table in TABLES for scenario in read(table)}
+QUICK = {*[key for key in SCENARIOS if key[0] == "consolidation"], *list(SCENARIOS)[::4]}
+"""Two hours of each scenario together are half a minute; quick runs live through these."""
 
 
 class Other(Struct, frozen=True):
@@ -75,7 +77,9 @@ def test_the_tables_are_read() -> None:
     assert OTHERS.keys() <= SCENARIOS.keys()
 
 
-@pytest.mark.parametrize(("table", "name"), SCENARIOS)
+@pytest.mark.parametrize(
+    ("table", "name"), [pytest.param(*key, marks=[] if key in QUICK else pytest.mark.slow) for key in SCENARIOS]
+)
 def test_what_runs(table: str, name: str) -> None:
     """Also how many were evicted; nothing happens any more in the last hour."""
     scenario, outcome = SCENARIOS[table, name], lived(table, name)
