@@ -305,8 +305,9 @@ async def test_what_rests_on_the_same_is_shown_once(playground: Playground, tmp_
     for name in "abcde":
         playground.put(node(name))
     _, text = await shown(playground, tmp_path)
-    unscheduled = "error node-without-gpus/no-plugin node/a, node/b, node/c and 2 more: the node has GPUs, and no device plugin offers them"
-    assert text.splitlines()[0] == unscheduled
+    problem = "the node has GPUs, and no device plugin offers them"
+    first = f"error node-without-gpus/no-plugin node/a, node/b, node/c and 2 more: {problem}"
+    assert text.splitlines()[0] == first
     assert len(text.splitlines()) == 4 and text.splitlines()[3] == f"5 findings of {len(CHECKS)} checks."
     _, answer = await doctor(playground, tmp_path)
     assert [one["object"] for one in answer["findings"]] == [f"node/{name}" for name in "abcde"]
