@@ -23,12 +23,15 @@ from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS
 
 _FOLDER = Path(__file__).with_name("hosts")
 PRODUCTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("products.json").read_text())
+DRIVERS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("drivers.json").read_text())
+"""Branches of NVIDIA's driver: a version of each, the first ids of field values and GPM metrics that it does not know,
+and the calls that the branch before does not have (`new`), as in the bindings that NVIDIA published for them."""
 HOSTS = tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 
 _FIELDS = (
     "like", "name", "seed", "machine", "driver", "nvml", "cuda", "product", "threads", "numa", "pcie",
     "gpus", "gpu_memory_nodes", "nvlinks", "links_down", "fabric", "platform", "nics", "missing", "mig",
-    "placements_need_mode", "fields",
+    "placements_need_mode", "branch",
 )  # fmt: skip
 _GPU_FIELDS = ("bus", "module", "minor", "serial", "product", "uuid")
 _STATES = {"not-supported": 0, "not-started": 1, "in-progress": 2, "completed": 3}
@@ -95,7 +98,8 @@ class Nic(Struct, frozen=True):
 
 class Description(Struct, frozen=True):
     """A machine. `threads` is the number per core. `missing` are calls
-    that the driver lacks, as older ones do, and `fields` is the first id of a field value that it does not know.
+    that the driver lacks, as older ones do; `fields` and `metrics` are the first ids of field values and of GPM metrics
+    that it does not know.
     `placements_need_mode`: the driver reports the placements of MIG profiles only with MIG mode on, as older ones do.
     `mig` is the initial MIG layout: pairs of profile and start by GPU."""
 
@@ -114,6 +118,7 @@ class Description(Struct, frozen=True):
     missing: tuple[str, ...] = ()
     placements_need_mode: bool = False
     fields: int = pynvml.NVML_FI_MAX
+    metrics: int = pynvml.NVML_GPM_METRIC_MAX
     mig: Mapping[int, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     @property
@@ -182,6 +187,7 @@ def load(host: str | Mapping[str, Any]) -> Description:
                 memory_node=node,
             )
         )
+    branch, missing = _branch(raw)
     cuda = re.fullmatch(r"(\d+)\.(\d+)", raw["cuda"])
     if not cuda:
         raise HostError(f"cuda: {raw['cuda']!r} is no version")
@@ -198,9 +204,10 @@ def load(host: str | Mapping[str, Any]) -> Description:
         nics=tuple(Nic(name, by_name[name], **each) for name, each in raw.get("nics", {}).items()),
         fabric=raw.get("fabric", {}),
         platform=raw.get("platform", {}),
-        missing=tuple(raw.get("missing", ())),
+        missing=(*raw.get("missing", ()), *missing),
         placements_need_mode=raw.get("placements_need_mode", False),
-        fields=raw.get("fields", pynvml.NVML_FI_MAX),
+        fields=branch.get("fields", pynvml.NVML_FI_MAX),
+        metrics=branch.get("metrics", pynvml.NVML_GPM_METRIC_MAX),
         mig={int(gpu): tuple((name, start) for name, start in layout) for gpu, layout in raw.get("mig", {}).items()},
     )
 
@@ -214,6 +221,19 @@ def cpus_of(text: str) -> tuple[int, ...]:
 def fabric_state(fabric: Mapping[str, Any]) -> int:
     """NVML's number for the state of a fabric."""
     return _STATES[_one_of("fabric.state", fabric.get("state", "not-supported"), _STATES)]
+
+
+def _branch(raw: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The branch of the driver with its version set, and the calls of later ones; nothing without `branch`."""
+    if "branch" not in raw:
+        return {}, []
+    branches = list(DRIVERS)
+    number = branches.index(_one_of("branch", raw["branch"], DRIVERS))
+    branch = DRIVERS[branches[number]]
+    raw.update(
+        driver=branch["driver"], cuda=branch["cuda"], nvml=f"{branch['cuda'].partition('.')[0]}.{branch['driver']}"
+    )
+    return branch, [call for later in branches[number + 1 :] for call in DRIVERS[later]["new"]]
 
 
 def _file(name: str) -> dict[str, Any]:

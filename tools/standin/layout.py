@@ -179,7 +179,8 @@ class Event(Structure):
 class Host(Structure):
     """The file. `events_told` counts all reported events; the last EVENTS of them are stored. `changes` is the futex
     word of waiters. The clock of the file is the monotonic clock and `clock_ns`, or with `clock_stopped` only that.
-    `loads` counts the loads of the driver: a process that opened the library before the last one cannot use it."""
+    `loads` counts the loads of the driver: a process that opened the library before the last one cannot use it.
+    `fields` and `metrics`: the first ids of field values and GPM metrics that the driver does not know."""
 
     _fields_ = [
         ("magic", c_uint32),
@@ -193,7 +194,7 @@ class Host(Structure):
         ("mismatch", c_uint32),
         ("changes", c_uint32),
         ("events_told", c_uint32),
-        *_words("loads clock_stopped fields"),
+        *_words("loads clock_stopped fields metrics engine_running engine_starts engine_port engine_unprivileged"),
         ("clock_ns", c_int64),
         ("override", Override * MOST_OVERRIDES),
         ("event", Event * EVENTS),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in libnvidia-ml.so.1, built from nvml/ with the C compiler of this machine and then cached.
+"""The stand-in libnvidia-ml.so.1 and libdcgm.so.4, built with the C compiler of this machine and then cached.
 
 Rules: the cache is outside the repository, with one folder per (sources, layout, missing calls, compiler flags,
 platform). A folder appears only when it is complete, so that several processes can build at once. The library does not
@@ -20,7 +20,13 @@ from pathlib import Path
 
 from tools.standin import layout
 
-_SOURCES = sorted(Path(__file__).with_name("nvml").glob("*.[ch]"))
+_HERE = Path(__file__).parent
+_SOURCES = sorted((_HERE / "nvml").glob("*.[ch]"))
+# The client of a host engine reads the same file.
+_DCGM_SOURCES = [
+    *sorted((_HERE / "dcgm").glob("*.[ch]")),
+    *(_HERE / "nvml" / f"{name}.c" for name in ("load", "mapped")),
+]
 FLAGS = (
     "-std=gnu11",
     "-O1",
@@ -31,12 +37,11 @@ FLAGS = (
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
-    "-Wl,-soname,libnvidia-ml.so.1",
 )
-NAME = "libnvidia-ml.so.1"
+NAME, DCGM_NAME = "libnvidia-ml.so.1", "libdcgm.so.4"
 
 _CALL = re.compile(
-    r"^(?:API|[A-Z_]+\(|SYSTEM_TEXT\(|__attribute__.*\*)\s*(nvml\w+)(?=[,()])", re.MULTILINE
+    r"^(?:API|[A-Z_]+\(|SYSTEM_TEXT\(|__attribute__.*\*)\s*((?:nvml|dcgm)\w+)(?=[,()])", re.MULTILINE
 )  # a definition, or a macro that makes one
 
 
@@ -46,14 +51,18 @@ class StandinUnavailable(Exception):
 
 def symbols() -> tuple[str, ...]:
     """The NVML calls that the library implements."""
-    found = (name for source in _SOURCES for name in _CALL.findall(source.read_text()))
-    return tuple(dict.fromkeys(found))
+    return _calls(_SOURCES)
+
+
+def _calls(sources: Collection[Path]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for source in sources for name in _CALL.findall(source.read_text())))
 
 
 def symbols_of(call: str) -> tuple[str, ...]:
     """The C symbols of a call of the Python binding: nvmlDeviceGetPciInfo is nvmlDeviceGetPciInfo_v3, and
-    nvmlDeviceGetMemoryInfo is both that and nvmlDeviceGetMemoryInfo_v2. Raises ValueError if there are none."""
-    known = symbols()
+    nvmlDeviceGetMemoryInfo is both that and nvmlDeviceGetMemoryInfo_v2. Also those of a call of DCGM. Raises ValueError
+    if there are none."""
+    known = (*symbols(), *_calls(_DCGM_SOURCES))
     matching = re.compile(re.escape(call) + r"(_v\d+|V|WithFlags)?")
     found = tuple(symbol for symbol in known if matching.fullmatch(symbol))
     if not found:
@@ -71,12 +80,20 @@ def build(missing: Collection[str] = ()) -> Path:
     """The folder of libnvidia-ml.so.1 without the calls `missing`, built if the cache lacks it (a second).
 
     Raises StandinUnavailable, and ValueError for an unknown call."""
-    hidden = sorted({symbol for call in missing for symbol in symbols_of(call)})
+    return _built(NAME, _SOURCES, sorted({symbol for call in missing for symbol in symbols_of(call)}))
+
+
+def build_dcgm() -> Path:
+    """The folder of libdcgm.so.4, as build()."""
+    return _built(DCGM_NAME, _DCGM_SOURCES, [])
+
+
+def _built(name: str, files: Collection[Path], hidden: Collection[str]) -> Path:
     header = layout.header()
-    sources = (source.read_text() for source in _SOURCES)
-    recipe = "\0".join((*sources, header, *FLAGS, *hidden, sys.platform, platform.machine()))
+    sources = (source.read_text() for source in files)
+    recipe = "\0".join((name, *sources, header, *FLAGS, *hidden, sys.platform, platform.machine()))
     target = cache_dir() / hashlib.sha256(recipe.encode()).hexdigest()[:16]
-    if (target / NAME).is_file():
+    if (target / name).is_file():
         return target
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if not compiler:
@@ -89,8 +106,8 @@ def build(missing: Collection[str] = ()) -> Path:
     try:
         (partial / "layout.h").write_text(header)
         (partial / "symbols").write_text(f"{{ {'local: ' + '; '.join(hidden) + ';' if hidden else ''} }};\n")
-        argv = [*compiler.split(), *FLAGS, f"-I{partial}", "-o", str(partial / NAME), "-pthread"]
-        argv += [str(source) for source in _SOURCES if source.suffix == ".c"]
+        argv = [*compiler.split(), *FLAGS, f"-Wl,-soname,{name}", f"-I{partial}", "-o", str(partial / name), "-pthread"]
+        argv += [str(source) for source in files if source.suffix == ".c"]
         argv += ["-lm"]
         argv += [f"-Wl,--version-script={partial / 'symbols'}"] if hidden else []
         try:
@@ -103,7 +120,7 @@ def build(missing: Collection[str] = ()) -> Path:
             partial.rename(target)
         except OSError:
             # Another process has built the same library in the meantime.
-            if not (target / NAME).is_file():
+            if not (target / name).is_file():
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -157,6 +157,8 @@ class Readings(Mapped):
 
 def _rates(load: Load) -> list[float]:
     """The rates in the order of layout.RATES."""
+    if unknown := load.keys() - Load.__annotations__.keys():
+        raise ValueError(f"{', '.join(sorted(unknown))}: no part of a load")
     sm, tensor = load.get("sm", 0.0), load.get("tensor", 0.0)
     named: dict[str, Any] = {"graphics": sm, "occupancy": sm / 2, "hmma": tensor, **load}
     rates = [float(named.get(name, named.get(f"{name}_mbps", 0.0))) for name in layout.RATES]

@@ -22,7 +22,7 @@ import pynvml
 
 from tools.standin import library, machine
 from tools.standin.description import Description, HostError, load
-from tools.standin.faults import Faults
+from tools.standin.engine import Engine
 from tools.standin.readings import Readings
 from tools.standin.state import divide, state_of
 
@@ -41,13 +41,13 @@ class Part(NamedTuple):
     cis: tuple[int, ...]
 
 
-class Standin(Faults, Readings):
+class Standin(Engine, Readings):
     """The machine `host` (a name of HOSTS, or a description as a dict) in `folder`. If the folder already holds that
     machine, its state is kept.
 
-    `environment` has the variables by which a process uses it instead of a driver. `sysfs`, `dev`, `proc` and
-    `driver_root` replace /sys, /dev, /proc and / (the driver's libraries and programs). /sys and the driver's files are
-    written at the first access.
+    `environment` has the variables by which a process uses it instead of a driver, and its host engine once that was
+    started. `sysfs`, `dev`, `proc` and `driver_root` replace /sys, /dev, /proc and / (the driver's libraries and
+    programs). /sys and the driver's files are written at the first access.
     Raises StandinUnavailable without a C compiler, HostError for an invalid description.
     """
 
@@ -71,7 +71,8 @@ class Standin(Faults, Readings):
     @property
     def environment(self) -> dict[str, str]:
         inherited = os.environ.get("LD_LIBRARY_PATH")
-        path = f"{self.library.parent}:{inherited}" if inherited else str(self.library.parent)
+        folders = [str(self.library.parent), *([str(self.dcgm.parent)] if "dcgm" in self.__dict__ else [])]
+        path = ":".join([*folders, *([inherited] if inherited else [])])
         return {"LD_LIBRARY_PATH": path, VARIABLE: str(self.state_file)}
 
     # What happens to the machine

@@ -39,7 +39,7 @@ def state_of(description: Description, proc: Path, dev: Path) -> bytes:
     state = layout.Host(magic=layout.MAGIC, size=ctypes.sizeof(layout.Host), gpu_count=len(description.gpus))
     state.driver, state.nvml = description.driver.encode(), description.nvml.encode()
     state.proc, state.dev = str(proc).encode(), str(dev).encode()
-    state.fields = description.fields
+    state.fields, state.metrics = description.fields, description.metrics
     state.cuda = description.cuda[0] * 1000 + description.cuda[1] * 10
     for index in range(len(description.gpus)):
         _fill(state.gpu[index], description, index)

@@ -2,11 +2,14 @@
 """What a GPU reports of itself follows from its load, and what it counts grows with the time of the machine."""
 
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pynvml as nvml
 import pytest
 
-from tools.standin import HOSTS
+from tests.patience import PATIENCE_S
+from tools.standin import HOSTS, HostError
 from tools.standin.fixture import MakeStandin
 
 
@@ -192,3 +195,38 @@ def test_processes_are_listed_by_mode_and_instance(standin: MakeStandin) -> None
     assert (process.pid, process.gpuInstanceId, process.computeInstanceId) == (20, one.gi, 0)
     with pytest.raises(nvml.NVMLError_NotSupported):
         nvml.nvmlDeviceGetProcessUtilization(second, 0)
+
+
+def test_pcie_throughput_takes_its_time_and_follows_the_load(standin: MakeStandin) -> None:
+    machine = standin("dgx-h100")
+    gpu = first()
+    machine.load(0, pcie_tx_mbps=3, pcie_rx_mbps=5)
+    before = time.monotonic()
+    assert nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_TX_BYTES) == 3 * 1024
+    assert time.monotonic() - before >= 0.02
+    assert nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_RX_BYTES) == 5 * 1024
+
+
+def test_a_hanging_call_hangs_its_gpu_alone_until_it_is_cleared(standin: MakeStandin) -> None:
+    machine = standin("dgx-h100")
+    nvml.nvmlInit()
+    gpus = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(2)]
+    machine.hang("nvmlDeviceGetPowerUsage", gpu=0)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(nvml.nvmlDeviceGetPowerUsage, gpus[0])
+        assert nvml.nvmlDeviceGetPowerUsage(gpus[1]) == 68_920
+        machine.process(1, 5)
+        assert nvml.nvmlDeviceGetTemperature(gpus[0], 0) == 31
+        assert not waiting.done()
+        machine.clear()
+        assert waiting.result(PATIENCE_S) == 68_920
+
+
+def test_what_a_load_is_not_is_refused(standin: MakeStandin) -> None:
+    machine = standin("dgx-h100")
+    with pytest.raises(ValueError, match="nvlink_tx: no part of a load"):
+        machine.load(0, nvlink_tx=5)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="dram: nan is neither"):
+        machine.load(0, dram=math.nan)
+    with pytest.raises(HostError, match="GPU 0 has no instance 3"):
+        machine.load(0, gi=3)

@@ -24,14 +24,6 @@ struct value {
     uint64_t bits;
 };
 
-const struct override *override_of(unsigned space, unsigned g, unsigned id, unsigned scope) {
-    for (const struct override *o = host->override; o < host->override + MOST_OVERRIDES; o++)
-        if (o->used && o->space == space && (o->gpu == NONE || o->gpu == g) && o->id == id &&
-            (o->scope == NONE || o->scope == scope))
-            return o;
-    return NULL;
-}
-
 static int ecc_field(const struct gpu *gpu, unsigned id, struct value *out) {
     out->type = UNSIGNED_LONG_LONG;
     if (id < ECC_LOCAL) {

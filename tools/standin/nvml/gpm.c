@@ -138,7 +138,7 @@ static void answer(const struct gpu *gpu, const struct metrics *get, struct metr
     if (instead) {
         m->code = (int)instead->code;
         memcpy(&m->value, &instead->bits, sizeof m->value);
-    } else if (!m->id || m->id >= METRICS) {
+    } else if (!m->id || m->id >= host->metrics) {
         m->code = INVALID_ARGUMENT;
     } else if (link_metric(gpu, m->id, &link, &sent)) {
         const double *from = sent ? first->link_tx : first->link_rx, *to = sent ? second->link_tx : second->link_rx;
@@ -147,7 +147,7 @@ static void answer(const struct gpu *gpu, const struct metrics *get, struct metr
         m->code = first->gi == NONE ? SUCCESS : NOT_SUPPORTED;
         m->value = m->code ? 0 : (to[link] - from[link]) / seconds;
     }
-    for (const struct known *k = table; !instead && k < table + sizeof table / sizeof *table; k++) {
+    for (const struct known *k = table; !instead && m->id < host->metrics && k < table + sizeof table / sizeof *table; k++) {
         if (k->id != m->id)
             continue;
         int bytes = k->rate > RATE_OFA;

@@ -1,45 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening the library: the file, its lock, what handles stand for, faults, versions, and finding GPUs.
+// Opening the library: what handles stand for, versions, and finding GPUs.
 
 #include "nvml.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-struct host *host;
-int file = -1;
 int opened;
 // Whether the GPUs were found since the library was opened: the first of several that open it at once may be slow.
 static int listed;
 // The load of the driver in which the library was opened.
 static unsigned loads;
 unsigned order[MOST_GPUS], order_count;
-
-void lock(void) {
-    pthread_mutex_lock(&mutex);
-    if (file >= 0)
-        while (flock(file, LOCK_EX) && errno == EINTR)
-            continue;
-}
-
-void unlock(void) {
-    if (file >= 0)
-        flock(file, LOCK_UN);
-    pthread_mutex_unlock(&mutex);
-}
 
 void leave(struct entered *in) {
     (void)in;
@@ -50,39 +22,11 @@ void *handle(unsigned kind, unsigned g, unsigned gi, unsigned ci) {
     return (void *)((uintptr_t)0x5D << 40 | (uintptr_t)kind << 32 | g << 16 | gi << 8 | ci);
 }
 
-// Waits until the fault is gone or is another one, with the lock given up.
-static void hang(const struct fault *f, const char *call) {
-    while (f->used && f->ms == NONE && !strcmp(f->call, call)) {
-        struct host *mapped = host;
-        unsigned changes = mapped->changes;
-        unlock();
-        syscall(SYS_futex, &mapped->changes, FUTEX_WAIT, changes, NULL, NULL, 0);
-        lock();
-    }
-}
-
-// What a call for GPU g, or for none, is told to do: by faults of all GPUs (`everyone`) and of this one. With the lock
-// held; gives it up while it waits.
+// A call for GPU g, or for none: what faults do to it, and whether the library is open.
 int fault(const char *call, unsigned g, int everyone) {
-    for (struct fault *f = host->fault; f < host->fault + MOST_FAULTS; f++) {
-        if (!f->used || !(f->gpu == NONE ? everyone : f->gpu == g) || strcmp(f->call, call))
-            continue;
-        if (f->ms == NONE)
-            hang(f, call);
-        unsigned code = f->code, ms = f->ms == NONE ? 0 : f->ms;
-        if (f->left && !--f->left)
-            f->used = 0;
-        if (ms) {
-            struct timespec wait = {ms / 1000, ms % 1000 * 1000000l};
-            unlock();
-            nanosleep(&wait, NULL);
-            lock();
-        }
-        if (code)
-            return code;
-    }
-    if (!opened)
-        return UNINITIALIZED;
+    int code = injected(call, g, everyone);
+    if (code || !opened)
+        return code ? code : UNINITIALIZED;
     // The files of a driver that is no longer loaded are closed to whoever had them open.
     return loads == host->loads ? SUCCESS : UNKNOWN;
 }
@@ -134,43 +78,10 @@ int text(char *out, unsigned size, const char *value) {
     return SUCCESS;
 }
 
-// Wakes those who wait for a change of the word, in this process or another.
-void wake(uint32_t *word) {
-    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-// Not NVML's: for who changes the file from outside.
-__attribute__((visibility("default"))) void standin_wake(uint32_t *word) {
-    wake(word);
-}
-
-static int map(void) {
-    const char *path = getenv("DOVETAIL_STANDIN");
-    int fresh = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    if (fresh < 0)
-        return DRIVER_NOT_LOADED;
-    struct stat seen;
-    struct host *mapped = MAP_FAILED;
-    if (!fstat(fresh, &seen) && seen.st_size == sizeof *host)
-        mapped = mmap(NULL, sizeof *host, PROT_READ | PROT_WRITE, MAP_SHARED, fresh, 0);
-    if (mapped == MAP_FAILED || mapped->magic != MAGIC || mapped->size != sizeof *host) {
-        close(fresh);
-        return DRIVER_NOT_LOADED;
-    }
-    // The old mapping stays: a thread may still be waiting on it.
-    if (file >= 0)
-        close(file);
-    file = fresh;
-    host = mapped;
-    return SUCCESS;
-}
-
 API nvmlInitWithFlags(unsigned flags) {
     if (flags & ~3u)
         return INVALID_ARGUMENT;
-    pthread_mutex_lock(&mutex);
-    int code = opened ? SUCCESS : map();
-    pthread_mutex_unlock(&mutex);
+    int code = map(&opened);
     if (code)
         return code;
     lock();

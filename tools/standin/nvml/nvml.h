@@ -48,19 +48,24 @@ struct placement {
     unsigned start, size;
 };
 
-// library.c: the file, its lock, handles
+// mapped.c: the file, its lock, faults
 extern struct host *host;
-extern int opened;
-extern unsigned order[MOST_GPUS], order_count;
+int map(const int *opened);
 void lock(void);
 void unlock(void);
+void wake(uint32_t *word);
+int injected(const char *call, unsigned g, int everyone);
+const struct override *override_of(unsigned space, unsigned g, unsigned id, unsigned scope);
+
+// library.c: handles
+extern int opened;
+extern unsigned order[MOST_GPUS], order_count;
 void leave(struct entered *in);
 int fault(const char *call, unsigned g, int everyone);
 int decode(void *handle, unsigned kinds, struct entered *in);
 struct entered enter(const char *call, void *handle, unsigned kinds);
 void *handle(unsigned kind, unsigned g, unsigned gi, unsigned ci);
 int text(char *out, unsigned size, const char *value);
-void wake(uint32_t *word);
 
 // mig_change.c: the rules of MIG
 void uuid_of(const struct gpu *gpu, unsigned gi, unsigned ci, char out[96]);
@@ -97,9 +102,6 @@ int has_margins(const struct gpu *gpu);
 uint64_t ecc_errors(const struct gpu *gpu, unsigned error, unsigned counter, unsigned location);
 int ecc_location(const struct gpu *gpu, unsigned location);
 int violation_ns(const struct gpu *gpu, unsigned policy, int64_t now, uint64_t *out);
-
-// fields.c
-const struct override *override_of(unsigned space, unsigned g, unsigned id, unsigned scope);
 
 // links.c: for field values
 int link_field(const struct gpu *gpu, unsigned id, unsigned scope, int64_t now, unsigned *type, uint64_t *out);
