@@ -13,8 +13,8 @@ from dovetail.core import events as ev
 from dovetail.core.event_handlers import apply
 from dovetail.core.placing.gangs import Group
 from dovetail.core.preemption import search
-from dovetail.core.preemption.candidates import easiest_part
 from dovetail.core.preemption.search import NoPreemption, PreemptionPlan
+from dovetail.core.preemption.smallest_part import smallest_part
 from dovetail.core.preemption.units import Unit, uncovered, weight
 from dovetail.core.preemption.victims import Victims, reclaims
 from dovetail.core.queues.types import Queue
@@ -51,7 +51,7 @@ def state_of(contest: Contest) -> State:
 def may_take(state: State, group: Group, units: Sequence[Unit]) -> bool:
     """Whether the queue may take them one after another, in some order."""
     shares = state.shares
-    wanted = shares.wanted(easiest_part(state.cluster, group).all_pods())
+    wanted = shares.wanted(smallest_part(state.cluster, group).all_pods())
     for order in permutations(units):
         claim = shares.quota.claim_back("big", wanted, {})
         if claim is None:
@@ -76,7 +76,7 @@ def spared(victims: Victims, units: Sequence[Unit]) -> bool:
 
 def least_weight(state: State, group: Group, contest: Contest) -> int | None:
     shares = state.shares
-    wanted = shares.wanted(easiest_part(state.cluster, group).all_pods())
+    wanted = shares.wanted(smallest_part(state.cluster, group).all_pods())
     victims = Victims(state, "big", "big", of=[*shares.quota.debtors("big", wanted, {}), "big"])
     best: int | None = None
     for count in range(1, min(MOST_UNITS, len(victims.units)) + 1):

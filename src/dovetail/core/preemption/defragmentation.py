@@ -23,8 +23,9 @@ from dovetail.core import quantities
 from dovetail.core.model import GPU, Pod
 from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Placed, Scope
-from dovetail.core.preemption.candidates import Candidates, easiest_part
+from dovetail.core.preemption.candidates import Candidates
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes, evict
+from dovetail.core.preemption.smallest_part import smallest_part
 from dovetail.core.preemption.units import Unit, weight
 from dovetail.core.preemption.victims import Together, Victims, subgangs
 from dovetail.core.state import State
@@ -85,7 +86,7 @@ def plan(
     """Moves after which the fewest pods that complete `group` fit inside `scope` (None: anywhere). Moved pods stay
     inside the scope, too. `workload` is the workload of the group, "" for a question. `movable` selects the units that
     may be moved (None: all possible victims), `ending` are pods (uid) that are being evicted for others already."""
-    return _Planning(state, workload, easiest_part(state.cluster, group), scope, movable, ending).plan()
+    return _Planning(state, workload, smallest_part(state.cluster, group), scope, movable, ending).plan()
 
 
 class _Planning:

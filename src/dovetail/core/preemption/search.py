@@ -26,8 +26,10 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Cause
 from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Placed, Scope
-from dovetail.core.preemption.candidates import GPU_COLUMN, Candidates, easiest_part, whole_again
+from dovetail.core.preemption.candidates import Candidates
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes, evict
+from dovetail.core.preemption.node_victims import GPU_COLUMN, whole_again
+from dovetail.core.preemption.smallest_part import smallest_part
 from dovetail.core.preemption.units import Unit, uncovered, weight
 from dovetail.core.preemption.victims import Together, Victims, amounts_of, lower_precedence, reclaims
 from dovetail.core.queues.reclaim import Reclaim
@@ -92,14 +94,14 @@ def find(
     """Search the victims for the fewest pods that complete `group`, which is complete and does not fit now, inside
     `scope` (None: anywhere). Pods (uid) that are `ending` are being evicted for others already. Only pods of the queues
     `only` may be victims (None: of all)."""
-    easiest = easiest_part(state.cluster, group)
-    if not any(easiest.all_pods()):
+    smallest = smallest_part(state.cluster, group)
+    if not any(smallest.all_pods()):
         return NoPreemption("no victims are needed: it needs no more pods")
-    found = _Finding(state, workload, easiest, scope, ending, only).find()
+    found = _Finding(state, workload, smallest, scope, ending, only).find()
     one_shape = not group.groups and len(shapes_of(state.cluster, group)) == 1
-    if isinstance(found, PreemptionPlan) or one_shape or len(group.all_pods()) == len(easiest.all_pods()):
+    if isinstance(found, PreemptionPlan) or one_shape or len(group.all_pods()) == len(smallest.all_pods()):
         return found
-    # Other pods than the easiest may fit where these do not.
+    # Other pods than the smallest may fit where these do not.
     other = _Finding(state, workload, group, scope, ending, only).find()
     return other if isinstance(other, PreemptionPlan) or isinstance(found, NoPreemption) else found
 

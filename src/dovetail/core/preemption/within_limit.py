@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from dovetail.core.placing.gangs import Group, SearchLimitReached
 from dovetail.core.placing.pods import Placed, Scope
 from dovetail.core.preemption import search
-from dovetail.core.preemption.candidates import easiest_part
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes
 from dovetail.core.preemption.search import GaveUp, NoPreemption, PreemptionPlan
+from dovetail.core.preemption.smallest_part import smallest_part
 from dovetail.core.preemption.units import Unit, uncovered
 from dovetail.core.preemption.victims import Together, Victims, amounts_of, lower_precedence, reclaims
 from dovetail.core.state import State
@@ -40,7 +40,7 @@ class _Finding:
     def __init__(self, state: State, workload: str, group: Group, scope: Scope | None, ending: Collection[str]) -> None:
         self._state = state
         self._workload = workload
-        self._group = group = easiest_part(state.cluster, group)
+        self._group = group = smallest_part(state.cluster, group)
         self._scope = scope
         self._ending = ending
         self._shares = shares = state.shares
