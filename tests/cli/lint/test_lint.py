@@ -50,12 +50,12 @@ def bad(tmp_path: Path) -> Path:
     return path
 
 
-def test_says_where_what_and_what_happens(bad: Path) -> None:
+def test_a_finding_has_place_rule_message_and_effect(bad: Path) -> None:
     result = lint(bad, *ONLY)
     assert result.exit_code == 1
     where = "Pod night: spec.containers[0].resources.requests[nvidia.com/gpu]"
     assert result.stdout.splitlines() == [
-        f"{bad}:11:9: error G01: {where}: nvidia.com/gpu has a request and no limit: write the same amount as a limit",
+        f"{bad}:11:9: error G01: {where}: nvidia.com/gpu has a request and no limit: set the limit to the same amount",
         "    effect: The API server refuses the pod: `spec.containers[0].resources.limits: Required value: Limit must "
         "be set for non overcommitable resources`.",
         '    patch: {"op": "add", "path": "/spec/containers/0/resources/limits", "value": {"nvidia.com/gpu": "2"}}',

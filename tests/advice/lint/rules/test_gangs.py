@@ -40,8 +40,8 @@ MINE = ("G12", "G13", "G16", "G27", "G29", "G30", "G31", "G35", "G39")
     ("named", "says"),
     [
         ("volcano", None),
-        ("volcanoo", "no scheduler volcanoo is installed: is volcano meant?"),
-        ("mine", "no scheduler mine is installed: there are default-scheduler, volcano"),
+        ("volcanoo", "no scheduler volcanoo is installed: did you mean volcano?"),
+        ("mine", "no scheduler mine is installed: the schedulers are default-scheduler, volcano"),
     ],
 )
 def test_a_scheduler_that_is_not_installed(named: str, says: str | None) -> None:
@@ -50,7 +50,7 @@ def test_a_scheduler_that_is_not_installed(named: str, says: str | None) -> None
     found = [one.message for one in lint(documents("test.yaml", text), facts, [BY_ID["G13"]])]
     assert found == ([] if says is None else [says])
     unknown = [one.message for one in findings(text, "G13")]
-    guess = ["no scheduler is known that is called volcanoo: is volcano meant?"]
+    guess = ["no known scheduler has the name volcanoo: did you mean volcano?"]
     assert unknown == (guess if named == "volcanoo" else [])
 
 

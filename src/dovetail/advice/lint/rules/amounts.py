@@ -43,7 +43,7 @@ def _without_limit(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         for name, asked in resources.at("requests").entries():
             limit = resources.at("limits", name)
             if is_gpu(name) and not limit:
-                message = f"{name} has a request and no limit: write the same amount as a limit"
+                message = f"{name} has a request and no limit: set the limit to the same amount"
                 yield RuleMatch(asked, message, (put(limit, asked.value),))
 
 
@@ -53,7 +53,7 @@ def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         for name, limit in resources.at("limits").entries():
             request = resources.at("requests", name)
             if is_gpu(name) and request and amount(request) != amount(limit):
-                message = f"{name}: a request of {request.value} and a limit of {limit.value}: leave the request out"
+                message = f"{name}: the request is {request.value} and the limit is {limit.value}: remove the request"
                 yield RuleMatch(request, message, (put(request, limit.value),))
 
 
@@ -70,9 +70,9 @@ def _not_whole(pod: Template, _: Facts) -> Iterator[RuleMatch]:
                         "for a part of a GPU use a MIG profile, a shared resource, or the annotation "
                         "dovetail.dev/gpu-fraction" if less else "write a whole number"
                     )  # fmt: skip
-                    yield RuleMatch(asked, f"{name}: {asked.value} is no whole number of GPUs: {advice}")
+                    yield RuleMatch(asked, f"{name}: {asked.value} is not a whole number of GPUs: {advice}")
                 elif value == 0 and side == "limits":
-                    yield RuleMatch(asked, f"{name}: 0 asks for no GPU: write how many, or leave the resource out")
+                    yield RuleMatch(asked, f"{name}: 0 requests no GPU: write how many, or remove the resource")
 
 
 def _unknown_name(pod: Template, _: Facts) -> Iterator[RuleMatch]:
@@ -82,7 +82,7 @@ def _unknown_name(pod: Template, _: Facts) -> Iterator[RuleMatch]:
                 if not _is_unknown(name):
                     continue
                 near, sure = nearest_name(name)
-                message = f"no device plugin offers {name}: is {near} meant?"
+                message = f"no device plugin offers {name}: did you mean {near}?"
                 free = sure and not container.at("resources", side, near)
                 yield RuleMatch(asked, message, (rename(asked, near),) if free else ())
 
@@ -112,7 +112,7 @@ def _retired_name(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         for side in _SIDES:
             old = resources.at(side, _RETIRED)
             if old:
-                message = f"{_RETIRED} is gone since Kubernetes 1.11: write {GPU}"
+                message = f"Kubernetes 1.11 removed {_RETIRED}: write {GPU}"
                 yield RuleMatch(old, message, (drop(old) if resources.at(side, GPU) else rename(old, GPU),))
 
 
@@ -125,7 +125,7 @@ def _quota_key(whole: Field, _: Facts) -> Iterator[RuleMatch]:
         if not is_gpu(bare):
             continue
         right = f"requests.{bare}"
-        message = f"quota of an extended resource is counted under {right} alone"
+        message = f"the quota of an extended resource counts only as {right}"
         yield RuleMatch(asked, message, (drop(asked) if hard.at(right) else rename(asked, right),))
 
 
@@ -174,10 +174,10 @@ RULES = (
     Rule(
         id="G03",
         level=Severity.ERROR,
-        title="The number of GPUs is no whole number, or zero",
+        title="The number of GPUs is not a whole number, or is zero",
         effect=(
-            "Of a fraction the API server says `must be an integer`; with zero the pod starts without a GPU, and the "
-            "program says that it finds none."
+            "The API server refuses a fraction: `must be an integer`. With zero the pod starts without a GPU, and the "
+            "program finds none."
         ),
         bad=_POD.format("{limits: {nvidia.com/gpu: 0.5}}"),
         good=_POD.format("{limits: {nvidia.com/gpu: '1'}}"),
@@ -187,7 +187,7 @@ RULES = (
         id="G04",
         level=Severity.ERROR,
         title="No device plugin offers a resource of this name",
-        effect="The pod stays Pending for ever: `0/4 nodes are available: 4 Insufficient nvidia.com/gpus`.",
+        effect="The pod stays Pending: `0/4 nodes are available: 4 Insufficient nvidia.com/gpus`.",
         bad=_POD.format("{limits: {nvidia.com/gpus: 1}}"),
         good=_POD.format("{limits: {nvidia.com/mig-1g.10gb: 1}}"),
         template=_unknown_name,
@@ -197,8 +197,8 @@ RULES = (
     Rule(
         id="G05",
         level=Severity.ERROR,
-        title="The GPU resource of Kubernetes before 1.11 is asked for",
-        effect="The pod stays Pending for ever: no node offers `alpha.kubernetes.io/nvidia-gpu` any more.",
+        title="The pod requests the GPU resource of Kubernetes before 1.11",
+        effect="The pod stays Pending: no node offers `alpha.kubernetes.io/nvidia-gpu` any more.",
         bad=_POD.format("{limits: {alpha.kubernetes.io/nvidia-gpu: 1}}"),
         good=_POD.format("{limits: {nvidia.com/gpu: 1}}"),
         template=_retired_name,
@@ -214,7 +214,7 @@ RULES = (
         level=Severity.ERROR,
         title="A quota of GPUs lacks `requests.`",
         effect=(
-            "Nothing is limited: of extended resources the API server counts `requests.` alone."
+            "The quota limits nothing: for extended resources the API server counts only keys with `requests.`."
         ),
         bad="""\
 apiVersion: v1

@@ -45,7 +45,7 @@ def _shared(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     fails = _refusals(facts) if asked else ()
     if any(fails) or not fails:
         for name, amount in asked:
-            message = f"{name}: {amount.value} replicas are no larger part of a GPU than one: write 1"
+            message = f"{name}: {amount.value} replicas give no more of a GPU than one: write 1"
             yield RuleMatch(amount, message, guess=not fails or not all(fails))
 
 
@@ -78,9 +78,9 @@ def _mig_collective(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.containers:
         instances = [amount for name, amount in gpus_of(container) if name.startswith(_MIG)]
         words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
-        said = _COLLECTIVE.search(words)
-        if said and sum(count(amount) or 0 for amount in instances) > 1:
-            message = f"`{said[0]}` needs GPUs that reach each other, which MIG devices do not: ask for {GPU} instead"
+        collective = _COLLECTIVE.search(words)
+        if collective and sum(count(amount) or 0 for amount in instances) > 1:
+            message = f"`{collective[0]}` needs peer-to-peer access, which MIG devices do not have: request {GPU}"
             yield RuleMatch(instances[0], message)
 
 
@@ -102,9 +102,11 @@ def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         security = container.at("securityContext")
         added = {one.text for one in security.at("capabilities", "add").each()}
         if offered and name not in offered:
-            yield RuleMatch(amount, f"no node offers {name}: there is {', '.join(offered)}")
+            yield RuleMatch(amount, f"no node offers {name}; the nodes offer {', '.join(offered)}")
         elif name.startswith(_HOST_RDMA) and not security.at("privileged").value and not added & {"IPC_LOCK", "ALL"}:
-            message = f"{name} without the capability IPC_LOCK: add it, unless the nodes' runtime lifts RLIMIT_MEMLOCK"
+            message = (
+                f"{name} needs the capability IPC_LOCK: add it, unless the container runtime raises RLIMIT_MEMLOCK"
+            )
             yield RuleMatch(amount, message, guess=True)
     if not asked and _spans_nodes(pod):
         yield from _left_out(pod, facts)
@@ -125,7 +127,7 @@ def _left_out(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     ]
     if common and len(whole) == len(nodes):
         container = pod.gpu_containers[0]
-        message = f"the job spans nodes that all offer {common[0]}, and does not ask for it: add it to the limits"
+        message = f"the job spans nodes that all offer {common[0]}, and does not request it: add it to the limits"
         yield RuleMatch(container.at("resources", "limits"), message)
 
 
@@ -191,11 +193,11 @@ RULES = (
     Rule(
         id="G16",
         level=Severity.ERROR,
-        title="More than one replica of a shared GPU is asked for",
+        title="The pod requests more than one replica of a shared GPU",
         effect=(
             "With failRequestsGreaterThanOne, and with MPS always, the pod fails with `UnexpectedAdmissionError`: "
-            "`maximum request size for shared resources is 1; found 2`. Without, "
-            "NVIDIA's plugin may give it replicas of one and the same GPU."
+            "`maximum request size for shared resources is 1; found 2`. Otherwise "
+            "NVIDIA's plugin may allocate replicas of the same GPU."
         ),
         bad=_POD.format("", "nvidia.com/gpu.shared: 2"),
         good=_POD.format("", "nvidia.com/gpu.shared: 1"),
@@ -205,7 +207,7 @@ RULES = (
     Rule(
         id="G27",
         level=Severity.WARNING,
-        title="A collective over several GPUs runs on MIG devices",
+        title="A collective runs on several MIG devices",
         effect=(
             "MIG devices have no peer-to-peer access, and a process sees one of them alone: NCCL fails or goes through "
             "the host's memory."
@@ -218,10 +220,10 @@ RULES = (
     Rule(
         id="G39",
         level=Severity.WARNING,
-        title="A job over several nodes does without the RDMA of its nodes, or cannot use it",
+        title="A job on several nodes does not request RDMA, or cannot use it",
         effect=(
-            "NCCL falls back to TCP, or says `ibv_reg_mr failed: Cannot allocate memory`; with a resource that no node "
-            "offers the pod stays Pending."
+            "NCCL falls back to TCP, or fails with `ibv_reg_mr failed: Cannot allocate memory`. If no node offers the "
+            "resource, the pod stays Pending."
         ),
         bad=_NODE_AND_JOB.format(""),
         good=_NODE_AND_JOB.format(", rdma/hca_shared_devices_a: 1"),

@@ -114,17 +114,18 @@ def _minimum(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
 def _compared(least: Field, size: _Size, guess: bool = False) -> Iterator[RuleMatch]:
     wanted = least.whole or 0
     if wanted > size.pods:
-        message = f"{least.name} is {wanted}, and {size.pods} pods are made: write {size.pods}"
+        message = f"{least.name} is {wanted}, and the object creates {size.pods} pods: write {size.pods}"
         yield RuleMatch(least, message, guess=guess)
     elif wanted > size.first:
         message = (
-            f"{least.name} is {wanted}, and the launcher comes when the other {size.first} pods run: write {size.first}"
+            f"{least.name} is {wanted}, and the launcher is created when the other {size.first} pods run: "
+            f"write {size.first}"
         )
         yield RuleMatch(least, message, guess=guess)
     elif size.ranks and 0 < wanted < size.pods:
         message = (
-            f"{least.name} is {wanted} of {size.pods} pods: the first hold their GPUs and wait for the rest: write "
-            f"{size.pods}"
+            f"{least.name} is {wanted} of {size.pods} pods: the first pods hold their GPUs and wait for the rest: "
+            f"write {size.pods}"
         )
         yield RuleMatch(least, message, guess=True)
 
@@ -205,22 +206,20 @@ def _scheduler(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     named = pod.spec.at("schedulerName")
     if named.text and facts.schedulers is not None and named.text not in facts.schedulers:
         near = nearest(named.text, sorted(facts.schedulers), _ALIKE)
-        meant = f"is {near} meant?" if near else f"there are {', '.join(sorted(facts.schedulers))}"
+        meant = f"did you mean {near}?" if near else f"the schedulers are {', '.join(sorted(facts.schedulers))}"
         yield RuleMatch(named, f"no scheduler {named.text} is installed: {meant}")
         return
     if named.text and facts.schedulers is None and named.text not in _KNOWN:
         near = nearest(named.text, sorted(_KNOWN), _ALIKE)
         if near:
-            yield RuleMatch(named, f"no scheduler is known that is called {named.text}: is {near} meant?", guess=True)
+            yield RuleMatch(named, f"no known scheduler has the name {named.text}: did you mean {near}?", guess=True)
             return
     for mark in _MARKS:
         for key in mark.keys:
             carried = pod.meta.at(mark.side, key)
             if carried and named.text in _KNOWN - mark.readers:
                 readers = " or ".join(sorted(mark.readers))
-                yield RuleMatch(
-                    named, f"{named.text} does not read {key} of the pod: write {readers}, or leave {key} out"
-                )
+                yield RuleMatch(named, f"{named.text} does not read {key} of the pod: write {readers}, or remove {key}")
 
 
 _GANG = """\
@@ -266,9 +265,9 @@ RULES = (
     Rule(
         id="G12",
         level=Severity.ERROR,
-        title="A gang waits for more pods than there are, or starts with too few",
+        title="The minimum of a gang is larger or smaller than its number of pods",
         effect=(
-            "With too many nothing ever starts, as pods wait for pods that are never made; with too few the first "
+            "If it is larger, the gang never starts: pods wait for pods that do not exist. If it is smaller, the first "
             "pods hold their GPUs and wait. Volcano refuses its Job: `job 'minAvailable' should not be greater than "
             "total replicas in tasks`."
         ),
@@ -280,10 +279,10 @@ RULES = (
     Rule(
         id="G13",
         level=Severity.ERROR,
-        title="No scheduler takes the pod, or another one than its gang is meant for",
+        title="No scheduler of this name runs, or it does not know the gang of the pod",
         effect=(
-            "Of a scheduler that is not there the pod stays Pending for ever, without an event; a scheduler that does "
-            "not know the gang binds its pods one by one."
+            "Without its scheduler the pod stays Pending, without an event. A scheduler that does not know the gang "
+            "binds its pods one by one."
         ),
         bad=_MARKED.format("yunikorn"),
         good=_MARKED.format("volcano"),

@@ -82,13 +82,11 @@ def _moving(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             continue
         policy = container.at("imagePullPolicy")
         if not image.digest and not image.tag:
-            yield RuleMatch(field, f"{field.text} has no tag, which means latest: name a version, or a digest")
+            yield RuleMatch(field, f"{field.text} has no tag, which means latest: write a version, or a digest")
         elif not image.digest and _MOVING.fullmatch(image.tag):
-            yield RuleMatch(
-                field, f"{field.text} is another image whenever somebody pushes one: name a version, or a digest"
-            )
+            yield RuleMatch(field, f"{field.text} is a different image after each push: write a version, or a digest")
         elif policy.text == "Always" and _LARGE.fullmatch(image.name):
-            yield RuleMatch(policy, f"{field.text} stays what it is, and is large: write imagePullPolicy: IfNotPresent")
+            yield RuleMatch(policy, f"{field.text} never changes, and is large: write imagePullPolicy: IfNotPresent")
 
 
 def _newer_than_driver(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -107,7 +105,7 @@ def _newer_than_driver(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             more = f", as have {len(old) - 1} others of the {len(drivers)} nodes it may run on" if len(old) > 1 else ""
             message = (
                 f"{field.text} has CUDA {_dotted(cuda)}, and {node.name} has driver {driver.version} for CUDA "
-                f"{_dotted(driver.cuda)}{more}: take an image for CUDA {_dotted(driver.cuda)}, or newer drivers"
+                f"{_dotted(driver.cuda)}{more}: use an image for CUDA {_dotted(driver.cuda)}, or newer drivers"
             )
             yield RuleMatch(field, message)
 
@@ -202,10 +200,10 @@ RULES = (
     Rule(
         id="G32",
         level=Severity.WARNING,
-        title="The image is not a fixed one, or a large one is asked for at every start",
+        title="The image tag is not fixed, or a large image is pulled at every start",
         effect=(
-            "Pods of one job, or one that starts again, may run other code than the first. With latest, or Always, no "
-            "pod starts while the registry is out of reach or limits its answers: `ErrImagePull`."
+            "Pods of one job, or a restarted pod, may run different code. With latest, or Always, no pod starts while "
+            "the registry is unreachable or limits its rate: `ErrImagePull`."
         ),
         bad=_POD.format("registry.example.com/train"),
         good=_POD.format("registry.example.com/train:1.4"),
@@ -222,7 +220,7 @@ RULES = (
         title="The image's CUDA is newer than the driver of the nodes",
         effect=(
             "The container does not start: `nvidia-container-cli: requirement error: unsatisfied condition: "
-            "cuda>=12.8`, or its program says `CUDA driver version is insufficient for CUDA runtime version`."
+            "cuda>=12.8`, or its program fails with `CUDA driver version is insufficient for CUDA runtime version`."
         ),
         bad=_TORCH + _NODE.format("560.35.03", "12.6"),
         good=_TORCH + _NODE.format("580.95.05", "13.0"),

@@ -71,12 +71,12 @@ def _spot(pod: Template) -> tuple[str, Field] | None:
 def _deadline_s(pod: Template) -> int | None:
     """The deadline of the pod or its Job, in seconds."""
     whole = pod.whole
-    said = [pod.spec.at("activeDeadlineSeconds").whole]
+    deadlines = [pod.spec.at("activeDeadlineSeconds").whole]
     if group_kind(whole.value) in (_JOB, _CRON_JOB):
-        said.append(_job_spec(whole).at("activeDeadlineSeconds").whole)
+        deadlines.append(_job_spec(whole).at("activeDeadlineSeconds").whole)
     if group_kind(whole.value)[0] == "kubeflow.org":
-        said.append(whole.at("spec", "runPolicy", "activeDeadlineSeconds").whole)
-    return min((seconds for seconds in said if seconds is not None), default=None)
+        deadlines.append(whole.at("spec", "runPolicy", "activeDeadlineSeconds").whole)
+    return min((seconds for seconds in deadlines if seconds is not None), default=None)
 
 
 def _job_spec(whole: Field) -> Field:
@@ -108,11 +108,11 @@ def _on_spot(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     key, field = spot
     missing = {lack.field.name: lack for lack in pod_lacks(pod.spec, Means(_NOTICE_S))}
     if "volumeMounts" in missing:
-        yield RuleMatch(field, f"a spot node may be taken at any time, and {missing['volumeMounts'].what}")
+        yield RuleMatch(field, f"a spot node can be reclaimed at any time, and {missing['volumeMounts'].what}")
     elif "preStop" in missing and "terminationGracePeriodSeconds" in missing and key not in _GKE_SPOT:
         grace = missing["terminationGracePeriodSeconds"].field
         message = (
-            f"a spot node is taken {_NOTICE_S} s after a notice, and the pod has {grace.whole or 30} s to end and no "
+            f"a spot node is reclaimed {_NOTICE_S} s after a notice; the pod has {grace.whole or 30} s to end, and no "
             f"preStop hook that saves: write terminationGracePeriodSeconds: {_NOTICE_S}"
         )
         yield RuleMatch(grace if grace else field, message)
@@ -130,7 +130,7 @@ def _disrupted(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     stored = all(lack.field.name != "volumeMounts" for lack in pod_lacks(pod.spec, Means(0)))
     if (chosen is not None or everywhere) and not stored:
         message = (
-            "Karpenter may take the node to save money, and nothing that the job did is stored: annotate its pods with "
+            "Karpenter may remove the node to save cost, and the job stores no progress: annotate its pods with "
             f'{_STAYS[0]}: "true"'
         )
         yield RuleMatch(pod.meta.at("annotations"), message)
@@ -144,9 +144,7 @@ def _failures(whole: Field, _: Facts) -> Iterator[RuleMatch]:
         return
     kept = spec.at("ttlSecondsAfterFinished")
     if kept.whole == 0:
-        yield RuleMatch(
-            kept, "ttlSecondsAfterFinished is 0: write how long its state and logs are to be read, as 86400"
-        )
+        yield RuleMatch(kept, "ttlSecondsAfterFinished is 0: write how long to keep its status and logs, such as 86400")
     limit, policy = spec.at("backoffLimit"), spec.at("podFailurePolicy")
     if policy or limit or not any(_spot(pod) for pod in pods):
         return
@@ -169,14 +167,14 @@ def _priority(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if not _to_an_end(pod):
         return
     if name.text in _SYSTEM_CLASSES:
-        yield RuleMatch(name, f"{name.text} is for what the cluster itself needs: write a class for batch work")
+        yield RuleMatch(name, f"{name.text} is for components of the cluster: use a class for batch work")
         return
     own = classes.get(name.text)
     value = own.at("value").whole if own is not None and own.at("preemptionPolicy").text != "Never" else None
     other, serving = _least_serving(facts)
     if value is not None and serving and value > other:
-        message = f"class {name.text} ({value}) may evict {serving} ({other}): write a class of less, or one that never"
-        yield RuleMatch(name, f"{message} evicts")
+        message = f"class {name.text} ({value}) may evict {serving} ({other}): use a lower class, or one that never"
+        yield RuleMatch(name, f"{message} preempts")
 
 
 @lru_cache(maxsize=1)
@@ -257,8 +255,8 @@ RULES = (
     Rule(
         id="G29",
         level=Severity.WARNING,
-        title="A job on spot nodes cannot save what it did",
-        effect="When the node is taken, what was computed since the last checkpoint is lost; without one, everything.",
+        title="A job on spot nodes cannot save its progress",
+        effect="When the node is reclaimed, the progress since the last checkpoint is lost.",
         bad=_TRAIN.format("spot", _STAYING, ""),
         good=_TRAIN.format("spot", _STAYING, _SAVING),
         template=_on_spot,
@@ -267,8 +265,8 @@ RULES = (
     Rule(
         id="G30",
         level=Severity.WARNING,
-        title="An autoscaler may take the node of a long job that stores nothing",
-        effect="Karpenter drains nodes that it can do without, replace by cheaper ones, or bring up to date.",
+        title="An autoscaler may remove the node of a long job that stores no progress",
+        effect="Karpenter drains nodes that are not needed, can be replaced by cheaper ones, or are outdated.",
         bad=_TRAIN.format("on-demand", "", ""),
         good=_TRAIN.format("on-demand", _STAYING, ""),
         template=_disrupted,
@@ -277,10 +275,10 @@ RULES = (
     Rule(
         id="G31",
         level=Severity.WARNING,
-        title="Interruptions count as failures of the Job, or it is gone when it ends",
+        title="Interruptions count as failures of the Job, or the Job is deleted when it ends",
         effect=(
-            "After the seventh interruption the Job fails with `BackoffLimitExceeded`; with a TTL of 0 it and its pods "
-            "are deleted as it ends, and with them the logs."
+            "After the seventh interruption the Job fails with `BackoffLimitExceeded`; with a TTL of 0 the Job, its "
+            "pods and their logs are deleted when it ends."
         ),
         bad=_JOB_TEXT.format(""),
         good=_JOB_TEXT.format(
@@ -294,10 +292,10 @@ RULES = (
     Rule(
         id="G35",
         level=Severity.WARNING,
-        title="No priority class, or a batch job that evicts what serves",
+        title="The pod has no priority class, or a batch job may evict serving pods",
         effect=(
-            "Without a class the pod has priority 0, and any pod of a class above may evict it; a batch job of a high "
-            "class evicts what serves."
+            "Without a class the pod has priority 0, and any pod with a higher priority may evict it. A batch job of a "
+            "high class evicts serving pods."
         ),
         bad=_CLASSES.format(""),
         good=_CLASSES.format("  priorityClassName: batch\n"),

@@ -48,8 +48,8 @@ def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[RuleMat
         return
     if any(wanted <= (amount(Field(node.allocatable.get(GPU))) or 0) for node in nodes):
         message = (
-            f"{len(asking)} containers ask for {wanted} {GPU} together: replicas of nodes that have at most "
-            f"{max(cards)}; give the containers' work to one container, or one pod each"
+            f"{len(asking)} containers request {wanted} {GPU} together, and the nodes have replicas of at most "
+            f"{max(cards)} cards: use one container, or one pod for each"
         )
         yield RuleMatch(asking[-1], message)
 
@@ -59,13 +59,13 @@ def _is_aligned(pod: Template, facts: Facts) -> bool:
     if pod.spec.at("resources") or not any(name == GPU for one in pod.gpu_containers for name, _ in gpus_of(one)):
         return False
     annotations = pod.meta.at("annotations")
-    said = (
+    requested = (
         any(annotations.at(name).text == "disable" for name in _CRIO)
         or annotations.at(_VOLCANO_NUMA).text not in ("", "none")
         or pod.spec.at("nodeSelector", _CPU_MANAGER).text == "true"
     )
     found = kubelets(pod, facts)
-    return said or (bool(found) and all(one.aligns for one in found))
+    return requested or (bool(found) and all(one.aligns for one in found))
 
 
 def _request(container: Field, resource: str) -> Field:
@@ -97,8 +97,8 @@ def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     edits = [put(request, limit.value) for request, limit in pairs] if all(amount(limit) for _, limit in pairs) else []
     others = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
     message = (
-        f"container {container.at('name').text}{others}: {' and '.join(resources)} without equal request and limit: "
-        "the pod is not Guaranteed; give every container, also init containers, limits that equal the requests"
+        f"container {container.at('name').text}{others}: {' and '.join(resources)} have no equal request and limit: "
+        "the pod is not Guaranteed; set equal limits and requests for every container, also init containers"
     )
     yield RuleMatch(container.at("resources"), message, tuple(edits))
 
@@ -112,7 +112,7 @@ def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for container, limit, cpus in parts:
         more = math.ceil(cpus)
         nearest = f"{more - 1} or {more}" if more > 1 else "1"
-        message = f"{limit.value} CPUs are no whole number, so none of them is its own: write {nearest}"
+        message = f"{limit.value} CPUs are not a whole number, so none is exclusive: write {nearest}"
         request = container.at("resources", "requests", _CPU)
         edits = (put(limit, more), *([put(request, more)] if request else []))
         yield RuleMatch(limit, message, edits if _fits_beside(pod, facts, more - cpus) else ())
@@ -146,8 +146,8 @@ def _larger_than_numa(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             most = max(one.most(resource) or Fraction(0) for one in found)
             limit = _shown(resource, most)
             message = (
-                f"{_shown(resource, wanted)} of {resource}: one NUMA node has at most {limit}, and the kubelet takes "
-                f"all of a {'pod' if len(group) > 1 else 'container'} from one: write {limit} or less"
+                f"{_shown(resource, wanted)} of {resource}: one NUMA node has at most {limit}, and the kubelet "
+                f"allocates all of a {'pod' if len(group) > 1 else 'container'} on one node: write {limit} or less"
             )
             guess = resource == _CPU and not all(one.cpu_policy for one in found)
             yield RuleMatch(fields[0], message, guess=guess)
@@ -175,7 +175,7 @@ def _shared_memory(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         mounted = [one for one in container.at("volumeMounts").each() if _path(one) in (_SHM, "/dev")]
         if not mounted:
             if gpus > 1:
-                message = f"{gpus} GPUs and a /dev/shm of 64 MiB: mount a memory volume there"
+                message = f"{gpus} GPUs, and /dev/shm has only 64 MiB: mount a memory volume there"
                 yield RuleMatch(container, message, _with_shm(pod, container, gpus))
             continue
         volume = next(
@@ -197,9 +197,9 @@ def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[RuleM
     if not empty_dir.at("medium").text:
         yield RuleMatch(empty_dir, "/dev/shm is a directory on the node's disk: write medium: Memory")
     elif empty_dir.at("medium").text == "Memory" and not memory and not size:
-        yield RuleMatch(empty_dir, "/dev/shm may take all memory of the node: write a sizeLimit, or limit the memory")
+        yield RuleMatch(empty_dir, "/dev/shm may use all memory of the node: write a sizeLimit, or a memory limit")
     elif memory and size and size > memory:
-        message = f"sizeLimit {empty_dir.at('sizeLimit').value} is more than the memory of the container"
+        message = f"sizeLimit {empty_dir.at('sizeLimit').value} exceeds the memory of the container"
         yield RuleMatch(empty_dir.at("sizeLimit"), f"{message}: write {limit.value or 'that of the pod'} or less")
 
 
@@ -262,11 +262,10 @@ RULES = (
     Rule(
         id="G14",
         level=Severity.WARNING,
-        title="Containers of one pod ask for more GPUs together than the nodes have cards",
+        title="Containers of one pod request more GPUs together than the nodes have cards",
         effect=(
-            "Karpenter counts the cards of a machine, not the replicas that time-slicing makes of them: it starts a "
-            "larger machine, or none (`no instance type has enough resources`), while the pod would fit the nodes that "
-            "are there."
+            "Karpenter counts the cards of a machine, not the replicas of time-slicing: it starts a larger machine, or "
+            "none (`no instance type has enough resources`), although the pod fits existing nodes."
         ),
         bad=_POD.format(
             "",
@@ -282,10 +281,10 @@ RULES = (
     Rule(
         id="G17",
         level=Severity.WARNING,
-        title="CPUs are wanted close to the GPUs, and the pod is not Guaranteed",
+        title="The pod requests CPUs close to its GPUs, and is not Guaranteed",
         effect=(
-            "The kubelet gives CPUs and memory of a NUMA node to Guaranteed pods alone: this pod shares the CPUs that "
-            "are left over, on all sockets."
+            "The kubelet aligns CPUs and memory only for Guaranteed pods: this pod runs on the shared CPUs of all "
+            "sockets."
         ),
         bad=_POD.format(
             _ALIGNED, "{limits: {nvidia.com/gpu: 1, cpu: 8, memory: 64Gi}, requests: {cpu: 4, memory: 64Gi}}", ""
@@ -299,10 +298,10 @@ RULES = (
     Rule(
         id="G18",
         level=Severity.WARNING,
-        title="CPUs are wanted close to the GPUs, and are no whole number",
+        title="The pod requests CPUs close to its GPUs, and not a whole number of them",
         effect=(
-            "The CPU Manager gives CPUs of its own to containers that ask for a whole number: this one shares the CPUs "
-            "that are left over."
+            "The CPU Manager allocates exclusive CPUs only to containers with a whole number of CPUs: this container "
+            "runs on the shared CPUs."
         ),
         bad=_POD.format(_ALIGNED, "{limits: {nvidia.com/gpu: 1, cpu: 7500m, memory: 64Gi}}", "") + _NODE.format(""),
         good=_POD.format(_ALIGNED, "{limits: {nvidia.com/gpu: 1, cpu: 8000m, memory: 64Gi}}", "") + _NODE.format(""),
@@ -313,10 +312,10 @@ RULES = (
     Rule(
         id="G19",
         level=Severity.WARNING,
-        title="More is asked for than one NUMA node has, and the kubelet takes all from one",
+        title="The pod requests more than one NUMA node has, and the kubelet requires one NUMA node",
         effect=(
             "The kubelet refuses the pod on each node: `TopologyAffinityError`, `Resources cannot be allocated with "
-            "Topology locality`. It ends as Failed, and who owns it makes the next."
+            "Topology locality`. The pod is Failed, and its controller creates the next one."
         ),
         bad=_POD.format("", "{limits: {nvidia.com/gpu: 1, cpu: 12, memory: 64Gi}}", "") + _NODE.format("") + _TOPOLOGY,
         good=_POD.format("", "{limits: {nvidia.com/gpu: 1, cpu: 8, memory: 64Gi}}", "") + _NODE.format("") + _TOPOLOGY,
@@ -327,10 +326,10 @@ RULES = (
     Rule(
         id="G20",
         level=Severity.WARNING,
-        title="Shared memory is too small, on the disk, or without a bound",
+        title="Shared memory is too small, on disk, or unlimited",
         effect=(
-            "The container runtime gives 64 MiB: NCCL says `Error while creating shared memory segment`, a DataLoader "
-            "of PyTorch ends with `Bus error`. Without a bound what is written there takes the memory of the node."
+            "The default of the container runtime is 64 MiB: NCCL fails with `Error while creating shared memory "
+            "segment`, a DataLoader of PyTorch with `Bus error`. Unlimited files there use the memory of the node."
         ),
         bad=_POD.format("", "{limits: {nvidia.com/gpu: 8, memory: 256Gi}}", ""),
         good=_POD.format("", "{limits: {nvidia.com/gpu: 8, memory: 256Gi}}", _MOUNT),

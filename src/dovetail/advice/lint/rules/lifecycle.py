@@ -49,8 +49,8 @@ def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         liveness, startup = container.at("livenessProbe"), container.at("startupProbe")
         if liveness and pod.group_kind in _TRAINING and (gives := _silence_seconds(liveness)) < _STEP_SECONDS:
             message = (
-                f"the probe gives up on a job that does not answer for {gives} s, as in a long step, a checkpoint or a "
-                f"collective: leave it out, or allow {_STEP_SECONDS} s with failureThreshold"
+                f"the probe ends a job that does not answer for {gives} s, as in a long step, a checkpoint or a "
+                f"collective: remove it, or allow {_STEP_SECONDS} s with failureThreshold"
             )
             yield RuleMatch(liveness, message)
             continue
@@ -59,10 +59,8 @@ def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             continue
         allowed = _seconds(probe, "initialDelaySeconds", 0) + _silence_seconds(probe)
         if starts_ms and allowed * 1000 < starts_ms:
-            message = (
-                f"dovetail.dev/startup-time is {starts_ms // 1000} s, and the probe ends the start after {allowed} s"
-            )
-            yield RuleMatch(probe, f"{message}: add a startupProbe that allows as much, or raise its failureThreshold")
+            message = f"dovetail.dev/startup-time is {starts_ms // 1000} s, and the probe fails after {allowed} s"
+            yield RuleMatch(probe, f"{message}: add a startupProbe with enough time, or raise its failureThreshold")
         elif allowed <= _DEFAULT_PROBE_SECONDS and _MODEL_SERVER.fullmatch(_image_name(container)):
             message = f"the server has {allowed} s to load its model: add a startupProbe with a high failureThreshold"
             yield RuleMatch(probe, message)
@@ -114,7 +112,7 @@ def _idle_notebook(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
                 continue
             where = "set ENABLE_CULLING of the notebook controller, or add" if kubeflow else "add"
             message = (
-                f"nothing ends the notebook when nobody uses it: {where} the argument "
+                f"nothing ends the notebook when it is idle: {where} the argument "
                 "--ServerApp.shutdown_no_activity_timeout=SECONDS"
             )
             yield RuleMatch(container, message)
@@ -145,8 +143,8 @@ def _never_culls(facts: Facts) -> bool:
         if _CONTROLLER.fullmatch(_image_name(container))
     ]
     return bool(controllers) and not any(
-        told.at("value").text == "true" or told.at("valueFrom") or container.at("envFrom")
-        for container, told in controllers
+        culling.at("value").text == "true" or culling.at("valueFrom") or container.at("envFrom")
+        for container, culling in controllers
     )
 
 
@@ -160,7 +158,7 @@ def _short_grace(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         if (takes := _hook_seconds(hook)) >= grace and takes:
             message = (
                 f"the preStop hook takes {takes} s, and terminationGracePeriodSeconds is {grace}: write "
-                f"{takes} and what the program needs after the hook"
+                f"{takes} plus the time that the program needs after the hook"
             )
             yield RuleMatch(hook, message)
             return
@@ -168,7 +166,7 @@ def _short_grace(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         return
     if field and grace < _DEFAULT_GRACE_SECONDS:
         message = (
-            f"the pods save checkpoints, and have {grace} s to do so when they give way: write how long that takes"
+            f"the pods save checkpoints, and have {grace} s for that when they are evicted: write how long it takes"
         )
         yield RuleMatch(field, message)
     elif not field:
@@ -176,8 +174,8 @@ def _short_grace(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             hook = container.at("lifecycle", "preStop")
             if hook.at("exec") or hook.at("httpGet"):
                 message = (
-                    f"the hook of a pod that saves checkpoints has the default of {_DEFAULT_GRACE_SECONDS} s: write "
-                    "how long it takes as terminationGracePeriodSeconds"
+                    f"the preStop hook of a pod that saves checkpoints has the default of {_DEFAULT_GRACE_SECONDS} s: "
+                    "write how long it takes as terminationGracePeriodSeconds"
                 )
                 yield RuleMatch(hook, message)
                 return
@@ -197,9 +195,9 @@ def _init_asks(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             if not count(amount):
                 continue
             if pod.gpu_containers:
-                message = f"the init container asks for {name}, as the containers do: do that work in a container"
+                message = f"the init container requests {name}, as the containers do: do that work in a container"
             else:
-                message = f"only the init container asks for {name}, which stays taken until the pod ends"
+                message = f"only the init container requests {name}, which stays allocated until the pod ends"
             yield RuleMatch(amount, message)
 
 
@@ -234,10 +232,10 @@ RULES = (
     Rule(
         id="G36",
         level=Severity.WARNING,
-        title="A probe ends a training pod that is busy, or a server that still loads its model",
+        title="A probe ends a busy training pod, or a server that is still loading its model",
         effect=(
-            "The kubelet kills it, and it starts again, or the job fails: `Container train failed liveness probe, will "
-            "be restarted`. A server that loads longer never gets ready; a gang loses what it did not save."
+            "The kubelet restarts the container, or the job fails: `Container train failed liveness probe, will be "
+            "restarted`. A server that loads longer is never ready; a gang loses its unsaved progress."
         ),
         bad=_pod("serve", "", "", _SERVE, _LIVENESS),
         good=_pod("serve", "", "", _SERVE, f"{_STARTUP}\n    {_LIVENESS}"),
@@ -250,10 +248,10 @@ RULES = (
     Rule(
         id="G40",
         level=Severity.WARNING,
-        title="Nothing ends a notebook with GPUs that nobody uses",
+        title="Nothing ends an idle notebook with GPUs",
         effect=(
-            "It keeps its GPUs over nights and weekends; Jupyter and Kubeflow stop idle notebooks only where they "
-            "are told to."
+            "It keeps its GPUs over nights and weekends; Jupyter and Kubeflow stop idle notebooks only if they are "
+            "configured to."
         ),
         bad=_pod("notebook", "", "", "quay.io/jupyter/pytorch-notebook:cuda12-2025-10-20", _LAB.format("")),
         good=_pod(
@@ -269,10 +267,10 @@ RULES = (
     Rule(
         id="G41",
         level=Severity.INFO,
-        title="The grace period is shorter than what the pod does at its end",
+        title="The grace period is shorter than the work of the pod at its end",
         effect=(
-            "When it is over the kubelet kills the containers, their preStop hooks included (`FailedPreStopHook`, exit "
-            "code 137): what was done since the last checkpoint is lost."
+            "After it the kubelet kills the containers and their preStop hooks (`FailedPreStopHook`, exit code 137): "
+            "the progress since the last checkpoint is lost."
         ),
         bad=_pod("train", _SAVES, "", _TRAIN, _HOOK),
         good=_pod("train", _SAVES, "terminationGracePeriodSeconds: 300", _TRAIN, _HOOK),
@@ -282,10 +280,10 @@ RULES = (
     Rule(
         id="G42",
         level=Severity.INFO,
-        title="An init container asks for GPUs",
+        title="An init container requests GPUs",
         effect=(
-            "When the kubelet of the node restarts it may refuse the running pod: `UnexpectedAdmissionError`. What "
-            "init containers ask for is taken for as long as the pod is there."
+            "After a restart the kubelet may refuse the running pod: `UnexpectedAdmissionError`. Devices of init "
+            "containers stay allocated until the pod ends."
         ),
         bad=_pod("train", "", _INIT.format("nvidia.com/gpu"), _TRAIN, ""),
         good=_pod("train", "", _INIT.format("cpu"), _TRAIN, ""),

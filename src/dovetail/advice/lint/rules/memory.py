@@ -39,8 +39,8 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             if (odd and size in (gb, gb * gpus)) or (size == gb >= _LARGE_GB and gpus >= _MANY_GPUS and memory_mib):
                 whose = "one of its GPUs" if size == gb else f"its {gpus} GPUs"
                 message = (
-                    f"{limit.value} is the memory of {whose}, and the limit is of the node's memory: write what the "
-                    "program needs of that; its GPUs it has whole"
+                    f"{limit.value} is the memory of {whose}, and the limit is for host memory: write what the "
+                    "program needs of that; GPU memory has no limit"
                 )
                 yield RuleMatch(limit, message)
                 break
@@ -96,10 +96,10 @@ RULES = (
     Rule(
         id="G28",
         level=Severity.WARNING,
-        title="The memory limit is the GPU's memory",
+        title="The memory limit equals the GPU memory",
         effect=(
-            "The limit is of host memory: loaders, pinned buffers, /dev/shm and what is saved. Too low, the kernel "
-            "kills the container: `OOMKilled`, exit code 137. Of the GPU's memory it limits nothing."
+            "The limit is for host memory: data loaders, pinned buffers, /dev/shm, checkpoints. If it is too low, the "
+            "kernel kills the container: `OOMKilled`, exit code 137. It does not limit GPU memory."
         ),
         bad=_POD.format("141Gi"),
         good=_POD.format("192Gi"),

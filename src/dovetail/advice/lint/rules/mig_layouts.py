@@ -60,7 +60,7 @@ def _wrong(devices: Field) -> str:
     for name in wanted:
         if all(geometry.find(name) is None for geometry in GEOMETRIES):
             near = next(iter(difflib.get_close_matches(name, profiles, 1, 0)), "")
-            return f"no GPU has a MIG profile {name}: is {near} meant?"
+            return f"no GPU has a MIG profile {name}: did you mean {near}?"
     if any(_fits(geometry, wanted) for geometry in GEOMETRIES):
         return ""
     together = " and ".join(f"{count} x {name}" for name, count in wanted.items())

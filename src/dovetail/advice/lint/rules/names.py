@@ -53,13 +53,13 @@ def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
             domain, _, short = key.partition("/")
             if domain != _DOMAIN and nearest(domain, (_DOMAIN,), _ALIKE):
                 meant = f"{PREFIX}{nearest(short, TABLE)}"
-                yield RuleMatch(meta.at(side, key), f"nobody reads {key}: is {meant} meant?", guess=True)
+                yield RuleMatch(meta.at(side, key), f"no program reads {key}: did you mean {meant}?", guess=True)
     queue = sides["labels"].get(QUEUE_LABEL, "")
     known = _queues(facts)
     if queue and known and queue not in known:
         there = ", ".join(sorted(known))
         near = nearest(queue, sorted(known))
-        message = f"there is no queue {queue}: nearest is {near}; there are {there}"
+        message = f"queue {queue} does not exist: the nearest is {near}; the queues are {there}"
         yield RuleMatch(meta.at("labels", QUEUE_LABEL), message, guess=guess or facts.nodes is None)
 
 
@@ -94,10 +94,10 @@ RULES = (
     Rule(
         id="G45",
         level=Severity.ERROR,
-        title="A label or annotation for Dovetail is misspelt, or names no queue",
+        title="A label or annotation of Dovetail is misspelt, or names a queue that does not exist",
         effect=(
-            "The scheduler refuses what it cannot honour, and the pod waits: `InvalidInput`, or `QueueMissing`. What "
-            "is misspelt before the slash is read by nobody, and the pod runs without what it asks for."
+            "The scheduler refuses invalid values, and the pod waits: `InvalidInput`, or `QueueMissing`. A key that is "
+            "misspelt before the slash has no effect."
         ),
         bad=_POD.format("dovetail.dev/max-runtme: 6h"),
         good=_POD.format("dovetail.dev/max-runtime: 6h"),

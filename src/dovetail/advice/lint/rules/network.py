@@ -72,7 +72,7 @@ def _unknown_variable(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             if name.startswith("NCCL_") and not name.startswith(_FOREIGN) and name not in variables():
                 near = nearest_variable(name)
                 if near:
-                    yield RuleMatch(entry.at("name"), f"NCCL has no variable {name}: is {near} meant?")
+                    yield RuleMatch(entry.at("name"), f"NCCL has no variable {name}: did you mean {near}?")
 
 
 def _network_variables(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -81,22 +81,22 @@ def _network_variables(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         for name, entry in pod.env(container):
             value = entry.at("value")
             if name in _INTERFACES and value.text and not _has_interface(name, value.text) and _only_eth0(pod):
-                message = f"{name} is {value.text}: a pod without hostNetwork has eth0; write eth0, or leave it out"
+                message = f"{name} is {value.text}: a pod without hostNetwork has eth0; write eth0, or remove it"
                 yield RuleMatch(value, message)
             elif not _is_on(value):
                 continue
             elif name == "NCCL_P2P_DISABLE" and gpus > 1:
                 links = _nvlink(pod, facts)
                 if links is not False:
-                    message = f"{name} keeps {gpus} GPUs from each other's memory: leave it out"
+                    message = f"{name} disables peer-to-peer access between {gpus} GPUs: remove it"
                     yield RuleMatch(entry, message, guess=links is None)
             elif name == "NCCL_SHM_DISABLE" and gpus > 1:
-                message = f"{name} sends what {gpus} GPUs say to each other through the network: leave it out"
+                message = f"{name} moves the traffic of {gpus} GPUs to the network: remove it"
                 yield RuleMatch(entry, f"{message}, and mount a memory volume at /dev/shm")
             elif name == "NCCL_IB_DISABLE":
                 for device in sorted(_others(container)):
                     if any(word in device.lower() for word in _RDMA):
-                        yield RuleMatch(entry, f"{name} keeps NCCL from {device}, which is asked for: leave it out")
+                        yield RuleMatch(entry, f"{name} disables {device}, which the container requests: remove it")
 
 
 def _is_on(value: Field) -> bool:
@@ -145,10 +145,10 @@ def _host_network(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         return
     policy = pod.spec.at("dnsPolicy")
     if policy.text in ("", "ClusterFirst"):
-        message = f"with hostNetwork {policy.text or 'the default ClusterFirst'} means the node's DNS: write {_DNS}"
+        message = f"with hostNetwork {policy.text or 'the default ClusterFirst'} uses the DNS of the node: write {_DNS}"
         yield RuleMatch(policy if policy else field, message, (put(policy, _DNS),))
     if not _needs_host(pod):
-        message = "nothing in the pod needs the host's network: leave hostNetwork out"
+        message = "nothing in the pod needs the host network: remove hostNetwork"
         yield RuleMatch(field, message)
 
 
@@ -190,7 +190,7 @@ RULES = (
         id="G21",
         level=Severity.WARNING,
         title="NCCL has no variable of this name",
-        effect="NCCL reads no such variable and does not say so: it runs with its default.",
+        effect="NCCL ignores an unknown variable without a message, and runs with its default.",
         bad=_POD.format("", "NCCL_SOCKET_IFNAMES", "eth0"),
         good=_POD.format("", "NCCL_SOCKET_IFNAME", "eth0"),
         template=_unknown_variable,
@@ -200,10 +200,10 @@ RULES = (
     Rule(
         id="G22",
         level=Severity.WARNING,
-        title="A variable keeps NCCL from the network or the links that the pod has",
+        title="A variable disables a network or link that the pod has",
         effect=(
-            "With an interface that is not there NCCL ends with `Bootstrap : no socket interface found`. What is "
-            "disabled is replaced by something slower: memory of other GPUs by host memory, that and RDMA by TCP."
+            "If the interface does not exist, NCCL ends with `Bootstrap : no socket interface found`. Instead of "
+            "disabled transports NCCL uses slower ones: host memory instead of peer-to-peer, TCP instead of RDMA."
         ),
         bad=_POD.format("", "NCCL_SOCKET_IFNAME", "ens5"),
         good=_POD.format("", "NCCL_SOCKET_IFNAME", "eth"),
@@ -213,11 +213,11 @@ RULES = (
     Rule(
         id="G23",
         level=Severity.WARNING,
-        title="The host's network is used without need, or without the cluster's DNS",
+        title="The pod uses the host network without need, or without the DNS of the cluster",
         effect=(
-            "With ClusterFirst such a pod falls back to Default, the node's DNS, where no Service has a name. Its "
-            "ports are the node's (`node(s) didn't have free ports for the requested pod ports`), and most network "
-            "plugins hold no NetworkPolicy over it."
+            "With ClusterFirst such a pod uses the DNS of the node, which does not know Services. Its ports are those "
+            "of the node (`node(s) didn't have free ports for the requested pod ports`), and most network plugins do "
+            "not apply NetworkPolicies to it."
         ),
         bad=_POD.format("  hostNetwork: true\n", "NCCL_DEBUG", "WARN"),
         good=_POD.format(f"  hostNetwork: true\n  dnsPolicy: {_DNS}\n", "NCCL_DEBUG", "WARN"),

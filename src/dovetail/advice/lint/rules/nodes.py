@@ -63,7 +63,7 @@ def _too_many(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     may = [node for node in nodes if allows(pod, node)] or nodes
     for name, (gpus, field) in asked(pod).items():
         if not nodes and name == GPU and gpus > _MOST_GPUS:
-            message = f"{gpus} GPUs in one pod: no machine has more than {_MOST_GPUS}; use more pods"
+            message = f"{gpus} GPUs in one pod, and no machine has more than {_MOST_GPUS}: use more pods"
             yield RuleMatch(field, message, guess=True)
         if not nodes or name.startswith(RESOURCE_PREFIX):
             continue
@@ -71,10 +71,10 @@ def _too_many(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         most = offers(largest, name)
         if not most and gpus:
             offered = sorted({one for node in may for one in node.allocatable if is_gpu(one) and offers(node, one)})
-            message = f"{name}: no node that the pod may go to offers it; they offer {', '.join(offered)}"
+            message = f"{name}: no node for this pod offers it; they offer {', '.join(offered)}"
             yield RuleMatch(field, message, guess=grows(facts))
         elif gpus > most:
-            message = f"{name}: {gpus} in one pod, and {largest.name}, which has most, has {most}: use more pods"
+            message = f"{name}: {gpus} in one pod, and the largest node {largest.name} has {most}: use more pods"
             yield RuleMatch(field, message, guess=grows(facts))
 
 
@@ -107,20 +107,20 @@ def _no_such_label(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if nodes and not dead and _is_judged(pod, nodes) and not any(allows(pod, node) for node in nodes):
         selector = pod.spec.at("nodeSelector")
         field = selector if selector else pod.spec.at("affinity", "nodeAffinity", REQUIRED)
-        message = "no node carries all of these labels together: see which ones the pod can do without"
+        message = "no node has all of these labels: remove those that the pod does not need"
         yield RuleMatch(field, message, guess=grows(facts))
-    told = {field.path for field, _ in dead}
+    reported = {field.path for field, _ in dead}
     for field, key in _keys(pod):
         near = _misspelt(key)
-        if near and field.path not in told and not any(key in node.labels for node in nodes):
-            yield RuleMatch(field, f"the label {key} is not known: is {near} meant?", guess=True)
+        if near and field.path not in reported and not any(key in node.labels for node in nodes):
+            yield RuleMatch(field, f"the label {key} is unknown: did you mean {near}?", guess=True)
 
 
 def _dead_selectors(pod: Template, nodes: Iterable[KnownNode]) -> Iterator[tuple[Field, str]]:
     for key, value in pod.spec.at("nodeSelector").entries():
         wanted = text(value.value)
         if not _left_out(nodes, key) and not _renamed(nodes, key, wanted) and wanted not in _values(nodes, key):
-            yield value, _nobody(nodes, key, wanted)
+            yield value, _no_node(nodes, key, wanted)
 
 
 def _dead_affinity(pod: Template, nodes: Iterable[KnownNode]) -> Iterator[tuple[Field, str]]:
@@ -136,7 +136,7 @@ def _dead_affinity(pod: Template, nodes: Iterable[KnownNode]) -> Iterator[tuple[
         one = requirement(entry)
         if one is not None:
             values = f" {' or '.join(one.values)}" if one.values else ""
-            yield entry, _nobody(nodes, one.key, "", f"{one.key} {one.operator}{values}")
+            yield entry, _no_node(nodes, one.key, "", f"{one.key} {one.operator}{values}")
 
 
 def _is_dead(entry: Field, nodes: Iterable[KnownNode]) -> bool:
@@ -174,18 +174,18 @@ def _dead_topologies(pod: Template, nodes: Iterable[KnownNode]) -> Iterator[tupl
     for holder in holders:
         key = holder.at("topologyKey").text
         if key and not _left_out(nodes, key) and not _values(nodes, key):
-            yield holder.at("topologyKey"), _nobody(nodes, key, "")
+            yield holder.at("topologyKey"), _no_node(nodes, key, "")
 
 
-def _nobody(nodes: Iterable[KnownNode], key: str, value: str, wanted: str = "") -> str:
+def _no_node(nodes: Iterable[KnownNode], key: str, value: str, wanted: str = "") -> str:
     there = sorted(_values(nodes, key))
     if there:
         more = f", and {len(there) - 3} more" if len(there) > 3 else ""
-        return f"no node carries {wanted or f'{key}: {value}'}; of {key} they carry {', '.join(there[:3])}{more}"
+        return f"no node has {wanted or f'{key}: {value}'}; the values of {key} are {', '.join(there[:3])}{more}"
     keys = sorted({other for node in nodes for other in node.labels})
     near = difflib.get_close_matches(key, keys, 1, 0.7)
-    return f"no node carries the label {key}" + (
-        f": is {near[0]} meant?" if near else "; label the nodes, or leave it out"
+    return f"no node has the label {key}" + (
+        f": did you mean {near[0]}?" if near else "; label the nodes, or remove it"
     )
 
 
@@ -222,8 +222,8 @@ def _misspelt(key: str) -> str:
     letters = name.casefold().replace("_", "-")
     for known in _KNOWN:
         of, _, there = known.rpartition("/")
-        alike = letters.replace("-", ".") == there.replace("-", ".")
-        if of == domain and (alike or difflib.SequenceMatcher(None, name, there).ratio() > _ALIKE):
+        equal = letters.replace("-", ".") == there.replace("-", ".")
+        if of == domain and (equal or difflib.SequenceMatcher(None, name, there).ratio() > _ALIKE):
             return known
         if there == name and domain != of and {domain, of} <= {"kubernetes.io", "topology.kubernetes.io"}:
             return known
@@ -251,13 +251,13 @@ _SHM = "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]\n  "
 _WIDE = (_POD % (_SHM, "nvidia.com/gpu: %d")).replace(
     "---", "    volumeMounts: [{name: shm, mountPath: /dev/shm}]\n---"
 )
-_PENDING = "The pod stays Pending for ever: "
+_PENDING = "The pod stays Pending: "
 
 RULES = (
     Rule(
         id="G06",
         level=Severity.ERROR,
-        title="No GPU, or none of the nodes, can be divided so",
+        title="No GPU of the nodes, or no GPU at all, supports the MIG profile",
         effect=_PENDING + "`0/4 nodes are available: 4 Insufficient nvidia.com/mig-1g.5gb`.",
         bad=_POD % ("", "nvidia.com/mig-1g.5gb: 1"),
         good=_POD % ("", "nvidia.com/mig-1g.10gb: 1"),
@@ -269,11 +269,11 @@ RULES = (
     Rule(
         id="G10",
         level=Severity.ERROR,
-        title="No node carries a label that the pod needs",
+        title="No node has a label that the pod requires",
         effect=(
             _PENDING + "`node(s) didn't match Pod's node affinity/selector`, `node(s) didn't match pod affinity rules` "
-            "or `node(s) didn't match pod topology spread constraints (missing required label)`. Of a misspelt wish "
-            "nothing is told, and it has no effect."
+            "or `node(s) didn't match pod topology spread constraints (missing required label)`. A misspelt "
+            "preference has no effect, and no message."
         ),
         bad=_POD % ("nodeSelector: {example.com/rack: r2}\n  ", "nvidia.com/gpu: 1"),
         good=_POD % ("nodeSelector: {example.com/rack: r1}\n  ", "nvidia.com/gpu: 1"),
@@ -284,8 +284,8 @@ RULES = (
     Rule(
         id="G11",
         level=Severity.ERROR,
-        title="A pod asks for more GPUs than any node has",
-        effect=_PENDING + "`0/4 nodes are available: 4 Insufficient nvidia.com/gpu`. A pod never spans two nodes.",
+        title="A pod requests more GPUs than any node has",
+        effect=_PENDING + "`0/4 nodes are available: 4 Insufficient nvidia.com/gpu`. A pod runs on one node.",
         bad=_WIDE % 16,
         good=_WIDE % 8,
         template=_too_many,

@@ -66,7 +66,7 @@ def _no_operator(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for entry, operators in _expressions(pod):
         operator, values = entry.at("operator"), entry.at("values")
         name = text(operator.value) if operator else ""
-        given = any(True for _ in values.each())
+        has_values = any(True for _ in values.each())
         if operators is LABEL_OPERATORS and name in _COMPARING:
             continue
         if name not in operators:
@@ -74,12 +74,12 @@ def _no_operator(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             edits = _right_operator(entry, operators)
             fix = " ".join(str(edit.value) for edit in edits)
             strict = _INCLUSIVE.get(_meant(name), ("",))[0]
-            advice = fix or (strict and f"{strict}, which is never equal") or "one of " + ", ".join(operators)
+            advice = fix or (strict and f"{strict}, which excludes equality") or "one of " + ", ".join(operators)
             yield RuleMatch(operator, f"{what}: write {advice}", edits)
-        elif name in ("In", "NotIn") and not given:
+        elif name in ("In", "NotIn") and not has_values:
             yield RuleMatch(values if values else entry, f"{name} needs a list of values, and has none")
-        elif name in _WITHOUT_VALUES and given:
-            yield RuleMatch(values, f"{name} takes no values: leave them out, or write In")
+        elif name in _WITHOUT_VALUES and has_values:
+            yield RuleMatch(values, f"{name} takes no values: remove them, or write In")
 
 
 def _meant(operator: str) -> str:
@@ -104,21 +104,21 @@ def _right_operator(entry: Field, operators: Mapping[str, Operator]) -> tuple[Ed
 def _no_bound(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for entry, operators in _expressions(pod):
         operator, values = entry.at("operator"), entry.at("values")
-        given = list(values.each())
+        listed = list(values.each())
         if operator.text not in _COMPARING or operators is FIELD_OPERATORS:
             continue
         if operators is LABEL_OPERATORS:
-            message = f"{operator.text} compares labels of nodes alone: for pods write one of {', '.join(operators)}"
+            message = f"{operator.text} compares only labels of nodes: for pods write one of {', '.join(operators)}"
             yield RuleMatch(operator, message)
-        elif len(given) != 1:
+        elif len(listed) != 1:
             yield RuleMatch(values if values else entry, f"{operator.text} needs a list of exactly one value")
-        elif given[0].whole is not None:
-            message = f"{given[0].value} is a number, and values are texts: write it in quotes"
-            yield RuleMatch(given[0], message, (put(given[0], str(given[0].value)),))
-        elif as_int64(given[0].text) is None:
-            value = text(given[0].value)
+        elif listed[0].whole is not None:
+            message = f"{listed[0].value} is a number, and values are strings: quote it"
+            yield RuleMatch(listed[0], message, (put(listed[0], str(listed[0].value)),))
+        elif as_int64(listed[0].text) is None:
+            value = text(listed[0].value)
             yield RuleMatch(
-                given[0], f"{operator.text} compares whole numbers, and {value} is none: no units, no fractions"
+                listed[0], f"{operator.text} compares whole numbers, and {value} is not one: no units, no fractions"
             )
 
 
@@ -127,21 +127,21 @@ def _bad_toleration(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         operator, key, value = (toleration.at(name) for name in ("operator", "key", "value"))
         name = text(operator.value) if operator and operator.value != "" else "Equal"
         if value and not isinstance(value.value, str):
-            yield RuleMatch(value, f"{text(value.value)} is no text: write it in quotes")
+            yield RuleMatch(value, f"{text(value.value)} is not a string: quote it")
         elif name not in ("Equal", "Exists", *_COMPARING):
             meant = _TOLERATION_MEANT.get(name.casefold(), "")
             fits = meant and key.text and not (meant == "Exists" and value.text)
             message = f"tolerations have no operator {name}: write Equal, for one value, or Exists, for any"
             yield RuleMatch(operator, message, (put(operator, meant),) if fits else ())
         elif not key.text and name != "Exists":
-            message = f"{name} needs a key: name the taint's, or write Exists to tolerate every taint"
+            message = f"{name} needs a key: write that of the taint, or Exists to tolerate every taint"
             yield RuleMatch(operator if operator else toleration, message)
         elif name == "Exists" and value.text:
-            yield RuleMatch(value, "Exists holds for any value: leave the value out, or write Equal")
+            yield RuleMatch(value, "Exists matches any value: remove the value, or write Equal")
         elif name in _COMPARING and not (_DECIMAL.fullmatch(value.text) and as_int64(value.text) is not None):
             yield RuleMatch(value if value else toleration, f"{name} needs a whole number as its value, in quotes")
         elif name in _COMPARING:
-            message = f"{name} needs the feature gate TaintTolerationComparisonOperators, which is off unless set"
+            message = f"{name} needs the feature gate TaintTolerationComparisonOperators, which is off by default"
             yield RuleMatch(operator, message, guess=True)
 
 
@@ -160,8 +160,8 @@ def _spread_against_packed(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             wider = _WIDTH.get(key, _BETWEEN) > _WIDTH.get(domain, _BETWEEN)
             if (wider or key == domain) and (strict or not required):
                 message = (
-                    f"the pods are spread over {key}, and {what} keeps them in one {domain}: leave one of the two out, "
-                    "or spread over something smaller"
+                    f"the pods are spread over {key}, and {what} keeps them in one {domain}: remove one of the two, "
+                    "or spread over a smaller domain"
                 )
                 yield RuleMatch(constraint, message)
                 break
@@ -248,7 +248,7 @@ RULES = (
     Rule(
         id="G07",
         level=Severity.ERROR,
-        title="An operator of an affinity does not exist, or does not go with its values",
+        title="An operator of an affinity does not exist, or does not fit its values",
         effect=(
             "The API server refuses the pod, as in `operator: Invalid value: \"Gte\": not a valid selector operator`, "
             "`values: Required value` and `values: Forbidden`."
@@ -264,8 +264,8 @@ RULES = (
         level=Severity.ERROR,
         title="Gt or Lt has no single whole number to compare with",
         effect=(
-            "Several values, none, a number without quotes, and a selector of pods are refused by the API server. With "
-            "a text that is no whole number the pod stays Pending: `node(s) didn't match Pod's node affinity/selector`."
+            "The API server refuses several values, no value, an unquoted number, and a selector of pods. If the value "
+            "is not a whole number, the pod stays Pending: `node(s) didn't match Pod's node affinity/selector`."
         ),
         bad=_AFFINITY % "{key: nvidia.com/gpu.memory, operator: Gt, values: [40Gi]}",
         good=_AFFINITY % '{key: nvidia.com/gpu.memory, operator: Gt, values: ["40000"]}',
@@ -276,7 +276,7 @@ RULES = (
     Rule(
         id="G09",
         level=Severity.ERROR,
-        title="A toleration's operator does not exist, or does not go with its key and value",
+        title="The operator of a toleration does not exist, or does not fit its key and value",
         effect=(
             "The API server refuses the pod, as in `spec.tolerations[0].operator: Unsupported value: \"Equals\": "
             "supported values: \"Equal\", \"Exists\"`."
@@ -290,10 +290,10 @@ RULES = (
     Rule(
         id="G38",
         level=Severity.WARNING,
-        title="GPU pods are spread over what they have to be packed into",
+        title="GPU pods are spread over domains, and kept in one of them",
         effect=(
-            "After the first pods no node suits both: `node(s) didn't match pod topology spread constraints`, and the "
-            "gang waits. Two preferences undo each other, and the pods talk over slow links."
+            "After the first pods no node fits both: `node(s) didn't match pod topology spread constraints`, and the "
+            "gang waits. Two preferences cancel each other, and the pods communicate over slow links."
         ),
         bad=_SPREAD % "topology.kubernetes.io/zone",
         good=_SPREAD % "kubernetes.io/hostname",

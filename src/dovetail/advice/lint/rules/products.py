@@ -100,10 +100,10 @@ def _misnamed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for value in _selected(pod):
         found, sure = meant(value.text, labels)
         if found:
-            whose = "no node has a GPU that is called" if labels else "GPU feature discovery calls no GPU"
+            whose = "no node has a GPU with the name" if labels else "GPU Feature Discovery names no GPU"
             yield RuleMatch(
                 value,
-                f"{whose} {value.text}: is {' or '.join(found)} meant?",
+                f"{whose} {value.text}: did you mean {' or '.join(found)}?",
                 (put(value, found[0]),) if sure else (),
                 guess=not (labels or sure),
             )
@@ -137,10 +137,10 @@ RULES = (
     Rule(
         id="G34",
         level=Severity.WARNING,
-        title="A GPU product is misspelt, or its name fits several",
+        title="The name of a GPU product is misspelt, or matches several products",
         effect=(
-            "Labels are compared letter by letter. The pod stays Pending, `node(s) didn't match Pod's node "
-            "affinity/selector`; what it should keep away from it does not."
+            "Labels must be equal. The pod stays Pending: `node(s) didn't match Pod's node affinity/selector`; a "
+            "NotIn does not exclude the product."
         ),
         bad=_POD % "NVIDIA-A100",
         good=_POD % "NVIDIA-A100-SXM4-80GB",

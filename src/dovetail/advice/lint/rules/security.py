@@ -31,19 +31,19 @@ def _on_the_node(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         return
     paths = [volume.at("hostPath", "path") for volume in pod.spec.at("volumes").each()]
     fabric = any(path.text.startswith("/dev/infiniband") for path in paths)
-    instead = "an RDMA device plugin gives it /dev/infiniband without" if fabric else "add the one capability it needs"
+    instead = (
+        "an RDMA device plugin adds /dev/infiniband without it" if fabric else "add the one capability that it needs"
+    )
     for container in computing(pod):
         privileged = container.at("securityContext", "privileged")
         if privileged.value is True:
-            yield RuleMatch(privileged, f"the container is privileged: leave it out; {instead}")
+            yield RuleMatch(privileged, f"the container is privileged: remove that; {instead}")
     host_pid = pod.spec.at("hostPID")
     if host_pid.value is True:
-        yield RuleMatch(host_pid, "the pod sees the processes of the whole node: leave hostPID out")
+        yield RuleMatch(host_pid, "the pod sees all processes of the node: remove hostPID")
     for path in paths:
         if _DEVICES.fullmatch(path.text):
-            message = (
-                f"{path.text} of the node is mounted: leave it out, the device plugin gives the container its GPUs"
-            )
+            message = f"{path.text} of the node is mounted: remove it, the device plugin adds the GPUs of the container"
             yield RuleMatch(path, message)
 
 
@@ -57,9 +57,7 @@ def _visible_devices(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             if "$(" in value.text:
                 continue
             if name == "NVIDIA_VISIBLE_DEVICES" and value.text.strip() not in _HIDDEN:
-                message = (
-                    f"{name} is {value.text}: leave it out, the device plugin sets it to the GPUs of the container"
-                )
+                message = f"{name} is {value.text}: remove it, the device plugin sets it to the GPUs of the container"
                 yield RuleMatch(value, message)
             elif name == "CUDA_VISIBLE_DEVICES" and asked and isinstance(value.value, str):
                 yield from _cuda_devices(container, value)
@@ -70,20 +68,20 @@ def _cuda_devices(container: Field, value: Field) -> Iterator[RuleMatch]:
     resource, amount = next(gpus_of(container))
     gpus = count(amount)
     named = [one.strip() for one in value.text.split(",")]
-    says = f"CUDA_VISIBLE_DEVICES is {value.text or 'empty'}"
+    setting = f"CUDA_VISIBLE_DEVICES is {value.text or 'empty'}"
     if not gpus or gpus < 0:
         return
     if value.text.strip() in _HIDDEN:
-        yield RuleMatch(value, f"{says}, which hides the GPUs that the container asks for: leave it out")
+        yield RuleMatch(value, f"{setting}, which hides the requested GPUs: remove it")
     elif any(not _INDEX.fullmatch(one) for one in named):
         if value.text.strip() == "all" or any(one.startswith(("GPU-", "MIG-")) for one in named):
-            yield RuleMatch(value, f"{says}: leave it out, which GPUs the container gets is only known when it starts")
+            yield RuleMatch(value, f"{setting}: remove it, as the GPUs of the container are not known before it starts")
     elif resource == GPU and (too_high := next((one for one in named if int(one) >= gpus), "")):
         last = f"0 to {gpus - 1}" if gpus > 1 else "0"
-        yield RuleMatch(value, f"{says}, and the container has no GPU {too_high}: its own are {last}: leave it out")
+        yield RuleMatch(value, f"{setting}, and the container has no GPU {too_high}: its GPUs are {last}: remove it")
     elif resource == GPU and len(set(named)) < gpus:
         yield RuleMatch(
-            value, f"{says}, and the container asks for {gpus} GPUs: leave it out, or ask for {len(set(named))}"
+            value, f"{setting}, and the container requests {gpus} GPUs: remove it, or request {len(set(named))}"
         )
 
 
@@ -102,11 +100,11 @@ def _root(whole: Field, _: Facts) -> Iterator[RuleMatch]:
             context = container.at("securityContext")
             user = context.at("runAsUser") or pod.spec.at("securityContext", "runAsUser")
             if user.whole == 0 and context.at("privileged").value is not True:
-                yield RuleMatch(user, "the pod runs as root: write the number of another user, as in runAsUser: 1000")
+                yield RuleMatch(user, "the pod runs as root: set another user, such as runAsUser: 1000")
                 return
 
 
-def _nobodys(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
+def _without_owner(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     if whole.at("kind").text == "DaemonSet" or whole.at("metadata", "ownerReferences"):
         return
     pods = [pod for pod in templates_of(whole) if pod.uses_gpu]
@@ -118,14 +116,14 @@ def _nobodys(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     keys = (
         key for place in places for side in ("labels", "annotations") for key, _ in place.at("metadata", side).entries()
     )
-    if not any(_says_who(key) for key in keys):
-        message = "no label says whose the GPUs are: add one, as in team: vision, or dovetail.dev/queue"
+    if not any(_names_an_owner(key) for key in keys):
+        message = "no label names the owner of the GPUs: add one, such as team: vision, or dovetail.dev/queue"
         yield RuleMatch(
             whole.at("metadata", "name") or whole.at("metadata", "generateName") or whole.at("kind"), message
         )
 
 
-def _says_who(key: str) -> bool:
+def _names_an_owner(key: str) -> bool:
     """Whether the key contains one of the owner words in its name or prefix, as in `cost-center` or
     `kueue.x-k8s.io/queue-name`."""
     words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "-", key).lower())
@@ -157,10 +155,10 @@ RULES = (
     Rule(
         id="G24",
         level=Severity.WARNING,
-        title="A GPU pod is privileged, or has the node's processes or devices",
+        title="A GPU pod is privileged, or has processes or devices of the node",
         effect=(
-            "The container sees all GPUs of the node and not only those that it was given: it may compute on those of "
-            "others, and nothing counts it. Whoever gets into the container has the node."
+            "The container sees all GPUs of the node, and may use those of other pods, which is not accounted. An "
+            "attacker in the container controls the node."
         ),
         bad=_pod(_TEAM, _USER, "securityContext: {privileged: true}"),
         good=_pod(_TEAM, _USER, "securityContext: {capabilities: {add: [IPC_LOCK]}}"),
@@ -177,11 +175,11 @@ RULES = (
     Rule(
         id="G25",
         level=Severity.WARNING,
-        title="Which GPUs are visible is set by hand",
+        title="The pod sets its visible GPUs itself",
         effect=(
-            "What a pod sets comes after what the device plugin sets. NVIDIA_VISIBLE_DEVICES gives the container GPUs "
-            "of others; CUDA_VISIBLE_DEVICES hides its own: CUDA stops at the first device that is not there, and "
-            "programs say `no CUDA-capable device is detected`."
+            "Variables of the pod override those of the device plugin. NVIDIA_VISIBLE_DEVICES adds GPUs of other pods; "
+            "CUDA_VISIBLE_DEVICES hides GPUs: CUDA stops at the first missing device, and programs fail with "
+            "`no CUDA-capable device is detected`."
         ),
         bad=_pod(_TEAM, _USER, "env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]"),
         good=_pod(_TEAM, _USER, "env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: 'compute,utility'}]"),
@@ -201,8 +199,8 @@ RULES = (
         level=Severity.INFO,
         title="A GPU pod runs as root",
         effect=(
-            "Its files on shared storage belong to root, and a flaw in the container runtime gives whoever gets into "
-            "the container the node. Namespaces under the restricted Pod Security Standard refuse it: `runAsUser=0`."
+            "Its files on shared storage belong to root, and a flaw in the container runtime gives an attacker in the "
+            "container the node. Namespaces under the restricted Pod Security Standard refuse it: `runAsUser=0`."
         ),
         bad=_pod(_TEAM, "securityContext: {runAsUser: 0}", ""),
         good=_pod(_TEAM, _USER, ""),
@@ -219,10 +217,10 @@ RULES = (
     Rule(
         id="G44",
         level=Severity.INFO,
-        title="No label says whose a GPU workload is",
-        effect="Reports of use and cost count it under nobody, and nobody can be asked before it is stopped.",
+        title="No label names the owner of a GPU workload",
+        effect="Reports of usage and cost have no owner for it, and there is no contact before it is stopped.",
         bad=_pod("app: train", _USER, ""),
         good=_pod(_TEAM, _USER, ""),
-        whole=_nobodys,
+        whole=_without_owner,
     ),
 )  # fmt: skip

@@ -78,9 +78,7 @@ def _tolerated_in_vain(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for field, one in zip(pod.spec.at("tolerations").each(), tolerations(pod), strict=True):
         of_gpus = any(one.key == taint.key and tolerates(one, taint) for taint in taints)
         if (of_gpus and elsewhere) if nodes else one.key == GPU:
-            message = (
-                f"the pod asks for no GPU, and tolerates the taint {one.key} of GPU nodes: leave the toleration out"
-            )
+            message = f"the pod requests no GPU, and tolerates the taint {one.key} of GPU nodes: remove the toleration"
             yield RuleMatch(field, message, guess=not nodes)
 
 
@@ -127,8 +125,8 @@ RULES = (
         level=Severity.WARNING,
         title="A GPU pod does not tolerate the taint of the GPU nodes, or a pod without GPUs does",
         effect=(
-            "The GPU pod stays Pending: `0/4 nodes are available: 4 node(s) had untolerated taint(s)`. The other one "
-            "takes CPU and memory of GPU nodes, and GPUs stay idle for want of these."
+            "The GPU pod stays Pending: `0/4 nodes are available: 4 node(s) had untolerated taint(s)`. The "
+            "other pod uses CPU and memory of GPU nodes, so that GPUs stay idle."
         ),
         bad=_POD % "",
         good=_POD % "tolerations:\n  - {key: sku, operator: Equal, value: gpu, effect: NoSchedule}\n  ",

@@ -41,7 +41,7 @@ def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for field, claim in _claims(pod, facts):
         fault = _fault(claim, nodes, facts)
         if fault:
-            yield RuleMatch(field, f"{fault}; the GPU nodes that the pod may go to are in {zones}", guess=grows(facts))
+            yield RuleMatch(field, f"{fault}; the GPU nodes for this pod are in {zones}", guess=grows(facts))
 
 
 def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
@@ -65,14 +65,14 @@ def _fault(claim: Field, nodes: tuple[KnownNode, ...], facts: Facts) -> str:
     if volume is not None:
         if any(_reaches(volume, node) for node in nodes):
             return ""
-        return f"the volume {volume.at('metadata', 'name').text} of this claim is reached from none of the GPU nodes"
+        return f"the volume {volume.at('metadata', 'name').text} of this claim is accessible from no GPU node"
     name = claim.at("spec", "storageClassName").text
     of = _first(facts, "StorageClass", lambda one: one.at("metadata", "name").text == name)
     if of is None or claim.at("spec", "volumeName").text:
         return ""
     topologies = list(of.at("allowedTopologies").each())
     if topologies and not any(_in_topology(topology, node) for topology in topologies for node in nodes):
-        return f"the storage class {name} makes volumes in no zone of the GPU nodes"
+        return f"the storage class {name} creates no volumes in the zones of the GPU nodes"
     several = _ZONAL.get(of.at("provisioner").text)
     parameters = [value.text for _, value in of.at("parameters").entries()]
     waits = of.at("volumeBindingMode").text == "WaitForFirstConsumer"
@@ -82,8 +82,8 @@ def _fault(claim: Field, nodes: tuple[KnownNode, ...], facts: Facts) -> str:
     if not others:
         return ""
     return (
-        f"the storage class {name} makes the volume before the pod has a node, perhaps in {', '.join(sorted(others))}: "
-        "take one with volumeBindingMode WaitForFirstConsumer"
+        f"the storage class {name} creates the volume before the pod has a node, possibly in "
+        f"{', '.join(sorted(others))}: use one with volumeBindingMode WaitForFirstConsumer"
     )
 
 
@@ -165,10 +165,10 @@ RULES = (
     Rule(
         id="G37",
         level=Severity.WARNING,
-        title="A volume cannot be reached from the GPU nodes",
+        title="A volume is not accessible from the GPU nodes",
         effect=(
             "The pod stays Pending: `node(s) didn't match PersistentVolume's node affinity` or `node(s) had no "
-            "available volume zone`. A disk of one zone never moves."
+            "available volume zone`. A disk of one zone does not move."
         ),
         bad=_POD % "zone-b",
         good=_POD % "zone-a",
