@@ -29,10 +29,11 @@ ROOMS = {
     "scheduler": {"core", "kube", "recording"},
     "agent": {"core", "kube"},
     "playground": {"core", "kube"},
+    "monitoring": set(),
     "views": {"core", "kube", "kubecel", "topology"},
     "sim": {"core"},
     "advice": {"core", "kube"},
-    "cli": {"advice", "core", "kube", "scheduler", "playground", "views", "sim", "recording", "agent"},
+    "cli": {"advice", "core", "kube", "scheduler", "playground", "views", "sim", "recording", "agent", "monitoring"},
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
 KUBE_FOR_CLI = {

@@ -24,6 +24,7 @@ _COMMANDS = {
     "lint": "Find faults in manifests of GPU jobs before they are submitted, and fix them.",
     "memory": "Compute the GPU memory that a model needs, and which GPUs and MIG profiles hold it.",
     "migrate": "Convert manifests for other schedulers, or for an older Kubernetes.",
+    "monitoring": "Write what Prometheus needs to watch GPUs, jobs and the scheduler.",
     "priority": "Explain the position of a job in queue order, and what would change it.",
     "queue": "List the waiting jobs in queue order: why each waits, and when it starts.",
     "replay": "Repeat the decisions of a recording, and check that every one is the same.",
