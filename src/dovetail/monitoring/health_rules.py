@@ -8,7 +8,7 @@ Alerts about a GPU have one series for each of its owners.
 
 from __future__ import annotations
 
-from dovetail.monitoring.rule import DEVICE, Alert, Group, Recording, device, node
+from dovetail.monitoring.rule import DEVICE, Alert, Recording, RuleGroup, device, node
 
 _OWNED = "{{ if $labels.pod }}held by {{ $labels.namespace }}/{{ $labels.pod }}{{ else }}held by no pod{{ end }}"
 _GPU = "GPU {{ $labels.gpu }} of {{ $labels.hostname }}"
@@ -230,4 +230,4 @@ _NODE_ALERTS = (
           "Five minutes without such a pod."),
 )  # fmt: skip
 
-GROUPS = (Group("dovetail-health", (*_RECORDINGS, *_GPU_ALERTS, *_NODE_ALERTS)),)
+GROUPS = (RuleGroup("dovetail-health", (*_RECORDINGS, *_GPU_ALERTS, *_NODE_ALERTS)),)

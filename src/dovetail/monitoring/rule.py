@@ -52,7 +52,7 @@ class Alert(Struct, frozen=True):
     equal: tuple[str, ...] = ()
 
 
-class Group(Struct, frozen=True):
+class RuleGroup(Struct, frozen=True):
     """Rules that are evaluated one after the other at the same time; a rule may use those before it.
 
     interval: how often, "" for the threshold `interval`."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dovetail.monitoring import health_rules, scheduler_rules, use_rules
-from dovetail.monitoring.rule import Alert, Group, Recording
+from dovetail.monitoring.rule import Alert, Recording, RuleGroup
 from dovetail.monitoring.thresholds import Value, filled
 
-GROUPS: tuple[Group, ...] = (*use_rules.GROUPS, *health_rules.GROUPS, *scheduler_rules.GROUPS)
+GROUPS: tuple[RuleGroup, ...] = (*use_rules.GROUPS, *health_rules.GROUPS, *scheduler_rules.GROUPS)
 """All groups, each after those whose rules it uses."""
 ALERTS = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert))
 RECORDINGS = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Recording))
@@ -47,7 +47,7 @@ def threshold_references(rule: Recording | Alert) -> Iterable[str]:
     return (rule.expr, rule.lasts, rule.summary, rule.description) if isinstance(rule, Alert) else (rule.expr,)
 
 
-def _group(group: Group, values: Mapping[str, Value], runbooks: str) -> Document:
+def _group(group: RuleGroup, values: Mapping[str, Value], runbooks: str) -> Document:
     return {
         "name": group.name,
         "interval": group.interval or values["interval"],

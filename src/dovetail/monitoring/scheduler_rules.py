@@ -7,7 +7,7 @@ waiting jobs, not the jobs: their number is not bounded, and `dovetail queue` li
 
 from __future__ import annotations
 
-from dovetail.monitoring.rule import Alert, Group, Recording
+from dovetail.monitoring.rule import Alert, Recording, RuleGroup
 
 _WAITS = "namespace, queue, reason, when"
 _PENDING = f"""(sched:pending_age_max{{when="NotYet"}} > @pending_min.seconds)
@@ -104,4 +104,4 @@ _ALERTS = (
           "Make room, and restart the scheduler.", "The scheduler was restarted."),
 )  # fmt: skip
 
-GROUPS = (Group("dovetail-scheduler", (*_RECORDINGS, *_ALERTS)),)
+GROUPS = (RuleGroup("dovetail-scheduler", (*_RECORDINGS, *_ALERTS)),)

@@ -9,7 +9,7 @@ reads more than some thousand samples of a series.
 
 from __future__ import annotations
 
-from dovetail.monitoring.rule import JOB, POD, Alert, Group, Recording, device, team
+from dovetail.monitoring.rule import JOB, POD, Alert, Recording, RuleGroup, device, team
 
 _PROFILE = "DCGM_FI_PROF_"
 _UTIL = "DCGM_FI_DEV_GPU_UTIL / 100"
@@ -42,7 +42,7 @@ _FREE = """(max by (hostname, modelName, UUID) (gpu:allocated{GPU_I_ID=""}) == 0
 unless on (UUID) gpu:allocated{GPU_I_ID!=""}
 unless on (UUID) (dovetail_gpu_healthy == 0)"""
 
-_DEVICES = Group("dovetail-gpu", (
+_DEVICES = RuleGroup("dovetail-gpu", (
     Recording("gpu:real_util", device(_REAL_UTIL),
               "Use of the device, 0 to 1: 35 % SM active, 35 % tensor pipe, 20 % memory interface, 10 % graphics "
               "engine. Parts that the card does not report are taken from its utilization."),
@@ -68,7 +68,7 @@ _DEVICES = Group("dovetail-gpu", (
               "Free GPUs that no waiting job can use: those that are free while jobs wait for room."),
 ))  # fmt: skip
 
-_JOBS = Group("dovetail-jobs", (
+_JOBS = RuleGroup("dovetail-jobs", (
     Recording("job:gpu_allocated:sum", f"sum by ({JOB}) (gpu:allocated > 0)", "GPUs that a job holds."),
     Recording("job:gpu_used:sum", f"sum by ({JOB}) (gpu:used and gpu:allocated > 0)", "GPUs that it uses."),
     Recording("gpu:real_util:avg10m", "avg_over_time(gpu:real_util[10m]) and gpu:allocated > 0",
@@ -101,9 +101,9 @@ _COUNTED = (
     *(("job", what) for what in ("allocated", "used")),
     *(("team", what) for what in ("allocated", "used", "idle", "startup")),
 )
-_HOURLY = Group("dovetail-hourly", tuple(_hours(*one) for one in _COUNTED), "1h")
-_DAILY = Group("dovetail-daily", tuple(_days(*one) for one in _COUNTED), "1d")
-_MEANS = Group("dovetail-means", (
+_HOURLY = RuleGroup("dovetail-hourly", tuple(_hours(*one) for one in _COUNTED), "1h")
+_DAILY = RuleGroup("dovetail-daily", tuple(_days(*one) for one in _COUNTED), "1d")
+_MEANS = RuleGroup("dovetail-means", (
     Recording("job:gpu_real_util:avg1h",
               "(sum_over_time(job:gpu_used:sum[1h]) / sum_over_time(job:gpu_allocated:sum[1h])) "
               "and job:gpu_allocated:sum",
@@ -141,7 +141,7 @@ def _idle(pods: str) -> str:
     return f"sum by ({POD}) (gpu:idle_allocated{pods}) > 0"
 
 
-_ALERTS = Group("dovetail-use", (
+_ALERTS = RuleGroup("dovetail-use", (
     Alert("IdleAllocatedNotebook", _idle('{pod=~"@notebook_pods"}'), "info", "owner",
           f"Notebook {_HOLDER} holds idle GPUs",
           "{{ $value }} GPUs on {{ $labels.hostname }} are idle for @idle_notebook.",
