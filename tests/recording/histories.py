@@ -92,7 +92,7 @@ def live(recorded: Recorded, seed: int, steps: int = 40) -> list[Decision]:
             all_decided += decisions
             if dice.random() < 0.3:
                 # As the status of queues and the answers of views ask it: that must move nothing.
-                recorded.state.standings(now_ms + dice.choice([0, 40]))
+                recorded.state.queue_snapshots(now_ms + dice.choice([0, 40]))
                 recorded.state.queue.ordered()
             leads = dice.random() < 0.9
         inbox += _news(number, dice, world, recorded.state, now_ms)

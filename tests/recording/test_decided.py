@@ -67,11 +67,11 @@ def test_what_it_was_told_and_what_it_decided(recording: Path) -> None:
 
 def test_the_queues_and_the_line_are_as_the_step_found_them(recording: Path) -> None:
     one = look(recording, "run1-2")
-    standings = {standing.name: standing for standing in one.standings}
-    assert dict(standings["physics"].allocated)[GPU] == 2_000
-    assert dict(standings["biology"].allocated)[GPU] == 1_000
-    assert dict(standings["biology"].pending)[GPU] == 1_000
-    assert standings["physics"].share_ppm > standings["default"].share_ppm == 0
+    queue_snapshots = {snapshot.name: snapshot for snapshot in one.queue_snapshots}
+    assert dict(queue_snapshots["physics"].allocated)[GPU] == 2_000
+    assert dict(queue_snapshots["biology"].allocated)[GPU] == 1_000
+    assert dict(queue_snapshots["biology"].pending)[GPU] == 1_000
+    assert queue_snapshots["physics"].share_ppm > queue_snapshots["default"].share_ppm == 0
     # Who stays within its guarantee is first.
     assert [(who.job, who.queue, who.pods) for who in one.waiting] == [
         ("ns/late", "biology", 1),
@@ -190,7 +190,7 @@ def test_a_step_that_ended_with_an_error_shows_what_it_was_told(
     recorded.close()
     one = look(tmp_path, "run-2")
     assert (one.raised, one.told) == ("ValueError: an invariant is broken", ("PodRemoved ns/p",))
-    assert (one.waiting, one.standings, one.decided) == ((), (), ())
+    assert (one.waiting, one.queue_snapshots, one.decided) == ((), (), ())
 
 
 def test_a_step_that_is_decided_otherwise_is_a_difference(recording: Path, deciding: Callable[[Decide], None]) -> None:
@@ -224,7 +224,7 @@ def test_the_command_gives_all_of_it_to_programs(recording: Path) -> None:
     answer: dict[str, Any] = json.loads(command(recording, "--decision", "run1-2", "-o", "json").stdout)
     assert (answer["run"], answer["step"], answer["record"]["step"]) == ("run1", 2, 2)
     assert [who["job"] for who in answer["waiting"]] == ["ns/late", "ns/swarm"]
-    assert {standing["name"] for standing in answer["standings"]} == {"default", "physics", "biology"}
+    assert {snapshot["name"] for snapshot in answer["standings"]} == {"default", "physics", "biology"}
     assert answer["record"]["events"][-1]["pod"]["queue"] == "physics"
 
 

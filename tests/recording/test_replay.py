@@ -303,7 +303,7 @@ def test_to_look_at_a_state_moves_nothing(tmp_path: Path) -> None:
     )
     for after_ms in range(100, 1_100, 100):
         recorded.state.queue.ordered()
-        recorded.state.standings(start_ms + after_ms - 50)
+        recorded.state.queue_snapshots(start_ms + after_ms - 50)
         recorded.step([], start_ms + after_ms)
     recorded.close()
     assert len(recorded.state.cluster.placements) == 1
@@ -324,7 +324,7 @@ def test_to_look_at_what_is_due_moves_nothing(tmp_path: Path) -> None:
     recorded.step([ev.NodeChanged(gpu_node("a", 3)), *map(ev.QueueChanged, queues)], start_ms - 1)
     recorded.step([], start_ms)
     recorded.tell(map(ev.PodChanged, pods), start_ms)
-    recorded.state.standings(start_ms)
+    recorded.state.queue_snapshots(start_ms)
     recorded.step([], start_ms + 900)
     recorded.close()
     done = only_replay(tmp_path)

@@ -249,7 +249,7 @@ async def test_a_history_is_the_same_however_often_the_scheduler_was_restarted(r
             stage.time_ms += hour_ms // 3
         else:
             stage.time_ms += 2 * (hour_ms // 3)
-    used = {standing.name: standing.used for standing in stage.state.standings(stage.time_ms)}
+    used = {snapshot.name: snapshot.used for snapshot in stage.state.queue_snapshots(stage.time_ms)}
     expected = {"red": 0.0, "blue": 0.0}
     half_life_ms = 7 * 24 * hour_ms
     step_ms = hour_ms + 2 * (hour_ms // 3)

@@ -62,7 +62,7 @@ def test_then_what_was_used_by_weight_decides() -> None:
 def test_a_queue_that_used_more_comes_before_when_that_counts_less() -> None:
     found = rank(_by_usage(), "ns/p", NOW)
     (passing,) = [one for one in found.overtaking if one.in_ms is not None]
-    assert (passing.who, passing.whom) == ("queue mine", "queue theirs")
+    assert (passing.ahead, passing.behind) == ("queue mine", "queue theirs")
     assert passing.in_ms is not None
     # A little later the order is as was told, and a little earlier it is not yet.
     for shift_ms, first in ((-10 * MINUTE, "ns/q"), (10 * MINUTE, "ns/p")):
@@ -100,7 +100,7 @@ def test_what_has_to_end_for_the_next_job_to_be_due() -> None:
     )  # fmt: skip
     found = rank(state, "ns/p", NOW)
     (ending,) = [one for one in found.overtaking if "have ended" in one.condition]
-    assert (ending.who, ending.whom) == ("queue mine", "queue theirs")
+    assert (ending.ahead, ending.behind) == ("queue mine", "queue theirs")
     assert ending.condition.startswith("8 GPUs of mine have ended")
 
 
@@ -124,8 +124,8 @@ def test_who_would_be_first_of_its_line_and_who_would_come_before_it() -> None:
 
 def test_queues_in_which_nobody_waits_and_that_would_come_first() -> None:
     state = state_of(*FULL, queue("mine", usage=used(10)), queue("idle", guarantee=8), pod("p", 2, queue="mine"))
-    newcomers = [one for one in rank(state, "ns/p", NOW).overtaking if one.who == "a new job of queue idle"]
-    assert [one.whom for one in newcomers] == ["ns/p"]
+    newcomers = [one for one in rank(state, "ns/p", NOW).overtaking if one.ahead == "a new job of queue idle"]
+    assert [one.behind for one in newcomers] == ["ns/p"]
 
 
 def test_a_job_without_a_queue_has_a_place_all_the_same() -> None:

@@ -10,7 +10,7 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import ago, key_of, namespace_option, output_option, span, write_json
 from dovetail.views.jobs import JobNotFound
-from dovetail.views.rank import STANDINGS, RankLevel, RankView, rank
+from dovetail.views.rank import SHARE_CLASSES, RankLevel, RankView, rank
 
 _SHOWN = 20
 _DECIDED = {
@@ -62,8 +62,8 @@ def show(answer: RankView, now_ms: int, console: Console) -> None:
         console.print_rows(table, [(one.job, one.queue, one.by, escape(one.text)) for one in answer.before], _SHOWN)
     for other in answer.overtaking:
         when = f"In {span(other.in_ms)} " if other.in_ms is not None else ""
-        text = f"{when}{other.who} comes before {other.whom} if {other.condition}."
-        console.print(text[0].upper() + text[1:] if not when and other.who != answer.job else text)
+        text = f"{when}{other.ahead} comes before {other.behind} if {other.condition}."
+        console.print(text[0].upper() + text[1:] if not when and other.ahead != answer.job else text)
 
 
 def _level(level: RankLevel, console: Console) -> None:
@@ -72,7 +72,7 @@ def _level(level: RankLevel, console: Console) -> None:
     table = Table("", "queue", "with its first job", "priority", "usage / weight", "weight", "first job")
     for one in level.terms:
         table.add_row(
-            ">" if one.queue == level.own else "", one.queue, STANDINGS[one.standing], str(one.priority),
+            ">" if one.queue == level.own else "", one.queue, SHARE_CLASSES[one.share_class], str(one.priority),
             f"{one.gpus_per_weight:g} GPUs", str(one.weight), one.head,
         )  # fmt: skip
     console.print(table)

@@ -140,7 +140,7 @@ def _terms(answer: Why, console: Console) -> None:
         allocated = tuple(item for item in term.allocated if item[0] in shown_classes)
         beyond = "; ".join(f"{shown(name, amount)} {name} beyond its limit" for name, amount in term.beyond)
         table.add_row(
-            term.queue, escape(term.problem or beyond or term.standing), listed(allocated),
+            term.queue, escape(term.problem or beyond or term.share_class), listed(allocated),
             listed(term.guarantee), listed(term.due), listed(term.limit) if term.limit else "none",
         )  # fmt: skip
     console.print(table)

@@ -24,7 +24,7 @@ from dovetail.core.queues.eviction_counts import EvictionCounts
 from dovetail.core.queues.queue_order import QueueOrder
 from dovetail.core.queues.run_times import RunTimes
 from dovetail.core.queues.shares import Shares
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import Budget
 from dovetail.core.reservations.expected_ends import ExpectedEnds
 from dovetail.core.reservations.planner import ReservationPlanner
@@ -153,7 +153,7 @@ class State:
 
     def _reorder(self, queues: Collection[str]) -> None:
         """Running jobs of these queues have reached another level of service: waiting ones may come before them."""
-        moved = [workload for workload in self.queue.workloads() if self.queue_order.line(workload)[0] in queues]
+        moved = [workload for workload in self.queue.workloads() if self.queue_order.queue_user(workload)[0] in queues]
         for workload in moved:
             self.touch(workload)
         if moved:
@@ -191,22 +191,22 @@ class State:
             self.reservations.release(workload)
 
     def _push(self, workload: str) -> None:
-        self.queue.push(workload, self.rank(workload), self.queue_order.line(workload))
+        self.queue.push(workload, self.rank(workload), self.queue_order.queue_user(workload))
 
     def sync(self, pod: Pod) -> None:
         """Count the pod, as it is now, for its queue."""
         self.shares.sync(pod)
         self.queue_order.counted((pod,))
 
-    def standings(self, now_ms: int) -> list[QueueStanding]:
+    def queue_snapshots(self, now_ms: int) -> list[QueueSnapshot]:
         """The status of all queues, each before those below it."""
         heads, counts = self.queue.heads()
         waiting = {}
-        with self.queue_order.looked_at() as order:
+        with self.queue_order.read_only() as order:
             for queue, jobs in order.below(counts).items():
-                line = order.first_in(queue, heads)
-                waiting[queue] = (heads[line[0]][line] if line is not None else "", jobs)
-        return self.shares.standings(now_ms, waiting)
+                queue_user = order.first_in(queue, heads)
+                waiting[queue] = (heads[queue_user[0]][queue_user] if queue_user is not None else "", jobs)
+        return self.shares.queue_snapshots(now_ms, waiting)
 
     def rank(self, workload: str) -> Rank:
         """Priority and age of a workload: the gang's where it has them, else its highest pod's and its oldest pod's."""

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 from dovetail.core.cycle import tell
 from dovetail.core.decisions import Bind, Decision, Evict
 from dovetail.core.events import Event
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.reasons import Sure
 from dovetail.core.reservations.reservation import Reservation
 from dovetail.core.state import State
@@ -70,7 +70,7 @@ class DecidedRun(Struct, frozen=True):
     file: str
     line: int
     told: tuple[str, ...]
-    standings: tuple[QueueStanding, ...]
+    queue_snapshots: tuple[QueueSnapshot, ...] = field(name="standings")
     waiting: tuple[RecordedWaiting, ...]
     decided: tuple[str, ...]
     rooms: tuple[RecordedRoom, ...]
@@ -121,11 +121,11 @@ def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> 
     """Apply the events of the step, inspect the state, then run the step without events, which decides the same."""
     state, workloads = player.state, list[str]()
     told = tuple(_event(state, event) for event in line.events)
-    call, standings = line, tuple[QueueStanding, ...]()
+    call, queue_snapshots = line, tuple[QueueSnapshot, ...]()
     if not line.raised:
         tell(state, line.events, line.now_ms)
         call = replace(line, events=())
-        workloads, standings = state.queue.ordered(), tuple(state.standings(state.now_ms))
+        workloads, queue_snapshots = state.queue.ordered(), tuple(state.queue_snapshots(state.now_ms))
     waiting = [_waiting(state, workload) for workload in workloads]
     workload_of = {pod.uid: workload for workload in workloads for pod in state.workloads.members(workload)}
     decisions = player.call(segment, number, call)
@@ -139,7 +139,7 @@ def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> 
         file=str(segment.file),
         line=number,
         told=told,
-        standings=standings,
+        queue_snapshots=queue_snapshots,
         waiting=tuple(
             replace(one, decided=tuple(about.get(workload, ())))
             for workload, one in zip(workloads, waiting, strict=True)

@@ -25,16 +25,16 @@ _GAUGES = (
 def measure(state: State) -> None:
     for gauge in _GAUGES:
         gauge.clear()
-    for standing in state.standings(state.now_ms):
+    for snapshot in state.queue_snapshots(state.now_ms):
         for gauge, amounts in (
-            (metrics.QUEUE_ALLOCATED, standing.allocated),
-            (metrics.QUEUE_DUE, standing.due),
-            (metrics.QUEUE_BORROWED, standing.borrowed),
+            (metrics.QUEUE_ALLOCATED, snapshot.allocated),
+            (metrics.QUEUE_DUE, snapshot.due),
+            (metrics.QUEUE_BORROWED, snapshot.borrowed),
         ):
             for resource, amount in amounts:
-                gauge.labels(standing.name, resource).set(amount * _unit(resource))
-        metrics.QUEUE_USAGE_SHARE.labels(standing.name).set(standing.share_ppm / 1_000_000)
-        metrics.QUEUE_PENDING.labels(standing.name).set(standing.pending_jobs)
+                gauge.labels(snapshot.name, resource).set(amount * _unit(resource))
+        metrics.QUEUE_USAGE_SHARE.labels(snapshot.name).set(snapshot.share_ppm / 1_000_000)
+        metrics.QUEUE_PENDING.labels(snapshot.name).set(snapshot.pending_jobs)
     made_ms = [reservation.made_ms for reservation in state.reservations]
     metrics.RESERVATIONS.set(len(made_ms))
     metrics.RESERVED_WAIT_SECONDS.set((state.now_ms - min(made_ms, default=state.now_ms)) / 1_000)

@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.reasons import Expected
 from dovetail.core.state import State
 from dovetail.kube.api.client import JSON_PATCH, Attempts, Client
@@ -97,14 +97,14 @@ class QueueStatusWriter:
     def _due(self, at_least_every_ms: int) -> list[_Due]:
         """The statuses to write now; the one written longest ago first."""
         now_ms, state, due = self._clock.now_ms(), self._state(), []
-        standings = {standing.name: standing for standing in state.standings(now_ms)}
-        self._written = {name: written for name, written in self._written.items() if name in standings}
-        for name, standing in standings.items():
+        queue_snapshots = {snapshot.name: snapshot for snapshot in state.queue_snapshots(now_ms)}
+        self._written = {name: written for name, written in self._written.items() if name in queue_snapshots}
+        for name, snapshot in queue_snapshots.items():
             obj = self._mirror.queues.known.get(("", name))
             if obj is None:
                 continue
-            one = _Due(name, obj.metadata.uid, now_ms, queue_status(standing, now_ms, head_of(state, standing), obj))
-            if self._is_due(one, at_least_every_ms if standing.rate_milli else None):
+            one = _Due(name, obj.metadata.uid, now_ms, queue_status(snapshot, now_ms, head_of(state, snapshot), obj))
+            if self._is_due(one, at_least_every_ms if snapshot.rate_milli else None):
                 due.append(one)
         return sorted(due, key=lambda one: (self._last_ms(one), one.name))
 
@@ -167,11 +167,11 @@ def _drift(status: dict[str, Any]) -> tuple[Any, ...]:
     return status["due"], status.get("head", {}).get("expectedStart")
 
 
-def head_of(state: State, standing: QueueStanding) -> tuple[str, str, Expected | None] | None:
+def head_of(state: State, snapshot: QueueSnapshot) -> tuple[str, str, Expected | None] | None:
     """The first waiting job of a queue: its name, the code of its refusal, and its expected start."""
-    members = state.workloads.members(standing.head) if standing.head else []
+    members = state.workloads.members(snapshot.head) if snapshot.head else []
     if not members:
         return None
-    gang, refusal = state.workloads.gangs.get(standing.head), state.queue.refusal(standing.head)
+    gang, refusal = state.workloads.gangs.get(snapshot.head), state.queue.refusal(snapshot.head)
     name = f"{gang.namespace}/{gang.name}" if gang is not None else min(pod.key for pod in members)
     return name, refusal.reason.code if refusal is not None else "", refusal.expected if refusal is not None else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import DAY_MS, Amounts
 from dovetail.core.state import State
 from dovetail.views.jobs import name_of, waiting_jobs
@@ -63,14 +63,14 @@ def share(state: State, now_ms: int, queue: str = "") -> tuple[QueueShare, ...]:
     """The queue and those below it, or all queues; a parent comes before its children. Raises JobNotFound."""
     if queue:
         queue_named(state, queue)
-    standings = [one for one in state.standings(now_ms) if inside(state, one.name, queue)]
+    queue_snapshots = [one for one in state.queue_snapshots(now_ms) if inside(state, one.name, queue)]
     top = len(state.shares.tree.path(queue)) - 1 if queue else 0
     first, waiting = heads(state), [job.queue for job in waiting_jobs(state)]
-    counts = {one.name: sum(inside(state, queue, one.name) for queue in waiting) for one in standings}
-    return tuple(_share(state, one, top, first.get(one.name, ""), counts[one.name]) for one in standings)
+    counts = {one.name: sum(inside(state, queue, one.name) for queue in waiting) for one in queue_snapshots}
+    return tuple(_share(state, one, top, first.get(one.name, ""), counts[one.name]) for one in queue_snapshots)
 
 
-def _share(state: State, one: QueueStanding, top: int, first: str, waiting: int) -> QueueShare:
+def _share(state: State, one: QueueSnapshot, top: int, first: str, waiting: int) -> QueueShare:
     record, today = state.shares.tree.queues[one.name], one.as_of_ms // DAY_MS
     in_1d, in_7d, in_30d = (
         hours(sum(used for day, used in one.days if today - window < day <= today)) for window in WINDOWS

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dovetail.core.queues.accounts import AHEAD_MS
 from dovetail.core.queues.types import DAY_MS, GPU
@@ -27,7 +27,7 @@ from dovetail.views.queues import heads
 By = Literal[
     "standing", "queue priority", "usage", "queue age", "user", "priority", "service", "age", "no queue", "alone"
 ]
-STANDINGS = ("within its guarantee", "within its fair share", "beyond its fair share")
+SHARE_CLASSES = ("within its guarantee", "within its fair share", "beyond its fair share")
 """The classes of `core.queues.quota`, by number."""
 _TERMS: tuple[By, ...] = ("standing", "queue priority", "usage", "queue age")
 _FRACTION_BITS = 40
@@ -36,12 +36,12 @@ _LONGEST_MS = 30 * DAY_MS
 
 
 class Term(Struct, frozen=True):
-    """A queue among its siblings. `standing` is its class with its first job `head`: 0 within its guarantee, 1 within
-    its fair share, 2 beyond. `gpus_per_weight` is its usage."""
+    """A queue among its siblings. `share_class` is its class with its first job `head`: 0 within its guarantee, 1
+    within its fair share, 2 beyond. `gpus_per_weight` is its usage."""
 
     queue: str
     head: str
-    standing: int
+    share_class: int = field(name="standing")
     priority: int
     gpus_per_weight: float
     weight: int
@@ -68,10 +68,11 @@ class Before(Struct, frozen=True):
 
 
 class Overtaking(Struct, frozen=True):
-    """`who` comes before `whom` if `condition` holds: `in_ms` from now, None if it does not depend on time alone."""
+    """`ahead` comes before `behind` if `condition` holds: `in_ms` from now, None if it does not depend on time
+    alone."""
 
-    who: str
-    whom: str
+    ahead: str = field(name="who")
+    behind: str = field(name="whom")
     condition: str
     in_ms: int | None = None
 
@@ -98,12 +99,12 @@ def rank(state: State, key: str, now_ms: int) -> RankView:
     order = state.queue.ordered()
     if job.workload not in order:
         raise JobNotFound(f"{job.name} does not wait: {not_waiting(job)}")
-    line, position = state.queue.line(job.workload), order.index(job.workload)
+    queue_user, position = state.queue.queue_user(job.workload), order.index(job.workload)
     view = _Comparing(state, job, now_ms)
     priority, _, since_ms = state.rank(job.workload)
     return RankView(
-        job.name, job.queue, line[1] if line is not None else "", position + 1, len(order), priority, since_ms,
-        tuple(view.levels()), tuple(view.before(workload) for workload in order[:position]),
+        job.name, job.queue, queue_user[1] if queue_user is not None else "", position + 1, len(order), priority,
+        since_ms, tuple(view.levels()), tuple(view.before(workload) for workload in order[:position]),
         tuple(view.overtaking(order)),
     )  # fmt: skip
 
@@ -129,9 +130,9 @@ class _Comparing:
 
     def _term(self, name: str) -> Term:
         record, head = self._tree.queues[name], self._heads[name]
-        standing, _, ratio, created_ms = self._key(name, head)
+        share_class, _, ratio, created_ms = self._key(name, head)
         return Term(
-            name, name_of(self._state, head), standing, record.priority, _gpus(ratio), record.weight, created_ms
+            name, name_of(self._state, head), share_class, record.priority, _gpus(ratio), record.weight, created_ms
         )
 
     def _key(self, queue: str, workload: str) -> tuple[int, int, int, int]:
@@ -153,10 +154,10 @@ class _Comparing:
 
     def _against(self, other: JobView) -> tuple[By, str]:
         state, pending = self._state, self._state.queue
-        line, theirs = pending.line(self._job.workload), pending.line(other.workload)
+        queue_user, theirs = pending.queue_user(self._job.workload), pending.queue_user(other.workload)
         if other.queue not in self._tree.queues or not self._tree.leaf(other.queue):
             return "no queue", "its queue takes no jobs: it is tried only to report that"
-        if line == theirs:
+        if queue_user == theirs:
             mine, theirs_rank = state.rank(self._job.workload), state.rank(other.workload)
             if mine.priority != theirs_rank.priority:
                 return "priority", f"priority {theirs_rank.priority} is above {mine.priority}"
@@ -164,11 +165,11 @@ class _Comparing:
                 return "service", f"less attained service: it is on level {theirs_rank.level}, this on {mine.level}"
             earlier = theirs_rank.created_ms < mine.created_ms
             return "age", "it is older" if earlier else "it came first in the same second"
-        if line is not None and theirs is not None and line[0] == theirs[0]:
-            used, used_by = self._shares.accounts.user_ratio(*line), self._shares.accounts.user_ratio(*theirs)
+        if queue_user is not None and theirs is not None and queue_user[0] == theirs[0]:
+            used, used_by = self._shares.accounts.user_ratio(*queue_user), self._shares.accounts.user_ratio(*theirs)
             return "user", (
                 f"the usage of its user {theirs[1] or '(none)'}, {_gpus(used_by):g} GPUs, is less than that of "
-                f"{line[1] or '(none)'}, {_gpus(used):g}"
+                f"{queue_user[1] or '(none)'}, {_gpus(used):g}"
             )
         own, others = self._parting(other.queue)
         by = self._by(own, self._job.workload, others, other.workload)
@@ -183,7 +184,7 @@ class _Comparing:
         """Why `other` comes before `own`."""
         mine, theirs = self._key(own, workload), self._key(other, other_root)
         if by == "standing":
-            return f"{other} would be {STANDINGS[theirs[0]]} with it, {own} {STANDINGS[mine[0]]}"
+            return f"{other} would be {SHARE_CLASSES[theirs[0]]} with it, {own} {SHARE_CLASSES[mine[0]]}"
         if by == "queue priority":
             return f"the priority of {other}, {-theirs[1]}, is above that of {own}, {-mine[1]}"
         if by == "usage":
@@ -207,10 +208,10 @@ class _Comparing:
                 passing = self._passing_ms(own, other) if by == "usage" else None
                 if passing is None:
                     continue
-                behind = self._key(own, self._heads[own]) > self._key(other, self._heads[other])
-                who, whom = (own, other) if behind else (other, own)
+                own_passes = self._key(own, self._heads[own]) > self._key(other, self._heads[other])
+                ahead, behind = (own, other) if own_passes else (other, own)
                 yield Overtaking(
-                    f"queue {who}", f"queue {whom}",
+                    f"queue {ahead}", f"queue {behind}",
                     "no job starts or ends until then, as past usage decays", passing,
                 )  # fmt: skip
 
@@ -242,9 +243,9 @@ class _Comparing:
     def _by_ends(self) -> Iterator[Overtaking]:
         """How much of a queue must end before its first job is within its fair share."""
         for own in reversed(self._path):
-            standing = self._key(own, self._heads[own])[0]
-            better = [name for name in self._siblings(own) if self._key(name, self._heads[name])[0] < standing]
-            if standing < len(STANDINGS) - 1 or not better:
+            share_class = self._key(own, self._heads[own])[0]
+            better = [name for name in self._siblings(own) if self._key(name, self._heads[name])[0] < share_class]
+            if share_class < len(SHARE_CLASSES) - 1 or not better:
                 continue
             more, due = self._wanted(self._heads[own]).get(GPU, 0), self._shares.due(own).get(GPU, 0)
             over = self._shares.allocated(own).get(GPU, 0) + more - due
@@ -254,12 +255,12 @@ class _Comparing:
                 ended = f"{over / 1000:g} GPUs of {own} have ended"
                 if more > due:
                     ended = f"{own} holds nothing and its usage is below its part"
-                condition = f"{ended}: then its next job is {STANDINGS[1]}"
+                condition = f"{ended}: then its next job is {SHARE_CLASSES[1]}"
                 yield Overtaking(f"queue {own}", f"queue {', '.join(better)}", condition)
 
     def _by_priority(self, order: list[str]) -> Iterator[Overtaking]:
-        line = self._state.queue.line(self._job.workload)
-        own = [workload for workload in order if self._state.queue.line(workload) == line]
+        queue_user = self._state.queue.queue_user(self._job.workload)
+        own = [workload for workload in order if self._state.queue.queue_user(workload) == queue_user]
         mine, where = self._state.precedence(self._job.workload)[0], f"queue {self._job.queue}"
         first = max(self._state.precedence(workload)[0] for workload in own)
         if own[0] != self._job.workload:

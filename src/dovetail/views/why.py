@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dovetail.core.checkpoint import restore, take
@@ -33,7 +33,7 @@ from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused, holders, parts_of
 from dovetail.views.jobs import find_jobs, name_of, waiting_jobs
 from dovetail.views.misspelt import of_refusal, of_scheduler
-from dovetail.views.rank import STANDINGS
+from dovetail.views.rank import SHARE_CLASSES
 from dovetail.views.refused import refused
 
 _NO_SCHEDULERS: Mapping[str, str] = {}
@@ -63,7 +63,7 @@ class GangView(Struct, frozen=True):
 
 
 class QueueTerm(Struct, frozen=True):
-    """The queue of the job, or one above it. Amounts are by class; `due` is the fair share. `standing` is its class
+    """The queue of the job, or one above it. Amounts are by class; `due` is the fair share. `share_class` is its class
     with the job, "" if the queue cannot be used (`problem`); `beyond` is by how much the job would exceed its
     limits."""
 
@@ -72,7 +72,7 @@ class QueueTerm(Struct, frozen=True):
     guarantee: Amounts
     limit: Amounts
     due: Amounts
-    standing: str
+    share_class: str = field(name="standing")
     beyond: Amounts
     problem: str
 
@@ -196,7 +196,7 @@ def _terms(state: State, queue: str, wanted: Mapping[str, int]) -> Iterator[Queu
         over = {resource: held.get(resource, 0) + wanted.get(resource, 0) - most for resource, most in record.limit}
         yield QueueTerm(
             name, _amounts(held), record.guarantee, record.limit, _amounts(shares.due(name)),
-            STANDINGS[shares.quota.standing_class(name, wanted)] if problem is None else "",
+            SHARE_CLASSES[shares.quota.share_class(name, wanted)] if problem is None else "",
             _amounts({resource: amount for resource, amount in over.items() if wanted.get(resource, 0) and amount > 0}),
             str(problem) if problem is not None else "",
         )  # fmt: skip

@@ -77,7 +77,7 @@ def spared(victims: Victims, units: Sequence[Unit]) -> bool:
 def least_weight(state: State, group: Group, contest: Contest) -> int | None:
     shares = state.shares
     wanted = shares.wanted(smallest_part(state.cluster, group).all_pods())
-    victims = Victims(state, "big", "big", of=[*shares.quota.debtors("big", wanted, {}), "big"])
+    victims = Victims(state, "big", "big", of=[*shares.quota.reclaimable_queues("big", wanted, {}), "big"])
     best: int | None = None
     for count in range(1, min(MOST_UNITS, len(victims.units)) + 1):
         for units in combinations(victims.units, count):

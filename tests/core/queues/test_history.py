@@ -12,7 +12,7 @@ from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.event_handlers import apply
 from dovetail.core.policy import Policy
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import DAY_MS, Queue, Usage
 from dovetail.core.state import State
 from tests.core.driven import Driven, lone
@@ -23,8 +23,8 @@ NOW_MS = 20_000 * DAY_MS
 GPU_MILLI = 1000
 
 
-def standing(driven: Driven, name: str) -> QueueStanding:
-    return next(one for one in driven.state.standings(driven.now_ms) if one.name == name)
+def snapshot(driven: Driven, name: str) -> QueueSnapshot:
+    return next(one for one in driven.state.queue_snapshots(driven.now_ms) if one.name == name)
 
 
 def random_tree(dice: random.Random) -> list[Queue]:
@@ -81,15 +81,15 @@ def test_a_clock_that_goes_back_changes_nothing() -> None:
     driven = Driven(gpu_node("a", 2))
     driven.at(NOW_MS, ev.QueueChanged(Queue("x")), *(lone(f"p{i}", queue="x") for i in range(3)))
     driven.at(NOW_MS + HOUR_MS)
-    before = driven.state.shares.histories(), standing(driven, "x")
+    before = driven.state.shares.histories(), snapshot(driven, "x")
     assert driven.at(NOW_MS - HOUR_MS) == {}
     assert (driven.state.now_ms, driven.last) == (NOW_MS + HOUR_MS, [])
-    assert (driven.state.shares.histories(), standing(driven, "x")) == before
+    assert (driven.state.shares.histories(), snapshot(driven, "x")) == before
     driven.at(NOW_MS + 2 * HOUR_MS)
     straight = Driven(gpu_node("a", 2))
     straight.at(NOW_MS, ev.QueueChanged(Queue("x")), *(lone(f"p{i}", queue="x") for i in range(3)))
     straight.at(NOW_MS + 2 * HOUR_MS)
-    assert standing(driven, "x").used == standing(straight, "x").used
+    assert snapshot(driven, "x").used == snapshot(straight, "x").used
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_status_that_was_edited_by_hand_is_cut_to_what_can_be(written: Usage, 
         driven = Driven(gpu_node("a", 4))
         driven.at(NOW_MS, ev.QueueChanged(Queue("x", by_user=True, usage=usage)), lone("p", queue="x", user="ann"))
         driven.at(NOW_MS + HOUR_MS)
-        found.append(standing(driven, "x"))
+        found.append(snapshot(driven, "x"))
     assert found[0] == found[1]
 
 
@@ -121,9 +121,9 @@ def test_usage_that_is_told_again_does_not_count_twice() -> None:
     driven = Driven(gpu_node("a", 4))
     driven.at(NOW_MS, ev.QueueChanged(Queue("x")), lone("p", queue="x"))
     driven.at(NOW_MS + HOUR_MS)
-    used = standing(driven, "x").used
+    used = snapshot(driven, "x").used
     driven.at(NOW_MS + HOUR_MS, ev.QueueChanged(Queue("x", usage=Usage(NOW_MS, 10**15))))
-    assert standing(driven, "x").used == used
+    assert snapshot(driven, "x").used == used
 
 
 # Restarts.
@@ -144,7 +144,8 @@ def test_a_status_that_is_older_than_the_last_binds_is_enough(seed: int) -> None
         if number == 4:
             driven.at(now_ms)
             usages = {
-                o.name: Usage(o.as_of_ms, o.used, o.rate_milli, o.days, o.users) for o in driven.state.standings(now_ms)
+                o.name: Usage(o.as_of_ms, o.used, o.rate_milli, o.days, o.users)
+                for o in driven.state.queue_snapshots(now_ms)
             }
         about = {"queue": dice.choice("xyz"), "user": dice.choice(["ann", "bob"])}
         assert driven.at(now_ms, lone(f"p{number}", dice.choice([1, 2]), **about))
@@ -155,7 +156,7 @@ def test_a_status_that_is_older_than_the_last_binds_is_enough(seed: int) -> None
     dice.shuffle(told)
     after.at(now_ms, *told, *map(ev.PodChanged, driven.state.workloads.pods.values()))
     for name in "txyz":
-        old, new = standing(driven, name), standing(after, name)
+        old, new = snapshot(driven, name), snapshot(after, name)
         assert new.used == pytest.approx(old.used, rel=1e-6, abs=100)
         assert dict(new.users) == pytest.approx(dict(old.users), rel=1e-6, abs=100)
         assert (new.rate_milli, new.allocated, new.days) == (old.rate_milli, old.allocated, old.days)
@@ -222,12 +223,12 @@ def test_who_asks_for_nothing_lowers_nobody() -> None:
     driven = Driven(gpu_node("a", 8))
     idle = [ev.QueueChanged(Queue(f"idle{i}", weight=50)) for i in range(5)]
     driven.at(0, ev.QueueChanged(Queue("x")), *idle, *(lone(f"p{i}", queue="x") for i in range(9)))
-    assert dict(standing(driven, "x").due)["gpu"] == 8000
-    assert dict(standing(driven, "x").allocated)["gpu"] == 8000
+    assert dict(snapshot(driven, "x").due)["gpu"] == 8000
+    assert dict(snapshot(driven, "x").allocated)["gpu"] == 8000
 
 
 def test_who_asks_for_less_than_it_holds_keeps_counting_with_what_it_holds() -> None:
     driven = Driven(gpu_node("a", 8))
     driven.at(0, *(ev.QueueChanged(Queue(name)) for name in "xy"), *(lone(f"x{i}", queue="x") for i in range(8)))
     driven.at(1, *(lone(f"y{i}", queue="y") for i in range(8)))
-    assert (dict(standing(driven, "x").pending), dict(standing(driven, "x").due)["gpu"]) == ({}, 4000)
+    assert (dict(snapshot(driven, "x").pending), dict(snapshot(driven, "x").due)["gpu"]) == ({}, 4000)

@@ -38,7 +38,7 @@ from dovetail.core.model import (
     Work,
 )
 from dovetail.core.policy import Policy
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import MODEL_LABEL, QUEUE_LABEL, Budget, Queue, Usage
 from dovetail.core.state import State
 
@@ -600,7 +600,7 @@ class Machine(RuleBasedStateMachine):
         before, checkpoint = self.state, take(self.state)
         self.state, twin = restore(before.policy, checkpoint), restore(before.policy, checkpoint)
         assert canonical(take(self.state)) == canonical(checkpoint)
-        for now, old in zip(self.standings(), before.standings(self.now_ms), strict=True):
+        for now, old in zip(self.queue_snapshots(), before.queue_snapshots(self.now_ms), strict=True):
             assert alike(now.users, old.users)
             # It is divided anew, and among equals those come first now that were created first.
             assert replace(now, users=(), head="", due=()) == replace(old, users=(), head="", due=())
@@ -614,7 +614,7 @@ class Machine(RuleBasedStateMachine):
         are told before pods."""
         model, now_ms = self.model, self.now_ms + (0 if self.model.decided else later_ms)
         queues: list[ev.Event] = []
-        for one in self.standings():
+        for one in self.queue_snapshots():
             usage = Usage(one.as_of_ms, one.used, one.rate_milli, one.days, one.users)
             if one.name in model.queues:
                 queues.append(ev.QueueChanged(replace(model.queues[one.name], usage=usage)))
@@ -624,8 +624,8 @@ class Machine(RuleBasedStateMachine):
         after = State(POLICY)
         known = [*map(ev.NodeChanged, model.nodes.values()), ev.NamespaceChanged(model.namespace), *queues]
         step(after, [*known, *pods], now_ms)
-        now = {one.name: one for one in after.standings(now_ms)}
-        for one in self.state.standings(now_ms):
+        now = {one.name: one for one in after.queue_snapshots(now_ms)}
+        for one in self.state.queue_snapshots(now_ms):
             if one.name in model.queues:
                 assert near(now[one.name].used, one.used), one.name
                 assert alike(now[one.name].users, one.users), one.name
@@ -633,8 +633,8 @@ class Machine(RuleBasedStateMachine):
 
     # What must hold.
 
-    def standings(self) -> list[QueueStanding]:
-        return self.state.standings(self.now_ms)
+    def queue_snapshots(self) -> list[QueueSnapshot]:
+        return self.state.queue_snapshots(self.now_ms)
 
     def check(self) -> None:
         assert self.state.cluster.check() == []
@@ -646,16 +646,16 @@ class Machine(RuleBasedStateMachine):
         self.nominations_are_held_or_given_up()
 
     def queues_hold_what_their_pods_hold(self) -> None:
-        for one in self.standings():
+        for one in self.queue_snapshots():
             assert dict(one.allocated) == +self.model.held(one.name), one.name
 
     def queues_are_charged_what_their_pods_use(self) -> None:
         rates = self.model.rates()
-        for one in self.standings():
+        for one in self.queue_snapshots():
             assert one.rate_milli == rates[one.name, None], one.name
 
     def ledgers_are_the_integral(self) -> None:
-        for one in self.standings():
+        for one in self.queue_snapshots():
             assert near(one.used, self.model.used[one.name, None]), (one.name, one.used, self.model.used)
             for user, used in one.users:
                 assert near(used, self.model.used.get((one.name, user), 0.0)), (one.name, user)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import DAY_MS, Queue, Usage
 from tests.core.driven import Driven, lone
 from tests.core.gang_oracle import gpu_node
@@ -69,7 +69,7 @@ class Live(Struct):
         self.write()
 
     def write(self, all_of_them: bool = False) -> None:
-        for one in standings(self.driven):
+        for one in queue_snapshots(self.driven):
             before = self.statuses.get(one.name)
             known = before is not None and before.rate == one.rate_milli
             old = before is not None and one.rate_milli and one.as_of_ms - before.usage.as_of_ms >= MINUTE_MS
@@ -90,12 +90,12 @@ class Live(Struct):
         return after
 
 
-def standings(driven: Driven) -> list[QueueStanding]:
-    return driven.state.standings(driven.now_ms)
+def queue_snapshots(driven: Driven) -> list[QueueSnapshot]:
+    return driven.state.queue_snapshots(driven.now_ms)
 
 
 def used(driven: Driven) -> dict[str, tuple[int, int]]:
-    return {one.name: (one.used, one.rate_milli) for one in standings(driven) if one.name != "default"}
+    return {one.name: (one.used, one.rate_milli) for one in queue_snapshots(driven) if one.name != "default"}
 
 
 def live_through(seed: int) -> Live:

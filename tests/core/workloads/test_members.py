@@ -75,11 +75,11 @@ def test_a_pod_that_changes_keeps_its_place_among_those_that_were_told() -> None
     assert members.alike
     members.put(Pod("a", "ns", "a", ASKED[1], priority=5), 2, 1)
     assert list(members.pods) == ["a", "b", "c"]
-    assert [uid for _, _, uid in members.line] == ["a", "b", "c"]
+    assert [uid for _, _, uid in members.order] == ["a", "b", "c"]
     assert not members.alike
     assert [pod.uid for pod in members.distinct()] == ["b", "a"]
     members.put(Pod("a", "ns", "a", ASKED[1], priority=-5), 2, 2)
-    assert [uid for _, _, uid in members.line] == ["b", "c", "a"]
+    assert [uid for _, _, uid in members.order] == ["b", "c", "a"]
     members.remove(members.pods["a"], 2)
     assert members.alike
-    assert members.line == [(0, 0, "b"), (0, 0, "c")]
+    assert members.order == [(0, 0, "b"), (0, 0, "c")]

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import yaml
 
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.reasons import Expected, Sure
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
@@ -115,7 +115,7 @@ async def read(plane: Plane, name: str) -> Queue:
     return listing.objects["", name]
 
 
-STANDING = QueueStanding(
+STANDING = QueueSnapshot(
     name="vision", parent="research", leaf=True, allocated=(("cpu", 1500), ("gpu", 40_500), ("memory", 2**40)),
     guarantee=(("gpu", 32_000), ("gpu/NVIDIA-H100-80GB-HBM3", 16_000)), limit=(), due=(("gpu", 36_000),),
     borrowed=(("gpu", 8500),), pending=(("gpu", 24_000), ("gpu-memory", 81_920), ("gpu-slices", 7)), pending_jobs=3,

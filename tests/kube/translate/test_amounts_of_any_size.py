@@ -247,7 +247,7 @@ def test_nothing_overflows_whatever_objects_say(tmp_path: Path) -> None:
                         apply(state, ev.PodRemoved(uid))
             assert state.cluster.check() == []
             assert exact(state) == []
-        state.standings(NOW_MS)
+        state.queue_snapshots(NOW_MS)
     assert bound > 100
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.core.model import Problem
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import Usage
 from dovetail.core.reasons import Expected, Sure
 from dovetail.kube.objects.queues import Queue, QueueSpec
@@ -20,7 +20,7 @@ NOW_MS = 1_767_312_000_250
 HOUR_MS = 3_600_000
 
 
-def standing(**changed: Any) -> QueueStanding:
+def snapshot(**changed: Any) -> QueueSnapshot:
     known: dict[str, Any] = {
         "name": "research", "parent": "labs", "leaf": True, "allocated": (("cpu", 1500), ("gpu", 8500)),
         "guarantee": (("gpu", 8000),), "limit": (), "due": (("gpu", 9000),), "borrowed": (("gpu", 500),),
@@ -30,11 +30,11 @@ def standing(**changed: Any) -> QueueStanding:
             "jobs": (("ml/train", 6),), "as_of_ms": NOW_MS, "problem": None, "warning": "",
         "head": "job",
     }  # fmt: skip
-    return QueueStanding(**known | changed)
+    return QueueSnapshot(**known | changed)
 
 
 def status(before: Queue | None = None, now_ms: int = NOW_MS, **changed: Any) -> dict[str, Any]:
-    return queues.queue_status(standing(**changed), now_ms, None, before)
+    return queues.queue_status(snapshot(**changed), now_ms, None, before)
 
 
 def test_amounts_are_quantities_and_times_have_milliseconds() -> None:
@@ -52,13 +52,13 @@ def test_amounts_are_quantities_and_times_have_milliseconds() -> None:
 
 
 def test_the_head_says_when_it_starts_as_far_as_that_can_be_said() -> None:
-    known = queues.queue_status(standing(), NOW_MS, ("ml/a", "RoomReserved", Expected(Sure.LEARNED, NOW_MS)))
+    known = queues.queue_status(snapshot(), NOW_MS, ("ml/a", "RoomReserved", Expected(Sure.LEARNED, NOW_MS)))
     assert known["head"] == {
         "name": "ml/a", "reason": "RoomReserved", "sure": "Learned", "expectedStart": "2026-01-02T00:00:00.250Z",
     }  # fmt: skip
-    unknown = queues.queue_status(standing(), NOW_MS, ("ml/a", "QueueLimit", Expected(Sure.UNKNOWN, 0, "why")))
+    unknown = queues.queue_status(snapshot(), NOW_MS, ("ml/a", "QueueLimit", Expected(Sure.UNKNOWN, 0, "why")))
     assert unknown["head"] == {"name": "ml/a", "reason": "QueueLimit", "sure": "Unknown"}
-    assert queues.queue_status(standing(), NOW_MS, ("ml/a", "x", None))["head"] == {"name": "ml/a", "reason": "x"}
+    assert queues.queue_status(snapshot(), NOW_MS, ("ml/a", "x", None))["head"] == {"name": "ml/a", "reason": "x"}
 
 
 def ready(found: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -100,7 +100,7 @@ def test_the_usage_that_is_written_is_the_usage_that_is_read(
 ) -> None:
     by_name = (tuple(sorted(found.items())) for found in (users, jobs))
     usage = Usage(as_of_ms, used, rate, tuple(sorted(days.items())), *by_name)
-    told = standing(used=used, rate_milli=rate, days=usage.days, users=usage.users, jobs=usage.jobs, as_of_ms=as_of_ms)
+    told = snapshot(used=used, rate_milli=rate, days=usage.days, users=usage.users, jobs=usage.jobs, as_of_ms=as_of_ms)
     text = msgspec.json.encode({"status": queues.queue_status(told, as_of_ms, None)})
     assert queues.read_usage(msgspec.json.decode(text, type=Queue)) == (usage, ())
 

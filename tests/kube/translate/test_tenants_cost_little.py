@@ -117,8 +117,8 @@ def test_users_that_are_made_up_are_forgotten_and_those_who_used_most_are_not() 
     users = dict(accounts.users("q", 6_001_000))
     assert len(users) <= 2 * USERS_KEPT + 1
     assert max(users, key=users.get) == "ada"
-    (standing,) = [one for one in shares.standings(6_001_000, {}) if one.name == "q"]
-    assert len(standing.users) == USERS_KEPT and "ada" in dict(standing.users)
+    (snapshot,) = [one for one in shares.queue_snapshots(6_001_000, {}) if one.name == "q"]
+    assert len(snapshot.users) == USERS_KEPT and "ada" in dict(snapshot.users)
     assert accounts.user_ratio("q", "never-seen") == 0 < accounts.user_ratio("q", "ada")
 
 

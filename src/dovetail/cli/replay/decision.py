@@ -11,7 +11,7 @@ from rich.markup import escape
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count
 from dovetail.core.quantities import display
-from dovetail.core.queues.status import QueueStanding
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import CPU, GPU, Amounts
 from dovetail.recording.decided import DecidedRun, RecordedRoom, RecordedWaiting
 
@@ -27,7 +27,7 @@ def show(answer: DecidedRun, console: Console) -> None:
     if answer.raised:
         console.print(f"The step raised an error, which ended the process: {escape(answer.raised)}")
         return
-    _queues(answer.standings, console)
+    _queues(answer.queue_snapshots, console)
     _waiting(answer.waiting, console)
     _list("Decisions:", answer.decided, console)
     for room in answer.rooms:
@@ -46,14 +46,16 @@ def _list(title: str, words: Sequence[str], console: Console) -> None:
         console.print_rows(table, [(" ", escape(one)) for one in words], _SHOWN)
 
 
-def _queues(standings: Sequence[QueueStanding], console: Console) -> None:
+def _queues(queue_snapshots: Sequence[QueueSnapshot], console: Console) -> None:
     resource = (
-        GPU if any(dict(standing.due).get(GPU) or dict(standing.pending).get(GPU) for standing in standings) else CPU
+        GPU
+        if any(dict(snapshot.due).get(GPU) or dict(snapshot.pending).get(GPU) for snapshot in queue_snapshots)
+        else CPU
     )
     console.print(f"Queues before the step ({'GPUs' if resource == GPU else 'CPUs'}):")
     table = Table("queue", "guarantee", "fair share", "allocated", "borrowed", "pending", "usage", "weight")
     depth = {"": -1}
-    for one in standings:
+    for one in queue_snapshots:
         depth[one.name] = depth.get(one.parent, -1) + 1
         amounts = (one.guarantee, one.due, one.allocated, one.borrowed, one.pending)
         table.add_row(

@@ -53,7 +53,7 @@ class Attempt:
         if not waiting:
             state.queue.forget(self._workload)
             return decisions
-        state.queue.park(self._workload, state.rank(self._workload), state.queue_order.line(self._workload))
+        state.queue.park(self._workload, state.rank(self._workload), state.queue_order.queue_user(self._workload))
         if self._post_filter.again or self._placement.took_least:
             state.postpone(self._workload)
         if refusal is not None:

@@ -116,5 +116,5 @@ def may_preempt(state: State, queue: str, precedence: Precedence, wanted: dict[s
     if state.policy.moves_per_hour:
         return True
     return state.shares.holds_below(queue, precedence) or any(
-        state.shares.quota.debtors(queue, wanted, state.pledges.total())
+        state.shares.quota.reclaimable_queues(queue, wanted, state.pledges.total())
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduling queue: a line of workloads for each queue, in the order of `Rank`. A workload that failed is parked
-until room is freed."""
+"""The scheduling queue: the waiting workloads of each queue and user, in the order of `Rank`. A workload that failed
+is parked until room is freed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from dovetail.core.queues.accounts import Line
+from dovetail.core.queues.accounts import QueueUser
 from dovetail.core.queues.queue_order import QueueOrder
 from dovetail.core.reasons import Reason, Refusal
 from dovetail.core.workloads.index import Rank
@@ -32,17 +32,17 @@ class _Report(Struct):
 
 
 class SchedulingQueue:
-    """Workloads to try, each in the line of its queue (and user). A workload that failed is parked and comes back when
+    """Workloads to try, ordered within their queue and user. A workload that failed is parked and comes back when
     `wake` says that room was freed, or when something about itself changes (`push`)."""
 
     def __init__(self, order: QueueOrder) -> None:
         self._order = order
-        self._heaps: dict[Line, list[Place]] = {}
-        self._heads: dict[str, dict[Line, str]] = {}
-        """The lines that are not empty, by queue, with the first workload of each."""
+        self._heaps: dict[QueueUser, list[Place]] = {}
+        self._heads: dict[str, dict[QueueUser, str]] = {}
+        """By queue, the users with workloads to try, each with its first workload."""
         self._ranks: dict[str, Place] = {}
         self._parked: dict[str, Place] = {}
-        self._lines: dict[str, Line] = {}
+        self._queue_users: dict[str, QueueUser] = {}
         self._reported: dict[str, _Report] = {}
         self._arrivals: dict[str, int] = {}
         self._arrived: dict[int, str] = {}
@@ -52,75 +52,79 @@ class SchedulingQueue:
     def __bool__(self) -> bool:
         return bool(self._ranks)
 
-    def push(self, workload: str, of: Rank, line: Line) -> None:
+    def push(self, workload: str, of: Rank, queue_user: QueueUser) -> None:
         """Try the workload in its turn."""
         rank = self._rank(workload, of)
         self._parked.pop(workload, None)
-        if self._ranks.get(workload) != rank or self._lines[workload] != line:
+        if self._ranks.get(workload) != rank or self._queue_users[workload] != queue_user:
             self._leave(workload)
-            self._enter(workload, rank, line)
+            self._enter(workload, rank, queue_user)
 
-    def _enter(self, workload: str, rank: Place, line: Line) -> None:
-        self._ranks[workload], self._lines[workload] = rank, line
-        heap = self._heaps.setdefault(line, [])
+    def _enter(self, workload: str, rank: Place, queue_user: QueueUser) -> None:
+        self._ranks[workload], self._queue_users[workload] = rank, queue_user
+        heap = self._heaps.setdefault(queue_user, [])
         if len(heap) > 64 + 2 * len(self._ranks):
             # A process that does not lead pushes and forgets, and never pops.
-            heap[:] = sorted([one for one in heap if self._who(one, line)])
+            heap[:] = sorted([one for one in heap if self._workload_at(one, queue_user)])
         heapq.heappush(heap, rank)
         if heap[0] is rank:
-            self._put_head(line, workload)
+            self._put_head(queue_user, workload)
 
-    def _who(self, rank: Place, line: Line) -> str:
-        """The workload that has this place in this line; "" where none has it any more."""
+    def _workload_at(self, rank: Place, queue_user: QueueUser) -> str:
+        """The workload that has this place among those of the queue and user; "" where none has it any more."""
         workload = self._arrived.get(rank[-1], "")
-        return workload if workload and self._ranks.get(workload) is rank and self._lines[workload] == line else ""
+        return (
+            workload
+            if workload and self._ranks.get(workload) is rank and self._queue_users[workload] == queue_user
+            else ""
+        )
 
     def _leave(self, workload: str) -> None:
-        """Out of its line; the heap keeps a rank that counts no more."""
+        """Take it out of the order; the heap keeps a rank that counts no more."""
         if self._ranks.pop(workload, None) is not None:
-            line = self._lines[workload]
-            if self._heads[line[0]][line] == workload:
-                self._next(line)
+            queue_user = self._queue_users[workload]
+            if self._heads[queue_user[0]][queue_user] == workload:
+                self._next(queue_user)
 
-    def _next(self, line: Line) -> None:
-        """The workload that is first in a line now."""
-        heap = self._heaps[line]
+    def _next(self, queue_user: QueueUser) -> None:
+        """Find the workload that is first now among those of the queue and user."""
+        heap = self._heaps[queue_user]
         while heap:
-            workload = self._who(heap[0], line)
+            workload = self._workload_at(heap[0], queue_user)
             if workload:
-                self._put_head(line, workload)
+                self._put_head(queue_user, workload)
                 return
             heapq.heappop(heap)
-        del self._heaps[line]
-        own = self._heads[line[0]]
-        del own[line]
+        del self._heaps[queue_user]
+        own = self._heads[queue_user[0]]
+        del own[queue_user]
         if not own:
-            del self._heads[line[0]]
-        self._order.moved(line)
+            del self._heads[queue_user[0]]
+        self._order.moved(queue_user)
 
-    def _put_head(self, line: Line, workload: str) -> None:
-        self._heads.setdefault(line[0], {})[line] = workload
-        self._order.moved(line)
+    def _put_head(self, queue_user: QueueUser, workload: str) -> None:
+        self._heads.setdefault(queue_user[0], {})[queue_user] = workload
+        self._order.moved(queue_user)
 
     def pop(self, passed_over: Callable[[str], bool] = lambda _: False) -> str | None:
-        """The next workload to try. Those before it in its line that are `passed_over` are parked, and not tried."""
-        while (line := self._order.first(self._heads)) is not None:
-            heap, ranks = self._heaps[line], self._ranks
+        """The next workload to try. Those before it in its queue that are `passed_over` are parked, and not tried."""
+        while (queue_user := self._order.first(self._heads)) is not None:
+            heap, ranks = self._heaps[queue_user], self._ranks
             while heap:
                 rank = heapq.heappop(heap)
-                workload = self._who(rank, line)
+                workload = self._workload_at(rank, queue_user)
                 if not workload:
                     continue
                 del ranks[workload]
                 if not passed_over(workload):
-                    self._next(line)
+                    self._next(queue_user)
                     return workload
                 self._parked[workload] = rank
-            self._next(line)
+            self._next(queue_user)
         return None
 
-    def park(self, workload: str, of: Rank, line: Line) -> None:
-        self._lines[workload] = line
+    def park(self, workload: str, of: Rank, queue_user: QueueUser) -> None:
+        self._queue_users[workload] = queue_user
         self._parked[workload] = self._rank(workload, of)
 
     def _rank(self, workload: str, of: Rank) -> Place:
@@ -136,7 +140,7 @@ class SchedulingQueue:
         """The workload is placed or gone."""
         self._leave(workload)
         self._parked.pop(workload, None)
-        self._lines.pop(workload, None)
+        self._queue_users.pop(workload, None)
         self._reported.pop(workload, None)
         arrival = self._arrivals.pop(workload, None)
         if arrival is not None:
@@ -144,15 +148,15 @@ class SchedulingQueue:
 
     def wake(self, workloads: Iterable[str] | None = None) -> None:
         """Try these parked workloads again; all of them (None) where room was freed."""
-        back: dict[Line, list[Place]] = {}
+        back: dict[QueueUser, list[Place]] = {}
         for workload in list(self._parked) if workloads is None else workloads:
             rank = self._ranks[workload] = self._parked.pop(workload)
-            back.setdefault(self._lines[workload], []).append(rank)
-        for line, ranks in back.items():
-            heap = self._heaps.setdefault(line, [])
+            back.setdefault(self._queue_users[workload], []).append(rank)
+        for queue_user, ranks in back.items():
+            heap = self._heaps.setdefault(queue_user, [])
             heap += ranks
             heapq.heapify(heap)
-            self._next(line)
+            self._next(queue_user)
 
     def report(self, workload: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
         """The refusal is reported of these pods of the workload, in place of the last one."""
@@ -200,18 +204,18 @@ class SchedulingQueue:
     def ordered(self) -> list[str]:
         """All waiting workloads, the parked ones included, in the order in which they are tried if none of them
         fits."""
-        lines: dict[Line, list[Place]] = {}
+        waiting: dict[QueueUser, list[Place]] = {}
         for workload, rank in (*self._ranks.items(), *self._parked.items()):
-            lines.setdefault(self._lines[workload], []).append(rank)
-        for ranks in lines.values():
+            waiting.setdefault(self._queue_users[workload], []).append(rank)
+        for ranks in waiting.values():
             ranks.sort(reverse=True)
-        heads: dict[str, dict[Line, str]] = {}
-        for line, ranks in lines.items():
-            heads.setdefault(line[0], {})[line] = self._arrived[ranks[-1][-1]]
+        heads: dict[str, dict[QueueUser, str]] = {}
+        for queue_user, ranks in waiting.items():
+            heads.setdefault(queue_user[0], {})[queue_user] = self._arrived[ranks[-1][-1]]
         order = []
-        with self._order.looked_at() as turns:
+        with self._order.read_only() as turns:
             while (first := turns.first(heads)) is not None:
-                ranks = lines[first]
+                ranks = waiting[first]
                 order.append(self._arrived[ranks.pop()[-1]])
                 if ranks:
                     heads[first[0]][first] = self._arrived[ranks[-1][-1]]
@@ -222,18 +226,18 @@ class SchedulingQueue:
                 turns.moved(first)
         return order
 
-    def heads(self) -> tuple[dict[str, dict[Line, str]], dict[str, int]]:
-        """By queue the first workload of each line, the parked ones included; and how many wait in each queue."""
-        first: dict[Line, Place] = {}
+    def heads(self) -> tuple[dict[str, dict[QueueUser, str]], dict[str, int]]:
+        """By queue the first workload of each user, the parked ones included; and how many wait in each queue."""
+        first: dict[QueueUser, Place] = {}
         counts: dict[str, int] = {}
         for workload, rank in (*self._ranks.items(), *self._parked.items()):
-            line = self._lines[workload]
-            counts[line[0]] = counts.get(line[0], 0) + 1
-            if line not in first or rank < first[line]:
-                first[line] = rank
-        heads: dict[str, dict[Line, str]] = {}
-        for line, rank in first.items():
-            heads.setdefault(line[0], {})[line] = self._arrived[rank[-1]]
+            queue_user = self._queue_users[workload]
+            counts[queue_user[0]] = counts.get(queue_user[0], 0) + 1
+            if queue_user not in first or rank < first[queue_user]:
+                first[queue_user] = rank
+        heads: dict[str, dict[QueueUser, str]] = {}
+        for queue_user, rank in first.items():
+            heads.setdefault(queue_user[0], {})[queue_user] = self._arrived[rank[-1]]
         return heads, counts
 
     def before(self, workload: str) -> int:
@@ -241,12 +245,12 @@ class SchedulingQueue:
         order = self.ordered()
         return order.index(workload) if workload in order else 0
 
-    def line(self, workload: str) -> Line | None:
-        """Where a workload waits."""
-        return self._lines.get(workload)
+    def queue_user(self, workload: str) -> QueueUser | None:
+        """The queue and user of a waiting workload."""
+        return self._queue_users.get(workload)
 
     def lengths(self) -> tuple[int, int]:
-        """How many workloads are in the line, and how many wait aside."""
+        """How many workloads are to be tried, and how many are parked."""
         return len(self._ranks), len(self._parked)
 
 

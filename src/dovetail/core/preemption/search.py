@@ -111,7 +111,7 @@ def victim_queues(state: State, workload: str, queue: str, wanted: Mapping[str, 
     shares = state.shares
     # Pods of a lower precedence in its own queue may be victims, too: then the queue holds less.
     own = shares.allocated(queue) if shares.holds_below(queue, state.precedence(workload)) else None
-    return [*shares.quota.debtors(queue, wanted, state.pledges.total(), own), queue]
+    return [*shares.quota.reclaimable_queues(queue, wanted, state.pledges.total(), own), queue]
 
 
 class _Finding:

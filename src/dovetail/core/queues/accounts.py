@@ -27,7 +27,7 @@ _USED_SOMETHING = 1_000
 _FRACTION_BITS = 40
 _MILLION = 1_000_000
 
-Line = tuple[str, str]
+QueueUser = tuple[str, str]
 """A leaf queue, and the user where the queue divides by user."""
 
 

@@ -100,7 +100,7 @@ class FairShare:
         return before != self._due or exact != self._exact
 
     @contextmanager
-    def looked_at(self) -> Iterator[None]:
+    def read_only(self) -> Iterator[None]:
         """Undo the effect that reading has on the time of the next division: a query must not change decisions."""
         self._pending.enter()
         moved = dict(self._totals.moved)

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 
 from dovetail.core.model import Pod
-from dovetail.core.queues.accounts import Line
+from dovetail.core.queues.accounts import QueueUser
 from dovetail.core.queues.shares import Shares
 from dovetail.core.workloads.index import WorkloadIndex
 
-NOWHERE: Line = ("", "")
-"""The line of workloads that no queue takes."""
+NOWHERE: QueueUser = ("", "")
+"""Of workloads that no queue takes."""
 _STALE = 64
 """The number of outdated entries that a heap may have, beside twice the number of waiting users."""
 
@@ -28,34 +28,34 @@ class QueueOrder:
     def __init__(self, shares: Shares, workloads: WorkloadIndex) -> None:
         self._shares = shares
         self._workloads = workloads
-        self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
+        self._best: dict[str, tuple[QueueUser, Mapping[str, int]] | None] = {}
         self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
         self._dues_version = -1
         """The version of the fair shares by which the keys were computed."""
-        self._ratios: dict[Line, int] = {}
+        self._ratios: dict[QueueUser, int] = {}
         self._turns: dict[str, list[tuple[int, str]]] = {}
         """By queue a heap of its waiting users, as usage and user. Outdated entries stay until they come up."""
 
     @contextmanager
-    def looked_at(self) -> Iterator[QueueOrder]:
+    def read_only(self) -> Iterator[QueueOrder]:
         """A queue order that keeps nothing: a query must not change decisions."""
-        with self._shares.fair_share.looked_at():
+        with self._shares.fair_share.read_only():
             yield QueueOrder(self._shares, self._workloads)
 
-    def line(self, workload: str) -> Line:
-        """The line in which a workload waits: that of its first pod."""
+    def queue_user(self, workload: str) -> QueueUser:
+        """The queue and user of a workload: those of its first pod."""
         first, tree = self._workloads.first(workload), self._shares.tree
         if first is None:
             return NOWHERE
-        queue, user = self._shares.line_of(first)
+        queue, user = self._shares.queue_user_of(first)
         usable = queue in tree.written and tree.leaf(queue) and tree.problem(queue) is None
         return (queue, user) if usable else NOWHERE
 
-    def moved(self, line: Line) -> None:
-        """The first workload of the line has changed."""
-        queue, user = line
+    def moved(self, queue_user: QueueUser) -> None:
+        """The first workload of the queue and user has changed."""
+        queue, user = queue_user
         if (turns := self._turns.get(queue)) is not None:
-            heappush(turns, (self._ratio(line), user))
+            heappush(turns, (self._ratio(queue_user), user))
         if self._best:
             for name in (*(self._shares.path(queue) or (queue,)), ""):
                 self._best.pop(name, None)
@@ -63,15 +63,15 @@ class QueueOrder:
     def counted(self, pods: Iterable[Pod]) -> None:
         """The usage of the queues and users of these pods has changed."""
         if self._best or self._keys or self._ratios or self._turns:
-            for line in dict.fromkeys([self._shares.line_of(pod) for pod in pods]):
-                self.changed(line)
+            for queue_user in dict.fromkeys([self._shares.queue_user_of(pod) for pod in pods]):
+                self.changed(queue_user)
 
-    def changed(self, line: Line) -> None:
-        """The usage of the line's queue and user has changed."""
-        self._ratios.pop(line, None)
-        self.moved(line)
+    def changed(self, queue_user: QueueUser) -> None:
+        """The usage of the queue and user has changed."""
+        self._ratios.pop(queue_user, None)
+        self.moved(queue_user)
         if self._keys:
-            queue = line[0]
+            queue = queue_user[0]
             for name in self._shares.path(queue) or (queue,):
                 self._keys.pop(name, None)
 
@@ -82,25 +82,25 @@ class QueueOrder:
         self._ratios.clear()
         self._turns.clear()
 
-    def first(self, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
-        """The line that comes next; None where nothing waits. `lines` has by queue the lines in which workloads wait,
-        each with its first workload."""
-        if len(lines) == 1:
-            own = next(iter(lines.values()))
+    def first(self, waiting: Mapping[str, Mapping[QueueUser, str]]) -> QueueUser | None:
+        """The queue and user that come next; None where nothing waits. `waiting` has by queue the users with waiting
+        workloads, each with its first workload."""
+        if len(waiting) == 1:
+            own = next(iter(waiting.values()))
             if len(own) == 1:
                 return next(iter(own))
-        if NOWHERE[0] in lines:
+        if NOWHERE[0] in waiting:
             return NOWHERE
-        return self.first_in("", lines)
+        return self.first_in("", waiting)
 
-    def first_in(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
-        """The line that comes next in a queue and below it."""
+    def first_in(self, queue: str, waiting: Mapping[str, Mapping[QueueUser, str]]) -> QueueUser | None:
+        """The queue and user that come next in a queue and below it."""
         # Fair shares matter only where queues were compared. A division takes longer than the placement of a pod.
         if self._keys and (version := self._shares.fair_share.version) != self._dues_version:
             self._dues_version = version
             self._best.clear()
             self._keys.clear()
-        best = self._first(queue, lines)
+        best = self._first(queue, waiting)
         return best[0] if best is not None else None
 
     def below(self, counts: Mapping[str, int]) -> dict[str, int]:
@@ -111,17 +111,19 @@ class QueueOrder:
                 found[name] = found.get(name, 0) + count
         return found
 
-    def _first(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> tuple[Line, Mapping[str, int]] | None:
+    def _first(
+        self, queue: str, waiting: Mapping[str, Mapping[QueueUser, str]]
+    ) -> tuple[QueueUser, Mapping[str, int]] | None:
         if queue in self._best:
             return self._best[queue]
-        own = lines.get(queue)
-        best: tuple[Line, Mapping[str, int]] | None
+        own = waiting.get(queue)
+        best: tuple[QueueUser, Mapping[str, int]] | None
         if own:
-            line = self._first_user(queue, own)
-            best = line, self._shares.wanted_next(own[line])
+            queue_user = self._first_user(queue, own)
+            best = queue_user, self._shares.wanted_next(own[queue_user])
         else:
             below = [
-                (child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, lines))
+                (child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, waiting))
             ]
             if len(below) > 1:
                 below.sort(key=lambda one: self._key(one[0], one[1][1]))
@@ -135,22 +137,22 @@ class QueueOrder:
             known = self._keys[queue] = more, self._shares.quota.key(queue, more)
         return known[1]
 
-    def _first_user(self, queue: str, own: Collection[Line]) -> Line:
+    def _first_user(self, queue: str, own: Collection[QueueUser]) -> QueueUser:
         if len(own) == 1:
             return next(iter(own))
         turns = self._turns.get(queue)
         if turns is None or len(turns) > _STALE + 2 * len(own):
-            turns = self._turns[queue] = [(self._ratio(line), line[1]) for line in own]
+            turns = self._turns[queue] = [(self._ratio(queue_user), queue_user[1]) for queue_user in own]
             heapify(turns)
         while True:
             ratio, user = turns[0]
-            line = queue, user
-            if line in own and ratio == self._ratio(line):
-                return line
+            queue_user = queue, user
+            if queue_user in own and ratio == self._ratio(queue_user):
+                return queue_user
             heappop(turns)
 
-    def _ratio(self, line: Line) -> int:
-        ratio = self._ratios.get(line)
+    def _ratio(self, queue_user: QueueUser) -> int:
+        ratio = self._ratios.get(queue_user)
         if ratio is None:
-            ratio = self._ratios[line] = self._shares.accounts.user_ratio(*line)
+            ratio = self._ratios[queue_user] = self._shares.accounts.user_ratio(*queue_user)
         return ratio

@@ -86,7 +86,7 @@ class Quota:
                     return name, resource, held.get(resource, 0) + wanted, guarantee.get(resource, 0)
         return None
 
-    def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
+    def share_class(self, queue: str, more: Mapping[str, int]) -> int:
         """0 where the queue stays within its guarantee with `more`, 1 where it stays within its fair share or takes its
         turn with a job that is larger than the share, else 2."""
         if within(self._tree.queues[queue].guarantee, self._totals.held(queue), more):
@@ -109,7 +109,7 @@ class Quota:
         """Whether all queues on the way up that have a guarantee stay within it."""
         path = self._tree.known_path(queue)
         guaranteed = [name for name in path if self._tree.queues[name].guarantee]
-        return bool(guaranteed) and all(self.standing_class(name, more) == 0 for name in guaranteed)
+        return bool(guaranteed) and all(self.share_class(name, more) == 0 for name in guaranteed)
 
     def outranks(self, queue: str, more: Mapping[str, int], other: str, others_more: Mapping[str, int]) -> bool:
         """Whether a job that is larger than its queue's fair share takes its turn before another job: the other one is
@@ -121,13 +121,13 @@ class Quota:
         beyond = {name: found for name in mine if (found := self._beyond_due(name, more))}
         if not beyond or not all(self._turn(name, found) for name, found in beyond.items()):
             return False
-        return any(self.standing_class(name, others_more) == 2 for name in theirs)
+        return any(self.share_class(name, others_more) == 2 for name in theirs)
 
     def key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
         """The place of a queue among its siblings if `more` is placed next: the least comes first."""
         record = self._tree.queues[queue]
         used = self._accounts.ratio(queue)
-        return self.standing_class(queue, more), -record.priority, used, record.created_ms
+        return self.share_class(queue, more), -record.priority, used, record.created_ms
 
     def claim_back(
         self, queue: str, amounts: Mapping[str, int], pledged: Mapping[str, Mapping[str, int]],
@@ -149,7 +149,7 @@ class Quota:
         held, due = self._totals.held(queue), self._fair_share.exact(queue)
         return any(held.get(r, 0) > due.get(r, 0) for r in ((GPU,) if held.get(GPU, 0) else DIVIDED))
 
-    def debtors(
+    def reclaimable_queues(
         self, queue: str, amounts: Mapping[str, int], pledged: Mapping[str, Mapping[str, int]],
         less: Mapping[str, int] | None = None,
     ) -> Iterator[str]:  # fmt: skip

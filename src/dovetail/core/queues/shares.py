@@ -19,13 +19,13 @@ from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
 from dovetail.core.queues.accounting import Accounting
-from dovetail.core.queues.accounts import Accounts, Line
+from dovetail.core.queues.accounts import Accounts, QueueUser
 from dovetail.core.queues.attained import Attained
 from dovetail.core.queues.fair_share import FairShare
 from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.quota import Quota
 from dovetail.core.queues.rates import ChargeRates
-from dovetail.core.queues.status import QueueStanding, Standings
+from dovetail.core.queues.status import QueueSnapshot, QueueSnapshots
 from dovetail.core.queues.totals import QueueTotals
 from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL, Amounts, History, Queue
@@ -55,7 +55,7 @@ class Shares:
             self.tree, self.accounts, self.accounting, self.rates, self.totals, self.pending_pods, policy.history_milli
         )
         self.quota = Quota(self.tree, self.accounts, self.rates, self.totals, self.fair_share)
-        self._standings = Standings(
+        self._queue_snapshots = QueueSnapshots(
             self.tree, self.accounts, self.attained, self.accounting, self.rates, self.totals, self.pending_pods,
             self.fair_share,
         )  # fmt: skip
@@ -326,8 +326,8 @@ class Shares:
             self._rights[queue, namespace] = known
         return known
 
-    def line_of(self, pod: Pod) -> Line:
-        """The line in which the pod waits."""
+    def queue_user_of(self, pod: Pod) -> QueueUser:
+        """The queue and user of the pod."""
         queue = self.queue_of(pod)
         record = self.tree.written.get(queue)
         return queue, pod.user if record is not None and record.by_user else ""
@@ -391,10 +391,10 @@ class Shares:
         """The fair share of a queue now, by class."""
         return self.fair_share.of(queue)
 
-    def standings(self, now_ms: int, waiting: Mapping[str, tuple[str, int]]) -> list[QueueStanding]:
+    def queue_snapshots(self, now_ms: int, waiting: Mapping[str, tuple[str, int]]) -> list[QueueSnapshot]:
         """The status of all queues, each before those below it. waiting: by queue, the first workload that waits in it
         or below it, and the number of those that wait."""
-        return self._standings.at(max(now_ms, self.now_ms), waiting)
+        return self._queue_snapshots.at(max(now_ms, self.now_ms), waiting)
 
     def told(self) -> Iterator[Queue]:
         """The queues that objects write, in the order in which they were first read."""

@@ -22,7 +22,7 @@ from dovetail.core.queues.usage import DecayedUsage
 _MILLION = 1_000_000
 
 
-class QueueStanding(Struct, frozen=True):
+class QueueSnapshot(Struct, frozen=True):
     """The status of a queue. Amounts are by class. `due` is its fair share now, `borrowed` what it holds beyond its
     guarantee. `share_ppm` is its decayed usage as a part of the cluster, `weight_ppm` its weight among its siblings.
     `credit` is what it was due by weight less what it used, in milli-GPU times ms. `days`, `users` and `jobs` are as in
@@ -53,7 +53,7 @@ class QueueStanding(Struct, frozen=True):
     head: str
 
 
-class Standings:
+class QueueSnapshots:
     def __init__(
         self, tree: Tree, accounts: Accounts, attained: Attained, accounting: Accounting, rates: ChargeRates,
         totals: QueueTotals, pending: PendingPods, fair_share: FairShare,
@@ -67,18 +67,18 @@ class Standings:
         self._pending = pending
         self._fair_share = fair_share
 
-    def at(self, now_ms: int, waiting: Mapping[str, tuple[str, int]]) -> list[QueueStanding]:
+    def at(self, now_ms: int, waiting: Mapping[str, tuple[str, int]]) -> list[QueueSnapshot]:
         """The status of all queues, each before those below it. `waiting` has by queue the first workload that waits in
         it or below it, and their number."""
-        with self._fair_share.looked_at():
+        with self._fair_share.read_only():
             return [self._of(name, now_ms, *waiting.get(name, ("", 0))) for name in self._tree.in_order()]
 
-    def _of(self, name: str, now_ms: int, head: str, jobs: int) -> QueueStanding:
+    def _of(self, name: str, now_ms: int, head: str, jobs: int) -> QueueSnapshot:
         tree, whole = self._tree, self._rates.whole
         queue, ledger = tree.queues[name], self._accounts.of(name)
         held, guarantee, capacity = self._totals.held(name), dict(queue.guarantee), self._accounting.capacity()
         due_rate = whole * self._fair_share.part_ppm(name) // _MILLION
-        return QueueStanding(
+        return QueueSnapshot(
             name=name,
             parent=queue.parent,
             leaf=tree.leaf(name),

@@ -108,11 +108,11 @@ class ReservationPrecedence:
     ) -> list[Reservation]:
         """The reservations of others that a workload with this request displaces. `guaranteed`: its queue stays within
         its guarantee with it."""
-        line, found = self._queue_order.line(workload), []
+        queue_user, found = self._queue_order.queue_user(workload), []
         for one in others:
-            within, beyond = _beats(one, line[0], precedence, guaranteed)
-            same = self._queue_order.line(one.workload) == line
-            if within if same else beyond or self._has_turn(line[0], wanted, one):
+            within, beyond = _beats(one, queue_user[0], precedence, guaranteed)
+            same = self._queue_order.queue_user(one.workload) == queue_user
+            if within if same else beyond or self._has_turn(queue_user[0], wanted, one):
                 found.append(one)
         return found
 

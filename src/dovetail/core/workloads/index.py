@@ -281,7 +281,7 @@ class WorkloadIndex:
         gang = self.gangs[gang_id]
         members, placements = self._members.get(gang_id) or Members(), self._cluster.placements
         known = members.pods
-        pods = [known[uid] for _, _, uid in members.line if uid not in placements]
+        pods = [known[uid] for _, _, uid in members.order if uid not in placements]
         held: list[int] = []
         if len(pods) < len(known):
             held = [placements[uid].slot for uid, pod in known.items() if uid in placements and not pod.deleting]

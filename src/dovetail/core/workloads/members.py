@@ -16,12 +16,12 @@ _Place = tuple[int, int, str]
 
 
 class Members:
-    """`pods` by uid, in the order in which they became known; `line` the order in which they are placed; `bound` the
+    """`pods` by uid, in the order in which they became known; `order` the order in which they are placed; `bound` the
     number of bound pods, and `leaving` the number of those that are being deleted."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
-        self.line: list[_Place] = []
+        self.order: list[_Place] = []
         self.bound = 0
         self.leaving = 0
         self._kinds: dict[int, dict[str, None]] = {}
@@ -32,8 +32,8 @@ class Members:
         old, place = self.pods.get(pod.uid), _place(pod)
         if old is None or _place(old) != place:
             if old is not None:
-                self._leave_line(old)
-            insort(self.line, place)
+                self._leave_order(old)
+            insort(self.order, place)
             if self._created_ms is not None:
                 self._created_ms = min(self._created_ms, pod.created_ms)
         if old is not None:
@@ -47,7 +47,7 @@ class Members:
 
     def remove(self, pod: Pod, kind: int) -> None:
         """The pod, of this kind, is gone."""
-        self._leave_line(self.pods.pop(pod.uid))
+        self._leave_order(self.pods.pop(pod.uid))
         self._count(pod, -1)
         self._leave_kind(pod.uid, kind)
 
@@ -56,8 +56,8 @@ class Members:
             self.bound += sign
             self.leaving += sign if pod.deleting else 0
 
-    def _leave_line(self, pod: Pod) -> None:
-        del self.line[bisect_left(self.line, _place(pod))]
+    def _leave_order(self, pod: Pod) -> None:
+        del self.order[bisect_left(self.order, _place(pod))]
         if self._created_ms == pod.created_ms:
             self._created_ms = None
 
@@ -70,13 +70,13 @@ class Members:
     @property
     def priority(self) -> int:
         """The highest priority of a pod. There must be pods."""
-        return -self.line[0][0]
+        return -self.order[0][0]
 
     @property
     def created_ms(self) -> int:
         """When the oldest pod was created. There must be pods."""
         if self._created_ms is None:
-            self._created_ms = min([created_ms for _, created_ms, _ in self.line])
+            self._created_ms = min([created_ms for _, created_ms, _ in self.order])
         return self._created_ms
 
     @property

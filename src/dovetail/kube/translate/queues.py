@@ -47,7 +47,7 @@ from dovetail.kube.translate.problems import first_of, nearest
 from dovetail.kube.translate.selectors import LABEL_OPERATORS, label_selector
 
 if TYPE_CHECKING:
-    from dovetail.core.queues.status import QueueStanding
+    from dovetail.core.queues.status import QueueSnapshot
     from dovetail.core.reasons import Expected
 
 MAX_WEIGHT = 1_000_000
@@ -290,7 +290,7 @@ def _day(text: str, field: str) -> int:
 
 
 def queue_status(
-    standing: QueueStanding,
+    snapshot: QueueSnapshot,
     now_ms: int,
     head: tuple[str, str, Expected | None] | None,
     before: wire.Queue | None = None,
@@ -298,25 +298,25 @@ def queue_status(
     """The whole status of a queue, which replaces the old one. `head` is the first waiting job: its name, the code of
     its refusal, and its expected start. `before` is the object as last read, for the transition time of Ready."""
     document: dict[str, Any] = {
-        "allocated": amounts_document(standing.allocated),
-        "guaranteed": amounts_document(standing.guarantee),
-        "borrowed": amounts_document(standing.borrowed),
-        "due": amounts_document(standing.due),
-        "pending": amounts_document(standing.pending),
-        "pendingJobs": standing.pending_jobs,
+        "allocated": amounts_document(snapshot.allocated),
+        "guaranteed": amounts_document(snapshot.guarantee),
+        "borrowed": amounts_document(snapshot.borrowed),
+        "due": amounts_document(snapshot.due),
+        "pending": amounts_document(snapshot.pending),
+        "pendingJobs": snapshot.pending_jobs,
         "usage": {
-            "asOf": timestamp(standing.as_of_ms),
-            "used": str(standing.used),
-            "rate": str(standing.rate_milli),
-            "share": f"{Decimal(standing.share_ppm) / 1_000_000:.6f}",
-            "credit": gpu_hours(standing.credit),
+            "asOf": timestamp(snapshot.as_of_ms),
+            "used": str(snapshot.used),
+            "rate": str(snapshot.rate_milli),
+            "share": f"{Decimal(snapshot.share_ppm) / 1_000_000:.6f}",
+            "credit": gpu_hours(snapshot.credit),
             "days": [
-                {"day": (_EPOCH + timedelta(days=day)).isoformat(), "used": str(used)} for day, used in standing.days
+                {"day": (_EPOCH + timedelta(days=day)).isoformat(), "used": str(used)} for day, used in snapshot.days
             ],
-            "users": [{"name": name, "used": str(used)} for name, used in standing.users],
-            "jobs": [{"name": name, "used": str(used)} for name, used in standing.jobs],
+            "users": [{"name": name, "used": str(used)} for name, used in snapshot.users],
+            "jobs": [{"name": name, "used": str(used)} for name, used in snapshot.jobs],
         },
-        "conditions": [_ready(standing, now_ms, before)],
+        "conditions": [_ready(snapshot, now_ms, before)],
     }
     if head is not None:
         name, reason, expected = head
@@ -328,14 +328,14 @@ def queue_status(
     return document
 
 
-def _ready(standing: QueueStanding, now_ms: int, before: wire.Queue | None) -> dict[str, str]:
+def _ready(snapshot: QueueSnapshot, now_ms: int, before: wire.Queue | None) -> dict[str, str]:
     """The condition Ready: whether the queue can be used, and since when it has this status."""
-    problem = standing.problem
+    problem = snapshot.problem
     status, since = "True" if problem is None else "False", timestamp(now_ms)
     for one in _conditions(before):
         if (one.type, one.status) == (READY, status) and one.last_transition_time is not None:
             since = timestamp(epoch_ms(one.last_transition_time))
-    reason, message = ("Usable", standing.warning) if problem is None else ("Invalid", str(problem))
+    reason, message = ("Usable", snapshot.warning) if problem is None else ("Invalid", str(problem))
     said = {"reason": reason, "message": clipped(message, MESSAGE_BYTES)}
     return {"type": READY, "status": status, "lastTransitionTime": since} | said
 
