@@ -92,8 +92,8 @@ class Checker:
     def _resolved(self, type_: Type) -> Type:
         return self._bindings.resolved(type_)
 
-    def _agrees(self, given: Type, asked: Type) -> bool:
-        return self._bindings.assignable([(given, asked)])
+    def _agrees(self, actual: Type, asked: Type) -> bool:
+        return self._bindings.assignable([(actual, asked)])
 
     def _ident(self, node: Ident, name: str) -> Type:
         if not name.startswith("."):
@@ -162,9 +162,9 @@ class Checker:
 
     def _overload(self, node: Call, overloads: Sequence[Overload]) -> Type:
         args = node.args if node.target is None else [node.target, *node.args]
-        given = [_type(arg) for arg in args]
+        actual = [_type(arg) for arg in args]
         if node.function in ("_&&_", "_||_"):
-            for arg, type_ in zip(args, given, strict=True):
+            for arg, type_ in zip(args, actual, strict=True):
                 if not self._agrees(type_, BOOL):
                     self._mismatch(arg, BOOL, type_)
             node.overloads = (overloads[0].id,)
@@ -172,10 +172,10 @@ class Checker:
         result: Type | None = None
         found: list[str] = []
         for overload in overloads:
-            if overload.member != (node.target is not None) or len(overload.args) != len(given):
+            if overload.member != (node.target is not None) or len(overload.args) != len(actual):
                 continue
             *asked, returned = self._instance(overload)
-            if self._bindings.assignable(list(zip(given, asked, strict=True))):
+            if self._bindings.assignable(list(zip(actual, asked, strict=True))):
                 found.append(overload.id)
                 returned = self._resolved(returned)
                 if result is None:
@@ -183,7 +183,7 @@ class Checker:
                 elif result not in (DYN, returned):
                     result = DYN
         if result is None:
-            shown = [str(self._bindings.resolved(type_, free_is_dyn=True)) for type_ in given]
+            shown = [str(self._bindings.resolved(type_, free_is_dyn=True)) for type_ in actual]
             target = f"{shown.pop(0)}." if node.target is not None else ""
             applied = f"{target}({', '.join(shown)})"
             return self._error(node, f"found no matching overload for '{node.function}' applied to '{applied}'")

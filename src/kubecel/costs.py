@@ -69,17 +69,17 @@ def _validated(args: Sequence[Value], result: Value) -> int:
 
 def _traversal(args: Sequence[Value], result: Value) -> int:
     """One visit of each element, with the cost of a scan for each text."""
-    return _looked_through(args[0])
+    return _visited(args[0])
 
 
-def _looked_through(value: Value) -> int:
+def _visited(value: Value) -> int:
     kind = type(value)
     if kind is str or kind is bytes:
         return int(len(value.encode() if kind is str else value) * 0.1)
     if kind is list:
-        return sum(map(_looked_through, value))
+        return sum(map(_visited, value))
     if kind is Map:
-        return sum(_looked_through(key) + _looked_through(one) for key, one in value.items())
+        return sum(_visited(key) + _visited(one) for key, one in value.items())
     return 1
 
 

@@ -75,7 +75,7 @@ class Bindings:
     def assignable(self, pairs: list[tuple[Type, Type]]) -> bool:
         """Whether each first type is assignable to the second. Binds parameters only if all are."""
         self._undo.clear()
-        if all(self._assignable(given, asked) for given, asked in pairs):
+        if all(self._assignable(actual, asked) for actual, asked in pairs):
             return True
         for parameter, before in reversed(self._undo):
             if before is None:
@@ -95,22 +95,22 @@ class Bindings:
             return type_
         return Type(type_.name, tuple(self.resolved(one, free_is_dyn) for one in type_.params))
 
-    def _assignable(self, given: Type, asked: Type) -> bool:
+    def _assignable(self, actual: Type, asked: Type) -> bool:
         if is_parameter(asked):
-            agreed = self._binds(given, asked)
+            agreed = self._binds(actual, asked)
             if agreed or asked in self._bound:
                 return agreed
-        if is_parameter(given):
-            return self._binds(asked, given)
-        if given in (DYN, ERROR) or asked in (DYN, ERROR):
+        if is_parameter(actual):
+            return self._binds(asked, actual)
+        if actual in (DYN, ERROR) or asked in (DYN, ERROR):
             return True
-        if given == NULL or asked == NULL:
-            return _nullable(asked if given == NULL else given)
-        if given.name != asked.name:
+        if actual == NULL or asked == NULL:
+            return _nullable(asked if actual == NULL else actual)
+        if actual.name != asked.name:
             return False
-        if given.name not in _WITH_PARAMS:
+        if actual.name not in _WITH_PARAMS:
             return True
-        return len(given.params) == len(asked.params) and all(map(self._assignable, given.params, asked.params))
+        return len(actual.params) == len(asked.params) and all(map(self._assignable, actual.params, asked.params))
 
     def _binds(self, type_: Type, parameter: Type) -> bool:
         """Whether the parameter can be bound to the type; binds it if so."""

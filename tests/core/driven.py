@@ -25,9 +25,9 @@ class Driven:
         self.state = State(policy)
         self.now_ms = 0
         self.last: list[Decision] = []
-        self.tell(*(ev.NodeChanged(node) for node in nodes))
+        self.apply_events(*(ev.NodeChanged(node) for node in nodes))
 
-    def tell(self, *events: ev.Event) -> None:
+    def apply_events(self, *events: ev.Event) -> None:
         for event in events:
             apply(self.state, event)
 
@@ -42,7 +42,7 @@ class Driven:
         return binds
 
     def confirm(self, uid: str, node: str) -> None:
-        self.tell(ev.PodChanged(replace(self.state.workloads.pods[uid], node=node, bound_ms=max(1, self.now_ms))))
+        self.apply_events(ev.PodChanged(replace(self.state.workloads.pods[uid], node=node, bound_ms=max(1, self.now_ms))))
 
     def holds(self) -> dict[str, Refusal]:
         """uid -> why it waits, of what the last step told."""

@@ -303,7 +303,7 @@ def test_where_others_hold_more_than_a_node_has_only_what_is_short_is_refused() 
     node = Node("a", ((CPU, 1000), (GPU, 2), (PODS, 9)))
     driven = Driven(node)
     greedy = Request(((CPU, 3000), (GPU, 1)))
-    driven.tell(ev.PodChanged(Pod("x", "ns", "x", greedy, node="a", managed=False)))
+    driven.apply_events(ev.PodChanged(Pod("x", "ns", "x", greedy, node="a", managed=False)))
     cpu = Pod("cpu", "ns", "cpu", Request(((CPU, 1),)))
     assert driven.at(0, lone("p"), ev.PodChanged(cpu)).keys() == {"p"}
     assert "-2" in str(driven.holds()["cpu"])
@@ -311,7 +311,7 @@ def test_where_others_hold_more_than_a_node_has_only_what_is_short_is_refused() 
 
 def test_a_pod_on_a_node_that_is_told_later_holds_its_room_there() -> None:
     driven = Driven()
-    driven.tell(foreign("x", "a"))
+    driven.apply_events(foreign("x", "a"))
     assert driven.at(0, ev.NodeChanged(ONE_GPU), lone("p")) == {}
     assert driven.at(1, ev.PodRemoved("x")) == {"p": "a"}
 

@@ -54,9 +54,9 @@ class Recorded(Struct, dict=True):
         self.state = self.recorder.renewed(self.state)
         return self.recorder.step(self.state, events, now_ms)
 
-    def tell(self, events: Iterable[ev.Event], now_ms: int = 0) -> None:
+    def apply_events(self, events: Iterable[ev.Event], now_ms: int = 0) -> None:
         self.state = self.recorder.renewed(self.state)
-        self.recorder.tell(self.state, events, now_ms)
+        self.recorder.apply_events(self.state, events, now_ms)
 
     def settle(self) -> None:
         """Wait until everything is in the files."""
@@ -83,7 +83,7 @@ def live(recorded: Recorded, seed: int, steps: int = 40) -> list[Decision]:
         recorded.settle()
         now_ms += dice.choice([0, 1, 50, 700])
         if not leads:
-            recorded.tell(inbox, now_ms)
+            recorded.apply_events(inbox, now_ms)
             inbox = []
             leads = dice.random() < 0.5
         else:

@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
     recorded = Recorded(tmp_path / "r")
     recorded.step([ev.NodeChanged(gpu_node(name, 4)) for name in "ab"], 1)
     recorded.step([ev.PodChanged(gpu_pod("p", 1))], 2)
-    recorded.tell([ev.PodChanged(gpu_pod("q", 1, node="b"))], 3)
+    recorded.apply_events([ev.PodChanged(gpu_pod("q", 1, node="b"))], 3)
     recorded.step([], 4)
     recorded.close()
     return tmp_path / "r" / "000001.jsonl"
@@ -143,7 +143,7 @@ def test_a_step_that_was_taken_out(file: Path) -> None:
 
 def test_a_line_that_is_neither_a_step_nor_told(file: Path) -> None:
     change(file, b'{"now_ms":3,"told":', b'{"now_ms":3,"events":')
-    assert unusable(file) == "line 4: is neither a step nor what was told without one"
+    assert unusable(file) == "line 4: is neither a step nor events without one"
 
 
 def test_decisions_that_are_none_are_named_where_they_matter(file: Path) -> None:

@@ -39,7 +39,7 @@ def recording(tmp_path: Path) -> Path:
     gang = ev.GangChanged(Gang("g", "ns", "swarm", min_count=2))
     late = [gpu_pod("late", 1, queue="biology"), *(gpu_pod(f"swarm-{i}", 1, "g", queue="physics") for i in range(2))]
     recorded.step([*bound, ev.PodRemoved("biology-1"), gang, *map(ev.PodChanged, late)], 2 * HOUR_MS)
-    recorded.tell([ev.NodeChanged(gpu_node("b", 0))], 2 * HOUR_MS)
+    recorded.apply_events([ev.NodeChanged(gpu_node("b", 0))], 2 * HOUR_MS)
     recorded.step([], 2 * HOUR_MS + 1)
     recorded.close()
     return tmp_path / "r"
@@ -55,7 +55,7 @@ def test_what_it_was_told_and_what_it_decided(recording: Path) -> None:
     one = look(recording, "run1-2")
     assert (one.run, one.step, one.now_ms, one.line) == ("run1", 2, 2 * HOUR_MS, 3)
     assert one.file == str(recording / "000001.jsonl")
-    assert one.told == (
+    assert one.events == (
         *(f"PodChanged ns/{pod}" for pod in ("physics-0", "physics-1", "biology-0", "biology-1")),
         "PodRemoved ns/biology-1", "GangChanged ns/swarm",
         *(f"PodChanged ns/{pod}" for pod in ("late", "swarm-0", "swarm-1")),
@@ -87,7 +87,7 @@ def test_who_was_told_something_before_still_knows_it(recording: Path) -> None:
     told = look(recording, "run1-2").waiting[1].decided[0].removeprefix("hold ns/swarm-0, ns/swarm-1: ")
     one = look(recording, "run1-3")
     assert [(who.job, who.before, who.decided) for who in one.waiting] == [("ns/swarm", told, ())]
-    assert (one.told, one.decided) == ((), ())
+    assert (one.events, one.decided) == ((), ())
 
 
 def test_room_that_is_held_is_shown_with_its_start(recording: Path) -> None:
@@ -169,7 +169,7 @@ def test_steps_whose_segments_are_gone_are_told_so(segments: Path) -> None:
 
 def test_a_process_that_did_not_lead_took_no_steps(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
-    recorded.tell([ev.NodeChanged(gpu_node("a", 4))])
+    recorded.apply_events([ev.NodeChanged(gpu_node("a", 4))])
     recorded.close()
     with pytest.raises(NotRecorded, match="step 1 of run run is not here: the process took none"):
         look(tmp_path, "run-1")
@@ -189,7 +189,7 @@ def test_a_step_that_ended_with_an_error_shows_what_it_was_told(
         recorded.step([ev.PodRemoved("p")], 2)
     recorded.close()
     one = look(tmp_path, "run-2")
-    assert (one.raised, one.told) == ("ValueError: an invariant is broken", ("PodRemoved ns/p",))
+    assert (one.raised, one.events) == ("ValueError: an invariant is broken", ("PodRemoved ns/p",))
     assert (one.waiting, one.queue_snapshots, one.decided) == ((), (), ())
 
 

@@ -212,7 +212,7 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_cannot_be_written_down_ends_the_recording_alone(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
-    recorded.tell([ev.PodRemoved("no text: \ud800")])
+    recorded.apply_events([ev.PodRemoved("no text: \ud800")])
     recorded.settle()
     a_step(recorded)
     recorded.close()

@@ -135,9 +135,9 @@ def test_packed_segments(tmp_path: Path) -> None:
 
 def test_a_day_on_which_another_process_led_all_the_time(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
-    recorded.tell([ev.NodeChanged(gpu_node("a", 4)), ev.PodChanged(gpu_pod("p", 1))])
-    recorded.tell([])
-    recorded.tell([ev.PodRemoved("p")])
+    recorded.apply_events([ev.NodeChanged(gpu_node("a", 4)), ev.PodChanged(gpu_pod("p", 1))])
+    recorded.apply_events([])
+    recorded.apply_events([ev.PodRemoved("p")])
     recorded.close()
     done = only_replay(tmp_path)
     assert (done.verdict, done.segments, done.steps, done.events) == ("equal", 1, 0, 3)
@@ -238,7 +238,7 @@ def test_an_error_of_the_core_is_recorded_and_met_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads: bool
 ) -> None:
     recorded = Recorded(tmp_path)
-    take: Any = recorded.step if leads else recorded.tell
+    take: Any = recorded.step if leads else recorded.apply_events
     take([ev.PodChanged(gpu_pod("p", 2))], 1)
     with monkeypatch.context() as patched:
         _fails_on("p", patched)
@@ -258,7 +258,7 @@ def test_an_error_that_the_recorded_core_did_not_have_is_a_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = Recorded(tmp_path)
-    recorded.tell([ev.PodRemoved("p")])
+    recorded.apply_events([ev.PodRemoved("p")])
     recorded.close()
     _fails_on("p", monkeypatch)
     done = only_replay(tmp_path)
@@ -323,7 +323,7 @@ def test_to_look_at_what_is_due_moves_nothing(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
     recorded.step([ev.NodeChanged(gpu_node("a", 3)), *map(ev.QueueChanged, queues)], start_ms - 1)
     recorded.step([], start_ms)
-    recorded.tell(map(ev.PodChanged, pods), start_ms)
+    recorded.apply_events(map(ev.PodChanged, pods), start_ms)
     recorded.state.queue_snapshots(start_ms)
     recorded.step([], start_ms + 900)
     recorded.close()

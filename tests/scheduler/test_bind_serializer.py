@@ -42,7 +42,7 @@ def gpu_node(
     *,
     honours: bool = True,
     policy: str = "none",
-    given: str = "",
+    allocated: str = "",
     fences: bool = False,
     registered: str = "True",
 ) -> GPUNode:
@@ -51,7 +51,7 @@ def gpu_node(
         "agent": {"version": "0.1.0", "honoursChoice": honours, "fences": fences},
         "kubelet": {"version": "v1.37.1", "topologyManagerPolicy": policy},
         "conditions": [{"type": "PluginRegistered", "status": registered}],
-        "differences": [{"uid": "a", "pod": "a", "namespace": "d", "given": given}] if given else [],
+        "differences": [{"uid": "a", "pod": "a", "namespace": "d", "given": allocated}] if allocated else [],
     }
     return msgspec.convert({"metadata": {"name": name}, "status": status}, GPUNode)
 
@@ -63,7 +63,7 @@ class Bench:
         self.gone: list[str] = []
         self.back: list[str] = []
         self.turns: BindSerializer[str] = BindSerializer(self.feed, self.gone.append, self.back.append)
-        self.feed.gpu_node_told = self.turns.told
+        self.feed.on_gpu_node = self.turns.on_gpu_node
 
     def see(self, obj: Pod, kind: Any = "modified") -> None:
         self.feed.pods([Change(kind, obj)])
@@ -197,7 +197,7 @@ async def test_who_waits_is_decided_anew_when_the_books_of_the_node_change(align
     if change == "a pod leaves":
         aligned.see(pod("old", {GPU: "4"}, node="n", started=True, phase="Succeeded"))
     else:
-        aligned.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted", given="3"))])
+        aligned.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted", allocated="3"))])
     assert (aligned.gone, aligned.back) == (["a"], ["b"])
 
 
@@ -242,7 +242,7 @@ async def test_behind_fences_a_pod_that_leaves_changes_nothing_and_others_that_w
     fenced.decide("b", {GPU: "2"})
     fenced.see(pod("old", {GPU: "4"}, node="n", started=True, phase="Succeeded"))
     assert (fenced.gone, fenced.back) == (["a"], [])
-    fenced.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted", given="3", fences=True))])
+    fenced.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted", allocated="3", fences=True))])
     assert (fenced.gone, fenced.back) == (["a"], ["b"])
 
 

@@ -17,7 +17,7 @@ from dovetail.core.events import BindFailed
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.nodes.admissions import Admissions
-from dovetail.kube.nodes.given import Given
+from dovetail.kube.nodes.device_differences import DeviceDifferences
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.storage import (
     ClaimReference,
@@ -70,7 +70,7 @@ class Bench:
             feed=SimpleNamespace(
                 pod_ref=lambda uid: self.pods.get(uid, PodRef("d", uid, uid) if uid != "u" else None),
                 admissions=Admissions(),
-                given=Given(),
+                device_differences=DeviceDifferences(),
                 gpu_node=lambda node: None,
             ),
         )

@@ -72,7 +72,7 @@ class Bench:
         meta = {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name} | named}
         node = wire(Node, {"metadata": meta, "status": {"allocatable": amounts}})
         self.mirror.nodes.known["", name] = node
-        self.mirror.tell(self.mirror.feed.nodes([Change("added", node)]))
+        self.mirror.put(self.mirror.feed.nodes([Change("added", node)]))
 
     def pod(self, name: str, gpus: int = 1, *, node: str = "", group: str = "", kind: Any = "added") -> None:
         limits = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(gpus)}
@@ -91,12 +91,12 @@ class Bench:
             | ({"schedulingGroup": {"podGroupName": group}} if group else {}),
             "status": {"conditions": [BOUND] if node else []},
         }
-        self.mirror.tell(self.mirror.feed.pods([Change(kind, wire(Pod, document))]))
+        self.mirror.put(self.mirror.feed.pods([Change(kind, wire(Pod, document))]))
 
     def group(self, name: str, count: int, kind: Any = "added") -> None:
         spec = {"schedulingPolicy": {"gang": {"minCount": count}}}
         document = {"metadata": {"name": name, "namespace": "d", "uid": name}, "spec": spec}
-        self.mirror.tell(self.mirror.feed.pod_groups(NATIVE, [Change(kind, wire(NATIVE.kind, document))]))
+        self.mirror.put(self.mirror.feed.pod_groups(NATIVE, [Change(kind, wire(NATIVE.kind, document))]))
 
     def bindings(self) -> dict[str, str]:
         """Node by pod, of all binds that were sent."""
@@ -122,7 +122,7 @@ class Bench:
             numa = [{"id": 0}, {"id": 1}]
             status["kubelet"] = {"version": "v1.37.1", "numaNodes": numa, "devices": [pool]} | kubelet
         obj = wire(GPUNode, {"metadata": {"name": name}, "status": status})
-        self.mirror.tell(self.mirror.feed.gpu_nodes([Change("added", obj)]))
+        self.mirror.put(self.mirror.feed.gpu_nodes([Change("added", obj)]))
 
     def notes(self, reason: str) -> list[str]:
         """What the events of one reason say."""
@@ -334,7 +334,7 @@ async def test_after_a_restart_pods_hold_the_gpus_that_were_written_down(bench: 
             "containers": [{"name": "m", "resources": {"limits": limits}}],
         },
     }
-    bench.mirror.tell(bench.mirror.feed.pods([Change("added", wire(Pod, document))]))
+    bench.mirror.put(bench.mirror.feed.pods([Change("added", wire(Pod, document))]))
     async with bench.running():
         await until(lambda: "old" in bench.state.workloads.pods)
         bench.pod("new", 2)

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.core.decisions import Evict
 from dovetail.core.reasons import Expected, NodeCount, Reason, Refusal, Sure, When
-from dovetail.scheduler.messages import duration, given_way, told
+from dovetail.scheduler.messages import duration, eviction_text, refusal_text
 
 NOW_MS = 1_795_269_600_000
 """2026-11-21T14:00:00Z."""
@@ -23,29 +23,34 @@ FITS = "NoNodeFits (NotYet): 0/2 nodes are available: 2 Insufficient nvidia.com/
 
 
 def test_a_plain_refusal_is_its_code_and_its_numbers() -> None:
-    assert told(refusal(), NOW_MS) == FITS
+    assert refusal_text(refusal(), NOW_MS) == FITS
 
 
 def test_a_known_start_is_told_in_utc_and_in_how_long_and_by_what() -> None:
     start = Expected(Sure.KNOWN, NOW_MS + 2 * HOUR_MS + 5 * 60_000, "the run-time limits of 3 jobs")
-    assert told(refusal(start), NOW_MS) == (
+    assert refusal_text(refusal(start), NOW_MS) == (
         f"{FITS} It starts by 2026-11-21T16:05:00Z, in 2 h 5 min, at the latest (Known: the run-time limits of 3 jobs)."
     )
 
 
 def test_a_start_that_has_come_is_now() -> None:
-    assert "by 2026-11-21T14:00:00Z, now, at the latest (Learned)." in told(
+    assert "by 2026-11-21T14:00:00Z, now, at the latest (Learned)." in refusal_text(
         refusal(Expected(Sure.LEARNED, NOW_MS)), NOW_MS + 5
     )
 
 
 def test_where_no_start_can_be_given_it_says_why() -> None:
     unknown = Expected(Sure.UNKNOWN, 0, "nothing is known of the run time of d/p")
-    assert told(refusal(unknown), NOW_MS) == f"{FITS} No start can be given: nothing is known of the run time of d/p."
+    assert (
+        refusal_text(refusal(unknown), NOW_MS)
+        == f"{FITS} No start can be given: nothing is known of the run time of d/p."
+    )
 
 
 def test_what_became_of_the_search_for_others_comes_last() -> None:
-    text = told(refusal(Expected(Sure.LEARNED, NOW_MS + HOUR_MS, "p90 of 7 runs"), "nobody is above its due"), NOW_MS)
+    text = refusal_text(
+        refusal(Expected(Sure.LEARNED, NOW_MS + HOUR_MS, "p90 of 7 runs"), "nobody is above its due"), NOW_MS
+    )
     assert text.endswith("(Learned: p90 of 7 runs). Preemption: nobody is above its due.")
 
 
@@ -69,4 +74,4 @@ def test_how_long(span_ms: int, text: str) -> None:
 @pytest.mark.parametrize(("uids", "text"), [(("a",), "1 pod gives way"), (("a", "b"), "2 pods give way")])
 def test_what_it_costs_is_told(uids: tuple[str, ...], text: str) -> None:
     evict = Evict("g", uids, "reclaim", (), 90 * 60_000 * 1_000, "queue red takes its due", 1)
-    assert given_way(evict) == f"queue red takes its due ({text}; 90.0 GPU-minutes of work are lost)"
+    assert eviction_text(evict) == f"queue red takes its due ({text}; 90.0 GPU-minutes of work are lost)"

@@ -46,7 +46,7 @@ class Bench:
         self.error: KubeError | None = None
         client: Any = self
         self.fences = NumaGuards(client, self.feed, "run")
-        self.feed.gpu_node_told = self.fences.told
+        self.feed.on_gpu_node = self.fences.on_gpu_node
         self.see(node or gpu_node())
 
     def see(self, node: GPUNode) -> None:

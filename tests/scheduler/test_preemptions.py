@@ -26,13 +26,13 @@ class Stage(Bench):
     def __init__(self) -> None:
         super().__init__()
         self.told: list[Event] = []
-        tell = self.mirror.tell
+        put = self.mirror.put
 
         def overheard(events: list[Event]) -> None:
             self.told += events
-            tell(events)
+            put(events)
 
-        self.mirror.tell = overheard  # type: ignore[method-assign]
+        self.mirror.put = overheard  # type: ignore[method-assign]
         self.node("a")
         for name in ("v0", "v1"):
             self.pod(name, 4, node="a")
@@ -64,7 +64,7 @@ class Stage(Bench):
         }
         pod = wire(Pod, document)
         self.mirror.pods.known["d", name] = pod
-        self.mirror.tell(self.mirror.feed.pods([Change("modified", pod)]))
+        self.mirror.put(self.mirror.feed.pods([Change("modified", pod)]))
 
     def ended(self) -> list[str]:
         paths = [path for method, path, _ in self.server.asked if method == "PATCH"]

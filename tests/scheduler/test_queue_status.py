@@ -56,7 +56,7 @@ class Stage:
             obj = self.objects.setdefault(name, Queue(ObjectMeta(name=name, uid=f"uid-{name}")))
             self.mirror.queues.known["", name] = obj
             events.append(QueueChanged(queue(obj)))
-        self.tell(*events, *(PodChanged(pod) for pod in self.pods.values()))
+        self.apply_events(*events, *(PodChanged(pod) for pod in self.pods.values()))
 
     @property
     def mirror_client(self) -> Any:
@@ -66,18 +66,18 @@ class Stage:
         """As `Clock`."""
         return self.time_ms
 
-    def tell(self, *events: Event) -> None:
-        cycle.tell(self.state, events, self.time_ms)
-        cycle.tell(self.state, [], self.time_ms)
+    def apply_events(self, *events: Event) -> None:
+        cycle.apply_events(self.state, events, self.time_ms)
+        cycle.apply_events(self.state, [], self.time_ms)
 
     def start(self, name: str, team: str, gpus: int) -> None:
         request = Request((*_AMOUNTS, ("nvidia.com/gpu", gpus)))
         self.pods[name] = Pod(name, "d", name, request, node="n", bound_ms=self.time_ms, queue=team)
-        self.tell(PodChanged(self.pods[name]))
+        self.apply_events(PodChanged(self.pods[name]))
 
     def end(self, name: str) -> None:
         del self.pods[name]
-        self.tell(PodRemoved(name))
+        self.apply_events(PodRemoved(name))
 
     def written(self, name: str) -> list[dict[str, Any]]:
         """Every status of a queue, in order."""
@@ -144,10 +144,10 @@ async def test_a_part_of_the_division_that_others_move_is_written_after_a_while(
     """Both wait for all GPUs; then the weight of one is raised."""
     for team in ("red", "blue"):
         request = Request((*_AMOUNTS, ("nvidia.com/gpu", 8)))
-        stage.tell(PodChanged(Pod(f"w-{team}", "d", f"w-{team}", request, queue=team)))
+        stage.apply_events(PodChanged(Pod(f"w-{team}", "d", f"w-{team}", request, queue=team)))
     async with stage.running():
         await until(lambda: len(stage.written("blue")) == 1)
-        stage.tell(QueueChanged(queue(Queue(ObjectMeta(name="red", uid="uid-red"), QueueSpec(weight=3)))))
+        stage.apply_events(QueueChanged(queue(Queue(ObjectMeta(name="red", uid="uid-red"), QueueSpec(weight=3)))))
         await quiet(stage)
         assert len(stage.written("blue")) == 1
         stage.time_ms += 10_000

@@ -245,7 +245,7 @@ class TestBindingConditions:
         await cluster.seen()
         return cluster
 
-    def tell(self, cluster: Cluster, **condition: str) -> None:
+    def apply_events(self, cluster: Cluster, **condition: str) -> None:
         status = {"driver": DRIVER, "pool": "n", "device": "gpu-0", "conditions": [CONDITION | condition]}
         cluster.change(status={"devices": [status]})
 
@@ -255,17 +255,17 @@ class TestBindingConditions:
         await until(lambda: attached.status() == (["gpu-0"], ["p"]))
         (result,) = attached.stored()["status"]["allocation"]["devices"]["results"]
         assert (result["bindingConditions"], result["bindingFailureConditions"]) == (["Ready"], ["Broken"])
-        self.tell(attached, status="False")
+        self.apply_events(attached, status="False")
         await attached.seen()
         assert attached.bound == []
-        self.tell(attached)
+        self.apply_events(attached)
         await attached.ended()
         assert attached.bound == [pod.uid]
 
     async def test_a_failure_frees_the_device(self, attached: Cluster) -> None:
         attached.put_bind(attached.pod(), grant("c", **CONDITIONS))
         await until(lambda: attached.status() == (["gpu-0"], ["p"]))
-        self.tell(attached, type="Broken", message="no cable")
+        self.apply_events(attached, type="Broken", message="no cable")
         await attached.ended()
         assert attached.failed[0].message == "device gpu-0 of default/c: Broken: no cable"
         assert (attached.failed[0].node, attached.status()) == ("n", ([], []))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.core import events as ev
-from dovetail.core.cycle import tell
+from dovetail.core.cycle import apply_events
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Namespace, Node, Pod, Request, Work
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.queues.types import Budget, Queue, Usage
@@ -24,7 +24,7 @@ def state_of(*told: Node | Pod | Gang | Queue | Namespace | Budget) -> State:
         Namespace: ev.NamespaceChanged, Budget: ev.BudgetChanged,
     }  # fmt: skip
     state = State(unhurried(Policy()))
-    tell(state, [kinds[type(one)](one) for one in told], NOW)
+    apply_events(state, [kinds[type(one)](one) for one in told], NOW)
     state.advance(NOW)
     return state
 

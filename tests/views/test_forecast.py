@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.core.checkpoint import take
-from dovetail.core.cycle import tell
+from dovetail.core.cycle import apply_events
 from dovetail.core.event_handlers import apply
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Work
@@ -103,7 +103,7 @@ def test_what_is_just_past_its_limit_ends_any_moment() -> None:
 def test_ends_are_those_that_the_core_holds_room_by() -> None:
     events = (node("a"), node("b"), pod("x", 8, "a", HOUR), pod("y", 8, "b", 3 * HOUR, since_ms=HOUR), pod("p", 4))
     state = State(Policy())
-    tell(state, events, NOW)
+    apply_events(state, events, NOW)
     ends = {one.pod.name: state.expected_ends.end_ms(one) for one in state.cluster.placements.values()}
     (start,) = ahead(*events).starts.values()
     assert start.expected.start_ms == ends["x"] == NOW + HOUR

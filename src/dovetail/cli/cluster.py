@@ -22,7 +22,7 @@ from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
-from dovetail.core.cycle import tell
+from dovetail.core.cycle import apply_events
 from dovetail.core.events import Event
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy, unhurried
@@ -68,7 +68,7 @@ class ClusterSource(Struct, frozen=True):
             self.schedulers.update(live.schedulers)
             return live.state
         state = State(self.policy)
-        tell(state, events_of(self.files, self.scheduler_name, self.schedulers), self.now_ms)
+        apply_events(state, events_of(self.files, self.scheduler_name, self.schedulers), self.now_ms)
         state.advance(self.now_ms)
         return state
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dovetail.core import events as ev
 from dovetail.core.cluster.mix import Record as Counted
@@ -53,7 +53,7 @@ class Avoided(Struct, frozen=True):
     until_ms: int
 
 
-class ToldRefusal(Struct, frozen=True):
+class ReportedRefusal(Struct, frozen=True):
     """The refusal that was reported of a workload (`root`), when, and for which pods."""
 
     root: str
@@ -82,15 +82,15 @@ class HeldRoom(Struct, frozen=True):
 
 
 class Checkpoint(Struct, frozen=True):
-    """`events` tell every known object, nodes from the lowest slot on and pods in the order in which they came; `held`
+    """`events` have every known object, nodes from the lowest slot on and pods in the order in which they came; `held`
     are the pods on nodes, those included that were decided and are not seen bound yet. `starting` are roots that are
     being bound, with the time when that is overdue; `started` the gangs that had their minimum. `histories` is what
     each queue has used, `run_times` what was learned (kind, name, ms), `mix` what kinds of pods came and how many,
-    `ended` how many with GPUs are gone, `rooms` what is held for whom, the oldest first; `spared` are pods that are not
-    asked to give way until then, `unknown` roots for which no start can be given. `failed` and `succeeded` are how many
+    `ended` how many with GPUs are gone, `rooms` the reservations, the oldest first; `spared` are pods that are not
+    evicted until then, `unknown` roots for which no start can be given. `failed` and `succeeded` are how many
     pods of each gang ended so, `broken` roots with since when (see `core.workloads.broken`). `kept` is room for pods
     that are on the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see
-    `core.preemption.moves`), `given_way` how often jobs were evicted.
+    `core.preemption.moves`), `evictions` how often jobs were evicted.
     """
 
     steps: int
@@ -100,7 +100,7 @@ class Checkpoint(Struct, frozen=True):
     avoided: tuple[Avoided, ...] = ()
     starting: tuple[tuple[str, int], ...] = ()
     started: tuple[str, ...] = ()
-    told: tuple[ToldRefusal, ...] = ()
+    reported: tuple[ReportedRefusal, ...] = field(default=(), name="told")
     rejections: tuple[Rejection, ...] = ()
     histories: tuple[History, ...] = ()
     run_times: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
@@ -115,7 +115,7 @@ class Checkpoint(Struct, frozen=True):
     kept: tuple[MoveRoom, ...] = ()
     moved: tuple[tuple[str, int], ...] = ()
     moves: tuple[int, ...] = ()
-    given_way: tuple[Evictions, ...] = ()
+    evictions: tuple[Evictions, ...] = field(default=(), name="given_way")
 
 
 def take(state: State) -> Checkpoint:
@@ -137,7 +137,7 @@ def take(state: State) -> Checkpoint:
         ),
         starting=tuple([(gang_id, lives.due_ms[gang_id]) for gang_id in lives.gangs(GangState.STARTING)]),
         started=tuple(sorted(lives.gangs(GangState.STARTED, GangState.BROKEN))),
-        told=tuple(ToldRefusal(*telling) for telling in state.queue.reports()),
+        reported=tuple(ReportedRefusal(*report) for report in state.queue.reports()),
         rejections=tuple(cluster.rejections),
         histories=state.shares.histories(),
         run_times=state.run_times.records(),
@@ -170,7 +170,7 @@ def take(state: State) -> Checkpoint:
         kept=tuple(state.moves.rooms.values()),
         moved=tuple(state.moves.moved_ms.items()),
         moves=tuple(state.moves.times_ms),
-        given_way=state.eviction_counts.records(),
+        evictions=state.eviction_counts.records(),
     )
 
 
@@ -206,8 +206,8 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         state.moves.put(kept)
     for rejection in checkpoint.rejections:
         cluster.rejections.put(rejection)
-    for told in checkpoint.told:
-        state.queue.report(told.root, told.refusal, told.at_ms, told.uids)
+    for report in checkpoint.reported:
+        state.queue.report(report.root, report.refusal, report.at_ms, report.uids)
     state.steps, state.now_ms, cluster.now_ms = checkpoint.steps, checkpoint.now_ms, checkpoint.now_ms
     state.shares.advance(checkpoint.now_ms)
     for held in checkpoint.held:
@@ -215,7 +215,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.shares.restore(checkpoint.histories)
     state.run_times.restore(checkpoint.run_times)
     cluster.mix.restore(checkpoint.mix, checkpoint.ended)
-    state.eviction_counts = EvictionCounts(checkpoint.given_way)
+    state.eviction_counts = EvictionCounts(checkpoint.evictions)
     state.reservations.spared = dict(checkpoint.spared)
     state.reservations.unknown = {root: (until_ms, why) for root, until_ms, why in checkpoint.unknown}
     for room in checkpoint.rooms:
@@ -263,7 +263,7 @@ def _known(state: State) -> Iterator[ev.Event]:
     yield from (ev.DeviceClassChanged(device_class) for device_class in cluster.claims.classes.values())
     yield from (ev.SliceChanged(one) for one in cluster.claims.slices.values())
     yield from (ev.ClaimChanged(claim) for claim in cluster.claims.claims.values())
-    yield from (ev.QueueChanged(queue) for queue in state.shares.told())
+    yield from (ev.QueueChanged(queue) for queue in state.shares.read_queues())
     yield from (ev.BudgetChanged(budget) for budget in state.budgets.values())
     yield from (ev.NodeChanged(node) for node in cluster.nodes.records if node is not None)
     yield from (ev.GangChanged(gang) for gang in roster.gangs.values())

@@ -14,7 +14,7 @@ from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.state import State
 
 
-def tell(state: State, events: Iterable[Event], now_ms: int) -> None:
+def apply_events(state: State, events: Iterable[Event], now_ms: int) -> None:
     """Apply the events at this time, and decide nothing. A back-off that an event begins starts at this time."""
     state.advance(now_ms)
     for event in events:
@@ -28,7 +28,7 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     The state counts each decision as carried out; for a bind that failed the driver passes `BindFailed` to a later
     step. `state.busy`: another step is due at once. `state.next_wake_ms()`: when one is due at the latest.
     """
-    tell(state, events, now_ms)
+    apply_events(state, events, now_ms)
     state.advance(now_ms)
     state.begin_step()
     decisions: list[Decision] = []

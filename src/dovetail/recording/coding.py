@@ -190,6 +190,7 @@ def _record(hint: Any, tag: str) -> _Way:
         frozen=True,
         omit_defaults=hint not in _WHOLE,
         forbid_unknown_fields=True,
+        rename={field.name: field.encode_name for field in fields},
     )
     names = [field.name for field in fields]
     write = _copy(names, kind, [way.write for way in ways])

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
-from dovetail.core.cycle import tell
+from dovetail.core.cycle import apply_events
 from dovetail.core.decisions import Bind, Decision, Evict
 from dovetail.core.events import Event
 from dovetail.core.queues.status import QueueSnapshot
@@ -60,7 +60,7 @@ class RecordedRoom(Struct, frozen=True):
 
 
 class DecidedRun(Struct, frozen=True):
-    """A step. `file` and `line` locate it and `record` is that line. `told` and `decided` describe its events and
+    """A step. `file` and `line` locate it and `record` is that line. `events` and `decided` describe its events and
     decisions. `waiting` lists the jobs in the order of the scheduling queue before the step. `raised` is the error that
     ended the step and the process; the step then tried no job."""
 
@@ -69,7 +69,7 @@ class DecidedRun(Struct, frozen=True):
     now_ms: int
     file: str
     line: int
-    told: tuple[str, ...]
+    events: tuple[str, ...] = field(name="told")
     queue_snapshots: tuple[QueueSnapshot, ...] = field(name="standings")
     waiting: tuple[RecordedWaiting, ...]
     decided: tuple[str, ...]
@@ -120,10 +120,10 @@ def _found(runs: Sequence[RecordedRun], decision: str) -> tuple[RecordedRun, int
 def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> DecidedRun:
     """Apply the events of the step, inspect the state, then run the step without events, which decides the same."""
     state, workloads = player.state, list[str]()
-    told = tuple(_event(state, event) for event in line.events)
+    events = tuple(_event(state, event) for event in line.events)
     call, queue_snapshots = line, tuple[QueueSnapshot, ...]()
     if not line.raised:
-        tell(state, line.events, line.now_ms)
+        apply_events(state, line.events, line.now_ms)
         call = replace(line, events=())
         workloads, queue_snapshots = state.queue.ordered(), tuple(state.queue_snapshots(state.now_ms))
     waiting = [_waiting(state, workload) for workload in workloads]
@@ -138,7 +138,7 @@ def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> 
         now_ms=line.now_ms,
         file=str(segment.file),
         line=number,
-        told=told,
+        events=events,
         queue_snapshots=queue_snapshots,
         waiting=tuple(
             replace(one, decided=tuple(about.get(workload, ())))

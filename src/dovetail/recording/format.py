@@ -42,12 +42,12 @@ class Header(Struct, frozen=True):
 
 class RecordedLine(Struct, frozen=True):
     """One call of the core at `now_ms`. With a `step` number: a step with its events, decisions and digest. Without it:
-    the events (`told`) that a process applied while it was not the leader; `now_ms` is then informational. `raised` is
+    the events (`applied`) that a process applied while it was not the leader; `now_ms` is then informational. `raised` is
     the error that ended the call and the process: a bug, which a replay reproduces."""
 
     now_ms: int
     step: int = 0
-    told: tuple[Event, ...] = ()
+    applied: tuple[Event, ...] = field(default=(), name="told")
     events: tuple[Event, ...] = ()
     decisions: msgspec.Raw = field(default_factory=lambda: NOTHING)
     digest: str = ""

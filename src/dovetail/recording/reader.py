@@ -72,8 +72,8 @@ class Segment(Struct):
         digest, step = header.digest, header.checkpoint.steps if header.checkpoint else 0
         for number, data in enumerate(lines, 2):
             line = self._decode(LINE.decode, data, number)
-            if line.told if line.step else not line.told or line.events or line.digest:
-                raise BadRecording(self.file, number, "is neither a step nor what was told without one")
+            if line.applied if line.step else not line.applied or line.events or line.digest:
+                raise BadRecording(self.file, number, "is neither a step nor events without one")
             if line.step:
                 digest, step = chained(digest, line.decisions), step + 1
                 if (line.step, line.digest) != (step, digest):

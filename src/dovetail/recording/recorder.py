@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorder of the calls of the core. It writes in the background.
 
-All changes to the state go through `step` and `tell`. The caller only appends to a queue; a thread encodes and writes
+All changes to the state go through `step` and `apply_events`. The caller only appends to a queue; a thread encodes and writes
 twice a second. A failure of the recording ends only the recording, and is reported once. When a segment is full, the
 caller continues from a state that is restored from the checkpoint in the header of the next segment, so the live and
 the replayed state are equal by construction.
@@ -98,17 +98,17 @@ class Recorder:
         self._put(RecordedLine(now_ms, number, events=events), decisions)
         return decisions
 
-    def tell(self, state: State, events: Iterable[Event], now_ms: int) -> None:
-        """Call `cycle.tell` and record it."""
+    def apply_events(self, state: State, events: Iterable[Event], now_ms: int) -> None:
+        """Call `cycle.apply_events` and record it."""
         events = tuple(events)
         if not events:
             return
         try:
-            cycle.tell(state, events, now_ms)
+            cycle.apply_events(state, events, now_ms)
         except Exception as error:
-            self._put(RecordedLine(now_ms, told=events, raised=raised_as(error)))
+            self._put(RecordedLine(now_ms, applied=events, raised=raised_as(error)))
             raise
-        self._put(RecordedLine(now_ms, told=events))
+        self._put(RecordedLine(now_ms, applied=events))
 
     def renewed(self, state: State) -> State:
         """The state to continue with. If a segment is full, it is restored from the checkpoint of the next segment."""

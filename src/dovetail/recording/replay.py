@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.core.checkpoint import restore, take
-from dovetail.core.cycle import step, tell
+from dovetail.core.cycle import apply_events, step
 from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
 from dovetail.core.json_text import JsonError
 from dovetail.core.reasons import Refusal
@@ -135,11 +135,11 @@ class Player:
             if line.step:
                 decisions = step(state, line.events, line.now_ms)
             else:
-                tell(state, line.told, line.now_ms)
+                apply_events(state, line.applied, line.now_ms)
         except Exception as error:
             # Any error of the core is part of the comparison.
             raised = raised_as(error)
-        result.events += len(line.events) + len(line.told)
+        result.events += len(line.events) + len(line.applied)
         encoded = msgspec.Raw(DECISIONS.encode(tuple(decisions))) if decisions else NOTHING
         if (raised, bytes(encoded)) != (line.raised, bytes(line.decisions)):
             recorded, replayed = self._only(segment, number, line, decisions)

@@ -50,14 +50,14 @@ class BindSerializer(Generic[T]):
         self._settling: dict[str, int] = {}
         """The number of admitted pods per node that are not read back yet."""
         feed.admissions.listener = self
-        feed.given.changed = self._changed
+        feed.device_differences.changed = self._changed
 
     def take(self, node: str, uid: str, item: T) -> None:
-        sizes, told = self._feed.admissions.sizes(uid), self._feed.gpu_node(node)
-        if sizes and plugin_gone(told):
+        sizes, gpu_node = self._feed.admissions.sizes(uid), self._feed.gpu_node(node)
+        if sizes and plugin_gone(gpu_node):
             self._hand_back(item)
             return
-        if not sizes or not honours(told):
+        if not sizes or not honours(gpu_node):
             self._go(item)
             return
         self._waiting.setdefault(node, []).append((uid, sizes, item))
@@ -69,7 +69,7 @@ class BindSerializer(Generic[T]):
         """Whether the kubelet of the node would reject the pod, because it has no device plugin."""
         return plugin_gone(self._feed.gpu_node(node)) and bool(self._feed.admissions.sizes(uid))
 
-    def told(self, node: GPUNode) -> None:
+    def on_gpu_node(self, node: GPUNode) -> None:
         """Receives every change of a GPUNode."""
         if node.status.plugin_gone:
             for _, _, item in self._waiting.pop(node.metadata.name, ()):

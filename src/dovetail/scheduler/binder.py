@@ -96,7 +96,7 @@ class Binder:
         self._tasks: asyncio.TaskGroup | None = None
         self._workers = 0
         self._turns: BindSerializer[_Item] = BindSerializer(mirror.feed, self._enqueue, self._decide_anew)
-        mirror.feed.gpu_node_told = self._gpu_node_told
+        mirror.feed.on_gpu_node = self._on_gpu_node
         self._in_flight = 0
         self.idle = asyncio.Event()
         """Set when no bind has been in flight for a moment. Binds that wait for volumes, drivers or their turn do not
@@ -120,9 +120,9 @@ class Binder:
         with suppress(NotLeader):
             await self._reservations.let_go(keys, uid, made)
 
-    def _gpu_node_told(self, node: GPUNode) -> None:
-        self._fences.told(node)
-        self._turns.told(node)
+    def _on_gpu_node(self, node: GPUNode) -> None:
+        self._fences.on_gpu_node(node)
+        self._turns.on_gpu_node(node)
 
     def _decide_anew(self, item: _Item) -> None:
         self._enqueue(replace(item, stale=True))

@@ -39,7 +39,7 @@ from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import EventKind, Events, SchedulerRun
 from dovetail.scheduler.informers import Informers
-from dovetail.scheduler.messages import told
+from dovetail.scheduler.messages import refusal_text
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
 from dovetail.scheduler.nominations import Nominations
 from dovetail.scheduler.preemptions import Preemptions
@@ -93,7 +93,7 @@ class Driver:
     @property
     def differences(self) -> int:
         """The number of pods known to have other devices than were chosen for them."""
-        return len(self._mirror.feed.given)
+        return len(self._mirror.feed.device_differences)
 
     @property
     def changed_records(self) -> int:
@@ -111,7 +111,7 @@ class Driver:
                 self.state = self._recorder.renewed(self.state)
             events = self._mirror.drain()
             if not self._leads():
-                self._tell(events)
+                self._apply_events(events)
                 self.last_step_s = time.monotonic()
                 await self._nap(_LONGEST_NAP_S)
                 continue
@@ -132,9 +132,9 @@ class Driver:
             due_s = _LONGEST_NAP_S if wake_ms is None else max(0.05, (wake_ms - self._clock.now_ms()) / 1000)
             await self._nap(min(due_s, _LONGEST_NAP_S))
 
-    def _tell(self, events: list[Event]) -> None:
-        tell = cycle.tell if self._recorder is None else self._recorder.tell
-        tell(self.state, events, self._clock.now_ms())
+    def _apply_events(self, events: list[Event]) -> None:
+        apply_events = cycle.apply_events if self._recorder is None else self._recorder.apply_events
+        apply_events(self.state, events, self._clock.now_ms())
 
     def _step(self, events: list[Event]) -> list[Decision]:
         step = cycle.step if self._recorder is None else self._recorder.step
@@ -219,7 +219,7 @@ class Driver:
         self._events.put(target, EventKind.BOUND, placed, step=bind.step)
 
     def _failed(self, failed: BindFailed, target: PodRef | None) -> None:
-        self._mirror.tell([failed, *self._mirror.feed.not_bound(failed.uid)])
+        self._mirror.put([failed, *self._mirror.feed.not_bound(failed.uid)])
         self._preemptions.bind_failed(failed.uid)
         if target is not None:
             self._events.put(target, EventKind.BIND_FAILED, f"binding failed: {failed.message}")
@@ -271,7 +271,7 @@ class Driver:
         if refusal.reason in (Reason.GATED, Reason.DELETING):
             # The API server reports these states itself; the scheduler does not consider such pods.
             return
-        message = told(refusal, self._clock.now_ms())
+        message = refusal_text(refusal, self._clock.now_ms())
         if self._divider is not None and hold.uids:
             self._divider.wish(hold.uids[0], refusal.repartition)
         for uid in hold.uids:

@@ -66,7 +66,7 @@ class Informers:
 
     def _follow(self, source: Source) -> Reflector[Any]:
         def sink(changes: list[Change[Any]]) -> None:
-            self.tell(source.translate(changes))
+            self.put(source.translate(changes))
             if self.feed.stale:
                 self._fetch_owners()
 
@@ -84,7 +84,7 @@ class Informers:
             times=ReflectorTimes(apart_s=_APART_S),
         )
 
-    def tell(self, events: list[Event]) -> None:
+    def put(self, events: list[Event]) -> None:
         if events:
             self.inbox += events
             self.changed.set()
@@ -134,6 +134,6 @@ class Informers:
                 wait_s = min(2 * wait_s, _OWNER_RETRY_MAX_S)
                 if ref not in self.feed.wanted_owners():
                     return
-            self.tell(self.feed.owner(ref, document))
+            self.put(self.feed.owner(ref, document))
         finally:
             self._fetching.discard(ref)

@@ -15,7 +15,7 @@ _MS_PER_MINUTE = 60_000
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def told(refusal: Refusal, now_ms: int) -> str:
+def refusal_text(refusal: Refusal, now_ms: int) -> str:
     """The text of a refusal, for users."""
     sentences = [f"{refusal.reason.code} ({refusal.when}): {refusal}"]
     if refusal.expected is not None:
@@ -52,7 +52,7 @@ def duration(span_ms: int) -> str:
     return " ".join(parts) or "0 s"
 
 
-def given_way(evict: Evict) -> str:
+def eviction_text(evict: Evict) -> str:
     """The beneficiary and the reason of an eviction, and the work that it loses."""
     count = "1 pod gives way" if len(evict.uids) == 1 else f"{len(evict.uids)} pods give way"
     return f"{evict.message} ({count}; {evict.lost_milli_ms / 1_000 / _MS_PER_MINUTE:.1f} GPU-minutes of work are lost)"

@@ -26,31 +26,31 @@ _PATIENCE_S = 1.0
 _ALIGNED = ("best-effort", "restricted", "single-numa-node")
 
 
-def honours(told: GPUNode | None) -> bool:
+def honours(gpu_node: GPUNode | None) -> bool:
     """Whether the device plugin of the node allocates the devices that were chosen for a pod."""
-    return told is not None and told.status.agent is not None and told.status.agent.honours_choice
+    return gpu_node is not None and gpu_node.status.agent is not None and gpu_node.status.agent.honours_choice
 
 
-def aligns(told: GPUNode | None) -> bool:
+def aligns(gpu_node: GPUNode | None) -> bool:
     """Whether the plugin honours the choice and the kubelet also aligns devices to NUMA nodes."""
-    kubelet = told.status.kubelet if told is not None else None
-    return honours(told) and kubelet is not None and kubelet.topology_manager_policy in _ALIGNED
+    kubelet = gpu_node.status.kubelet if gpu_node is not None else None
+    return honours(gpu_node) and kubelet is not None and kubelet.topology_manager_policy in _ALIGNED
 
 
-def fenced(told: GPUNode | None) -> bool:
+def fenced(gpu_node: GPUNode | None) -> bool:
     """Whether binds to the node need a NUMA guard, and its agent supports it."""
-    if told is None or not aligns(told) or told.status.agent is None or not told.status.agent.fences:
+    if gpu_node is None or not aligns(gpu_node) or gpu_node.status.agent is None or not gpu_node.status.agent.fences:
         return False
-    return len({gpu.numa_node for gpu in told.status.gpus if gpu.numa_node is not None}) > 1
+    return len({gpu.numa_node for gpu in gpu_node.status.gpus if gpu.numa_node is not None}) > 1
 
 
-def plugin_gone(told: GPUNode | None) -> bool:
+def plugin_gone(gpu_node: GPUNode | None) -> bool:
     """Whether the kubelet would reject every pod that requests GPUs, as its device plugin is gone."""
-    return told is not None and told.status.plugin_gone
+    return gpu_node is not None and gpu_node.status.plugin_gone
 
 
 class NumaGuards:
-    """Await `put_up` before a bind is sent; pass every change of a GPUNode to `told`."""
+    """Await `put_up` before a bind is sent; pass every change of a GPUNode to `on_gpu_node`."""
 
     def __init__(self, client: Client, feed: Translator, run_id: str) -> None:
         self._client = client
@@ -59,7 +59,7 @@ class NumaGuards:
         self._number = 0
         self._awaited: dict[str, asyncio.Event] = {}
 
-    def told(self, node: GPUNode) -> None:
+    def on_gpu_node(self, node: GPUNode) -> None:
         """Receives every change of a GPUNode."""
         stands = self._awaited.get(node.status.fence)
         if stands is not None:

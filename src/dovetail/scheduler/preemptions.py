@@ -22,7 +22,7 @@ from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import EventKind, Events
 from dovetail.scheduler.evictor import Evictor, Victim
 from dovetail.scheduler.informers import Informers
-from dovetail.scheduler.messages import given_way, told
+from dovetail.scheduler.messages import eviction_text, refusal_text
 from dovetail.scheduler.nominations import Nominations
 
 Released = Literal["release", "broken"]
@@ -60,7 +60,7 @@ class Preemptions:
     def evict(self, evict: Evict) -> None:
         """Nominate the preemptors and send their events first, then evict the victims."""
         workload = evict.gang or (evict.nominations[0][0] if evict.nominations else "")
-        note = given_way(evict)
+        note = eviction_text(evict)
         for uid, node in evict.nominations:
             self._nominations.put(uid, node, evict.step)
             target = self._mirror.feed.pod_ref(uid)
@@ -83,7 +83,7 @@ class Preemptions:
             self._events.put(target, EventKind.GIVEN_UP, given_up.message, step=given_up.step)
 
     def release(self, release: Release) -> None:
-        why = told(release.refusal, self._clock.now_ms())
+        why = refusal_text(release.refusal, self._clock.now_ms())
         cause: Released = "broken" if release.cause == "broken" else "release"
         note = f"{_WHY[cause]}: {why}"
         metrics.log.warning("releasing %d pods of %s: %s", len(release.uids), release.gang, note)
@@ -107,7 +107,7 @@ class Preemptions:
 
     def _stays(self, victim: Victim, why: str) -> None:
         if victim.cause not in _KINDS:
-            self._mirror.tell([EvictionFailed(victim.target.uid, f"pod {victim.target} stays: {why}")])
+            self._mirror.put([EvictionFailed(victim.target.uid, f"pod {victim.target} stays: {why}")])
 
     def _targets(self, uids: Iterable[str]) -> list[PodRef]:
         return [target for target in map(self._mirror.feed.pod_ref, uids) if target is not None]

@@ -8,7 +8,7 @@ preempting job waits.
 from __future__ import annotations
 
 from dovetail.core.checkpoint import restore, take
-from dovetail.core.cycle import step, tell
+from dovetail.core.cycle import apply_events, step
 from dovetail.core.decisions import Bind
 from dovetail.core.policy import Policy, unhurried
 from dovetail.sim.engine import Simulation
@@ -29,7 +29,7 @@ class Once(Simulation):
 
     def decide(self) -> bool:
         events, self._events = self._events, []
-        tell(self.state, events, self.core_ms)
+        apply_events(self.state, events, self.core_ms)
         # A restored checkpoint has the canonical order, so that ties between nodes break as in every other dry run.
         self.state = restore(self.state.policy, take(self.state))
         for decision in step(self.state, (), self.core_ms):

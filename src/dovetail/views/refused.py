@@ -22,7 +22,7 @@ from dovetail.views.claimed import Claimed, ClaimedView
 from dovetail.views.holders import HolderRefused
 
 SHOWN_NODES = 8
-_MOST_LOOKED_AT = 64
+_MOST_EXAMINED = 64
 
 
 def refused(cluster: Cluster, pod: Pod, found: Iterable[Verdict]) -> tuple[HolderRefused, ...]:
@@ -110,7 +110,7 @@ def _devices(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[HolderRef
     claimed = Claimed(cluster)
     for slot in verdict.slots.tolist():
         number = int(cluster.nodes.device_numbers[slot])
-        if number in seen or len(seen) >= _MOST_LOOKED_AT:
+        if number in seen or len(seen) >= _MOST_EXAMINED:
             continue
         seen.add(number)
         wants = cluster.shapes.at(shape, slot).wants

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT
-from dovetail.core.cycle import tell
+from dovetail.core.cycle import apply_events
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged, PodRemoved, QueueChanged
 from dovetail.core.labels import matches, untolerated
 from dovetail.core.model import GPU, Node, Pod
@@ -99,7 +99,7 @@ def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda 
     """The difference that a change makes. `watch` gets the progress of both look-aheads, as in `forecast`."""
     base = take(state)
     changed = restore(state.policy, base)
-    tell(changed, change.events, now_ms)
+    apply_events(changed, change.events, now_ms)
     without = forecast(base, state.policy, now_ms, watch=watch)
     with_it = forecast(take(changed), state.policy, now_ms, watch=watch)
     workloads = dict.fromkeys((*sorted(change.jobs), *with_it.starts, *without.starts))
@@ -199,7 +199,7 @@ def submit(state: State, events: Sequence[Event], now_ms: int) -> Hypothesis:
             case _:
                 created.append(event)
     changed = restore(state.policy, take(state))
-    tell(changed, created, now_ms)
+    apply_events(changed, created, now_ms)
     jobs = (changed.workloads.workload_of(changed.workloads.pods[uid]) for uid in uids)
     return Hypothesis(tuple(created), frozenset(jobs))
 
@@ -229,7 +229,7 @@ def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
             events.append(PodChanged(restarted(pod, now_ms)))
     notes += _budget_notes(state, leaving)
     changed = restore(state.policy, take(state))
-    tell(changed, events, now_ms)
+    apply_events(changed, events, now_ms)
     left: dict[str, tuple[str, ...]] = {}
     for pod in again:
         workload = changed.workloads.workload_of(changed.workloads.pods[restarted(pod, now_ms).uid])

@@ -39,9 +39,9 @@ def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda starte
     own = share(state, now_ms, name)[0]
     first = heads(state).get(name)
     jobs = [job for job in waiting_jobs(state) if inside(state, job.queue, name)]
-    looked = restore(unhurried(state.policy), take(state))
-    placed = {decision.uid for decision in step(looked, (), now_ms) if isinstance(decision, Bind)}
-    codes = Counter(_code(looked, job, placed) for job in jobs)
+    copy = restore(unhurried(state.policy), take(state))
+    placed = {decision.uid for decision in step(copy, (), now_ms) if isinstance(decision, Bind)}
+    codes = Counter(_code(copy, job, placed) for job in jobs)
     head = None
     if first is not None:
         pod = next(pod for job in jobs if job.workload == first for pod in job.waiting)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
-from dovetail.core.cycle import step, tell
+from dovetail.core.cycle import apply_events, step
 from dovetail.core.decisions import Bind
 from dovetail.core.devices.layout import BOARD, NODE, SYS, Layout
 from dovetail.core.event_handlers import apply
@@ -122,12 +122,12 @@ class Machine(RuleBasedStateMachine):
         self.now_ms = 0
         self.count = 0
 
-    def tell(self, *events: ev.Event) -> None:
-        tell(self.state, events, self.now_ms)
+    def apply_events(self, *events: ev.Event) -> None:
+        apply_events(self.state, events, self.now_ms)
 
     def put(self, pod: Pod) -> None:
         self.pods[pod.uid] = pod
-        self.tell(ev.PodChanged(pod))
+        self.apply_events(ev.PodChanged(pod))
 
     def one_of(self, uids: list[str], data: st.DataObject) -> Pod:
         return self.pods[data.draw(st.sampled_from(sorted(uids)))]
@@ -151,7 +151,7 @@ class Machine(RuleBasedStateMachine):
         ):  # fmt: skip
             self.forget_told(node.name)
         self.nodes[node.name] = node
-        self.tell(ev.NodeChanged(node))
+        self.apply_events(ev.NodeChanged(node))
 
     @precondition(lambda self: self.nodes)
     @rule(data=st.data(), gpus=st.sampled_from([0, 1, 2, 4, 9]))
@@ -165,7 +165,7 @@ class Machine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.nodes)))
         del self.nodes[name]
         self.forget_told(name)
-        self.tell(ev.NodeRemoved(name))
+        self.apply_events(ev.NodeRemoved(name))
 
     @rule(request=requests, labels=labels, priority=st.sampled_from([0, 0, 9]))
     def create_pod(self, request: Request, labels: tuple[tuple[str, str], ...], priority: int) -> None:
@@ -192,7 +192,7 @@ class Machine(RuleBasedStateMachine):
         gang_id = f"g{len(self.gangs)}"
         gang = Gang(gang_id, "ns", gang_id, min(enough, len(wanted)), required=required, preferred=preferred)
         self.gangs[gang_id] = gang
-        self.tell(ev.GangChanged(gang))
+        self.apply_events(ev.GangChanged(gang))
         for request in wanted:
             self.new_pod(request, gang=gang_id)
 
@@ -206,7 +206,7 @@ class Machine(RuleBasedStateMachine):
         subs = [Gang(f"{root}-{i}", "ns", root, size, parent=root, required=required) for i, size in enumerate(sizes)]
         for gang in (Gang(root, "ns", root, min_groups=min(enough, len(sizes))), *subs):
             self.gangs[gang.id] = gang
-            self.tell(ev.GangChanged(gang))
+            self.apply_events(ev.GangChanged(gang))
         for gang in subs:
             for _ in range(gang.min_count):
                 self.new_pod(Request(((GPU, 1),)), gang=gang.id)
@@ -230,7 +230,7 @@ class Machine(RuleBasedStateMachine):
         # What pods are charged follows the nodes at the next step, and at once where a state is made anew.
         again, known = (replace(one, held=(), histories=()) for one in (again, checkpoint))
         assert replace(again, told=()) == replace(known, told=())
-        assert set(again.told) == set(checkpoint.told)
+        assert set(again.reported) == set(checkpoint.reported)
         assert twin.cluster.check() == []
         step(before, (), self.now_ms)
         self.step(data, 0)
@@ -301,7 +301,7 @@ class Machine(RuleBasedStateMachine):
         pod = self.one_of(list(self.decided), data)
         node = self.decided.pop(pod.uid).node
         self.told.pop(pod.uid, None)
-        self.tell(ev.BindFailed(pod.uid, "" if everywhere else node, "conflict", self.now_ms + wait_ms))
+        self.apply_events(ev.BindFailed(pod.uid, "" if everywhere else node, "conflict", self.now_ms + wait_ms))
 
     @precondition(lambda self: self.bound())
     @rule(data=st.data())
@@ -328,7 +328,7 @@ class Machine(RuleBasedStateMachine):
         del self.pods[pod.uid]
         self.decided.pop(pod.uid, None)
         self.told.pop(pod.uid, None)
-        self.tell(ev.PodRemoved(pod.uid))
+        self.apply_events(ev.PodRemoved(pod.uid))
 
     @precondition(lambda self: self.state.cluster.placements)
     @rule(data=st.data(), wanted=st.lists(requests, max_size=3))
@@ -392,14 +392,14 @@ class Machine(RuleBasedStateMachine):
     @rule(team=st.sampled_from(["x", "y"]))
     def relabel_namespace(self, team: str) -> None:
         self.namespace = Namespace("ns", (("team", team),))
-        self.tell(ev.NamespaceChanged(self.namespace))
+        self.apply_events(ev.NamespaceChanged(self.namespace))
 
     @precondition(lambda self: self.gangs)
     @rule(data=st.data(), enough=st.integers(1, 3))
     def change_gang(self, data: st.DataObject, enough: int) -> None:
         gang = replace(self.gangs[data.draw(st.sampled_from(sorted(self.gangs)))], min_count=enough)
         self.gangs[gang.id] = gang
-        self.tell(ev.GangChanged(gang))
+        self.apply_events(ev.GangChanged(gang))
 
     @rule()
     def restart(self) -> None:

@@ -39,8 +39,8 @@ def pod(uid: str, *claims: str, **more: object) -> ev.Event:
 
 def world(*objects: Node | Volume | VolumeClaim) -> Driven:
     driven = Driven()
-    driven.tell(ev.StorageClassChanged(LOCAL), ev.StorageClassChanged(CLOUD))
-    driven.tell(*(event_of(obj) for obj in objects))
+    driven.apply_events(ev.StorageClassChanged(LOCAL), ev.StorageClassChanged(CLOUD))
+    driven.apply_events(*(event_of(obj) for obj in objects))
     return driven
 
 
@@ -125,7 +125,7 @@ def test_an_attached_volume_counts_in_whatever_order_it_becomes_known() -> None:
     ]
     for order in permutations(told):
         driven = Driven()
-        driven.tell(*(event for events in order for event in events))
+        driven.apply_events(*(event for events in order for event in events))
         assert driven.at(0, event_of(claim("e", storage_class="cloud")), pod("p", "e")) == {}
         assert driven.holds()["p"].nodes[0].reason is Reason.VOLUME_LIMIT
         assert driven.at(1, ev.PodRemoved("x")) == {"p": "a"}

@@ -113,7 +113,7 @@ def test_two_gangs_never_take_half_of_the_room_each() -> None:
     driven = Driven(gpu_node("a", 4))
     assert set(driven.at(0, gang("g", 3), gang("h", 3), *members(3, "g"), *members(3, "h"))) == {"g0", "g1", "g2"}
     for uid in ("g0", "g1", "g2"):
-        driven.tell(ev.PodRemoved(uid))
+        driven.apply_events(ev.PodRemoved(uid))
     assert set(driven.at(1)) == {"h0", "h1", "h2"}
 
 
@@ -220,9 +220,9 @@ def test_a_released_gang_starts_again_when_there_is_room_for_all_of_it() -> None
 def restarted(created_ms: int) -> Driven:
     """A new scheduler finds one of two members bound at 10 s, the other pending, and no room for it."""
     driven = Driven(gpu_node("a", 1), gpu_node("b", 1))
-    driven.tell(gang(), foreign("x", "b"))
-    driven.tell(ev.PodChanged(gpu_pod("g0", gang="g", node="a", bound_ms=10_000, created_ms=CREATED_MS)))
-    driven.tell(ev.PodChanged(gpu_pod("g1", gang="g", created_ms=created_ms)))
+    driven.apply_events(gang(), foreign("x", "b"))
+    driven.apply_events(ev.PodChanged(gpu_pod("g0", gang="g", node="a", bound_ms=10_000, created_ms=CREATED_MS)))
+    driven.apply_events(ev.PodChanged(gpu_pod("g1", gang="g", created_ms=created_ms)))
     return driven
 
 
@@ -257,7 +257,7 @@ def test_a_whole_sub_gang_is_half_a_start_where_another_is_needed() -> None:
     driven = Driven(gpu_node("a", 2), gpu_node("b", 1))
     pods = [*members(2, "s", created_ms=CREATED_MS), *members(1, "t", created_ms=CREATED_MS)]
     subs = [gang("s", 2, parent="g", required=(RACK,)), gang("t", 1, parent="g")]
-    driven.tell(ev.NodeChanged(gpu_node("a", 2, rack="r")))
+    driven.apply_events(ev.NodeChanged(gpu_node("a", 2, rack="r")))
     binds = driven.at(1000, gang("g", 1), *subs, *pods, bind=False)
     for uid in ("s0", "s1"):
         driven.confirm(uid, binds[uid])

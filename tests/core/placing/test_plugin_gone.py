@@ -25,7 +25,7 @@ def pod(uid: str, *amounts: tuple[str, int], **more: object) -> Pod:
 @pytest.mark.parametrize("resource", [GPU, MIG, SHARED_GPU])
 def test_who_asks_for_devices_of_the_plugin_waits_and_is_told_why(resource: str) -> None:
     driven = Driven(NODE)
-    driven.tell(GONE)
+    driven.apply_events(GONE)
     waits, other = ev.PodChanged(pod("p", (resource, 1))), ev.PodChanged(pod("cpu"))
     assert driven.at(10, waits, other) == {"cpu": "a"}
     refusal = driven.holds()["p"]
@@ -37,7 +37,7 @@ def test_who_asks_for_devices_of_the_plugin_waits_and_is_told_why(resource: str)
 def test_a_kubelet_that_offers_nothing_as_it_has_just_begun_is_waited_for() -> None:
     driven = Driven(NODE)
     empty = tuple((name, 0 if "/" in name else amount) for name, amount in NODE.allocatable)
-    driven.tell(ev.NodeChanged(replace(NODE, plugin_gone=True, allocatable=empty)))
+    driven.apply_events(ev.NodeChanged(replace(NODE, plugin_gone=True, allocatable=empty)))
     driven.at(10, ev.PodChanged(pod("p", (GPU, 8))))
     assert driven.holds()["p"].when is When.NOT_YET
 
@@ -45,7 +45,7 @@ def test_a_kubelet_that_offers_nothing_as_it_has_just_begun_is_waited_for() -> N
 def test_who_runs_there_stays_and_nobody_is_evicted_for_who_could_not_start() -> None:
     driven = Driven(NODE)
     assert driven.at(10, ev.PodChanged(pod("low", (GPU, 8)))) == {"low": "a"}
-    driven.tell(GONE)
+    driven.apply_events(GONE)
     assert driven.at(20, ev.PodChanged(pod("high", (GPU, 8), priority=1000))) == {}
     assert {type(decision).__name__ for decision in driven.last} == {"Hold"}
     assert driven.holds()["high"].when is When.NOT_YET

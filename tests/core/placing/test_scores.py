@@ -38,7 +38,7 @@ def node(name: str, gpus: int = 0, cpu: int = 64_000, memory: int = 256 * GIB, *
 
 def place(nodes: list[Node], request: Request, *there: Pod, **more: object) -> Bind:
     driven = Driven(*nodes)
-    driven.tell(*(ev.PodChanged(pod) for pod in there))
+    driven.apply_events(*(ev.PodChanged(pod) for pod in there))
     pod = replace(Pod("p", "ns", "p", request), **more)
     driven.at(0, ev.PodChanged(pod))
     [bind] = driven.last

@@ -66,25 +66,25 @@ class World:
         self._grace_ms = grace_ms
         self._agenda: list[tuple[int, ev.Event]] = []
         self._made = 0
-        self.tell(*(ev.NodeChanged(one) for one in nodes))
+        self.apply_events(*(ev.NodeChanged(one) for one in nodes))
 
-    def tell(self, *told: ev.Event) -> None:
+    def apply_events(self, *told: ev.Event) -> None:
         for event in told:
             apply(self.state, event)
 
     def submit(self, *pods: Pod) -> None:
-        self.tell(*(ev.PodChanged(replace(pod, created_ms=self.now_ms)) for pod in pods))
+        self.apply_events(*(ev.PodChanged(replace(pod, created_ms=self.now_ms)) for pod in pods))
 
     def ends(self, *names: str) -> None:
         """These succeed."""
         uids = {pod.name: uid for uid, pod in self.state.workloads.pods.items()}
-        self.tell(*(ev.PodRemoved(uids[name], self.now_ms, True) for name in names))
+        self.apply_events(*(ev.PodRemoved(uids[name], self.now_ms, True) for name in names))
 
     def fails(self, *names: str, replaced_after_ms: int | None = None) -> None:
         """The pods of these names that run fail; their owner makes them anew after so long, or never."""
         for name in names:
             pod = next(one for one in self.state.workloads.pods.values() if one.name == name and one.node)
-            self.tell(ev.PodRemoved(pod.uid, self.now_ms, failed=True))
+            self.apply_events(ev.PodRemoved(pod.uid, self.now_ms, failed=True))
             if replaced_after_ms is not None:
                 self.at(self.now_ms + replaced_after_ms, ev.PodChanged(self._anew(pod, replaced_after_ms)))
 
@@ -116,7 +116,7 @@ class World:
             case Bind():
                 bound = replace(pods[decision.uid], node=decision.node, bound_ms=self.now_ms)
                 self.refusals.pop(bound.name, None)
-                self.tell(ev.PodChanged(bound))
+                self.apply_events(ev.PodChanged(bound))
             case Evict():
                 self.evictions.append((self.now_ms, decision.cause, tuple(pods[uid].name for uid in decision.uids)))
                 self._end(decision.uids)
@@ -131,7 +131,7 @@ class World:
             pod = self.state.workloads.pods[uid]
             grace_ms = pod.work.grace_ms if self._grace_ms is None else self._grace_ms
             end_ms = self.now_ms + grace_ms
-            self.tell(ev.PodChanged(replace(pod, deleting=True)))
+            self.apply_events(ev.PodChanged(replace(pod, deleting=True)))
             self.at(end_ms, ev.PodRemoved(uid, end_ms))
             if pod.owner:
                 self.at(end_ms, ev.PodChanged(self._anew(pod, grace_ms)))

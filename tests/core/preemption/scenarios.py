@@ -200,9 +200,9 @@ def run(scenario: Scenario, policy: Policy, checkpoint_interval_ms: int = 5 * MI
             own = {CPU: 100_000, MEMORY: _MB * int(scenario.nodes[0].partition(":")[2])}
             guarantee = tuple(sorted([*event.queue.guarantee, *own.items()]))
             event = ev.QueueChanged(replace(event.queue, guarantee=guarantee))
-        world.tell(event)
+        world.apply_events(event)
     for job in scenario.jobs:
-        world.tell(*_gangs(job))
+        world.apply_events(*_gangs(job))
     order = 0
     for waits in (False, True):
         for job in scenario.jobs:
@@ -210,7 +210,7 @@ def run(scenario: Scenario, policy: Policy, checkpoint_interval_ms: int = 5 * MI
                 if (task.node == "") == waits:
                     order += 1
                     record = _pod(task, job, world.now_ms, checkpoint_interval_ms, order)
-                    world.tell(ev.PodChanged(record)) if task.node else world.submit(record)
+                    world.apply_events(ev.PodChanged(record)) if task.node else world.submit(record)
                     world.now_ms += waits
     world.state.advance(world.now_ms)
     world.live(2 * HOUR_MS)

@@ -13,7 +13,7 @@ from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, SECOND_MS, World, ga
 def department(**more: object) -> World:
     """Two teams of a department that may have 4 of 16 GPUs; y fills that, and 12 GPUs are idle."""
     world = World(node("a", 8), node("b", 8), **more)
-    world.tell(queue("top", limit=4), queue("x", 2, parent="top"), queue("y", 2, parent="top"), queue("z"))
+    world.apply_events(queue("top", limit=4), queue("x", 2, parent="top"), queue("y", 2, parent="top"), queue("z"))
     world.submit(*(pod(f"y{i}", queue="y") for i in range(4)))
     return world.live(HOUR_MS)
 
@@ -43,7 +43,7 @@ def test_nobody_outside_the_limited_queue_gives_way() -> None:
 def test_room_is_made_together_with_the_limit() -> None:
     """The limit is filled on one node, and room for a job of eight is to be had on another, where others are."""
     world = World(node("a", 8), node("b", 8))
-    world.tell(queue("top", limit=8), queue("x", 8, parent="top"), queue("y", parent="top"), queue("z"))
+    world.apply_events(queue("top", limit=8), queue("x", 8, parent="top"), queue("y", parent="top"), queue("z"))
     world.submit(*(pod(f"y{i}", queue="y") for i in range(8)))
     world.live(MINUTE_MS)
     world.submit(*(pod(f"z{i}", queue="z") for i in range(8)))
@@ -56,7 +56,7 @@ def test_room_is_made_together_with_the_limit() -> None:
 
 def test_a_node_is_cleared_where_the_siblings_pods_are_spread() -> None:
     world = World(*(node(f"n{i}", 8) for i in range(4)))
-    world.tell(queue("top", limit=32), queue("x", 8, parent="top"), queue("y", 24, parent="top"))
+    world.apply_events(queue("top", limit=32), queue("x", 8, parent="top"), queue("y", 24, parent="top"))
     world.submit(*(pod(f"y{i}", queue="y") for i in range(32)))
     world.live(HOUR_MS)
     world.submit(pod("x0", 8, queue="x"))
@@ -67,7 +67,7 @@ def test_a_node_is_cleared_where_the_siblings_pods_are_spread() -> None:
 
 def test_a_gang_behind_the_limit_gets_what_is_due_to_it() -> None:
     world = department()
-    world.tell(gang("g", 2))
+    world.apply_events(gang("g", 2))
     world.submit(*(pod(f"g{i}", queue="x", gang="g") for i in range(2)))
     world.live(MINUTE_MS)
     assert world.gpus("x", "y") == [2, 2]
@@ -79,19 +79,19 @@ def test_what_is_freed_below_the_limit_is_kept_for_whom_it_was_freed() -> None:
     world.submit(pod("x0", 2, queue="x"))
     world.live(SECOND_MS)
     first, second = world.gave_way
-    world.tell(queue("w", parent="top", priority=9))
+    world.apply_events(queue("w", parent="top", priority=9))
     world.submit(pod("w0", queue="w", priority=9))
-    world.tell(*(ev.PodRemoved(uid) for uid in [first]))
+    world.apply_events(*(ev.PodRemoved(uid) for uid in [first]))
     world.live(SECOND_MS)
     assert world.gpus("w", "x") == [0, 0]
-    world.tell(ev.PodRemoved(second))
+    world.apply_events(ev.PodRemoved(second))
     world.live(SECOND_MS)
     assert world.gpus("w", "x") == [0, 2]
 
 
 def test_a_higher_priority_of_the_same_queue_goes_before_a_lower_one_behind_a_limit_above() -> None:
     world = World(node("a", 8))
-    world.tell(queue("top", limit=2), queue("x", parent="top"), queue("y", parent="top"))
+    world.apply_events(queue("top", limit=2), queue("x", parent="top"), queue("y", parent="top"))
     world.submit(pod("p0", queue="x"), pod("p1", queue="x"))
     world.live(HOUR_MS)
     world.submit(pod("urgent", 2, queue="x", priority=9))
@@ -117,10 +117,10 @@ def test_behind_limits_guarantees_are_kept(seed: int) -> None:
     guaranteed, and no limit is ever broken."""
     dice = random.Random(seed)
     world = World(*(node(f"n{i}", dice.choice([4, 8])) for i in range(3)))
-    world.tell(queue("top", limit=8), queue("side", limit=dice.choice([2, 4, 6])))
+    world.apply_events(queue("top", limit=8), queue("side", limit=dice.choice([2, 4, 6])))
     guaranteed = {"a": dice.randint(1, 4), "b": dice.randint(0, 2), "c": dice.randint(0, 1), "d": dice.randint(0, 2)}
     for name, gpus in guaranteed.items():
-        world.tell(queue(name, gpus, parent="side" if name == "d" else "top", weight=dice.randint(1, 3)))
+        world.apply_events(queue(name, gpus, parent="side" if name == "d" else "top", weight=dice.randint(1, 3)))
     for name in sorted(guaranteed, key=lambda _: dice.random()):
         for number in range(10):
             world.submit(pod(f"{name}{number}", queue=name, priority=dice.choice([0, 0, 1])))

@@ -33,7 +33,7 @@ def world_of(*gpus: int, policy: Policy = MOVES, **more: object) -> World:
 def runs(world: World, name: str, gpus: int, where: str, work: Work = SAVES, **more: object) -> None:
     """A pod that has run for an hour."""
     bound_ms = max(1, world.now_ms - HOUR_MS)
-    world.tell(ev.PodChanged(pod(name, gpus, node=where, bound_ms=bound_ms, work=work, **more)))
+    world.apply_events(ev.PodChanged(pod(name, gpus, node=where, bound_ms=bound_ms, work=work, **more)))
 
 
 def test_a_gang_starts_that_is_larger_than_the_pieces() -> None:
@@ -41,7 +41,7 @@ def test_a_gang_starts_that_is_larger_than_the_pieces() -> None:
     for i in range(3):
         runs(world, f"r{i}", 2, f"n{i}")
     world.live(SECOND_MS)
-    world.tell(gang("g", 1))
+    world.apply_events(gang("g", 1))
     world.submit(*(pod(f"g{i}", 4, gang="g") for i in range(2)))
     world.live(HOUR_MS)
     assert sum(name.startswith("g") for name in world.running) == 1
@@ -58,7 +58,7 @@ def test_half_a_card_moves_to_the_other_half() -> None:
         return replace(record, request=replace(record.request, gpu_milli=milli))
 
     for number, name in enumerate("ab"):
-        world.tell(ev.PodChanged(part(name, 500, node="n0", bound_ms=1, work=SAVES, devices=(number,))))
+        world.apply_events(ev.PodChanged(part(name, 500, node="n0", bound_ms=1, work=SAVES, devices=(number,))))
     world.live(HOUR_MS)
     world.submit(part("whole", 1000))
     world.live(HOUR_MS)
@@ -72,7 +72,7 @@ def test_a_share_by_memory_moves_to_a_larger_gpu() -> None:
     world = World(small, large, policy=MOVES)
     for mib, where in ((100, "n100"), (50, "n200")):
         record = pod(f"p{mib}", 0, node=where, bound_ms=1, work=SAVES, devices=(0,))
-        world.tell(ev.PodChanged(replace(record, request=Request(gpu_memory_mib=mib))))
+        world.apply_events(ev.PodChanged(replace(record, request=Request(gpu_memory_mib=mib))))
     world.live(HOUR_MS)
     world.submit(pod("whole", 1))
     world.live(HOUR_MS)
@@ -85,7 +85,7 @@ def test_shares_of_gpus_of_two_nodes_come_together() -> None:
     world = World(*(replace(node(f"n{i}", 1), gpu_memory_mib=100) for i in range(2)), policy=MOVES)
     for i in range(2):
         record = pod(f"p{i}", 0, node=f"n{i}", bound_ms=1, work=SAVES, devices=(0,))
-        world.tell(ev.PodChanged(replace(record, request=Request(gpu_milli=500))))
+        world.apply_events(ev.PodChanged(replace(record, request=Request(gpu_milli=500))))
     world.live(HOUR_MS)
     world.submit(pod("whole", 1))
     world.live(HOUR_MS)
@@ -132,7 +132,7 @@ def test_who_is_moved(work: Work, more: dict[str, object], moves: bool) -> None:
 
 def test_surplus_of_a_gang_is_moved() -> None:
     world = world_of(4, 4)
-    world.tell(gang("g", 1))
+    world.apply_events(gang("g", 1))
     for i in range(2):
         runs(world, f"g{i}", 2, f"n{i}", Work(), gang="g")
     asks(world.live(HOUR_MS))
@@ -176,9 +176,9 @@ def test_nobody_moves_for_who_starts_soon_anyway() -> None:
 
 def test_budgets_are_kept() -> None:
     world = in_pieces()
-    world.tell(ev.BudgetChanged(Budget("ns", "all", LabelSelector(), 0)))
+    world.apply_events(ev.BudgetChanged(Budget("ns", "all", LabelSelector(), 0)))
     assert "w" not in asks(world).running
-    world.tell(ev.BudgetChanged(Budget("ns", "all", LabelSelector(), 1)))
+    world.apply_events(ev.BudgetChanged(Budget("ns", "all", LabelSelector(), 1)))
     world.live(HOUR_MS)
     assert "w" in world.running and len(world.gave_way) == 1
 
@@ -212,7 +212,7 @@ def test_the_place_of_who_moves_is_kept_until_it_is_made_anew() -> None:
 def test_a_place_for_which_nobody_comes_is_given_up() -> None:
     world = in_pieces()
     world._anew = lambda pod, after_ms: pod  # type: ignore[method-assign]
-    world._end = lambda uids: [world.tell(ev.PodRemoved(uid)) for uid in uids] and None  # type: ignore[method-assign]
+    world._end = lambda uids: [world.apply_events(ev.PodRemoved(uid)) for uid in uids] and None  # type: ignore[method-assign]
     world.submit(pod("w", 4))
     world.live(MINUTE_MS)
     assert "w" in world.running and len(world.running) == 2
@@ -230,7 +230,7 @@ def test_an_eviction_that_fails_gives_all_of_it_up() -> None:
     world.submit(pod("w", 4))
     world.live(SECOND_MS)
     [name] = world.gave_way
-    world.tell(ev.EvictionFailed(name, "its budget is used up"))
+    world.apply_events(ev.EvictionFailed(name, "its budget is used up"))
     world.live(SECOND_MS)
     assert not any(room.old == name for room in world.state.moves.rooms.values())
     assert name in world.running
@@ -267,7 +267,7 @@ def test_a_checkpoint_keeps_what_is_on_the_move() -> None:
 def test_moves_come_before_evictions_that_take_something_away() -> None:
     """y holds more than is due to it; with one of its pods moved both run."""
     world = world_of(4, 4)
-    world.tell(queue("x", 4), queue("y"))
+    world.apply_events(queue("x", 4), queue("y"))
     for i in range(2):
         runs(world, f"r{i}", 2, f"n{i}", queue="y")
     world.live(HOUR_MS)

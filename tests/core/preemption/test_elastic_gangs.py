@@ -13,14 +13,14 @@ def borrowed(*guarantees: int, gpus: int = 8, **more: object) -> World:
     """y holds every GPU; x is guaranteed so many of them."""
     world = World(node("a", gpus), **more)
     x, *y = guarantees
-    world.tell(queue("x", x), queue("y", y[0] if y else gpus - x))
+    world.apply_events(queue("x", x), queue("y", y[0] if y else gpus - x))
     world.submit(*(pod(f"y{i}", queue="y") for i in range(gpus)))
     return world.live(HOUR_MS)
 
 
 def grows(world: World, least: int, most: int, **more: object) -> None:
     """Submit a gang that can have from so many pods to so many."""
-    world.tell(gang("g", least))
+    world.apply_events(gang("g", least))
     world.submit(*(pod(f"g{i}", gang="g", queue="x", **more) for i in range(most)))
 
 
@@ -36,7 +36,7 @@ def test_a_gang_of_two_to_eight_with_four_due_gets_four() -> None:
 
 def test_a_gang_that_runs_already_grows_to_what_is_due() -> None:
     world = World(node("a", 8))
-    world.tell(queue("x", 4), queue("y", 4), gang("g", 2))
+    world.apply_events(queue("x", 4), queue("y", 4), gang("g", 2))
     world.submit(*(pod(f"g{i}", gang="g", queue="x") for i in range(2)))
     world.live(MINUTE_MS)
     world.submit(*(pod(f"y{i}", queue="y") for i in range(8)))
@@ -51,7 +51,7 @@ def test_a_gang_that_runs_already_grows_to_what_is_due() -> None:
 def test_members_of_several_gpus_take_no_more_than_is_due() -> None:
     """5 GPUs are due and members have 2: two of them fit in that."""
     world = borrowed(5)
-    world.tell(gang("g", 1))
+    world.apply_events(gang("g", 1))
     world.submit(*(pod(f"g{i}", 2, gang="g", queue="x") for i in range(4)))
     world.live(12 * HOUR_MS)
     assert world.gpus("x", "y") == [4, 4]
@@ -60,7 +60,7 @@ def test_members_of_several_gpus_take_no_more_than_is_due() -> None:
 
 def test_behind_a_limit_a_gang_grows_to_what_is_due() -> None:
     world = World(node("a", 16))
-    world.tell(queue("top", limit=8), queue("x", 4, parent="top"), queue("y", 4, parent="top"), gang("g", 2))
+    world.apply_events(queue("top", limit=8), queue("x", 4, parent="top"), queue("y", 4, parent="top"), gang("g", 2))
     world.submit(*(pod(f"y{i}", queue="y") for i in range(8)))
     world.live(HOUR_MS)
     world.submit(*(pod(f"g{i}", gang="g", queue="x") for i in range(8)))
@@ -71,10 +71,10 @@ def test_behind_a_limit_a_gang_grows_to_what_is_due() -> None:
 def test_a_subgang_that_can_be_left_out_is_no_part_of_what_is_wanted() -> None:
     """Two of three replicas are enough, and two are due."""
     world = World(node("a", 8))
-    world.tell(queue("x", 4), queue("y", 4))
+    world.apply_events(queue("x", 4), queue("y", 4))
     world.submit(*(pod(f"y{i}", queue="y") for i in range(8)))
     world.live(HOUR_MS)
-    world.tell(gang("r", 1, min_groups=2), *(gang(f"r{i}", 2, parent="r") for i in range(3)))
+    world.apply_events(gang("r", 1, min_groups=2), *(gang(f"r{i}", 2, parent="r") for i in range(3)))
     world.submit(*(pod(f"r{i}.{j}", gang=f"r{i}", queue="x") for i in range(3) for j in range(2)))
     world.live(HOUR_MS)
     assert world.gpus("x", "y") == [4, 4]
@@ -83,7 +83,7 @@ def test_a_subgang_that_can_be_left_out_is_no_part_of_what_is_wanted() -> None:
 def test_its_turn_is_by_what_it_needs_not_by_all_that_it_could_have() -> None:
     """Both are guaranteed four. The gang of x can start within that; the pod of y, which came first, cannot."""
     world = World(node("a", 4))
-    world.tell(queue("x", 4), queue("y", 2))
+    world.apply_events(queue("x", 4), queue("y", 2))
     world.submit(pod("y0", 4, queue="y"))
     world.now_ms += 1
     grows(world, 2, 8)
@@ -115,12 +115,12 @@ def test_gangs_of_many_sizes_come_to_rest_at_what_is_due(seed: int) -> None:
     x = dice.randint(1, total // 2)
     y = dice.randint(1, total - x)
     guaranteed = {"x": x, "y": y}
-    world.tell(queue("x", x), queue("y", y), queue("z"))
+    world.apply_events(queue("x", x), queue("y", y), queue("z"))
     world.submit(*(pod(f"z{i}", queue="z") for i in range(total)))
     world.live(dice.choice([MINUTE_MS, HOUR_MS]))
     for name in guaranteed:
         least = dice.randint(1, guaranteed[name])
-        world.tell(gang(f"g{name}", least))
+        world.apply_events(gang(f"g{name}", least))
         most = dice.randint(least, total)
         world.submit(*(pod(f"g{name}{i}", gang=f"g{name}", queue=name) for i in range(most)))
         guaranteed[name] = min(guaranteed[name], most)

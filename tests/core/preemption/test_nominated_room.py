@@ -25,7 +25,7 @@ def started_ms(world: World, *names: str) -> list[int]:
 def a_full_node(gpus: int = 8) -> World:
     """y has all GPUs, of which half are guaranteed to x."""
     world = World(node("a", gpus))
-    world.tell(queue("x", gpus // 2), queue("y"))
+    world.apply_events(queue("x", gpus // 2), queue("y"))
     world.submit(*(pod(f"y{i}", queue="y") for i in range(gpus)))
     return world.live(MINUTE_MS)
 
@@ -41,11 +41,11 @@ def test_jobs_reclaim_on_one_node_at_the_same_time() -> None:
 
 def test_a_gang_and_a_pod_reclaim_on_nodes_that_they_share() -> None:
     world = World(node("a", 4), node("b", 4))
-    world.tell(queue("x", 4), queue("y"))
+    world.apply_events(queue("x", 4), queue("y"))
     world.submit(*(pod(f"y{i}", queue="y") for i in range(8)))
     world.live(MINUTE_MS)
     from_ms = world.now_ms
-    world.tell(gang("g", 3))
+    world.apply_events(gang("g", 3))
     world.submit(*(pod(f"g{i}", queue="x", gang="g") for i in range(3)), pod("x", queue="x"))
     world.live(5 * MINUTE_MS)
     assert len(world.gave_way) == 4
@@ -57,7 +57,7 @@ def a_large_job_and_a_gang() -> World:
     world = World(node("a", 8), node("b", 8))
     world.submit(pod("big", 8))
     world.live(MINUTE_MS)
-    world.tell(gang("low", 8))
+    world.apply_events(gang("low", 8))
     world.submit(*(pod(f"low{i}", gang="low") for i in range(8)))
     world.live(MINUTE_MS)
     return world
@@ -83,7 +83,7 @@ def test_who_counts_on_an_eviction_that_is_taken_back_looks_for_others() -> None
     world.live(0)
     [first, second] = world.state.reservations.evicting()
     assert (len(first.evicting), second.evicting, second.waits_for) == (8, frozenset(), first.evicting)
-    world.tell(ev.EvictionFailed(min(first.evicting), "a budget is in the way"))
+    world.apply_events(ev.EvictionFailed(min(first.evicting), "a budget is in the way"))
     world.live(5 * MINUTE_MS)
     assert {"high0", "high1"} <= world.running.keys()
 
@@ -226,7 +226,7 @@ def test_evictions_are_needed_and_every_job_that_evicts_starts_when_its_victims_
         for i in range(dice.randint(1, 3))
     ]
     world = Watched(*nodes)
-    world.tell(queue("x", dice.choice([2, 4])), queue("y", weight=dice.randint(1, 2)))
+    world.apply_events(queue("x", dice.choice([2, 4])), queue("y", weight=dice.randint(1, 2)))
     for number in range(26):
         burst = range(dice.choice([1, 1, 3, 6]))
         about = {"queue": dice.choice("xyy"), "priority": dice.choice([0, 0, 1, 2])}

@@ -17,7 +17,7 @@ def runs(world: World, name: str, gpus: int, where: str = "n0", saved_min: int =
     """A pod that has run for an hour and saves its work so often."""
     work = Work(checkpoint_interval_ms=saved_min * MINUTE_MS)
     bound_ms = max(1, world.now_ms - HOUR_MS)
-    world.tell(ev.PodChanged(pod(name, gpus, node=where, bound_ms=bound_ms, work=work, **more)))
+    world.apply_events(ev.PodChanged(pod(name, gpus, node=where, bound_ms=bound_ms, work=work, **more)))
 
 
 def world_of(*gpus: int) -> World:
@@ -28,7 +28,7 @@ def world_of(*gpus: int) -> World:
 def test_what_a_sibling_gives_up_the_parent_does_not_hold() -> None:
     """All four GPUs are guaranteed to `mine` and to `near` above it, of which a sibling holds two."""
     world = world_of(4)
-    world.tell(queue("near", 4), queue("mine", 4, parent="near"), queue("sibling", parent="near"), queue("far"))
+    world.apply_events(queue("near", 4), queue("mine", 4, parent="near"), queue("sibling", parent="near"), queue("far"))
     runs(world, "s", 2, queue="sibling")
     runs(world, "f", 2, queue="far")
     world.live(MINUTE_MS)
@@ -41,7 +41,7 @@ def test_what_a_sibling_gives_up_the_parent_does_not_hold() -> None:
 def test_who_is_not_in_the_way_of_the_nodes_goes_where_it_is_in_the_way_of_the_guarantee() -> None:
     """The far queue's job is on the only node that is large enough; the sibling's is beyond what is guaranteed."""
     world = world_of(4, 2)
-    world.tell(queue("near", 4), queue("mine", 4, parent="near"), queue("sibling", parent="near"), queue("far"))
+    world.apply_events(queue("near", 4), queue("mine", 4, parent="near"), queue("sibling", parent="near"), queue("far"))
     runs(world, "s", 2, "n1", queue="sibling")
     runs(world, "f", 4, "n0", queue="far")
     world.live(MINUTE_MS)
@@ -54,7 +54,7 @@ def test_who_is_not_in_the_way_of_the_nodes_goes_where_it_is_in_the_way_of_the_g
 def test_what_the_own_queue_gives_up_it_does_not_hold() -> None:
     """Eight GPUs are guaranteed; four of these are used by a lower priority, beside a borrower."""
     world = world_of(8)
-    world.tell(queue("mine", 8), queue("other"))
+    world.apply_events(queue("mine", 8), queue("other"))
     runs(world, "low", 4, queue="mine")
     runs(world, "borrower", 4, queue="other")
     world.live(MINUTE_MS)
@@ -68,7 +68,7 @@ def test_what_the_own_queue_gives_up_it_does_not_hold() -> None:
 def test_a_gang_that_can_shrink_loses_no_more_than_its_pods_one_by_one(wants: int, starts: bool) -> None:
     """Of eight GPUs four are guaranteed to either queue; a gang of one to eight holds all of them."""
     world = world_of(8)
-    world.tell(queue("x", 4), queue("y", 4), gang("g", 1))
+    world.apply_events(queue("x", 4), queue("y", 4), gang("g", 1))
     for i in range(8):
         runs(world, f"g{i}", 1, gang="g", queue="y")
     world.live(MINUTE_MS)
@@ -81,7 +81,7 @@ def test_a_gang_that_can_shrink_loses_no_more_than_its_pods_one_by_one(wants: in
 
 def three_queues(world: World, **of_c: object) -> World:
     """One GPU is guaranteed to `a`; of the rest `b` is due more than `c`, which holds more than is due to it."""
-    world.tell(queue("a", 1), queue("b", weight=2), queue("c", weight=1))
+    world.apply_events(queue("a", 1), queue("b", weight=2), queue("c", weight=1))
     runs(world, "b0", 1, queue="b", saved_min=1)
     runs(world, "b1", 1, queue="b", saved_min=1)
     runs(world, "c0", 1, queue="c", saved_min=5, **of_c)
@@ -101,7 +101,7 @@ def test_who_would_take_it_back_from_another_queue_is_left_alone() -> None:
 def test_who_takes_nothing_back_gives_way_where_it_loses_less() -> None:
     """Neither holds more than is due to it: `b` would not take anything back."""
     world = world_of(4)
-    world.tell(queue("a", 1), queue("b"), queue("c"))
+    world.apply_events(queue("a", 1), queue("b"), queue("c"))
     for name in "bc":
         for i in range(2):
             runs(world, f"{name}{i}", 1, queue=name, saved_min=1 if name == "b" else 5)
@@ -114,12 +114,12 @@ def test_who_takes_nothing_back_gives_way_where_it_loses_less() -> None:
 def test_who_never_evicts_others_is_charged_with_nothing_more() -> None:
     """The pods of `b` have preemptionPolicy Never: they wait."""
     world = world_of(4)
-    world.tell(queue("a", 1), queue("b", weight=2), queue("c", weight=1))
+    world.apply_events(queue("a", 1), queue("b", weight=2), queue("c", weight=1))
     for name in "bc":
         for i in range(2):
             work = Work(checkpoint_interval_ms=(1 if name == "b" else 5) * MINUTE_MS, preempts=name != "b")
             bound_ms = world.now_ms - HOUR_MS
-            world.tell(ev.PodChanged(pod(f"{name}{i}", 1, node="n0", queue=name, bound_ms=bound_ms, work=work)))
+            world.apply_events(ev.PodChanged(pod(f"{name}{i}", 1, node="n0", queue=name, bound_ms=bound_ms, work=work)))
     world.live(SECOND_MS)
     world.submit(pod("w", 1, queue="a"))
     world.live(MINUTE_MS)

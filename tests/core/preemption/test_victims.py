@@ -26,7 +26,7 @@ def pod(uid: str, gpus: int = 0, milli: int = 0, **more: object) -> Pod:
 
 
 def running(driven: Driven, where: str, bound_ms: int, *pods: Pod) -> None:
-    driven.tell(*(ev.PodChanged(replace(one, node=where, bound_ms=bound_ms, created_ms=bound_ms)) for one in pods))
+    driven.apply_events(*(ev.PodChanged(replace(one, node=where, bound_ms=bound_ms, created_ms=bound_ms)) for one in pods))
 
 
 def evicted(driven: Driven) -> set[str]:
@@ -35,7 +35,7 @@ def evicted(driven: Driven) -> set[str]:
 
 def test_a_whole_gpu_is_made_of_the_part_of_one_that_loses_less() -> None:
     driven = Driven(node("a", 2))
-    driven.tell(ev.QueueChanged(Queue("x")))
+    driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, pod("old", 1, queue="x"))
     running(driven, "a", 2 * HOUR_MS - 10_000, pod("half", milli=500, queue="x"))
     driven.at(2 * HOUR_MS, ev.PodChanged(pod("urgent", 1, priority=1, queue="x")))
@@ -44,7 +44,7 @@ def test_a_whole_gpu_is_made_of_the_part_of_one_that_loses_less() -> None:
 
 def test_all_who_hold_parts_of_a_gpu_give_way_together_where_that_loses_less() -> None:
     driven = Driven(node("a", 2))
-    driven.tell(ev.QueueChanged(Queue("x")))
+    driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, pod("old", 1, queue="x"))
     parts = [pod(f"part{i}", milli=300, queue="x") for i in range(3)]
     running(driven, "a", 2 * HOUR_MS - 10_000, *parts)
@@ -54,7 +54,7 @@ def test_all_who_hold_parts_of_a_gpu_give_way_together_where_that_loses_less() -
 
 def test_a_part_that_does_not_free_its_gpu_is_left_alone() -> None:
     driven = Driven(node("a", 2))
-    driven.tell(ev.QueueChanged(Queue("x")))
+    driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, pod("old", 1, queue="x"), pod("kept", milli=300, queue="x", priority=2))
     running(driven, "a", 2 * HOUR_MS - 10_000, pod("part", milli=300, queue="x"))
     driven.at(2 * HOUR_MS, ev.PodChanged(pod("urgent", 1, priority=1, queue="x")))
@@ -63,7 +63,7 @@ def test_a_part_that_does_not_free_its_gpu_is_left_alone() -> None:
 
 def test_parts_make_room_for_several_gpus_on_one_node() -> None:
     driven = Driven(node("a", 4))
-    driven.tell(ev.QueueChanged(Queue("x")))
+    driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, *(pod(f"old{i}", 1, queue="x") for i in range(2)))
     running(driven, "a", 2 * HOUR_MS - 10_000, *(pod(f"part{i}", milli=900, queue="x") for i in range(2)))
     driven.at(2 * HOUR_MS, ev.PodChanged(pod("urgent", 2, priority=1, queue="x")))
@@ -72,7 +72,7 @@ def test_parts_make_room_for_several_gpus_on_one_node() -> None:
 
 def test_the_low_priority_gives_way_at_once_and_not_the_middle_one_which_would_evict_it() -> None:
     driven = Driven(node("a", 2))
-    driven.tell(ev.QueueChanged(Queue("x")))
+    driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, pod("low", 1, queue="x"))
     running(driven, "a", 2 * HOUR_MS - 10_000, pod("middle", 1, queue="x", priority=1))
     driven.at(2 * HOUR_MS, ev.PodChanged(pod("high", 1, priority=2, queue="x")))
@@ -81,7 +81,7 @@ def test_the_low_priority_gives_way_at_once_and_not_the_middle_one_which_would_e
 
 def test_a_middle_priority_that_never_preempts_gives_way_where_it_loses_less() -> None:
     driven = Driven(node("a", 2))
-    driven.tell(ev.QueueChanged(Queue("x")))
+    driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, pod("low", 1, queue="x"))
     meek = pod("middle", 1, queue="x", priority=1, work=Work(preempts=False))
     running(driven, "a", 2 * HOUR_MS - 10_000, meek)
@@ -91,7 +91,7 @@ def test_a_middle_priority_that_never_preempts_gives_way_where_it_loses_less() -
 
 def test_a_job_that_never_preempts_does_not_answer_for_an_equal_one_that_may() -> None:
     driven = Driven(node("a", 1))
-    driven.tell(ev.QueueChanged(Queue("x")))
+    driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, pod("low", 1, queue="x"))
     meek = pod("meek", 1, queue="x", priority=1, created_ms=1, work=Work(preempts=False))
     driven.at(HOUR_MS, ev.PodChanged(meek))

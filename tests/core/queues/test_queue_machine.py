@@ -65,7 +65,7 @@ class Model(Struct):
     """Nodes of pods (uid) whose bind is not seen yet."""
     used: dict[tuple[str, str | None], float] = field(default_factory=lambda: {("default", None): 0.0})
     """By queue and user; for None that of the queue."""
-    told_ms: dict[str, int] = field(default_factory=dict)
+    recorded_until_ms: dict[str, int] = field(default_factory=dict)
     linked_ms: dict[str, int] = field(default_factory=dict)
     """Since when a queue counts for those above it."""
 
@@ -173,7 +173,7 @@ class Model(Struct):
         if begun and begun not in path:
             return
         for level, name in enumerate(path):
-            since_ms = max(since_ms, self.told_ms.get(name, self.now_ms if rate > 0 else 0))
+            since_ms = max(since_ms, self.recorded_until_ms.get(name, self.now_ms if rate > 0 else 0))
             if not begun or level >= path.index(begun):
                 for key in self.charged(pod):
                     if key[0] == name:
@@ -193,7 +193,7 @@ class Model(Struct):
 
     # What happens.
 
-    def apply(self, event: ev.Event) -> None:
+    def apply_events(self, event: ev.Event) -> None:
         match event:
             case ev.NodeChanged(node):
                 self.nodes[node.name] = node
@@ -231,7 +231,7 @@ class Model(Struct):
 
     def _put_queue(self, queue: Queue) -> None:
         name, old = queue.name, self.record(queue.name)
-        if name in self.told_ms:
+        if name in self.recorded_until_ms:
             assert old is not None
             for key in self.used:
                 if key[0] == name:
@@ -244,13 +244,13 @@ class Model(Struct):
         self.queues[name] = queue
         if queue.usage is None:
             self.used[name, None] = self._mean_of_siblings(queue)
-            self.told_ms[name] = min(queue.created_ms, self.now_ms)
+            self.recorded_until_ms[name] = min(queue.created_ms, self.now_ms)
         else:
-            as_of_ms = self.told_ms[name] = min(queue.usage.as_of_ms, self.now_ms)
+            as_of_ms = self.recorded_until_ms[name] = min(queue.usage.as_of_ms, self.now_ms)
             faded = exp(-log(2) * (self.now_ms - as_of_ms) / self.half_life_ms(name))
             for user, used in ((None, queue.usage.used), *queue.usage.users):
                 self.used[name, user] = max(0, used) * faded
-        self.linked_ms[name] = self.told_ms[name]
+        self.linked_ms[name] = self.recorded_until_ms[name]
         for pod, _ in self.ours():
             self.charge_since(pod, self.rate(pod), self.since_ms(pod), begun=name)
 
@@ -270,7 +270,7 @@ class Model(Struct):
 
     def _forget_queue(self, name: str) -> None:
         self.queues.pop(name, None)
-        self.told_ms.pop(name, None)
+        self.recorded_until_ms.pop(name, None)
         self.linked_ms.pop(name, None)
         self.used = {key: used for key, used in self.used.items() if key[0] != name}
         if name == "default":
@@ -395,7 +395,7 @@ class Machine(RuleBasedStateMachine):
         """One step, and all that must hold after it."""
         self.model.pass_time(self.now_ms if now_ms is None else now_ms)
         for event in events:
-            self.model.apply(event)
+            self.model.apply_events(event)
         self.last = step(self.state, events, self.now_ms if now_ms is None else now_ms)
         for decision in self.last:
             self.carry_out(decision)

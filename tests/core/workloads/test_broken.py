@@ -21,7 +21,7 @@ BACKOFF_MS = 10 * MINUTE_MS
 def world_of(pods: int = 4, least: int = 4, owner: str = "", policy: Policy | None = None, **more: object) -> World:
     """A gang that runs; without an owner nobody makes its pods anew."""
     world = World(node("a", 8), policy=policy)
-    world.tell(gang("g", least, **more))
+    world.apply_events(gang("g", least, **more))
     world.submit(*(pod(f"g{i}", gang="g", owner=owner) for i in range(pods)))
     world.live(HOUR_MS)
     assert len(world.running) == pods
@@ -55,7 +55,7 @@ def test_nobody_goes_while_the_owner_replaces_a_pod(after_ms: int) -> None:
 def test_nobody_goes_while_a_replacement_waits() -> None:
     """For room, for days, behind a gate: it is somebody all the same."""
     world = world_of(owner="job")
-    world.tell(ev.PodChanged(pod("g4", 9, gang="g", created_ms=world.now_ms, gated=True)))
+    world.apply_events(ev.PodChanged(pod("g4", 9, gang="g", created_ms=world.now_ms, gated=True)))
     world.fails("g2")
     world.live(48 * HOUR_MS)
     assert world.released == []
@@ -84,7 +84,7 @@ def test_members_that_succeed_are_not_missed() -> None:
 def test_deleted_pods_are_not_failed_ones() -> None:
     """Who scales a workload down wants that."""
     world = world_of()
-    world.tell(ev.PodRemoved("g0"), ev.PodRemoved("g1"))
+    world.apply_events(ev.PodRemoved("g0"), ev.PodRemoved("g1"))
     world.live(12 * HOUR_MS)
     assert len(world.running) == 2
 
@@ -100,7 +100,7 @@ def test_while_the_owner_ends_the_others_nobody_interferes() -> None:
     """A Job that failed deletes its other pods itself."""
     world = world_of()
     world.fails("g0")
-    world.tell(ev.PodChanged(replace(world.state.workloads.pods["g1"], deleting=True)))
+    world.apply_events(ev.PodChanged(replace(world.state.workloads.pods["g1"], deleting=True)))
     world.live(12 * HOUR_MS)
     assert world.released == []
 
@@ -115,7 +115,7 @@ def test_a_deadline_of_nothing_is_never() -> None:
 def test_a_sub_gang_that_is_needed_takes_the_others_along_and_one_that_is_not_does_not() -> None:
     for least, left in ((2, 0), (1, 2)):
         world = World(node("a", 8))
-        world.tell(gang("r", 1, min_groups=least), *(gang(f"r{i}", 2, parent="r") for i in range(2)))
+        world.apply_events(gang("r", 1, min_groups=least), *(gang(f"r{i}", 2, parent="r") for i in range(2)))
         world.submit(*(pod(f"r{i}.{j}", gang=f"r{i}", owner="") for i in range(2) for j in range(2)))
         world.live(HOUR_MS)
         world.fails("r0.0")
@@ -136,10 +136,10 @@ def test_who_stays_is_asked_again_after_another_deadline() -> None:
 def test_what_had_failed_before_the_start_counts_from_the_start_on() -> None:
     """A restart sees the pods that run, and those that failed before it; a deadline begins anew."""
     world = World(node("a", 8))
-    world.tell(gang("g", 4))
+    world.apply_events(gang("g", 4))
     lost = pod("g3", owner="", node="a", bound_ms=1)
-    world.tell(ev.PodChanged(lost), ev.PodRemoved(lost.uid, 2, failed=True, gang="g"))
-    world.tell(*(ev.PodChanged(pod(f"g{i}", gang="g", owner="", node="a", bound_ms=1)) for i in range(3)))
+    world.apply_events(ev.PodChanged(lost), ev.PodRemoved(lost.uid, 2, failed=True, gang="g"))
+    world.apply_events(*(ev.PodChanged(pod(f"g{i}", gang="g", owner="", node="a", bound_ms=1)) for i in range(3)))
     world.live(DEADLINE_MS - SECOND_MS)
     assert world.released == []
     world.live(HOUR_MS)
@@ -176,7 +176,7 @@ def test_lives_of_gangs_with_owners_that_replace_and_owners_that_do_not(seed: in
     least = {}
     for name in "abcd":
         least[name] = dice.randint(1, 4)
-        world.tell(gang(name, least[name]))
+        world.apply_events(gang(name, least[name]))
         world.submit(*(pod(f"{name}{i}", gang=name, owner="job" if name in "ab" else "") for i in range(4)))
     world.live(HOUR_MS)
     for _ in range(24):

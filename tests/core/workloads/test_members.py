@@ -65,21 +65,21 @@ def test_a_roster_knows_of_its_gangs_what_their_pods_tell(seed: int) -> None:
         ours = [pod for pod in told.values() if pod.gang == "h"]
         startable = [p for p in ours if p.managed and not p.deleting and p.uid not in cluster.placements and not p.node]
         assert group.pods == sorted(startable, key=lambda pod: (-pod.priority, pod.created_ms, pod.uid))
-        assert not group.alike or len({replace(pod, uid="", name="", created_ms=0, node="") for pod in ours}) == 1
+        assert not group.uniform or len({replace(pod, uid="", name="", created_ms=0, node="") for pod in ours}) == 1
 
 
 def test_a_pod_that_changes_keeps_its_place_among_those_that_were_told() -> None:
     members = Members()
     for uid in ("a", "b", "c"):
         members.put(Pod(uid, "ns", uid, ASKED[0]), 1, None)
-    assert members.alike
+    assert members.uniform
     members.put(Pod("a", "ns", "a", ASKED[1], priority=5), 2, 1)
     assert list(members.pods) == ["a", "b", "c"]
     assert [uid for _, _, uid in members.order] == ["a", "b", "c"]
-    assert not members.alike
+    assert not members.uniform
     assert [pod.uid for pod in members.distinct()] == ["b", "a"]
     members.put(Pod("a", "ns", "a", ASKED[1], priority=-5), 2, 2)
     assert [uid for _, _, uid in members.order] == ["b", "c", "a"]
     members.remove(members.pods["a"], 2)
-    assert members.alike
+    assert members.uniform
     assert members.order == [(0, 0, "b"), (0, 0, "c")]

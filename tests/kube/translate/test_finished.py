@@ -82,13 +82,13 @@ def test_a_pod_that_is_deleted_ends_now() -> None:
     ids=["pending", "running", "succeeded", "rejected"],
 )
 def test_of_a_pod_that_went_while_nobody_watched_its_metadata_say_enough(known: Any) -> None:
-    told = []
+    reported = []
     for last in (known, outline(known)):
         feed = Translator()
         first = feed.pods(added(known))
-        told.append((first, feed.pods(deleted(last)), feed.pod_ref("u-a")))
-    assert told[0] == told[1]
-    assert told[0][0], "it was told of"
+        reported.append((first, feed.pods(deleted(last)), feed.pod_ref("u-a")))
+    assert reported[0] == reported[1]
+    assert reported[0][0], "it was told of"
 
 
 def test_a_pod_whose_node_was_lost_ended_when_that_was_written_down() -> None:
@@ -102,8 +102,13 @@ def test_a_pod_that_ran_while_nobody_followed_is_told_on_its_node_and_gone() -> 
     feed = Translator()
     first, second = feed.pods(added(ended(7, labels={"dovetail.dev/queue": "research"})))
     assert isinstance(first, ev.PodChanged)
-    told = first.pod
-    assert (told.node, told.bound_ms, told.queue, told.work.family) == ("n1", START_MS, "research", "ml/Pod/u-a@")
+    reported = first.pod
+    assert (reported.node, reported.bound_ms, reported.queue, reported.work.family) == (
+        "n1",
+        START_MS,
+        "research",
+        "ml/Pod/u-a@",
+    )
     assert second == ev.PodRemoved("u-a", START_MS + 7000, succeeded=True)
     assert feed.pods([Change("modified", ended(7))]) == []
     assert feed.pod_ref("u-a") is None
@@ -111,8 +116,8 @@ def test_a_pod_that_ran_while_nobody_followed_is_told_on_its_node_and_gone() -> 
 
 def test_they_are_told_in_the_order_in_which_they_ended_and_before_those_that_live() -> None:
     changes = added(pod(RUNNING, uid="live", name="live"), ended(9, uid="late"), ended(3, uid="early"))
-    told = [event.pod.uid if isinstance(event, ev.PodChanged) else event for event in Translator().pods(changes)]
-    assert told == [
+    reported = [event.pod.uid if isinstance(event, ev.PodChanged) else event for event in Translator().pods(changes)]
+    assert reported == [
         "early", ev.PodRemoved("early", START_MS + 3000, succeeded=True),
         "late", ev.PodRemoved("late", START_MS + 9000, succeeded=True),
         "live",

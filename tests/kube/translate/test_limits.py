@@ -38,7 +38,7 @@ from dovetail.kube.translate.translator import Translator
 from tests.kube.yaml_objects import added, deleted, pod, wire
 from tests.paths import ROOT
 
-LONGEST_TOLD = 4_000
+LONGEST_SHOWN = 4_000
 A_TERM = {"topologyKey": "zone", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
 REQUIRED, PREFERRED = (f"{how}DuringSchedulingIgnoredDuringExecution" for how in ("required", "preferred"))
 
@@ -81,7 +81,7 @@ def test_a_value_as_long_as_all_annotations_may_be_is_not_read(compared: list[st
         place = annotations.TABLE[key].place
         (problem,) = wishes_of(base.ObjectMeta(**{place: {PREFIX + key: "1h" * 120_000}})).problems
         assert problem.rule == "has 240000 characters; the limit is 4096"
-        assert len(str(problem)) < LONGEST_TOLD
+        assert len(str(problem)) < LONGEST_SHOWN
     assert compared == []
 
 
@@ -127,7 +127,7 @@ def test_what_is_too_much_is_bad_input_of_ours_and_nothing_of_others(field: str,
     assert record.problem is not None
     assert record.problem.field == field
     assert "limit is" in record.problem.rule
-    assert len(str(record.problem)) < LONGEST_TOLD
+    assert len(str(record.problem)) < LONGEST_SHOWN
     other = translate.pod(large(spec | {"schedulerName": "other"}))
     assert other.problem is None
     for one in (record, other):
@@ -203,7 +203,7 @@ def test_names_that_nobody_checks_are_short_before_they_are_searched() -> None:
         "controller": True,
     }
     record = translate.pod(large(ownerReferences=[owner]))
-    assert len(record.work.family) < LONGEST_TOLD
+    assert len(record.work.family) < LONGEST_SHOWN
     assert len(record.owner) <= 253
     job = owner | {"apiVersion": "batch/v1", "kind": "Job"}
     assert owners.owned_by(large(ownerReferences=[job])) is None

@@ -23,7 +23,7 @@ def show(answer: DecidedRun, console: Console) -> None:
     what, where = f"[bold]Step {answer.step} of run {escape(answer.run)}[/bold]", f"{answer.file}, line {answer.line}"
     same = f"{what}, {moment(answer.now_ms)}, decided again: the same ({escape(where)})."
     console.print(same)
-    _list("Events:", answer.told, console)
+    _list("Events:", answer.events, console)
     if answer.raised:
         console.print(f"The step raised an error, which ended the process: {escape(answer.raised)}")
         return

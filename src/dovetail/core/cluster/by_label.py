@@ -27,7 +27,7 @@ class ByLabel(Generic[T]):
         """The thing concerns pods that the selector matches; None matches nothing."""
         if selector is None:
             return
-        best = _telling(selector)
+        best = _most_selective(selector)
         if best is None:
             self._others[thing] = None
         elif best.operator == "In" and len(best.values) <= _MOST_VALUES:
@@ -40,7 +40,7 @@ class ByLabel(Generic[T]):
         """It was put with this selector."""
         if selector is None:
             return
-        best = _telling(selector)
+        best = _most_selective(selector)
         if best is None:
             del self._others[thing]
         elif best.operator == "In" and len(best.values) <= _MOST_VALUES:
@@ -57,7 +57,7 @@ class ByLabel(Generic[T]):
         yield from self._others
 
 
-def _telling(selector: LabelSelector) -> Requirement | None:
+def _most_selective(selector: LabelSelector) -> Requirement | None:
     """The requirement that fewest pods meet, as far as it shows; None where nothing says what a pod must have."""
     must = [one for one in selector.requirements if one.operator not in ("NotIn", "DoesNotExist")]
     return min(must, key=lambda one: len(one.values) if one.operator == "In" else _MOST_VALUES + 1, default=None)

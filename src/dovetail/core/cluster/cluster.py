@@ -265,14 +265,14 @@ class Cluster:
     def place(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...] = (), shape: Shape | None = None) -> Placement:
         """Place one pod on a slot, whether it fits or not (it may be bound there). Devices for its claims are allocated
         where `shape` wants some."""
-        self.place_alike(shape or self.shapes.without(pod.request, pod.by_claim), [pod], {slot: 1})
+        self.place_equal(shape or self.shapes.without(pod.request, pod.by_claim), [pod], {slot: 1})
         placement = self.placements[pod.uid]
         if picks:
             placement.picks = picks
             self.volumes.assume(picks)
         return placement
 
-    def place_alike(self, shape: Shape, pods: list[Pod], where: dict[int, int]) -> None:
+    def place_equal(self, shape: Shape, pods: list[Pod], where: dict[int, int]) -> None:
         """Place pods of one shape on slots, so many on each, in order. The arrays are updated once per slot, not
         once per pod."""
         if shape.stand_ins is not None:
@@ -303,7 +303,7 @@ class Cluster:
             times = np.fromiter(where.values(), np.int64, len(where)) if several else 1
             nodes.free[: shape.width, slots] -= shape.need * times
             nodes.amounts_journal.extend(where)
-            self.gpus.hold_alike(placements, shape, slots)
+            self.gpus.hold_equal(placements, shape, slots)
         if shape.slices:
             for placement in placements:
                 self.slices.hold(placement, shape)
@@ -325,7 +325,7 @@ class Cluster:
             slots[slot] = count
             at += count
         for form, some, slots in forms.values():
-            self.place_alike(form, some, slots)
+            self.place_equal(form, some, slots)
 
     def unplace(self, uid: str) -> None:
         """Take a pod off its node; nothing happens if it is on none."""

@@ -25,7 +25,7 @@ class Fabric:
         self._keys = keys
         self._seen = (-1, -1)
         self._levels: tuple[str, ...] = ()
-        self._told: list[Ids] = []
+        self._known_ids: list[Ids] = []
         """By level the numbers of the label values that the tree was made of."""
         self._domains: dict[str, Ids] = {}
         self._names: dict[str, list[tuple[str, ...]]] = {}
@@ -112,19 +112,19 @@ class Fabric:
         self._seen = now
         columns = self._nodes.columns
         levels = tuple([key for key in self._keys if bool((columns[key].ids != ABSENT).any())])
-        told = [columns[key].ids for key in levels]
-        if levels == self._levels and all(map(np.array_equal, told, self._told)):
+        current = [columns[key].ids for key in levels]
+        if levels == self._levels and all(map(np.array_equal, current, self._known_ids)):
             # What changed of the nodes, mostly, is something else.
             self._slots = {key: slots for key, slots in self._slots.items() if key in self._domains}
             return
-        self._levels, self._told = levels, [ids.copy() for ids in told]
+        self._levels, self._known_ids = levels, [ids.copy() for ids in current]
         self._slots.clear()
         self._order = []
         self._domains.clear()
         self._names.clear()
         paths = np.zeros(self._nodes.size, dtype=np.int64)
         names: list[tuple[str, ...]] = [()]
-        for key, ids in zip(levels, told, strict=True):
+        for key, ids in zip(levels, current, strict=True):
             values = columns[key].values
             # Widen the path by this level's value, where the node has one, and number the paths in use.
             width = len(values) + 1

@@ -45,7 +45,7 @@ class Gpus:
         self._locked: dict[tuple[int, int], int] = {}
         """What is left of shared GPUs of which all replicas are taken, by slot and GPU."""
 
-    def hold_alike(self, placements: list[Placement], shape: Shape, slots: NDArray[np.int64]) -> None:
+    def hold_equal(self, placements: list[Placement], shape: Shape, slots: NDArray[np.int64]) -> None:
         """As `hold`, for each of these pods of one shape, slot by slot."""
         nodes = self._nodes
         written = [placement for placement in placements if placement.pod.devices]
@@ -77,10 +77,10 @@ class Gpus:
         free, written = int(nodes.gpu_free_bits[slot]), self._written(placement, shape)
         answer = kubelets.ask(slot, shape) if kubelets.books else None
         if answer is not None:
-            given = written or answer.gpu_bits
-            if written or (given.bit_count() == shape.gpus and not given & ~free):
-                placement.entry = kubelets.enter(slot, answer, given)
-                written = given
+            allocated = written or answer.gpu_bits
+            if written or (allocated.bit_count() == shape.gpus and not allocated & ~free):
+                placement.entry = kubelets.enter(slot, answer, allocated)
+                written = allocated
             elif not nodes.gpu_count(slot):
                 # What the kubelet counts there, if anything, are parts of GPUs.
                 placement.entry = kubelets.enter(slot, answer, 0)

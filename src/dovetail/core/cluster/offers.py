@@ -58,7 +58,7 @@ class Offers:
         self._unsettled: dict[int, None] = {}
         self._version = self.kinds.version
         self._numbers: dict[tuple[int, Taken], int] = {}
-        self._given_numbers = 0
+        self._numbered = 0
         self._nothing = OfferStock(self.kinds.of((), None), Taken(), 0)
 
     @property
@@ -218,8 +218,8 @@ class Offers:
     def numbered(self, kind: DeviceKind, taken: Taken) -> OfferStock:
         number = self._numbers.get((kind.number, taken))
         if number is None:
-            self._given_numbers += 1
-            number = self._numbers[kind.number, taken] = self._given_numbers
+            self._numbered += 1
+            number = self._numbers[kind.number, taken] = self._numbered
         return OfferStock(kind, taken, number)
 
     def differences(self, true: Pools) -> list[str]:

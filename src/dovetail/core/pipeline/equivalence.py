@@ -2,8 +2,8 @@
 """What failed since room was last freed, by equivalence class, so that equal workloads are not tried again.
 
 Rules: a `Signature` is all that a remembered answer may depend on. Whether there is room depends on what is wanted
-(`alike`); whether preemption can make room, and whether room may be held, on the queue and the priority too. A workload
-that nothing is known about has to be tried. This module keeps what was found; `known_refusals` answers by it.
+(`requests`); whether preemption can make room, and whether room may be held, on the queue and the priority too. A
+workload that nothing is known about has to be tried. This module keeps what was found; `known_refusals` answers by it.
 kube-scheduler calls the same a pod scheduling signature.
 """
 
@@ -26,11 +26,11 @@ _AGAIN_MS = 60_000
 
 
 class Signature(NamedTuple):
-    """Workloads with one signature get the same refusal: it is all that a cached answer may read. `alike` is what the
-    workload wants. `fixed`: it must not be preempted. `preempts`: it may preempt others. `work` is what pods that may
-    be moved for it are weighed against; None where no pod is moved."""
+    """Workloads with one signature get the same refusal: it is all that a cached answer may read. `requests` is what
+    the workload wants. `fixed`: it must not be preempted. `preempts`: it may preempt others. `work` is what pods that
+    may be moved for it are weighed against; None where no pod is moved."""
 
-    alike: Hashable
+    requests: Hashable
     queue: str
     precedence: Precedence
     fixed: bool
@@ -90,9 +90,9 @@ class EquivalenceCache:
         self.recheck()
         self.sought.clear()
 
-    def concern(self, alike: object) -> bool:
+    def concern(self, requests: object) -> bool:
         """Whether anything is known by which a workload that wants this could be refused."""
-        return alike in self.no_room or alike in self._refused
+        return requests in self.no_room or requests in self._refused
 
     def search_failed(self, key: object, why: str, now_ms: int, ripe_ms: int) -> None:
         """No victims were found; a new search may find some from `ripe_ms` on (0: not known)."""
@@ -135,4 +135,4 @@ class EquivalenceCache:
     def refuse(self, known: Known, refusal: Refusal) -> None:
         """All workloads of this signature are refused so."""
         known.refused = refusal
-        self._refused.add(known.signature.alike)
+        self._refused.add(known.signature.requests)

@@ -41,7 +41,7 @@ def refusal(state: State, workload: str) -> Refusal | None:
 
 def _refusal(state: State, known: Known) -> Refusal | None:
     if known.refused is None:
-        refusal = state.equivalence.no_room.get(known.signature.alike)
+        refusal = state.equivalence.no_room.get(known.signature.requests)
         if refusal is not None and _final(state, known):
             known.refused = refusal
     return known.refused
@@ -49,7 +49,7 @@ def _refusal(state: State, known: Known) -> Refusal | None:
 
 def _reserved(state: State, workload: str, known: Known) -> Refusal | None:
     """Why the reservations of others are in its way."""
-    refusal = state.equivalence.reserved.get(known.signature.alike)
+    refusal = state.equivalence.reserved.get(known.signature.requests)
     if refusal is None or known.final is False:
         return None
     if state.expected_ends.all_before(state.workloads.members(workload), state.reservations.soonest_ms(workload)):
@@ -87,8 +87,8 @@ def passed_over(state: State, workload: str, decisions: list[Decision]) -> bool:
     if refusal is None:
         if state.searches < state.policy.searches_per_step or not _asks(state, known):
             return False
-        alike = known.signature.alike
-        refusal = state.equivalence.no_room.get(alike) or state.equivalence.reserved.get(alike)
+        requests = known.signature.requests
+        refusal = state.equivalence.no_room.get(requests) or state.equivalence.reserved.get(requests)
         if refusal is None:
             return False
         state.postpone(workload)

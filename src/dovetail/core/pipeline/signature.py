@@ -21,7 +21,7 @@ def wanted_by(state: State, queue: str, group: Group) -> Hashable | None:
     cluster = state.cluster
     if not state.policy.remember_refusals or group.groups or group.held:
         return None
-    pods: Sequence[Pod] = group.pods[:1] if group.alike else state.workloads.distinct(group.pods)
+    pods: Sequence[Pod] = group.pods[:1] if group.uniform else state.workloads.distinct(group.pods)
     if cluster.avoided or cluster.rejections or cluster.peers.carriers:
         # Which nodes refused them, and which pods keep them away, differs between pods of one kind.
         pods = group.pods

@@ -79,15 +79,15 @@ def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
     return fits
 
 
-def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod], alike: bool = False) -> bool:
-    """Whether any of these pods of one shape (`alike`: of one kind) needs `hindrances`. For most pods the answer is
+def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod], uniform: bool = False) -> bool:
+    """Whether any of these pods of one shape (`uniform`: of one kind) needs `hindrances`. For most pods the answer is
     False, and then their row of scores is complete."""
     if shape.request.scattered or cluster.nominated:
         return True
     if cluster.peers.carriers and any(cluster.peers.repelling(pod) for pod in pods):
         return True
     claims, avoided, several = cluster.claims, cluster.avoided, shape.stand_ins is not None
-    if alike and len(pods) > 1 and not avoided and not cluster.rejections:
+    if uniform and len(pods) > 1 and not avoided and not cluster.rejections:
         # Pods of one kind differ only in the nodes that rejected them.
         pods = pods[:1]
     for pod in pods:

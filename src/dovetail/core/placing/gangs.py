@@ -34,7 +34,7 @@ class SearchLimitReached(Exception):
 class Group(Struct):
     """A gang as the search sees it: waiting `pods` in order of preference, `held` the slots of placed members,
     `missing` the number of pods that it still needs, `room` the most that it may add (None: no limit). `scope` is the
-    scope of the present placement, valid while `chosen`. `alike`: its own pods are known to be of one kind
+    scope of the present placement, valid while `chosen`. `uniform`: its own pods are known to be of one kind
     (`WorkloadIndex.kinds`)."""
 
     pods: list[Pod] = []
@@ -47,7 +47,7 @@ class Group(Struct):
     preferred: tuple[str, ...] = ()
     scope: Scope | None = None
     chosen: bool = False
-    alike: bool = False
+    uniform: bool = False
 
     @property
     def groups_needed(self) -> int:
@@ -95,7 +95,8 @@ class GangSearch:
                 self._extend(root)
             return placed
         return (
-            self._add(_by_shape(self._cluster, root.pods, root.alike), root.missing, scope, root.alike) == root.missing
+            self._add(_by_shape(self._cluster, root.pods, root.uniform), root.missing, scope, root.uniform)
+            == root.missing
         )
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
@@ -126,7 +127,7 @@ class GangSearch:
         """The shapes and numbers by which the fitting pods are counted. A shared claim is allocated once and not for
         each pod, so pods that share one count without its devices."""
         cluster = self._cluster
-        pods = group.pods[:1] if group.alike and not group.groups else group.all_pods()
+        pods = group.pods[:1] if group.uniform and not group.groups else group.all_pods()
         if not any(pod.device_claims and cluster.claims.shared(pod) for pod in pods):
             return shapes_of(cluster, group)
         shapes = [
@@ -226,10 +227,10 @@ class GangSearch:
 
     def _fills(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Yield with as many of the group's own pods placed as it needs: first the hardest, then the easiest."""
-        shapes = _by_shape(self._cluster, group.pods, group.alike)
+        shapes = _by_shape(self._cluster, group.pods, group.uniform)
         for order in (shapes, shapes[::-1])[: max(1, len(shapes))]:
             mark = self._cluster.mark()
-            if self._add(order, group.missing, scope, group.alike) == group.missing:
+            if self._add(order, group.missing, scope, group.uniform) == group.missing:
                 yield True
             self._cluster.rewind(mark)
         sharing = [pod for pod in group.pods if pod.device_claims and self._cluster.claims.shared(pod)]
@@ -241,11 +242,11 @@ class GangSearch:
             mark = self._cluster.mark()
             first, there = sharing[0], np.array([slot], dtype=np.int64)
             rest = [pod for pod in group.pods if pod is not first]
-            placed = self._add([(self._cluster.shape_of(first), [first])], 1, there, alike=False)
+            placed = self._add([(self._cluster.shape_of(first), [first])], 1, there, uniform=False)
             if (
                 placed
                 and placed
-                + self._add(_by_shape(self._cluster, rest, alike=False), group.missing - 1, scope, alike=False)
+                + self._add(_by_shape(self._cluster, rest, uniform=False), group.missing - 1, scope, uniform=False)
                 == group.missing
             ):
                 yield True
@@ -267,19 +268,19 @@ class GangSearch:
             more = [pod for pod in group.pods if pod.uid not in self._cluster.placements]
             room = len(more) if group.room is None else group.room - group.missing
             if more:
-                self._add(_by_shape(self._cluster, more, group.alike), room, group.scope, group.alike)
+                self._add(_by_shape(self._cluster, more, group.uniform), room, group.scope, group.uniform)
 
-    def _add(self, shapes: list[tuple[Shape, list[Pod]]], most: int, scope: Scope | None, alike: bool) -> int:
+    def _add(self, shapes: list[tuple[Shape, list[Pod]]], most: int, scope: Scope | None, uniform: bool) -> int:
         placed = 0
         for shape, pods in shapes:
             if placed < most:
-                placed += fill(self._cluster, self.rows, shape, pods[: most - placed], scope, alike)
+                placed += fill(self._cluster, self.rows, shape, pods[: most - placed], scope, uniform)
         return placed
 
 
-def _by_shape(cluster: Cluster, pods: list[Pod], alike: bool) -> list[tuple[Shape, list[Pod]]]:
+def _by_shape(cluster: Cluster, pods: list[Pod], uniform: bool) -> list[tuple[Shape, list[Pod]]]:
     """Pods by shape. The shapes with the most GPUs come first: they are the hardest to place."""
-    if len(pods) == 1 or (alike and pods):
+    if len(pods) == 1 or (uniform and pods):
         return [(cluster.shape_of(pods[0]), pods)]
     found: dict[int, tuple[Shape, list[Pod]]] = {}
     for pod, shape in zip(pods, cluster.shapes_of(pods), strict=True):
@@ -289,7 +290,7 @@ def _by_shape(cluster: Cluster, pods: list[Pod], alike: bool) -> list[tuple[Shap
 
 def shapes_of(cluster: Cluster, group: Group) -> list[tuple[Shape, int]]:
     """The distinct shapes of the group's waiting pods, including its sub-gangs, with the number of pods of each."""
-    if group.alike and group.pods and not group.groups:
+    if group.uniform and group.pods and not group.groups:
         return [(cluster.shape_of(group.pods[0]), len(group.pods))]
     shapes = cluster.shapes_of(group.all_pods())
     counts = Counter([shape.id for shape in shapes])

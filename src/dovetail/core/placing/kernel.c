@@ -22,7 +22,7 @@ typedef struct {
     Py_buffer arrays[ARRAYS];
     Py_buffer *tables, *tallies;
     Worth *worth;
-    Py_ssize_t layouts, tallied, width, size, gpus_told;
+    Py_ssize_t layouts, tallied, width, size, gpu_rows;
     int64_t unknown, gpus, share_milli, share_memory;
     int several, ranked;
 } Kernel;
@@ -65,7 +65,7 @@ static int reach(const Kernel *self) {
         sound &= i == TOPS || i == STALE || items(self, i) == size;
     sound &= self->width >= TIGHTEST_AMOUNTS && items(self, FLOOR) == self->width;
     sound &= items(self, FREE) >= self->width * size;
-    sound &= items(self, GPU_WHOLE) == size && self->gpus_told > 0;
+    sound &= items(self, GPU_WHOLE) == size && self->gpu_rows > 0;
     if (self->arrays[PARTS].obj)
         sound &= items(self, PARTS) == FRACTION_ROWS * size;
     if (self->arrays[OPENED].obj)
@@ -75,7 +75,7 @@ static int reach(const Kernel *self) {
     for (Py_ssize_t i = 0; i < self->tallied; i++)
         sound &= self->tallies[2 * i].len / 4 == size;
     if (self->worth)
-        sound &= self->worth->size == size && self->worth->gpus_told == self->gpus_told && self->gpus >= 0;
+        sound &= self->worth->size == size && self->worth->gpu_rows == self->gpu_rows && self->gpus >= 0;
     if (!sound)
         PyErr_SetString(PyExc_ValueError, "the arrays of a row are not of one size");
     return sound ? 0 : -1;
@@ -145,7 +145,7 @@ static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     }
     self->size = items(self, SCORE);
     self->width = items(self, NEED);
-    self->gpus_told = self->size ? items(self, GPU_PARTS) / self->size : 0;
+    self->gpu_rows = self->size ? items(self, GPU_PARTS) / self->size : 0;
     if (reach(self) < 0)
         goto fail;
     return (PyObject *)self;
@@ -186,7 +186,7 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
         if (free_bits & opens)
             whole -= (uint64_t)taken;
         // As an unsigned number, a GPU with too little left has a huge rest: it is never the smallest.
-        for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
+        for (Py_ssize_t g = 0; g < self->gpu_rows; g++) {
             uint64_t rest = (uint64_t)opened[g * size] - (uint64_t)taken;
             whole = rest < whole ? rest : whole;
         }

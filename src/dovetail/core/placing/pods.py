@@ -24,11 +24,11 @@ Placed = tuple[tuple[str, int], ...]
 
 
 def fill(
-    cluster: Cluster, rows: ScoreCache, shape: Shape, pods: list[Pod], scope: Scope | None, alike: bool = False
+    cluster: Cluster, rows: ScoreCache, shape: Shape, pods: list[Pod], scope: Scope | None, uniform: bool = False
 ) -> int:
     """Place as many of the pods (all of this shape) as fit inside `scope` (None: anywhere), the first ones first.
-    `alike`: they are known to be of one kind. Returns their number. The caller holds the trial."""
-    if filters.hindered(cluster, shape, pods, alike):
+    `uniform`: they are known to be of one kind. Returns their number. The caller holds the trial."""
+    if filters.hindered(cluster, shape, pods, uniform):
         return sum(_place_hindered(cluster, rows, pod, scope) for pod in pods)
     row = rows.of(shape)
     if len(pods) == 1:
@@ -37,13 +37,13 @@ def fill(
             if slot < 0 or row.score[slot] == scores.INFEASIBLE:
                 return 0
             if cluster.kubelets.lets_in(slot, shape):
-                cluster.place_alike(shape, pods, {slot: 1})
+                cluster.place_equal(shape, pods, {slot: 1})
                 return 1
             row.refuse(slot)
     if cluster.kubelets.books and shape.request.managed is not None:
         return _fill_asking(cluster, rows, shape, pods, scope)
     where = _arranged(cluster, row, len(pods), scope)
-    cluster.place_alike(shape, pods, where)
+    cluster.place_equal(shape, pods, where)
     return sum(where.values())
 
 
@@ -57,7 +57,7 @@ def _fill_asking(cluster: Cluster, rows: ScoreCache, shape: Shape, pods: list[Po
             here = {slot: 1 for slot in where if cluster.kubelets.lets_in(slot, shape)}
             refused += [slot for slot in where if slot not in here]
             if here:
-                cluster.place_alike(shape, pods[placed : placed + len(here)], here)
+                cluster.place_equal(shape, pods[placed : placed + len(here)], here)
             placed += len(here)
             where = {slot: count - 1 for slot, count in where.items() if count > 1 and slot in here}
         for slot in sorted(refused):

@@ -52,25 +52,25 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Py_buffer arrays[WORTH_ARRAYS];
-    Py_ssize_t size, gpus_told, kinds, sizes, classes;
+    Py_ssize_t size, gpu_rows, kinds, sizes, classes;
     Note *notes;
 } Worth;
 
 #define OF(array) ((const int64_t *)self->arrays[array].buf)
 
-static Py_ssize_t told(const Worth *self, int array) {
+static Py_ssize_t length(const Worth *self, int array) {
     return self->arrays[array].len / 8;
 }
 
 // Whether every array reaches as far as it is read: the code below does not check again.
 static int worth_reaches(const Worth *self) {
-    int sound = self->size > 0 && self->kinds >= 0 && self->gpus_told <= MOST_GPUS && self->sizes <= MOST_CLASSES;
+    int sound = self->size > 0 && self->kinds >= 0 && self->gpu_rows <= MOST_GPUS && self->sizes <= MOST_CLASSES;
     for (int i = IDLE_CPU; i <= NODE_GPUS; i++)
-        sound &= i == IDLE_PARTS ? told(self, i) == self->gpus_told * self->size : told(self, i) == self->size;
-    sound &= told(self, TABLE) == (self->kinds + 1) * OF_KIND;
-    sound &= told(self, PRICES) == self->classes * (self->kinds + 1);
-    sound &= told(self, CLASS_CPU) == self->classes && told(self, CLASS_GPUS) == self->classes;
-    sound &= told(self, CHANCES) == self->classes * (MOST_BUSY + 1);
+        sound &= i == IDLE_PARTS ? length(self, i) == self->gpu_rows * self->size : length(self, i) == self->size;
+    sound &= length(self, TABLE) == (self->kinds + 1) * OF_KIND;
+    sound &= length(self, PRICES) == self->classes * (self->kinds + 1);
+    sound &= length(self, CLASS_CPU) == self->classes && length(self, CLASS_GPUS) == self->classes;
+    sound &= length(self, CHANCES) == self->classes * (MOST_BUSY + 1);
     for (Py_ssize_t i = 0; i < self->classes; i++)
         sound &= OF(SIZE_OF)[i] >= 0 && OF(SIZE_OF)[i] < self->sizes;
     if (!sound)
@@ -105,11 +105,11 @@ static PyObject *new_worth(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
     for (int i = 0; i < WORTH_ARRAYS; i++)
         if (borrow(PyTuple_GetItem(arrays, i), &self->arrays[i], 8, 0) < 0)
             goto fail;
-    self->size = told(self, IDLE_CPU);
-    self->gpus_told = self->size ? told(self, IDLE_PARTS) / self->size : 0;
-    self->kinds = told(self, TABLE) / OF_KIND - 1;
-    self->sizes = told(self, SIZES);
-    self->classes = told(self, SIZE_OF);
+    self->size = length(self, IDLE_CPU);
+    self->gpu_rows = self->size ? length(self, IDLE_PARTS) / self->size : 0;
+    self->kinds = length(self, TABLE) / OF_KIND - 1;
+    self->sizes = length(self, SIZES);
+    self->classes = length(self, SIZE_OF);
     if (worth_reaches(self) < 0)
         goto fail;
     self->notes = PyMem_Calloc(MOST_NOTED, sizeof(Note));
@@ -129,7 +129,7 @@ static int64_t worked_out(const Worth *self, int64_t kind, int64_t gpus, int64_t
     cores = cores < 0 ? 0 : cores;
     for (Py_ssize_t s = 0; s < self->sizes; s++) {
         counts[s] = 0;
-        for (Py_ssize_t g = 0; g < self->gpus_told; g++)
+        for (Py_ssize_t g = 0; g < self->gpu_rows; g++)
             counts[s] += floor_divide(rooms[g], OF(SIZES)[s]);
     }
     for (Py_ssize_t i = 0; i < self->classes; i++) {
@@ -144,7 +144,7 @@ static int64_t worked_out(const Worth *self, int64_t kind, int64_t gpus, int64_t
         total += places * price;
         total += OF(CHANCES)[i * (MOST_BUSY + 1) + busy] * price >> PART_BITS;
     }
-    for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
+    for (Py_ssize_t g = 0; g < self->gpu_rows; g++) {
         int64_t level = clip(rooms[g] / STEP_MILLI, 0, LEVELS - 1);
         if (level == 0)
             break;
@@ -163,9 +163,9 @@ static int64_t worth_of(const Worth *self, int64_t kind, int64_t gpus, int64_t c
     // One more, so that an empty entry matches no node.
     Idle idle = {.cores = (cores < 0 ? 0 : cores) + 1, .kind = (int32_t)kind, .gpus = (int32_t)gpus};
     uint64_t hash = (uint64_t)idle.cores * 0x9E3779B97F4A7C15u ^ (uint64_t)kind << 32 ^ (uint64_t)gpus;
-    if (self->gpus_told > GPUS_NOTED)
+    if (self->gpu_rows > GPUS_NOTED)
         return worked_out(self, kind, gpus, cores, rooms);
-    for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
+    for (Py_ssize_t g = 0; g < self->gpu_rows; g++) {
         if (rooms[g] < 0 || rooms[g] > UINT16_MAX)
             return worked_out(self, kind, gpus, cores, rooms);
         idle.rooms[g] = (uint16_t)rooms[g];
@@ -195,9 +195,9 @@ static int64_t gpu_left(const Worth *self, Py_ssize_t slot, Py_ssize_t gpu) {
 // What is left of each GPU, the emptiest first; returns their sum in thousandths.
 static int64_t gpus_left(const Worth *self, Py_ssize_t slot, int64_t *left, int64_t *rooms) {
     int64_t unit = OF(WHOLE_UNITS)[slot] / WHOLE_GPU_MILLI, sum = 0;
-    for (Py_ssize_t g = 0; g < self->gpus_told; g++)
+    for (Py_ssize_t g = 0; g < self->gpu_rows; g++)
         insert(left, g, gpu_left(self, slot, g));
-    for (Py_ssize_t g = 0; g < self->gpus_told; g++)
+    for (Py_ssize_t g = 0; g < self->gpu_rows; g++)
         sum += rooms[g] = floor_divide(left[g], unit);
     return sum;
 }
@@ -207,7 +207,7 @@ static int64_t worth_less(const Worth *self, Py_ssize_t slot, int64_t cpu_left, 
                           const int64_t *left, const int64_t *rooms) {
     int64_t after[MOST_GPUS], unit = OF(WHOLE_UNITS)[slot] / WHOLE_GPU_MILLI;
     Py_ssize_t kept = 0;
-    for (Py_ssize_t i = 0; i < self->gpus_told; i++)
+    for (Py_ssize_t i = 0; i < self->gpu_rows; i++)
         if (i != rank)
             after[kept++] = rooms[i];
     insert(after, kept, floor_divide(left[rank] - share, unit));
@@ -219,9 +219,9 @@ static int64_t worth_less(const Worth *self, Py_ssize_t slot, int64_t cpu_left, 
 static Py_ssize_t best_shared(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t share, const int64_t *left,
                               const int64_t *rooms, int64_t *best) {
     Py_ssize_t chosen = -1;
-    for (Py_ssize_t g = 0; g < self->gpus_told && left[g] >= share; g++) {
+    for (Py_ssize_t g = 0; g < self->gpu_rows && left[g] >= share; g++) {
         // Of GPUs with equal amounts left, one suffices: the last.
-        if (g + 1 < self->gpus_told && left[g] == left[g + 1])
+        if (g + 1 < self->gpu_rows && left[g] == left[g + 1])
             continue;
         int64_t worth = worth_less(self, slot, cpu_left, share, g, left, rooms);
         if (chosen < 0 || worth >= *best) {
@@ -237,7 +237,7 @@ static Py_ssize_t best_shared(const Worth *self, Py_ssize_t slot, int64_t cpu_le
 static int64_t change_of(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t gpus, int64_t share,
                          int64_t *idle_milli) {
     int64_t left[MOST_GPUS], rooms[MOST_GPUS], after[MOST_GPUS], kind = OF(KINDS)[slot];
-    Py_ssize_t count = self->gpus_told;
+    Py_ssize_t count = self->gpu_rows;
     *idle_milli = gpus_left(self, slot, left, rooms);
     if (kind < 0 || kind >= self->kinds)
         return 0;

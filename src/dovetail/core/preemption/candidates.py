@@ -169,7 +169,7 @@ class Candidates:
                 offer(slot, real)
             else:
                 here, left = left[: option.copies], left[option.copies :]
-                cluster.place_alike(shape, here, {slot: len(here)})
+                cluster.place_equal(shape, here, {slot: len(here)})
                 caps[slot] -= option.copies
                 self._take(real.units)
                 touched = {other for unit in real.units for other in unit.slots if other in caps}

@@ -32,8 +32,8 @@ QueueUser = tuple[str, str]
 
 
 class Accounts:
-    """`told_ms` is by queue the time up to which its record included its usage when the queue was first read: its
-    creation where it had no record. `linked_ms` is since when the queues above it include its usage."""
+    """`recorded_until_ms` is by queue the time up to which its record included its usage when the queue was first read:
+    its creation where it had no record. `linked_ms` is since when the queues above it include its usage."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -41,7 +41,7 @@ class Accounts:
         self._users: dict[str, dict[str, DecayedUsage]] = {}
         self._idle: dict[str, dict[str, None]] = {}
         """By queue: the users without running pods."""
-        self.told_ms: dict[str, int] = {}
+        self.recorded_until_ms: dict[str, int] = {}
         self.linked_ms: dict[str, int] = {}
         self.now_ms = 0
 
@@ -49,12 +49,12 @@ class Accounts:
         """Start the usage of a queue that is new."""
         usage, half_life_ms = queue.usage, max(1, queue.half_life_ms)
         if usage is None:
-            self.told_ms[queue.name] = self.linked_ms[queue.name] = min(queue.created_ms, self.now_ms)
+            self.recorded_until_ms[queue.name] = self.linked_ms[queue.name] = min(queue.created_ms, self.now_ms)
             self._queues[queue.name] = DecayedUsage(half_life_ms, self._as_siblings(queue), self.now_ms)
             return
         # A record from the future was written by hand, or by a clock that was wrong.
         as_of_ms = min(usage.as_of_ms, self.now_ms)
-        self.told_ms[queue.name] = self.linked_ms[queue.name] = as_of_ms
+        self.recorded_until_ms[queue.name] = self.linked_ms[queue.name] = as_of_ms
         self._queues[queue.name] = DecayedUsage(half_life_ms, usage.used, as_of_ms, days=usage.days)
         self._users[queue.name] = {user: DecayedUsage(half_life_ms, used, as_of_ms) for user, used in usage.users}
         for ledger in self._all(queue.name):
@@ -62,7 +62,9 @@ class Accounts:
         self._note_idle(queue.name)
 
     def _as_siblings(self, queue: Queue) -> int:
-        names = [name for name in self._tree.children(queue.parent) if name != queue.name and name in self.told_ms]
+        names = [
+            name for name in self._tree.children(queue.parent) if name != queue.name and name in self.recorded_until_ms
+        ]
         others = [(self._tree.written[n], self._queues[n].at(self.now_ms)) for n in names if n in self._queues]
         ratios = [
             self._ratio(used, other.half_life_ms, other.weight) for other, used in others if used >= _USED_SOMETHING
@@ -73,7 +75,7 @@ class Accounts:
 
     def end(self, name: str) -> None:
         """Forget a queue that is gone."""
-        self.told_ms.pop(name, None)
+        self.recorded_until_ms.pop(name, None)
         self.linked_ms.pop(name, None)
         self._queues.pop(name, None)
         if name in self._tree.written:
@@ -120,7 +122,7 @@ class Accounts:
             return
         first, from_ms = path.index(begun) if begun else 0, since_ms
         for level, name in enumerate(path):
-            from_ms = max(from_ms, self.told_ms.get(name, self.now_ms if rate > 0 else 0))
+            from_ms = max(from_ms, self.recorded_until_ms.get(name, self.now_ms if rate > 0 else 0))
             if level >= first and from_ms < self.now_ms:
                 self.of(name).charge(rate, from_ms, self.now_ms, self.now_ms)
                 if name == queue and self._tree.written[name].by_user and (rate > 0 or self._has(name, user)):
@@ -200,15 +202,15 @@ class Accounts:
             ledger = self.of(name)
             days, users = tuple(sorted(ledger.days.items())), self.users(name, ledger.as_of_ms)
             usage = Usage(ledger.as_of_ms, ledger.used, ledger.rate, days, users)
-            found.append(History(name, self.told_ms.get(name), usage, self.linked_ms.get(name, 0)))
+            found.append(History(name, self.recorded_until_ms.get(name), usage, self.linked_ms.get(name, 0)))
         return tuple(found)
 
     def restore(self, histories: Iterable[History]) -> None:
         """Continue from this usage. The present rates stay."""
         for history in histories:
             name, usage = history.queue, history.usage
-            if history.told_ms is not None:
-                self.told_ms[name], self.linked_ms[name] = history.told_ms, history.linked_ms
+            if history.recorded_until_ms is not None:
+                self.recorded_until_ms[name], self.linked_ms[name] = history.recorded_until_ms, history.linked_ms
             half_life_ms = max(1, self._tree.written[name].half_life_ms)
             self._queues[name] = DecayedUsage(half_life_ms, usage.used, usage.as_of_ms, self.of(name).rate, usage.days)
             before = self._users.get(name, {})

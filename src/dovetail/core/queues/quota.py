@@ -37,8 +37,10 @@ class Quota:
         """Whether the queue has anything that its pods could exceed."""
         limited = self._limited.get(queue)
         if limited is None:
-            told_ms = self._accounts.told_ms
-            limited = any(self._tree.queues[name].limit or name in told_ms for name in self._tree.known_path(queue))
+            recorded_until_ms = self._accounts.recorded_until_ms
+            limited = any(
+                self._tree.queues[name].limit or name in recorded_until_ms for name in self._tree.known_path(queue)
+            )
             self._limited[queue] = limited
         return limited
 
@@ -77,7 +79,7 @@ class Quota:
         for name in self._tree.known_path(queue):
             record = self._tree.queues[name]
             guarantee = dict(record.guarantee)
-            if name not in self._accounts.told_ms or (not guarantee and name != queue):
+            if name not in self._accounts.recorded_until_ms or (not guarantee and name != queue):
                 continue
             held = self._totals.fixed.get(name, {})
             for resource in guarantee or DIVIDED:

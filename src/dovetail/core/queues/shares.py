@@ -77,7 +77,7 @@ class Shares:
         self._rights.clear()
         if (known := self.tree.written.get(queue.name)) is not None and known.uid and known.uid != queue.uid:
             self.remove_queue(queue.name)
-        old, new = self.tree.written.get(queue.name), queue.name not in self.accounts.told_ms
+        old, new = self.tree.written.get(queue.name), queue.name not in self.accounts.recorded_until_ms
         if new:
             self._recount(lambda: self._begin(queue))
             for uid, held in self._held.items():
@@ -396,9 +396,9 @@ class Shares:
         or below it, and the number of those that wait."""
         return self._queue_snapshots.at(max(now_ms, self.now_ms), waiting)
 
-    def told(self) -> Iterator[Queue]:
+    def read_queues(self) -> Iterator[Queue]:
         """The queues that objects write, in the order in which they were first read."""
-        return (queue for name, queue in self.tree.written.items() if name in self.accounts.told_ms)
+        return (queue for name, queue in self.tree.written.items() if name in self.accounts.recorded_until_ms)
 
     def histories(self) -> tuple[History, ...]:
         """The usage of every queue, as `restore` takes it."""

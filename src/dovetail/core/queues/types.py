@@ -8,7 +8,7 @@ a GPU counts as the larger of its parts of compute and memory), `gpu-slices` in 
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dovetail.core.model import LabelSelector, Problem
 
@@ -52,12 +52,12 @@ class Usage(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """The usage of a queue. `told_ms` is the time up to which its record included its usage when the queue was first
-    read (None: no object writes it). The queues above it include its usage since `linked_ms`, unless their own records
-    do already."""
+    """The usage of a queue. `recorded_until_ms` is the time up to which its record included its usage when the queue
+    was first read (None: no object writes it). The queues above it include its usage since `linked_ms`, unless their
+    own records do already."""
 
     queue: str
-    told_ms: int | None
+    recorded_until_ms: int | None = field(name="told_ms")
     usage: Usage
     linked_ms: int = 0
 

@@ -24,7 +24,7 @@ from dovetail.core.workloads.lifecycle import GangEvent, GangLives, GangState
 from dovetail.core.workloads.members import Members
 
 LONE = "pod/"
-_ALIKE = attrgetter(
+_COMPARED = attrgetter(
     "request", "queue", "namespace", "user", "priority", "work.preemptible", "work.preempts", "managed", "gated",
     "deleting", "problem", "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
     "own_device_claims",
@@ -79,9 +79,9 @@ class WorkloadIndex:
         return pod
 
     def _kind(self, pod: Pod) -> int:
-        return self._kinds(_ALIKE(pod))
+        return self._kinds(_COMPARED(pod))
 
-    def _new_kind(self, alike: object) -> int:
+    def _new_kind(self, uniform: object) -> int:
         self._last_kind += 1
         return self._last_kind
 
@@ -248,7 +248,7 @@ class WorkloadIndex:
         """The groups of a workload; each is placed together or not at all. That is the whole workload or, where it has
         started or has its minimum, each pending pod and each sub-gang that has not started."""
         if workload.startswith(LONE):
-            return [Group(pods=[self.pods[workload[len(LONE) :]]], alike=True)]
+            return [Group(pods=[self.pods[workload[len(LONE) :]]], uniform=True)]
         return list(self._parts(workload))
 
     def next_pods(self, workload: str) -> list[Pod]:
@@ -298,7 +298,7 @@ class WorkloadIndex:
             min_groups=gang.min_groups,
             required=gang.required,
             preferred=gang.preferred,
-            alike=members.alike,
+            uniform=members.uniform,
         )
 
     def has_started(self, gang_id: str) -> bool:

@@ -80,7 +80,7 @@ class Members:
         return self._created_ms
 
     @property
-    def alike(self) -> bool:
+    def uniform(self) -> bool:
         """Whether all of them are of one kind."""
         return len(self._kinds) == 1
 

@@ -251,17 +251,17 @@ class Elector:
                     case Write():
                         happening = await self._attempt(self._write(action))
                     case StepDown():
-                        self._tell(leading=False)
+                        self._report_leading(leading=False)
                         happening = Woke()
                     case Wait(until_ms) | Lead(until_ms):
-                        self._tell(leading=self.is_leader)
+                        self._report_leading(leading=self.is_leader)
                         # Candidates that wait are spread a little, or they would all try in the same instant.
                         spread = 1.0 if self._leading else 1.0 + 0.2 * self._client.jitter()
                         await asyncio.sleep(max(0, until_ms - self._clock_ms()) / 1_000 * spread)
                         happening = Woke()
         finally:
             self._state = replace(self._state, leads_until_ms=None, ours=False)
-            self._tell(leading=False)
+            self._report_leading(leading=False)
 
     async def release(self) -> None:
         """After `run`: release the lease if it is still held. Errors are only logged, as the lease expires by
@@ -271,7 +271,7 @@ class Elector:
         if isinstance(seen, ObservedLease) and seen.record and seen.record.holder == self.identity:
             await self._attempt(self._write(resign(seen.record)))
 
-    def _tell(self, *, leading: bool) -> None:
+    def _report_leading(self, *, leading: bool) -> None:
         if leading != self._leading:
             self._leading = leading
             (self._on_started_leading if leading else self._on_stopped_leading)()

@@ -22,7 +22,7 @@ from dovetail.kube.translate.annotations import NOTHING, Wishes
 from dovetail.kube.translate.known import KnownPod
 
 T = TypeVar("T")
-MOST_SAID = 2**4
+MOST_DECLARATIONS = 2**4
 _Declaration = tuple[tuple[str, ...], tuple[str, ...], int | None, int | None]
 
 
@@ -53,13 +53,13 @@ class MemberCounts:
 
     def put(self, uid: str, pod: KnownPod) -> None:
         """Insert or replace."""
-        bound, told, wishes = pod.bound, pod.told, pod.wishes
-        runs = bound is not None and bound.gang and not told.deleting
+        bound, reported, wishes = pod.bound, pod.reported, pod.wishes
+        runs = bound is not None and bound.gang and not reported.deleting
         new = _Counted(
             (wishes.required, wishes.preferred, wishes.gang_min, wishes.gang_max),
             bound.gang if bound is not None else "",
             Begun(bound.gang_min, bound.gang_priority) if bound is not None and runs else None,
-            not told.node,
+            not reported.node,
         )
         old = self._pods.get(uid)
         if old == new:
@@ -88,7 +88,7 @@ class MemberCounts:
             Wishes(required=required, preferred=preferred, gang_min=least, gang_max=most)
             if any((required, preferred, least, most))
             else NOTHING
-            for required, preferred, least, most in islice(self._declarations, MOST_SAID + 1)
+            for required, preferred, least, most in islice(self._declarations, MOST_DECLARATIONS + 1)
         ]
 
     def begun(self) -> dict[str, Begun]:

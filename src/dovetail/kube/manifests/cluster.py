@@ -135,7 +135,7 @@ def of_documents(
     reading = _Reading(scheduler_name, whole, schedulers)
     for document in documents:
         reading.take(document)
-    events = reading.tell()
+    events = reading.events()
     reading.check(events)
     skipped = dict(sorted(reading.skipped.items()))
     return Manifests(tuple(events), tuple(dict.fromkeys(reading.problems)), skipped, reading.missing)
@@ -223,7 +223,7 @@ class _Reading:
         meta = structs.replace(meta, name=name, namespace=key[2], uid=uid, creation_timestamp=created)
         return Object(document, key, structs.replace(wire, metadata=meta))
 
-    def tell(self) -> list[ev.Event]:
+    def events(self) -> list[ev.Event]:
         """The events of everything, in the order of the table, owners last."""
         defaults.stamp(self._objects)
         self._drop_finished()
@@ -239,10 +239,10 @@ class _Reading:
             key = (ref.resource.group, ref.resource.kind, ref.namespace, ref.name)
             owner = self._objects.get(key)
             unused.discard(key)
-            told = self._feed.owner(ref, owner.document.value if owner is not None else None)
+            declared = self._feed.owner(ref, owner.document.value if owner is not None else None)
             if owner is not None:
-                self._owner_of.update((event.gang.id, owner) for event in told if isinstance(event, ev.GangChanged))
-            events += told
+                self._owner_of.update((event.gang.id, owner) for event in declared if isinstance(event, ev.GangChanged))
+            events += declared
         self.skipped.update(kind for _, kind, _, _ in unused)
         return events
 
@@ -310,13 +310,13 @@ class _Reading:
             if declaring is not None:
                 self._keeps(declaring, gang.problem)
                 self._exists(declaring, "", gang.parent, gangs)
-        self._tell_missing()
+        self._report_missing()
 
     def _exists(self, obj: Object, field: str, name: str, known: Container[str]) -> None:
         if self._whole and name and name not in known:
             self._missing.setdefault((field, name), []).append(obj)
 
-    def _tell_missing(self) -> None:
+    def _report_missing(self) -> None:
         for (field, name), (first, *others) in self._missing.items():
             more = f"; {len(others)} more name it" if others else ""
             message = f"'{name}' is not in the input{more}"

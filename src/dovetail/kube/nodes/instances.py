@@ -47,7 +47,7 @@ def divided(name: str, product: str, slices: Mapping[str, int], whole: int, gpu_
     }
     geometry = of_product(product) if product else None
     if gpu_node is not None and any(gpu.mig is not None for gpu in gpu_node.status.gpus):
-        cards, findings = _told(gpu_node, product)
+        cards, findings = _reported_cards(gpu_node, product)
         return NodeInstances(cards, geometry or (cards[0].geometry if cards else None), findings)
     if not counts:
         return NodeInstances((), geometry)
@@ -82,7 +82,7 @@ def _assumed(geometry: Geometry, counts: Mapping[str, int], whole: int) -> tuple
     return ()
 
 
-def _told(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[LayoutFinding, ...]]:
+def _reported_cards(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[LayoutFinding, ...]]:
     cards: list[Card] = []
     findings: list[LayoutFinding] = []
     name = gpu_node.metadata.name

@@ -92,10 +92,10 @@ class Description(Struct, frozen=True):
         return len(self.numa)
 
 
-Told = tuple[Description | None, tuple[LayoutFinding, ...]]
+Read = tuple[Description | None, tuple[LayoutFinding, ...]]
 
 
-def of_gpu_node(obj: GPUNode) -> Told:
+def of_gpu_node(obj: GPUNode) -> Read:
     """None where the object describes no GPUs, or contradicts itself."""
     status, name = obj.status, obj.metadata.name
     if len(status.gpus) > _MOST_GPUS:
@@ -201,7 +201,7 @@ def _too_many(field: str, count: int) -> Problem:
     return Problem(field, str(count), f"are more than {_MOST_GPUS} GPUs: not used")
 
 
-def of_slices(slices: Iterable[ResourceSlice]) -> Told:
+def of_slices(slices: Iterable[ResourceSlice]) -> Read:
     """The GPUs that the ResourceSlices of our driver list for one node, in whatever order they come."""
     pools: dict[str, list[ResourceSlice]] = {}
     for one in sorted(slices, key=lambda s: s.metadata.name):

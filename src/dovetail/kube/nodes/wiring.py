@@ -52,7 +52,7 @@ class Wirings:
     """The objects that describe nodes. The methods that take one return the name of its node, "" for none."""
 
     def __init__(self) -> None:
-        self._gpu_nodes: dict[str, tuple[GPUNode, layouts.Told]] = {}
+        self._gpu_nodes: dict[str, tuple[GPUNode, layouts.Read]] = {}
         self._zones: dict[str, tuple[Zones, tuple[LayoutFinding, ...]]] = {}
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._known: dict[str, tuple[_Seen, Wiring]] = {}

@@ -7,7 +7,7 @@ import time
 
 from msgspec import Struct
 
-from dovetail.core.cycle import tell
+from dovetail.core.cycle import apply_events
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.api.client import Client
@@ -35,7 +35,7 @@ async def read_cluster(config: ClusterConfig, policy: Policy, scheduler_name: st
     state, feed = State(policy), Translator(scheduler_name)
     feed.schedulers = {}
     async with Client(config, user_agent="dovetail") as client:
-        tell(state, await read_once(client, await discover(client), feed), _now_ms())
+        apply_events(state, await read_once(client, await discover(client), feed), _now_ms())
     state.advance(_now_ms())
     return LiveCluster(state, feed)
 

@@ -66,7 +66,7 @@ _MIB = 2**20
 MOST_KEYS = 32
 """The labels and annotations under the prefix that are read of one object: more than the table has."""
 LONGEST = 4096
-_NEAREST_TOLD = 4
+_MOST_SUGGESTIONS = 4
 
 
 class Wishes(Struct, frozen=True):
@@ -244,7 +244,7 @@ def _read(labels: _Items, annotations: _Items) -> Wishes:
                 continue
             if key is None:
                 unknown += 1
-                near = f"; nearest known key: {PREFIX}{nearest(short, TABLE)}" if unknown <= _NEAREST_TOLD else ""
+                near = f"; nearest known key: {PREFIX}{nearest(short, TABLE)}" if unknown <= _MOST_SUGGESTIONS else ""
                 problems.append(Problem(path, shown(value), f"is no known key{near}"))
             elif key.place != place:
                 problems.append(Problem(path, shown(value), f"must be in metadata.{key.place}"))
@@ -279,5 +279,5 @@ def indices_of(text: str) -> tuple[int, ...] | None:
 
 
 def _rule(key: Key, value: str, error: ValueError) -> str:
-    told = str(error) if isinstance(error, _BadValue) else ""
-    return f"{key.rule}; nearest valid value: {told or nearest(value, key.examples)}"
+    suggestion = str(error) if isinstance(error, _BadValue) else ""
+    return f"{key.rule}; nearest valid value: {suggestion or nearest(value, key.examples)}"

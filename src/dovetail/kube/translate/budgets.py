@@ -21,9 +21,9 @@ def budget(obj: PodDisruptionBudget) -> tuple[Budget, tuple[LayoutFinding, ...]]
     """The record of a budget, and the parts of its selector that cannot be read."""
     meta, status, problems = obj.metadata, obj.status, list[Problem]()
     allowed = status.disruptions_allowed if status.observed_generation >= meta.generation else 0
-    said, selector = of_selector(obj.spec.selector), None
-    if said > MOST_PARTS:
-        problems.append(Problem("spec.selector", str(said), f"counts as so many; the limit is {MOST_PARTS}: not used"))
+    parts, selector = of_selector(obj.spec.selector), None
+    if parts > MOST_PARTS:
+        problems.append(Problem("spec.selector", str(parts), f"counts as so many; the limit is {MOST_PARTS}: not used"))
     else:
         selector = label_selector(obj.spec.selector, "spec.selector", problems)
     found = tuple(

@@ -59,11 +59,11 @@ def device_class(obj: wire.DeviceClass) -> types.DeviceClass:
     )
 
 
-def claim(obj: wire.ResourceClaim, told: Claim | None = None) -> Claim:
-    """The record of a claim. `told` is the previous record: its spec is reused if the uid is the same."""
+def claim(obj: wire.ResourceClaim, before: Claim | None = None) -> Claim:
+    """The record of a claim. `before` is the previous record: its spec is reused if the uid is the same."""
     meta, status = obj.metadata, obj.status
-    if told is not None and told.uid == meta.uid and told.problem is None:
-        spec, problem = told.spec, None
+    if before is not None and before.uid == meta.uid and before.problem is None:
+        spec, problem = before.spec, None
     else:
         spec, problem = claim_spec(obj.spec.devices)
     problems = [problem] if problem is not None else []
@@ -88,10 +88,10 @@ def _readiness(status: wire.ResourceClaimStatus) -> tuple[str, int]:
     if there is no timestamp). Source: isClaimReadyForBinding of the plugin dynamicresources."""
     if status.allocation is None or not any(one.binding_conditions for one in status.allocation.devices.results):
         return "", 0
-    said = {(one.driver, one.pool, one.device, one.share_id): one.conditions or () for one in status.devices}
+    reported = {(one.driver, one.pool, one.device, one.share_id): one.conditions or () for one in status.devices}
     ready = True
     for one in status.allocation.devices.results:
-        conditions = {each.type: each for each in said.get((one.driver, one.pool, one.device, one.share_id), ())}
+        conditions = {each.type: each for each in reported.get((one.driver, one.pool, one.device, one.share_id), ())}
         true = {name for name, each in conditions.items() if each.status == "True"}
         for name in one.binding_failure_conditions if one.binding_conditions else ():
             if name in true:
@@ -129,10 +129,10 @@ def claim_spec(obj: wire.DeviceClaim, path: str = "spec.devices") -> tuple[Claim
             if name not in names:
                 rule = f"is no request of this claim; nearest valid value: {nearest(name, names)}"
                 problems.append(Problem(f"{at}.requests[{i}]", name, rule))
-    said = sum(map(len, {text for alternatives in requests for one in alternatives for text in one.selectors}))
-    if said > MOST_EXPRESSIONS:
+    characters = sum(map(len, {text for alternatives in requests for one in alternatives for text in one.selectors}))
+    if characters > MOST_EXPRESSIONS:
         rule = f"are too many characters of expressions; the limit is {MOST_EXPRESSIONS} for one claim"
-        problems.append(Problem(f"{path}.requests", str(said), rule))
+        problems.append(Problem(f"{path}.requests", str(characters), rule))
         requests = ()
     constraints = tuple(_constraint(one, f"{path}.constraints[{i}]", problems) for i, one in enumerate(obj.constraints))
     spec = ClaimSpec(requests, constraints)

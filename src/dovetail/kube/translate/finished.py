@@ -23,7 +23,7 @@ from dovetail.kube.translate.standalone import AnyChange
 
 _FAILED_BEFORE = 2
 _NEWEST = 10_000
-_TOLD_KIB = 4 * 1024
+_REPORTED_KIB = 4 * 1024
 """The size of the memory of rejections, in KiB. For an entry that was dropped, two more rejections count."""
 
 
@@ -32,7 +32,7 @@ class Finished:
 
     def __init__(self, scheduler_name: str) -> None:
         self._scheduler_name = scheduler_name
-        self._told = Remembered[list[ev.PodRejected]](_TOLD_KIB, lambda *_: [])
+        self._reported = Remembered[list[ev.PodRejected]](_REPORTED_KIB, lambda *_: [])
         """The rejections reported for pods that had failed before they were first seen, by owner, node and reason."""
 
     def rejection(self, change: AnyChange[Pod], known: bool) -> Iterable[ev.PodRejected]:
@@ -45,9 +45,9 @@ class Finished:
         if known:
             yield rejected
         elif change.kind == "added":
-            told = self._told(owner, obj.spec.node_name, reason)
-            if len(told) < _FAILED_BEFORE:
-                told.append(rejected)
+            reported = self._reported(owner, obj.spec.node_name, reason)
+            if len(reported) < _FAILED_BEFORE:
+                reported.append(rejected)
                 yield rejected
 
     def missed(self, over: Iterable[AnyChange[Pod]]) -> list[Pod]:

@@ -18,7 +18,7 @@ from dovetail.kube.gangs import declared as gangs
 from dovetail.kube.gangs.declared import Declared, Membership
 from dovetail.kube.gangs.dialects import membership
 from dovetail.kube.gangs.owners import owned_by
-from dovetail.kube.nodes.given import GivenDevices
+from dovetail.kube.nodes.device_differences import AllocatedDevices
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods
@@ -29,28 +29,28 @@ from dovetail.kube.translate.work import with_declared
 
 
 class KnownPod(Struct):
-    """A pod as last reported to the core (`told`). `problem` and `work` are its own, without the values of its gang;
-    `written` are the devices in its record, `findings` the problems of the record. `bound` is the record, None for a
-    waiting pod; `late` is the latest object of a pod while its bind is in flight."""
+    """A pod as last reported to the core (`reported`). `problem` and `work` are its own, without the values of its
+    gang; `written` are the devices in its record, `findings` the problems of the record. `bound` is the record, None
+    for a waiting pod; `late` is the latest object of a pod while its bind is in flight."""
 
-    told: Pod
+    reported: Pod
     problem: Problem | None
     work: Work
     wishes: Wishes
     member: Membership | None
     findings: tuple[LayoutFinding, ...]
     bound: Bound | None
-    written: GivenDevices
+    written: AllocatedDevices
     late: PodObject | None = None
 
     def add(self, declared: Declared | None) -> bool:
         """Update the values that come from the pod's gang; whether that changed the pod."""
         added = self._of_bound(declared) if self.bound is not None else self._of_waiting(declared)
-        told = self.told
+        reported = self.reported
         # Mostly nothing has changed, and a new record is a tenth of the cost of a change of a pod.
         for field, value in added.items():
-            if getattr(told, field) != value:
-                self.told = replace(told, **added)
+            if getattr(reported, field) != value:
+                self.reported = replace(reported, **added)
                 return True
         return False
 
@@ -66,14 +66,14 @@ class KnownPod(Struct):
             "queue": own.queue or theirs.queue,
             "user": own.user or theirs.user,
             "problem": problem,
-            "request": pods.with_nvlink(self.told.request, theirs.nvlink or own.nvlink),
+            "request": pods.with_nvlink(self.reported.request, theirs.nvlink or own.nvlink),
             "checkpoint_ms": max(own.last_checkpoint_ms, theirs.last_checkpoint_ms),
             "work": with_declared(self.work, theirs, deadline_ms),
         }
 
     def _of_bound(self, declared: Declared | None) -> dict[str, Any]:
         own, theirs = self.wishes, declared.wishes if declared is not None else NOTHING
-        added: dict[str, Any] = {"checkpoint_ms": max(self.told.checkpoint_ms, theirs.last_checkpoint_ms)}
+        added: dict[str, Any] = {"checkpoint_ms": max(self.reported.checkpoint_ms, theirs.last_checkpoint_ms)}
         if self.bound is NOT_RECORDED:
             added["gang"] = self._gang(declared)
             added["queue"], added["user"] = own.queue or theirs.queue, own.user or theirs.user
@@ -95,7 +95,7 @@ def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known
     if bound is not None and old is not None and old.bound is bound:
         # The same record as before: the current metadata has no effect.
         wishes, member = old.wishes, old.member
-        if old.told.managed:
+        if old.reported.managed:
             own = MetadataRecord(wishes, owned_by(obj) if obj.metadata.owner_references else None)
         pod = pods.pod(obj, scheduler_name, bound, own)
     else:
@@ -114,5 +114,5 @@ def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known
         if kept.problem is not None:
             findings += (LayoutFinding("Pod", pod.key, kept.problem),)
     return KnownPod(
-        pod, pod.problem, pod.work, wishes, member, findings, bound, GivenDevices(pod.devices, pod.instances)
+        pod, pod.problem, pod.work, wishes, member, findings, bound, AllocatedDevices(pod.devices, pod.instances)
     )

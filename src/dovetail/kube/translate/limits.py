@@ -74,11 +74,11 @@ def bounded(obj: Pod) -> Bounded:
     for container in every[: MOST_CONTAINERS + 1]:
         ports += len(container.ports)
         amounts += len(container.resources.requests) + len(container.resources.limits)
-    said = TERM * len(spec.tolerations) + len(spec.node_selector)
+    parts = TERM * len(spec.tolerations) + len(spec.node_selector)
     if spec.affinity is not None or spec.topology_spread_constraints:
-        said += _of_peers_and_nodes(spec)
+        parts += _of_peers_and_nodes(spec)
     within = (
-        said <= MOST_PARTS
+        parts <= MOST_PARTS
         and len(every) <= MOST_CONTAINERS
         and amounts <= MOST_AMOUNTS
         and ports <= MOST_PORTS
@@ -100,13 +100,13 @@ def bounded(obj: Pod) -> Bounded:
     ):
         if problem := too_many(field, count, most):
             problems.append(problem)
-    if said > MOST_PARTS:
+    if parts > MOST_PARTS:
         rule = "nodeSelector, affinity, tolerations and topologySpreadConstraints have too many terms and values: they"
-        problems.append(Problem("spec.affinity", str(said), f"{rule} count as so many, the limit is {MOST_PARTS}"))
+        problems.append(Problem("spec.affinity", str(parts), f"{rule} count as so many, the limit is {MOST_PARTS}"))
     if not problems:
         return Bounded(obj, ())
     too_wide = len(every) > MOST_CONTAINERS or amounts > MOST_AMOUNTS
-    return Bounded(_cut(obj, said, too_wide), tuple(problems))
+    return Bounded(_cut(obj, parts, too_wide), tuple(problems))
 
 
 def too_many(field: str, count: int, most: int) -> Problem | None:
@@ -114,11 +114,11 @@ def too_many(field: str, count: int, most: int) -> Problem | None:
     return Problem(field, str(count), f"are too many; the limit is {most}") if count > most else None
 
 
-def _cut(obj: Pod, said: int, too_wide: bool) -> Pod:
+def _cut(obj: Pod, parts: int, too_wide: bool) -> Pod:
     meta, spec = obj.metadata, obj.spec
     if len(meta.labels) > MOST_LABELS:
         meta = replace(meta, labels=dict(islice(meta.labels.items(), MOST_LABELS)))
-    if said > MOST_PARTS:
+    if parts > MOST_PARTS:
         far = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
         terms = _first(far.required) if far is not None else ()
         affinity = Affinity(pod_anti_affinity=PodAffinity(required=terms)) if terms else None

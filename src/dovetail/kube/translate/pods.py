@@ -112,10 +112,10 @@ def rejection(obj: PodObject) -> str:
 def succeeded(obj: PodObject) -> bool:
     """Whether the pod completed its work. A pod that is deleted or evicted and exits with 0 is Succeeded too; it does
     not count."""
-    told_to_go = obj.metadata.deletion_timestamp is not None or any(
+    evicted = obj.metadata.deletion_timestamp is not None or any(
         one.type == "DisruptionTarget" and one.status == "True" for one in obj.status.conditions
     )
-    return obj.status.phase == "Succeeded" and not told_to_go
+    return obj.status.phase == "Succeeded" and not evicted
 
 
 def failed(obj: PodObject) -> bool:

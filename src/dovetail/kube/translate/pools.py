@@ -21,7 +21,7 @@ class Pools:
 
     def __init__(self, find: Callable[[str, tuple[LayoutFinding, ...]], None]) -> None:
         self._find = find
-        self._told: dict[str, Slice] = {}
+        self._reported: dict[str, Slice] = {}
         self._slices: dict[str, ResourceSlice] = {}
         self._rules: dict[str, DeviceTaintRule] = {}
 
@@ -30,9 +30,9 @@ class Pools:
         self._slices.pop(name, None)
         if not deleted:
             self._slices[name] = obj
-            return self._tell(obj)
+            return self._report(obj)
         self._find(f"ResourceSlice {name}", ())
-        return [ev.SliceRemoved(name)] if self._told.pop(name, None) is not None else []
+        return [ev.SliceRemoved(name)] if self._reported.pop(name, None) is not None else []
 
     def put_rule(self, obj: DeviceTaintRule, deleted: bool) -> list[ev.Event]:
         """Report the slices again that the rule selects, or selected before."""
@@ -40,13 +40,13 @@ class Pools:
         if not deleted:
             self._rules[obj.metadata.name] = obj
         touched = [s for s in self._slices.values() if any(slices.concerns(rule, s) for rule in about)]
-        return [event for one in touched for event in self._tell(one)]
+        return [event for one in touched for event in self._report(one)]
 
-    def _tell(self, obj: ResourceSlice) -> list[ev.Event]:
+    def _report(self, obj: ResourceSlice) -> list[ev.Event]:
         record = slices.resource_slice(obj, self._rules.values())
-        if self._told.get(record.name) == record:
+        if self._reported.get(record.name) == record:
             return []
-        self._told[record.name] = record
+        self._reported[record.name] = record
         findings = (LayoutFinding("ResourceSlice", record.name, record.problem),) if record.problem is not None else ()
         self._find(f"ResourceSlice {record.name}", findings)
         return [ev.SliceChanged(record)]

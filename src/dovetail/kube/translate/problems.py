@@ -35,11 +35,11 @@ def first_of(problems: Sequence[Problem]) -> Problem | None:
     return Problem(first.field, first.value, f"{first.rule} (more problems: {others})")
 
 
-def nearest(value: str, valid: Iterable[str], alike: float = 0.0) -> str:
-    """The most similar valid value; "" if there is none with a similarity of at least `alike` (1: equal, 0: nothing in
-    common)."""
+def nearest(value: str, valid: Iterable[str], similarity: float = 0.0) -> str:
+    """The most similar valid value; "" if there is none with a similarity of at least `similarity` (1: equal, 0:
+    nothing in common)."""
     known = list(islice(valid, _MOST_COMPARED))
-    return next(iter(difflib.get_close_matches(value[:_LONGEST_COMPARED], known, 1, alike)), "")
+    return next(iter(difflib.get_close_matches(value[:_LONGEST_COMPARED], known, 1, similarity)), "")
 
 
 def shown(value: str) -> str:

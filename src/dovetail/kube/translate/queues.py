@@ -116,9 +116,9 @@ def queue(obj: wire.Queue) -> Queue:
     )
 
 
-def _amounts(said: wire.Resources, path: str, problems: list[Problem]) -> Amounts:
+def _amounts(quantities: wire.Resources, path: str, problems: list[Problem]) -> Amounts:
     found: dict[str, int] = {}
-    for field, value in said.items():
+    for field, value in quantities.items():
         at = f"{path}.{field}"
         if field == _MODELS and isinstance(value, dict):
             found |= _models(value, at, problems)
@@ -136,9 +136,9 @@ def _amounts(said: wire.Resources, path: str, problems: list[Problem]) -> Amount
     return tuple(sorted(found.items()))
 
 
-def _models(said: Quantities, path: str, problems: list[Problem]) -> dict[str, int]:
+def _models(quantities: Quantities, path: str, problems: list[Problem]) -> dict[str, int]:
     found = {}
-    for model, value in said.items():
+    for model, value in quantities.items():
         at = f"{path}[{model}]"
         if NAME.fullmatch(model) is None:
             problems.append(Problem(at, model, "must be a value that the node label nvidia.com/gpu.product can have"))
@@ -212,19 +212,19 @@ def _duration(text: str | None, path: str, problems: list[Problem], *, zero: boo
 
 
 def _namespaces(
-    said: wire.NamespaceChoice | None, problems: list[Problem]
+    choice: wire.NamespaceChoice | None, problems: list[Problem]
 ) -> tuple[tuple[str, ...] | None, LabelSelector | None]:
     path = "spec.namespaces"
-    if said is None:
+    if choice is None:
         return None, None
-    if said.names is None and said.selector is None:
+    if choice.names is None and choice.selector is None:
         problems.append(Problem(path, "", "must have names or selector; leave it out to admit all namespaces"))
-    selector = label_selector(said.selector, f"{path}.selector", problems)
-    for i, one in enumerate(said.selector.match_expressions if said.selector is not None else ()):
+    selector = label_selector(choice.selector, f"{path}.selector", problems)
+    for i, one in enumerate(choice.selector.match_expressions if choice.selector is not None else ()):
         if one.operator in LABEL_OPERATORS and bool(one.values) != (one.operator in ("In", "NotIn")):
             rule = f"must have values with In and NotIn, and none otherwise; the operator is {one.operator}"
             problems.append(Problem(f"{path}.selector.matchExpressions[{i}].values", ",".join(one.values), rule))
-    return tuple(sorted(said.names)) if said.names is not None else None, selector
+    return tuple(sorted(choice.names)) if choice.names is not None else None, selector
 
 
 class _UsageAlone(Wire, frozen=True):
@@ -256,22 +256,22 @@ class _NotOurs(Exception):
         self.problem = Problem(f"status.usage.{field}", value, rule)
 
 
-def _usage(said: wire.QueueUsage) -> Usage:
-    if said.as_of is None or said.as_of.tzinfo is None:
-        raise _NotOurs("asOf", str(said.as_of or ""), "must be a time as in RFC 3339, with its zone")
+def _usage(usage: wire.QueueUsage) -> Usage:
+    if usage.as_of is None or usage.as_of.tzinfo is None:
+        raise _NotOurs("asOf", str(usage.as_of or ""), "must be a time as in RFC 3339, with its zone")
     days = {}
-    for i, day in enumerate(said.days):
+    for i, day in enumerate(usage.days):
         days[_day(day.day, f"days[{i}].day")] = _whole(day.used, f"days[{i}].used")
-    if len(days) < len(said.days):
+    if len(days) < len(usage.days):
         raise _NotOurs("days", "", _ONCE)
-    used, rate = _whole(said.used, "used"), _whole(said.rate, "rate")
-    users, jobs = _by_name(said.users, "users"), _by_name(said.jobs, "jobs")
-    return Usage(epoch_ms(said.as_of), used, rate, tuple(sorted(days.items())), users, jobs)
+    used, rate = _whole(usage.used, "used"), _whole(usage.rate, "rate")
+    users, jobs = _by_name(usage.users, "users"), _by_name(usage.jobs, "jobs")
+    return Usage(epoch_ms(usage.as_of), used, rate, tuple(sorted(days.items())), users, jobs)
 
 
-def _by_name(said: Sequence[wire.NamedUsage], field: str) -> tuple[tuple[str, int], ...]:
-    found = {one.name: _whole(one.used, f"{field}[{i}].used") for i, one in enumerate(said)}
-    if len(found) < len(said):
+def _by_name(entries: Sequence[wire.NamedUsage], field: str) -> tuple[tuple[str, int], ...]:
+    found = {one.name: _whole(one.used, f"{field}[{i}].used") for i, one in enumerate(entries)}
+    if len(found) < len(entries):
         raise _NotOurs(field, "", _ONCE)
     return tuple(sorted(found.items()))
 
@@ -336,8 +336,8 @@ def _ready(snapshot: QueueSnapshot, now_ms: int, before: wire.Queue | None) -> d
         if (one.type, one.status) == (READY, status) and one.last_transition_time is not None:
             since = timestamp(epoch_ms(one.last_transition_time))
     reason, message = ("Usable", snapshot.warning) if problem is None else ("Invalid", str(problem))
-    said = {"reason": reason, "message": clipped(message, MESSAGE_BYTES)}
-    return {"type": READY, "status": status, "lastTransitionTime": since} | said
+    explained = {"reason": reason, "message": clipped(message, MESSAGE_BYTES)}
+    return {"type": READY, "status": status, "lastTransitionTime": since} | explained
 
 
 def _conditions(obj: wire.Queue | None) -> Iterable[wire.QueueCondition]:

@@ -164,13 +164,13 @@ def _effective(
         for found in misspelt(f"spec.{place}[{i}].resources", p.limits, p.requests)
     ]
     # A user reads no more problems than that, and a pod can have thousands.
-    return Effective(_rounded(total), tuple(problems[:MOST_RESOURCES]), _told(init, main), managed, tuple(wrong))
+    return Effective(_rounded(total), tuple(problems[:MOST_RESOURCES]), _listed(init, main), managed, tuple(wrong))
 
 
 _remembered: Remembered[Effective] = Remembered(8192, _effective)
 
 
-def _told(init: list[_Container], main: list[_Container]) -> tuple[model.Container, ...]:
+def _listed(init: list[_Container], main: list[_Container]) -> tuple[model.Container, ...]:
     if not any(amount and _may_be_claimed(name) for one in (*init, *main) for name, amount in one.spec.items()):
         return ()
     passing = [(one, not one.sidecar) for one in init] + [(one, False) for one in main]

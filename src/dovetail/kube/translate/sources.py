@@ -136,13 +136,13 @@ def owner_document(body: bytes, path: str) -> dict[str, object]:
 
 def claim_outline(claim: ResourceClaim) -> ResourceClaim:
     """The whole claim, but without its spec if the expressions are too long: then no devices are ever allocated."""
-    said = 0
+    characters = 0
     for request in claim.spec.devices.requests or ():
         for one in (request.exactly, *request.first_available):
             for selector in one.selectors if one is not None else ():
-                said += len(selector.cel.expression) if selector.cel is not None else 0
+                characters += len(selector.cel.expression) if selector.cel is not None else 0
     # An expression may be repeated, and `claim_spec` counts it once: hence the factor.
-    return claim if said <= MOST_EXPRESSIONS * MOST_RESULTS else replace(claim, spec=ResourceClaimSpec())
+    return claim if characters <= MOST_EXPRESSIONS * MOST_RESULTS else replace(claim, spec=ResourceClaimSpec())
 
 
 def outline(pod: Pod) -> Pod:

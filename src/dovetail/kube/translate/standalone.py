@@ -45,45 +45,45 @@ class Records:
 
     def __init__(self, find: Find) -> None:
         self._find = find
-        self._told: dict[type, dict[str, Any]] = {}
+        self._reported: dict[type, dict[str, Any]] = {}
 
     def namespaces(self, changes: Iterable[AnyChange[base.Namespace]]) -> list[ev.Event]:
-        return self._tell(changes, pods.namespace, lambda r: r.name, ev.NamespaceChanged, ev.NamespaceRemoved)
+        return self._report(changes, pods.namespace, lambda r: r.name, ev.NamespaceChanged, ev.NamespaceRemoved)
 
     def claims(self, changes: Iterable[AnyChange[storage.PersistentVolumeClaim]]) -> list[ev.Event]:
-        return self._tell(changes, volumes.claim, lambda r: r.key, ev.VolumeClaimChanged, ev.VolumeClaimRemoved)
+        return self._report(changes, volumes.claim, lambda r: r.key, ev.VolumeClaimChanged, ev.VolumeClaimRemoved)
 
     def volumes(self, changes: Iterable[AnyChange[storage.PersistentVolume]]) -> list[ev.Event]:
-        return self._tell(changes, volumes.volume, lambda r: r.name, ev.VolumeChanged, ev.VolumeRemoved)
+        return self._report(changes, volumes.volume, lambda r: r.name, ev.VolumeChanged, ev.VolumeRemoved)
 
     def storage_classes(self, changes: Iterable[AnyChange[storage.StorageClass]]) -> list[ev.Event]:
         translated = volumes.storage_class
-        return self._tell(changes, translated, lambda r: r.name, ev.StorageClassChanged, ev.StorageClassRemoved)
+        return self._report(changes, translated, lambda r: r.name, ev.StorageClassChanged, ev.StorageClassRemoved)
 
     def device_classes(self, changes: Iterable[AnyChange[DeviceClass]]) -> list[ev.Event]:
-        return self._tell(changes, device_class, lambda r: r.name, ev.DeviceClassChanged, ev.DeviceClassRemoved)
+        return self._report(changes, device_class, lambda r: r.name, ev.DeviceClassChanged, ev.DeviceClassRemoved)
 
     def resource_claims(self, changes: Iterable[AnyChange[ResourceClaim]]) -> list[ev.Event]:
-        told = self._told.setdefault(Claim, {})
+        reported = self._reported.setdefault(Claim, {})
 
         def translated(obj: ResourceClaim) -> Claim:
-            return claim(obj, told.get(f"{obj.metadata.namespace}/{obj.metadata.name}"))
+            return claim(obj, reported.get(f"{obj.metadata.namespace}/{obj.metadata.name}"))
 
-        return self._tell(changes, translated, lambda r: r.key, ev.ClaimChanged, ev.ClaimRemoved)
+        return self._report(changes, translated, lambda r: r.key, ev.ClaimChanged, ev.ClaimRemoved)
 
     def queues(self, changes: Iterable[AnyChange[objects_queue.Queue]]) -> list[ev.Event]:
         changes = list(changes)
         for change in changes:
             findings = queues.read_usage(change.object)[1] if change.kind != "deleted" else ()
             self._find(f"Queue {change.object.metadata.name}", findings)
-        told = self._told.setdefault(Queue, {})
+        reported = self._reported.setdefault(Queue, {})
 
         def translated(obj: objects_queue.Queue) -> Queue:
             record = queues.queue(obj)
-            before: Queue | None = told.get(record.name)
+            before: Queue | None = reported.get(record.name)
             return record if before is None or before.uid != record.uid else replace(record, usage=before.usage)
 
-        return self._tell(changes, translated, lambda r: r.name, ev.QueueChanged, ev.QueueRemoved)
+        return self._report(changes, translated, lambda r: r.name, ev.QueueChanged, ev.QueueRemoved)
 
     def budgets(self, changes: Iterable[AnyChange[base.PodDisruptionBudget]]) -> list[ev.Event]:
         changes = list(changes)
@@ -94,9 +94,9 @@ class Records:
         def translated(obj: base.PodDisruptionBudget) -> Budget:
             return budgets.budget(obj)[0]
 
-        return self._tell(changes, translated, lambda r: r.key, ev.BudgetChanged, ev.BudgetRemoved)
+        return self._report(changes, translated, lambda r: r.key, ev.BudgetChanged, ev.BudgetRemoved)
 
-    def _tell(
+    def _report(
         self,
         changes: Iterable[AnyChange[T]],
         translated: Callable[[T], R],
@@ -107,11 +107,11 @@ class Records:
         events: list[ev.Event] = []
         for change in changes:
             record = translated(change.object)
-            key, told = key_of(record), self._told.setdefault(type(record), {})
+            key, reported = key_of(record), self._reported.setdefault(type(record), {})
             if change.kind == "deleted":
-                if told.pop(key, None) is not None:
+                if reported.pop(key, None) is not None:
                     events.append(removed(key))
-            elif told.get(key) != record:
-                told[key] = record
+            elif reported.get(key) != record:
+                reported[key] = record
                 events.append(changed(record))
         return events

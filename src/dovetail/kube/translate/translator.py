@@ -36,7 +36,7 @@ from dovetail.kube.gangs.declared import Declared, Membership, OwnerRef
 from dovetail.kube.gangs.dialects import Dialect
 from dovetail.kube.gangs.members import MemberCounts
 from dovetail.kube.nodes.admissions import Admissions
-from dovetail.kube.nodes.given import Given
+from dovetail.kube.nodes.device_differences import DeviceDifferences
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.nodes.wiring import Wiring, Wirings
 from dovetail.kube.objects import base, storage, topology
@@ -97,9 +97,9 @@ class Translator:
         """Returns the GPUNode of a node as last read."""
         self.pools = Pools(self._find)
         self.admissions = Admissions()
-        self.given = Given()
+        self.device_differences = DeviceDifferences()
         self.memory = BoundRecords(believes)
-        self.gpu_node_told: Callable[[topology.GPUNode], None] = _nobody
+        self.on_gpu_node: Callable[[topology.GPUNode], None] = _nobody
         """Called with each changed GPUNode."""
         self.schedulers: dict[str, str] | None = None
         """If set: collects the schedulerName of each pod of another scheduler."""
@@ -110,7 +110,7 @@ class Translator:
         self._declared: dict[str, Declared] = {}
         self._settled: dict[str, Declared] = {}
         self._objects: dict[str, GangRef] = {}
-        self._told: dict[str, dict[str, Gang]] = {}
+        self._gangs: dict[str, dict[str, Gang]] = {}
         # Owners: that of each gang (pods may name it in several API versions: the first counts), the gangs of each
         # owner, the fetched objects, and the owners to fetch, unless none of their pods waits (see wanted_owners).
         self._owner_of: dict[str, OwnerRef] = {}
@@ -145,7 +145,7 @@ class Translator:
         events += self._finished.rejection(change, known is not None)
         if known is None:
             return
-        self._find(f"Pod {known.told.key}", ())
+        self._find(f"Pod {known.reported.key}", ())
         if known.member is not None:
             self._leave(uid, known.member, unsettled)
         events.append(_removed(obj) if translate.is_finished(obj) else ev.PodRemoved(uid))
@@ -154,32 +154,32 @@ class Translator:
         """The core has decided to bind the pod to the node, for the queue and with these devices. From now on its
         reported values are fixed, until it is gone or `not_bound`. Returns its record, to write with the Binding."""
         known = self._pods[uid]
-        gang = self._told.get(known.member.id, {}).get(known.told.gang) if known.member is not None else None
-        kept = self.memory.decide(known.told, queue, gang, devices, node)
+        gang = self._gangs.get(known.member.id, {}).get(known.reported.gang) if known.member is not None else None
+        kept = self.memory.decide(known.reported, queue, gang, devices, node)
         known.bound = kept.bound
-        self._say(uid, known)
+        self._count_member(uid, known)
         return kept.text
 
     def not_bound(self, uid: str) -> list[ev.Event]:
         """The bind has failed: report the pod in its current state."""
         known = self._pods.get(uid)
-        if known is None or known.bound is None or known.told.node:
+        if known is None or known.bound is None or known.reported.node:
             return []
         self.memory.drop(uid)
         known.bound = None
-        self._say(uid, known)
+        self._count_member(uid, known)
         if known.late is not None:
             events: list[ev.Event] = []
             unsettled: dict[str, None] = {}
             self._put(known.late, events, unsettled)
             return events + [event for declared_id in unsettled for event in self._settle(declared_id)]
-        return [ev.PodChanged(known.told)] if self._add_gang(known) else []
+        return [ev.PodChanged(known.reported)] if self._add_gang(known) else []
 
     def _ran_before(self, obj: PodObject) -> list[ev.Event]:
         known = pod_known(obj, self._scheduler_name, read(obj))
         self._add_gang(known)
-        told = replace(known.told, gang="", devices=None, instances=())
-        return [ev.PodChanged(told), _removed(obj, known.told.gang)]
+        reported = replace(known.reported, gang="", devices=None, instances=())
+        return [ev.PodChanged(reported), _removed(obj, known.reported.gang)]
 
     def _put(self, obj: PodObject, events: list[ev.Event], unsettled: dict[str, None]) -> None:
         uid = obj.metadata.uid
@@ -187,7 +187,7 @@ class Translator:
         old = self._pods.get(uid)
         known = pod_known(obj, self._scheduler_name, self.memory.of(obj, ours), old)
         if self.schedulers is not None and not ours:
-            self.schedulers[known.told.key] = obj.spec.scheduler_name
+            self.schedulers[known.reported.key] = obj.spec.scheduler_name
         member, before = known.member, old.member if old is not None else None
         if before is not None and before != member:
             self._leave(uid, before, unsettled)
@@ -196,18 +196,18 @@ class Translator:
                 self._join(uid, member, unsettled)
             elif old is not None and old.wishes != known.wishes:
                 unsettled[member.id] = None
-            self._say(uid, known)
+            self._count_member(uid, known)
             self._add_gang(known)
         self._pods[uid] = known
         self.admissions.put(obj)
         if obj.spec.node_name:
-            self._add_given(known)
+            self._correct_devices(known)
         elif known.bound is not None:
             known.late = obj
-        if old is None or old.told != known.told:
-            events.append(ev.PodChanged(known.told))
+        if old is None or old.reported != known.reported:
+            events.append(ev.PodChanged(known.reported))
 
-    def _say(self, uid: str, known: KnownPod) -> None:
+    def _count_member(self, uid: str, known: KnownPod) -> None:
         """Update the pod's contribution to its gang."""
         if known.member is not None:
             self._members.setdefault(known.member.id, MemberCounts()).put(uid, known)
@@ -247,12 +247,12 @@ class Translator:
         """Update the values that come from the pod's gang; whether that changed the pod."""
         return pod.add(self._declared.get(pod.member.id) if pod.member is not None else None)
 
-    def _add_given(self, pod: KnownPod) -> bool:
+    def _correct_devices(self, pod: KnownPod) -> bool:
         """Correct the devices of a pod that has others than chosen; whether that changed the pod."""
-        before = pod.told
-        pod.told, findings = self.given.corrected(before, pod.written)
+        before = pod.reported
+        pod.reported, findings = self.device_differences.corrected(before, pod.written)
         self._find(f"Pod {before.key}", pod.findings + findings)
-        return pod.told != before
+        return pod.reported != before
 
     def _settle(self, declared_id: str) -> list[ev.Event]:
         """Report the gangs of one declaration and its pods, as far as they have changed. Each pod was reported with the
@@ -262,14 +262,14 @@ class Translator:
         now: list[Gang] = []
         if declared is not None:
             now = gangs.records(declared, *((members.wishes(), members.begun()) if members is not None else ((),)))
-        before = self._told.pop(declared_id, {})
+        before = self._gangs.pop(declared_id, {})
         if now:
-            self._told[declared_id] = {gang.id: gang for gang in now}
+            self._gangs[declared_id] = {gang.id: gang for gang in now}
         events += [ev.GangChanged(gang) for gang in now if before.get(gang.id) != gang]
-        events += [ev.GangRemoved(gone) for gone in before if gone not in self._told.get(declared_id, {})]
+        events += [ev.GangRemoved(gone) for gone in before if gone not in self._gangs.get(declared_id, {})]
         if members is not None and declared != self._settled.get(declared_id):
             known = [self._pods[uid] for uid in members]
-            events += [ev.PodChanged(pod.told) for pod in known if self._add_gang(pod)]
+            events += [ev.PodChanged(pod.reported) for pod in known if self._add_gang(pod)]
             if declared is not None:
                 self._settled[declared_id] = declared
             else:
@@ -347,11 +347,13 @@ class Translator:
         """GPUNodes have the hardware data of nodes, and the pods that got other devices than chosen."""
         changes = list(changes)
         events = self._wired(changes, self._wirings.put_gpu_node)
-        uids = [uid for change in changes for uid in self.given.put(change.object, change.kind == "deleted")]
+        uids = [
+            uid for change in changes for uid in self.device_differences.put(change.object, change.kind == "deleted")
+        ]
         known = [self._pods[uid] for uid in uids if uid in self._pods]
         for change in changes:
-            self.gpu_node_told(change.object)
-        return events + [ev.PodChanged(pod.told) for pod in known if self._add_given(pod)]
+            self.on_gpu_node(change.object)
+        return events + [ev.PodChanged(pod.reported) for pod in known if self._correct_devices(pod)]
 
     def node_topologies(self, changes: Iterable[AnyChange[topology.NodeResourceTopology]]) -> list[ev.Event]:
         return self._wired(changes, self._wirings.put_topology)
@@ -384,9 +386,9 @@ class Translator:
         gpu_node = self.gpu_node(name)
         gone = gpu_node is not None and gpu_node.status.plugin_gone
         record = translate.node(obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory, wiring.parts, gone)
-        told = self._nodes.get(name)
+        reported = self._nodes.get(name)
         self._nodes[name] = (obj, record)
-        return [ev.NodeChanged(record)] if told is None or told[1] != record else []
+        return [ev.NodeChanged(record)] if reported is None or reported[1] != record else []
 
     def _find(self, about: str, findings: tuple[LayoutFinding, ...]) -> None:
         if self.findings.get(about, ()) == findings:
@@ -401,7 +403,7 @@ class Translator:
     def pod_ref(self, uid: str) -> PodRef | None:
         """The identity of a pod in requests to the API server; None if the pod is gone or finished."""
         known = self._pods.get(uid)
-        return PodRef(known.told.namespace, known.told.name, uid) if known is not None else None
+        return PodRef(known.reported.namespace, known.reported.name, uid) if known is not None else None
 
     def gang_ref(self, gang_id: str) -> GangRef | None:
         """The object with the status of a gang or sub-gang; None if no PodGroup declares it."""

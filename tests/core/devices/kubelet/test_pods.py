@@ -47,7 +47,7 @@ def test_resources_of_the_whole_pod_that_name_nothing_decide_only_on_old_nodes()
 
 
 def test_the_class_in_the_status_is_believed() -> None:
-    assert ManagedPod((ManagedContainer(BOTH, BOTH),), told_qos=Qos.BURSTABLE).qos(True, True) is Qos.BURSTABLE
+    assert ManagedPod((ManagedContainer(BOTH, BOTH),), status_qos=Qos.BURSTABLE).qos(True, True) is Qos.BURSTABLE
 
 
 def test_a_pod_takes_its_peak_or_what_runs_side_by_side_whichever_is_more() -> None:

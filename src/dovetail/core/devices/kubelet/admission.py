@@ -163,15 +163,15 @@ class Kubelet:
             arrival = Arrival(NEW, pod, guaranteed, holdings, [_NOTHING])
             hint: Hint | None = NO_HINT
             if self._topology is not None:
-                given: list[Hints] = []
+                offered: list[Hints] = []
                 for provider in providers:
                     if cpus is not None and provider is cpus:
-                        given.append(cpus.hints_where(enough_cpus, container.whole_cpus))
+                        offered.append(cpus.hints_where(enough_cpus, container.whole_cpus))
                     elif memory is not None and provider is memory:
-                        given.append(memory.affinity.hints_where(enough_memory, container.memory_bytes))
+                        offered.append(memory.affinity.hints_where(enough_memory, container.memory_bytes))
                     else:
-                        given.append(provider.hints(arrival, 0))
-                hint = self._topology.admit(given)
+                        offered.append(provider.hints(arrival, 0))
+                hint = self._topology.admit(offered)
             if hint is None:
                 return None
             try:

@@ -65,7 +65,7 @@ class CpuTopology:
         self.outers_least, self.inners_least, self.cores_least = map(_smallest, (self.outers, inners, cores))
         self.inner_of_outer = _within(self.outers, inners)
         self.cores_of_inner = _within(inners, cores)
-        self.lows, self.sibling = _alike(cores, inners)
+        self.lows, self.sibling = _regular(cores, inners)
         self.uncores_of_numa = _within(numas, uncores)
         self.cores_of_uncore = _within(uncores, cores)
 
@@ -85,13 +85,13 @@ def _units(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     return dict(sorted(units.items()))
 
 
-def _alike(cores: Units, inners: Units) -> tuple[int, int]:
+def _regular(cores: Units, inners: Units) -> tuple[int, int]:
     """`CpuTopology.lows` and `sibling`; zeros where the cores are not regular."""
     lows = [core & -core for core in cores]
     sibling = cores[0].bit_length() - lows[0].bit_length()
-    alike = all(core == low | low << sibling for core, low in zip(cores, lows, strict=True))
+    equal = all(core == low | low << sibling for core, low in zip(cores, lows, strict=True))
     apart = all(core & inner in (0, core) for core in cores for inner in inners)
-    return (union(lows), sibling) if alike and apart and lows == sorted(lows) else (0, 0)
+    return (union(lows), sibling) if equal and apart and lows == sorted(lows) else (0, 0)
 
 
 def _smallest(units: Units) -> int:

@@ -96,12 +96,12 @@ class ManagedContainer(Asked, frozen=True, dict=True):
 class ManagedPod(Struct, frozen=True, cache_hash=True, dict=True):
     """`containers` are in the kubelet's order: init containers and sidecars as the spec lists them, then the others.
 
-    `whole` is spec.resources, None where the pod has none. `told_qos` is status.qosClass, which the kubelet trusts.
+    `whole` is spec.resources, None where the pod has none. `status_qos` is status.qosClass, which the kubelet trusts.
     Raises ValueError for an init container behind an app container, and for a pod without containers."""
 
     containers: tuple[ManagedContainer, ...]
     whole: Asked | None = None
-    told_qos: Qos | None = None
+    status_qos: Qos | None = None
     overhead: Amounts = ()
 
     def __post_init__(self) -> None:
@@ -122,8 +122,8 @@ class ManagedPod(Struct, frozen=True, cache_hash=True, dict=True):
         """The QoS class (apis/core/v1/helper/qos). `pod_level_resources` and `fixed` are the node's gates
         PodLevelResources and PodLevelResourcesFixKubeletQOSClass: without the second even an empty spec.resources
         decides."""
-        if self.told_qos is not None:
-            return self.told_qos
+        if self.status_qos is not None:
+            return self.status_qos
         if pod_level_resources and self.whole is not None and (self.has_pod_level or not fixed):
             return self.whole.qos
         classes = {container.qos for container in self.containers}

@@ -59,7 +59,7 @@ class TopologyManager:
 
     def admit(self, hints: Iterable[Hints]) -> Hint | None:
         """As `merge`; None for a pod that may not be admitted, which needs no decision."""
-        return self._decided(tuple([tuple(given) for given in filtered(hints)]))
+        return self._decided(tuple([tuple(offered) for offered in filtered(hints)]))
 
     def _decide(self, lists: Lists) -> Hint | None:
         """Kept by lists, since the same lists come often."""
@@ -70,7 +70,7 @@ class TopologyManager:
     def _read(self, lists: Lists) -> Lists:
         """The hints that the policy uses."""
         if self.single:
-            return [[hint for hint in given if hint.preferred and _single(hint.mask)] for given in lists]
+            return [[hint for hint in offered if hint.preferred and _single(hint.mask)] for offered in lists]
         return lists
 
     def _preferred(self, lists: Lists) -> Hint | None:
@@ -87,7 +87,7 @@ class TopologyManager:
         if not masks:
             return Hint(self.all, False)
         # The best is as wide as the most demanding resource needs; else the widest narrower one; else any wider one.
-        wanted = max((min(widths) for given in lists if (widths := _widths(given))), default=0)
+        wanted = max((min(widths) for offered in lists if (widths := _widths(offered))), default=0)
         width = max((count for mask in masks if (count := mask.bit_count()) <= wanted), default=None)
         if width is not None:
             masks = [mask for mask in masks if mask.bit_count() == width]
@@ -112,10 +112,10 @@ class TopologyManager:
 def filtered(hints: Iterable[Hints]) -> list[Sequence[Hint]]:
     """One list per manager and resource (filterProvidersHints)."""
     lists: list[Sequence[Hint]] = []
-    for given in hints:
-        if not given:
+    for offered in hints:
+        if not offered:
             lists.append(_ANY)
-        for found in given.values():
+        for found in offered.values():
             lists.append(_ANY if found is None else found or _NONE)
     return lists
 
@@ -130,7 +130,7 @@ def _widths(hints: Iterable[Hint]) -> list[int]:
 
 def _agreed(everything: int, lists: Lists) -> set[int]:
     """The non-empty masks of preferred combinations."""
-    offers = [{hint.mask for hint in given if hint.preferred} for given in lists]
+    offers = [{hint.mask for hint in offered if hint.preferred} for offered in lists]
     masks: set[int | None] = {None}
     masks.update(*offers)
     for offer in offers:
@@ -141,7 +141,7 @@ def _agreed(everything: int, lists: Lists) -> set[int]:
 
 def _intersections(everything: int, lists: Lists) -> list[int]:
     """The non-empty intersections of one mask per list."""
-    offers = [{everything if hint.mask is None else hint.mask & everything for hint in given} for given in lists]
+    offers = [{everything if hint.mask is None else hint.mask & everything for hint in offered} for offered in lists]
     named = 0
     for mask in set().union(*offers) - {everything}:
         named |= mask

@@ -32,7 +32,7 @@ def pod(uid: str, written: str, resource: str = GPU, amount: str = "2", node: st
 
 
 def gpu_node(*differences: tuple[str, str], name: str = "n") -> GPUNode:
-    told = [{"namespace": "d", "pod": uid, "uid": uid, "chosen": "0,1", "given": given} for uid, given in differences]
+    told = [{"namespace": "d", "pod": uid, "uid": uid, "chosen": "0,1", "given": text} for uid, text in differences]
     return msgspec.convert({"metadata": {"name": name}, "status": {"differences": told}}, GPUNode)
 
 
@@ -49,7 +49,7 @@ def test_the_pod_has_its_allocated_devices_and_later_the_chosen_ones_again() -> 
         "GPUNode n: status.differences[d/a].given: '4,5': the kubelet allocated these where 0,1 was chosen: the "
         "allocation counts"
     )
-    assert len(feed.given) == 1
+    assert len(feed.device_differences) == 1
     assert devices(feed.gpu_nodes([Change("modified", gpu_node(("a", "4,5")))])) == {}
     assert devices(feed.gpu_nodes([Change("modified", gpu_node())])) == {"a": (0, 1)}
     assert "Pod d/a" not in feed.findings

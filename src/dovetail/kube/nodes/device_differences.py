@@ -18,7 +18,7 @@ from dovetail.kube.objects.topology import DeviceDifference, GPUNode
 from dovetail.kube.translate.annotations import indices_of
 
 
-class GivenDevices(Struct, frozen=True):
+class AllocatedDevices(Struct, frozen=True):
     """GPUs by index, or MIG instances, of a bound pod."""
 
     gpus: tuple[int, ...] | None = None
@@ -29,7 +29,7 @@ def _no_listener(node: str) -> None:
     """The listener until one is set."""
 
 
-class Given:
+class DeviceDifferences:
     """The differences that GPUNodes report, by node and uid of the pod. `changed` is called with each node where they
     have changed."""
 
@@ -52,22 +52,22 @@ class Given:
             self.changed(name)
         return differing
 
-    def corrected(self, pod: Pod, written: GivenDevices) -> tuple[Pod, tuple[LayoutFinding, ...]]:
+    def corrected(self, pod: Pod, written: AllocatedDevices) -> tuple[Pod, tuple[LayoutFinding, ...]]:
         """The pod with the devices that it has, and the findings; `written` are the devices of its annotation."""
         node = pod.node
         difference = self._reported[node].get(pod.uid) if node in self._reported else None
         if difference is None:
             return _with(pod, written), ()
-        given = GivenDevices(indices_of(difference.given), instances.written(difference.given) or ())
+        allocated = AllocatedDevices(indices_of(difference.given), instances.written(difference.given) or ())
         field = f"status.differences[{difference.namespace}/{difference.pod}].given"
-        if given == GivenDevices():
+        if allocated == AllocatedDevices():
             rule = "must name devices as the annotation dovetail.dev/devices does: not used"
             return _with(pod, written), (LayoutFinding("GPUNode", node, Problem(field, difference.given, rule)),)
         rule = f"the kubelet allocated these where {difference.chosen or 'nothing'} was chosen: the allocation counts"
-        return _with(pod, given), (LayoutFinding("GPUNode", node, Problem(field, difference.given, rule)),)
+        return _with(pod, allocated), (LayoutFinding("GPUNode", node, Problem(field, difference.given, rule)),)
 
 
-def _with(pod: Pod, devices: GivenDevices) -> Pod:
+def _with(pod: Pod, devices: AllocatedDevices) -> Pod:
     if pod.devices == devices.gpus and pod.instances == devices.instances:
         return pod
     return replace(pod, devices=devices.gpus, instances=devices.instances)
