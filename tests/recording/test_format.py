@@ -21,7 +21,7 @@ PAGE = page("docs/reference/recording.md")
 )
 def test_fields(head: str, record: Any) -> None:
     written = [span for row in PAGE.rows(head) for span in row.code[0]]
-    assert sorted(written) == sorted(field.name for field in fields(record))
+    assert sorted(written) == sorted(field.encode_name for field in fields(record))
 
 
 def test_the_format_number() -> None:

@@ -42,8 +42,8 @@ class Header(Struct, frozen=True):
 
 class RecordedLine(Struct, frozen=True):
     """One call of the core at `now_ms`. With a `step` number: a step with its events, decisions and digest. Without it:
-    the events (`applied`) that a process applied while it was not the leader; `now_ms` is then informational. `raised` is
-    the error that ended the call and the process: a bug, which a replay reproduces."""
+    the events (`applied`) that a process applied while it was not the leader; `now_ms` is then informational. `raised`
+    is the error that ended the call and the process: a bug, which a replay reproduces."""
 
     now_ms: int
     step: int = 0
