@@ -27,7 +27,7 @@ from dovetail.kube.gangs import owners
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.annotations import wishes_of
+from dovetail.kube.translate.annotations import options_of
 from dovetail.kube.translate.translator import Translator
 from tests.docs.pages import AT_THE_ROOT, REFUSED, Block, Page, every_page, page
 from tests.paths import ROOT
@@ -145,8 +145,8 @@ def declared(resource: Resource, document: Document) -> list[Problem | None]:
     member = gangs.Membership("id", "default", name)
     told = owners.declare(member, owners.read(gangs.OwnerRef(resource, "default", name), document))
     assert told is not None, "the pods of the object are on their own"
-    wishes = wishes_of(msgspec.convert(document["metadata"], ObjectMeta))
-    return [gang.problem for gang in gangs.records(told, {wishes})]
+    options = options_of(msgspec.convert(document["metadata"], ObjectMeta))
+    return [gang.problem for gang in gangs.records(told, {options})]
 
 
 @pytest.mark.parametrize("block", YAML, ids=lambda b: f"{b.page}:{b.text.count(chr(10))}")

@@ -70,7 +70,7 @@ def bench() -> Bench:
 
 
 async def test_the_whole_layout_of_the_gpu_is_asked_for_once_the_pod_has_waited(bench: Bench) -> None:
-    bench.divider.wish("a", PROPOSAL)
+    bench.divider.propose("a", PROPOSAL)
     assert await bench.after(9) == []
     (asked,) = await bench.after(1)
     assert asked["metadata"] == {"resourceVersion": "7"}
@@ -82,7 +82,7 @@ async def test_the_whole_layout_of_the_gpu_is_asked_for_once_the_pod_has_waited(
 
 @pytest.mark.parametrize("state", ["pending", "applying"])
 async def test_nothing_else_is_asked_of_a_node_while_a_layout_is_under_way(bench: Bench, state: str) -> None:
-    bench.divider.wish("b", PROPOSAL)
+    bench.divider.propose("b", PROPOSAL)
     bench.see(gpu_node("x", state))
     assert await bench.after(100) == []
     bench.see(gpu_node("x", "applied"))
@@ -90,7 +90,7 @@ async def test_nothing_else_is_asked_of_a_node_while_a_layout_is_under_way(bench
 
 
 async def test_a_node_that_refused_is_left_alone_for_ten_minutes(bench: Bench) -> None:
-    bench.divider.wish("a", PROPOSAL)
+    bench.divider.propose("a", PROPOSAL)
     (asked,) = await bench.after(10)
     layout_id = asked["spec"]["mig"]["id"]
     bench.see(gpu_node(layout_id, "refused"))
@@ -101,9 +101,9 @@ async def test_a_node_that_refused_is_left_alone_for_ten_minutes(bench: Bench) -
 
 @pytest.mark.parametrize("end", ["placed", "deleted", "no agent"])
 async def test_nobody_asks_for_who_needs_it_no_more(bench: Bench, end: str) -> None:
-    bench.divider.wish("a", PROPOSAL)
+    bench.divider.propose("a", PROPOSAL)
     if end == "placed":
-        bench.divider.wish("a", None)
+        bench.divider.propose("a", None)
     elif end == "deleted":
         bench.feed.pods([Told("deleted", msgspec.convert({"metadata": {"uid": "a", "name": "a"}}, Pod))])
     elif end == "no agent":
@@ -112,7 +112,7 @@ async def test_nobody_asks_for_who_needs_it_no_more(bench: Bench, end: str) -> N
 
 
 async def test_somebody_elses_layout_is_not_overwritten(bench: Bench) -> None:
-    bench.divider.wish("a", PROPOSAL)
+    bench.divider.propose("a", PROPOSAL)
     bench.error = Conflict(409, "Conflict", "the object has been modified", "/n")
     assert await bench.after(10) == []
     bench.error = None

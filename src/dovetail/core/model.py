@@ -251,7 +251,7 @@ class Gang(Struct, frozen=True):
     `survives` says that its pods succeed or fail each by itself: those that are left go on, however few they are.
 
     `required` are node label keys: the gang stays inside one value of each. `preferred` are node label keys from the
-    most wished for to the least: tried in turn, then dropped.
+    most preferred to the least: tried in turn, then dropped.
     """
 
     id: str

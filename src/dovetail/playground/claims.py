@@ -152,8 +152,8 @@ def extended_problems(new: Object, old: Object) -> list[Cause]:
     Source: pkg/apis/core/validation/validation.go (validatePodExtendedResourceClaimStatus).
     """
     path, found = "status.extendedResourceClaimStatus", []
-    told, before = (value_at(pod, path) for pod in (new, old))
-    if told is None or told == before:
+    now, before = (value_at(pod, path) for pod in (new, old))
+    if now is None or now == before:
         return []
     mappings = objects_at(new, f"{path}.requestMappings")
     if not mappings:

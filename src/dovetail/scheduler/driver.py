@@ -171,7 +171,7 @@ class Driver:
         takes."""
         feed, cluster = self._mirror.feed, self.state.cluster
         if self._divider is not None:
-            self._divider.wish(bind.uid, None)
+            self._divider.propose(bind.uid, None)
         target = feed.pod_ref(bind.uid)
         if target is None:
             return
@@ -273,7 +273,7 @@ class Driver:
             return
         message = refusal_text(refusal, self._clock.now_ms())
         if self._divider is not None and hold.uids:
-            self._divider.wish(hold.uids[0], refusal.repartition)
+            self._divider.propose(hold.uids[0], refusal.repartition)
         for uid in hold.uids:
             target = self._mirror.feed.pod_ref(uid)
             if target is None:

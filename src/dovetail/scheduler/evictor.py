@@ -101,10 +101,10 @@ class Evictor:
         answers = await asyncio.gather(*(self._ask(victim, dry_run=True) for victim in victims))
         if all(result in ("evicted", "gone") for result, _ in answers):
             return True
-        told = False
+        reported = False
         for victim, (result, why) in zip(victims, answers, strict=True):
-            if result == "refused" and not told:
-                told = True
+            if result == "refused" and not reported:
+                reported = True
                 self._fail(victim, why)
             else:
                 self._end(victim, "withdrawn" if result in ("evicted", "gone") else result)
@@ -116,7 +116,7 @@ class Evictor:
             self._fail(victim, why)
             return
         if result == "evicted":
-            await self._say_why(victim)
+            await self._write_condition(victim)
             self._evicted(victim)
         self._end(victim, result)
 
@@ -158,7 +158,7 @@ class Evictor:
             await asyncio.sleep(max(wait_s, min(after_s or 0.0, _AGAIN_MAX_S)))
             wait_s = min(2 * wait_s, _AGAIN_MAX_S)
 
-    async def _say_why(self, victim: Victim) -> None:
+    async def _write_condition(self, victim: Victim) -> None:
         """Write the reason into the condition DisruptionTarget; the pod may be gone by now."""
         target = victim.target
         path = kinds.PODS.path(target.namespace, target.name, "status")
@@ -168,7 +168,7 @@ class Evictor:
         except (NotFound, Conflict):
             return
         except KubeError as error:
-            metrics.log.warning("the condition of %s does not say why it was evicted: %s", target, error)
+            metrics.log.warning("the condition of %s has no reason of the eviction: %s", target, error)
 
 
 def _lost(error: KubeError) -> bool:

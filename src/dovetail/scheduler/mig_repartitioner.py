@@ -32,7 +32,7 @@ _REFUSED_MS = 600_000
 _encode = msgspec.json.Encoder().encode
 
 
-class _Wish(Struct):
+class _PendingLayout(Struct):
     """A layout that a pod waits for. `since_ms`: since when; `layout_id`: the last request for it, "" for none."""
 
     proposal: Repartition
@@ -41,25 +41,25 @@ class _Wish(Struct):
 
 
 class MigRepartitioner:
-    """`wish` takes the core's proposal for a waiting pod; `run` requests the layouts that are due."""
+    """`propose` takes the core's proposal for a waiting pod; `run` requests the layouts that are due."""
 
     def __init__(self, client: Client, feed: Translator, clock: Clock, may_write: Callable[[], bool]) -> None:
         self._client = client
         self._feed = feed
         self._clock = clock
         self._may_write = may_write
-        self._wishes: dict[str, _Wish] = {}
+        self._pending: dict[str, _PendingLayout] = {}
         self._refused: dict[str, int] = {}
         """The time (ms) until which a node gets no request."""
 
-    def wish(self, uid: str, proposal: Repartition | None) -> None:
+    def propose(self, uid: str, proposal: Repartition | None) -> None:
         """Record the proposal for a pod; None: the pod no longer waits for instances."""
         if proposal is None:
-            self._wishes.pop(uid, None)
-        elif uid in self._wishes:
-            self._wishes[uid].proposal = proposal
+            self._pending.pop(uid, None)
+        elif uid in self._pending:
+            self._pending[uid].proposal = proposal
         else:
-            self._wishes[uid] = _Wish(proposal, self._clock.now_ms())
+            self._pending[uid] = _PendingLayout(proposal, self._clock.now_ms())
 
     async def run(self) -> None:
         """Request due layouts until cancelled."""
@@ -71,28 +71,28 @@ class MigRepartitioner:
     async def look(self) -> None:
         """Request all layouts that are due now."""
         now_ms = self._clock.now_ms()
-        for uid, wish in list(self._wishes.items()):
+        for uid, pending in list(self._pending.items()):
             if self._feed.pod_ref(uid) is None:
-                del self._wishes[uid]
+                del self._pending[uid]
                 continue
-            node = self._feed.gpu_node(wish.proposal.node)
+            node = self._feed.gpu_node(pending.proposal.node)
             if node is None or node.status.agent is None:
                 continue
-            self._note_refusal(node, wish, now_ms)
-            patient = now_ms - wish.since_ms >= _PATIENCE_MS
+            self._note_refusal(node, pending, now_ms)
+            patient = now_ms - pending.since_ms >= _PATIENCE_MS
             if patient and not _under_way(node) and now_ms >= self._refused.get(node.metadata.name, 0):
-                await self._ask(node, wish, f"{uid}-{now_ms}")
+                await self._ask(node, pending, f"{uid}-{now_ms}")
 
-    def _note_refusal(self, node: GPUNode, wish: _Wish, now_ms: int) -> None:
+    def _note_refusal(self, node: GPUNode, pending: _PendingLayout, now_ms: int) -> None:
         state = node.status.mig
-        if state is not None and state.state == "refused" and state.id == wish.layout_id:
-            wish.layout_id = ""
+        if state is not None and state.state == "refused" and state.id == pending.layout_id:
+            pending.layout_id = ""
             self._refused[node.metadata.name] = now_ms + _REFUSED_MS
             metrics.log.warning("%s is not divided anew: %s", node.metadata.name, state.message)
 
-    async def _ask(self, node: GPUNode, wish: _Wish, layout_id: str) -> None:
+    async def _ask(self, node: GPUNode, pending: _PendingLayout, layout_id: str) -> None:
         gpus = {gpu.index: gpu for gpu in node.status.gpus}
-        changes = wish.proposal.changes
+        changes = pending.proposal.changes
         wanted = [{"uuid": gpus[c.gpu].uuid, "instances": divided(gpus[c.gpu], c)} for c in changes if c.gpu in gpus]
         version = node.metadata.resource_version
         body = _encode({"metadata": {"resourceVersion": version}, "spec": {"mig": {"id": layout_id, "gpus": wanted}}})
@@ -103,9 +103,9 @@ class MigRepartitioner:
             if not isinstance(error, Conflict):
                 metrics.log.warning("%s cannot be divided anew: %s", node.metadata.name, error)
             return
-        wish.layout_id, wish.since_ms = layout_id, self._clock.now_ms()
+        pending.layout_id, pending.since_ms = layout_id, self._clock.now_ms()
         metrics.LAYOUTS.inc()
-        metrics.log.info("asked for a layout of MIG cards: %s", wish.proposal)
+        metrics.log.info("asked for a layout of MIG cards: %s", pending.proposal)
 
 
 def _under_way(node: GPUNode) -> bool:

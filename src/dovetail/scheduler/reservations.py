@@ -207,9 +207,9 @@ class DeviceReservations:
                 yield f"resourceclaim {key}"
                 return
             raise NotReady(f"the resourceclaim {key} was deleted")
-        said = {(s.driver, s.pool, s.device, s.share_id): s for s in claim.status.devices}
+        statuses = {(s.driver, s.pool, s.device, s.share_id): s for s in claim.status.devices}
         for result in _results(written):
-            status = said.get((result.driver, result.pool, result.device, result.share_id), DeviceStatus())
+            status = statuses.get((result.driver, result.pool, result.device, result.share_id), DeviceStatus())
             states = {condition.type: condition for condition in status.conditions or ()}
             for name in result.binding_failure_conditions if result.binding_conditions else ():
                 if name in states and states[name].status == "True":

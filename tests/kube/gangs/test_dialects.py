@@ -9,14 +9,14 @@ from dovetail.core.model import Gang
 from dovetail.kube.gangs import declared as gangs
 from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, DIALECTS, NATIVE, VOLCANO, Dialect, membership
 from dovetail.kube.gangs.owners import owned_by
-from dovetail.kube.translate.annotations import NOTHING, Wishes, wishes_of
+from dovetail.kube.translate.annotations import NOTHING, WorkloadOptions, options_of
 from tests.kube.yaml_objects import pod, wire
 
 META = "metadata: {name: g, namespace: ml, creationTimestamp: '2026-01-01T00:00:00Z'}"
 CREATED_MS = 1767225600000
 
 
-def gangs_of(dialect: Dialect[Any], spec: str, *members: Wishes, meta: str = META) -> list[Gang]:
+def gangs_of(dialect: Dialect[Any], spec: str, *members: WorkloadOptions, meta: str = META) -> list[Gang]:
     declared = dialect.declare(wire(dialect.kind, f"{{{meta}, spec: {{{spec}}}}}"))
     return gangs.records(declared, members)
 
@@ -102,7 +102,7 @@ def test_a_pod_group_that_cannot_be_honoured(dialect: Dialect[Any], spec: str, f
 )  # fmt: skip
 def test_how_a_pod_names_its_group(text: str, expected: tuple[str, str]) -> None:
     obj = pod(text, namespace="ml")
-    found = membership(obj, wishes_of(obj.metadata), owned_by(obj))
+    found = membership(obj, options_of(obj.metadata), owned_by(obj))
     assert found is not None
     assert (found.id, found.part) == expected
 
@@ -114,7 +114,7 @@ def test_every_dialect_that_pods_can_name_has_its_own_ids() -> None:
 
 def test_levels_of_the_object_count_before_those_of_its_pods() -> None:
     meta = "metadata: {name: g, namespace: ml, annotations: {dovetail.dev/topology-preferred: rack}}"
-    zone = Wishes(required=("zone",), preferred=("block",))
+    zone = WorkloadOptions(required=("zone",), preferred=("block",))
     (gang,) = gangs_of(COSCHEDULING, "minMember: 2", zone, meta=meta)
     assert (gang.required, gang.preferred) == (("zone",), ("dovetail.dev/rack",))
 
@@ -126,39 +126,39 @@ def test_a_bad_annotation_of_the_object_is_its_problem() -> None:
     assert problem.field == "metadata.annotations[dovetail.dev/topology-required]"
 
 
-def by_name(*members: Wishes) -> Gang:
+def by_name(*members: WorkloadOptions) -> Gang:
     (gang,) = gangs.records(gangs.named(gangs.Membership("gang.dovetail.dev/ml/g", "ml", "g")), members)
     return gang
 
 
 def test_a_gang_by_name_has_the_numbers_of_its_pods() -> None:
-    gang = by_name(Wishes(gang="g", gang_min=2, gang_max=5), Wishes(gang="g", gang_min=2))
+    gang = by_name(WorkloadOptions(gang="g", gang_min=2, gang_max=5), WorkloadOptions(gang="g", gang_min=2))
     assert (gang.min_count, gang.max_count, gang.problem) == (2, 5, None)
 
 
 @pytest.mark.parametrize(
     ("members", "key", "value"),
     [
-        ([Wishes(gang="g")], "gang-min", "0"),
-        ([Wishes(gang_min=5, gang_max=4)], "gang-max", "4"),
-        ([Wishes(gang_min=2), Wishes(gang_min=3)], "gang-min", "2 and 3"),
-        ([Wishes(gang_min=2, required=("a",)), Wishes(gang_min=2, required=("b",))], "topology-required",
-         "('a',) and ('b',)"),
+        ([WorkloadOptions(gang="g")], "gang-min", "0"),
+        ([WorkloadOptions(gang_min=5, gang_max=4)], "gang-max", "4"),
+        ([WorkloadOptions(gang_min=2), WorkloadOptions(gang_min=3)], "gang-min", "2 and 3"),
+        ([WorkloadOptions(gang_min=2, required=("a",)), WorkloadOptions(gang_min=2, required=("b",))],
+         "topology-required", "('a',) and ('b',)"),
     ],
 )  # fmt: skip
-def test_numbers_and_levels_that_contradict_each_other(members: list[Wishes], key: str, value: str) -> None:
+def test_numbers_and_levels_that_contradict_each_other(members: list[WorkloadOptions], key: str, value: str) -> None:
     problem = by_name(*members).problem
     assert problem is not None
     assert (problem.field, problem.value) == (f"metadata.annotations[dovetail.dev/{key}]", value)
 
 
 def test_a_minimum_for_the_whole_cannot_be_divided_between_sub_gangs() -> None:
-    found = gangs_of(VOLCANO, "minMember: 2, minTaskMember: {ps: 1, worker: 1}", Wishes(gang_min=2))
+    found = gangs_of(VOLCANO, "minMember: 2, minTaskMember: {ps: 1, worker: 1}", WorkloadOptions(gang_min=2))
     assert all(gang.problem is not None and "ps, worker" in gang.problem.rule for gang in found)
 
 
 def test_a_pod_in_no_gang_cannot_say_how_many_it_starts_with() -> None:
     assert gangs.lonely(NOTHING) is None
-    problem = gangs.lonely(Wishes(gang_max=3))
+    problem = gangs.lonely(WorkloadOptions(gang_max=3))
     assert problem is not None
     assert problem.field == "metadata.annotations[dovetail.dev/gang-max]"

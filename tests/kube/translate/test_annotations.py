@@ -8,11 +8,11 @@ import pytest
 from dovetail.core.model import Problem
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.translate import annotations
-from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, Key, Wishes, wishes_of
+from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, Key, WorkloadOptions, options_of
 
 
-def annotated(**values: str) -> Wishes:
-    return wishes_of(ObjectMeta(annotations={PREFIX + key.replace("_", "-"): value for key, value in values.items()}))
+def annotated(**values: str) -> WorkloadOptions:
+    return options_of(ObjectMeta(annotations={PREFIX + key.replace("_", "-"): value for key, value in values.items()}))
 
 
 @pytest.mark.parametrize(
@@ -50,22 +50,22 @@ def annotated(**values: str) -> Wishes:
     ],
 )  # fmt: skip
 def test_what_can_be_asked_for(key: str, value: str, field: str, expected: Any) -> None:
-    wishes = annotated(**{key: value})
-    assert (getattr(wishes, field), wishes.problems) == (expected, ())
+    options = annotated(**{key: value})
+    assert (getattr(options, field), options.problems) == (expected, ())
 
 
 def test_the_user_is_a_label() -> None:
-    assert wishes_of(ObjectMeta(labels={"dovetail.dev/user": "ada"})) == Wishes(user="ada")
-    (problem,) = wishes_of(ObjectMeta(labels={"dovetail.dev/user": ""})).problems
+    assert options_of(ObjectMeta(labels={"dovetail.dev/user": "ada"})) == WorkloadOptions(user="ada")
+    (problem,) = options_of(ObjectMeta(labels={"dovetail.dev/user": ""})).problems
     assert problem.field == "metadata.labels[dovetail.dev/user]"
 
 
 def test_the_queue_is_a_label() -> None:
-    assert wishes_of(ObjectMeta(labels={"dovetail.dev/queue": "research"})) == Wishes(queue="research")
+    assert options_of(ObjectMeta(labels={"dovetail.dev/queue": "research"})) == WorkloadOptions(queue="research")
     assert annotated(queue="research").problems == (
         Problem("metadata.annotations[dovetail.dev/queue]", "research", "must be in metadata.labels"),
     )
-    misplaced = wishes_of(ObjectMeta(labels={"dovetail.dev/gang": "g"})).problems
+    misplaced = options_of(ObjectMeta(labels={"dovetail.dev/gang": "g"})).problems
     assert misplaced == (Problem("metadata.labels[dovetail.dev/gang]", "g", "must be in metadata.annotations"),)
 
 
@@ -114,8 +114,8 @@ def test_the_queue_is_a_label() -> None:
     ],
 )  # fmt: skip
 def test_a_bad_value_names_the_field_the_rule_and_the_nearest_valid_value(key: str, value: str, nearest: str) -> None:
-    wishes = annotated(**{key: value})
-    (problem,) = wishes.problems
+    options = annotated(**{key: value})
+    (problem,) = options.problems
     assert (problem.field, problem.value) == (f"metadata.annotations[dovetail.dev/{key}]", value)
     assert problem.rule == f"{TABLE[key].rule}; nearest valid value: {nearest}"
 
@@ -127,8 +127,8 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
 
 
 def test_what_we_write_ourselves_and_what_is_not_ours_is_left_alone() -> None:
-    assert annotated(devices="0,1", decision="17", rank="3") == Wishes()
-    assert wishes_of(ObjectMeta(annotations={"example.com/gang": "?"}, labels={"dovetail": "x"})) == Wishes()
+    assert annotated(devices="0,1", decision="17", rank="3") == WorkloadOptions()
+    assert options_of(ObjectMeta(annotations={"example.com/gang": "?"}, labels={"dovetail": "x"})) == WorkloadOptions()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_every_example_in_the_table_is_valid(name: str, key: Key) -> None:
     for example in key.examples:
         value = {PREFIX + name: example}
         meta = ObjectMeta(labels=value) if key.place == "labels" else ObjectMeta(annotations=value)
-        assert wishes_of(meta).problems == ()
+        assert options_of(meta).problems == ()
 
 
 def test_every_short_name_of_a_level_is_documented() -> None:

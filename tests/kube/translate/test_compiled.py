@@ -21,7 +21,7 @@ from tests.referee.ours import told
 
 CASES = 150
 EVENTS = Coder[tuple[Event, ...]](tuple[Event, ...])
-WISHES = (
+OPTIONS = (
     ("queue", ("research", "")),
     ("gpu-fraction", ("0.25", "1.5", "x")),
     ("gpu-memory", ("10Gi", "-1")),
@@ -40,11 +40,13 @@ def translated() -> str:
     for seed in range(CASES):
         dice, case = random.Random(seed), Dice(seed).case(str(seed))
         for pod in (*case["pods"], case["pod"]):
-            wishes = {f"dovetail.dev/{key}": dice.choice(values) for key, values in WISHES if dice.random() < 0.2}
+            options = {f"dovetail.dev/{key}": dice.choice(values) for key, values in OPTIONS if dice.random() < 0.2}
             if dice.random() < 0.5:
                 devices = dice.choice(["", "0", "0,1", "1/1g.5gb@0"])
-                wishes |= bound(pod["metadata"]["uid"], devices, gpu_milli=dice.choice([0, 500]), max_runtime_ms=60_000)
-            pod["metadata"]["annotations"] = pod["metadata"].get("annotations", {}) | wishes
+                options |= bound(
+                    pod["metadata"]["uid"], devices, gpu_milli=dice.choice([0, 500]), max_runtime_ms=60_000
+                )
+            pod["metadata"]["annotations"] = pod["metadata"].get("annotations", {}) | options
         feed = Translator(dice.choice([SCHEDULER, "another"]))
         # Not repr: the order of a set differs from process to process.
         lines += [EVENTS.encode((event,)).decode() for event in told(feed, case)]

@@ -31,7 +31,7 @@ from dovetail.kube.objects.long import LONGEST, LONGEST_PART
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate import annotations, budgets, limits, volumes
 from dovetail.kube.translate import pods as translate
-from dovetail.kube.translate.annotations import PREFIX, wishes_of
+from dovetail.kube.translate.annotations import PREFIX, options_of
 from dovetail.kube.translate.claims import claim_spec
 from dovetail.kube.translate.sources import LONGEST_OWNER, outline, owner_document
 from dovetail.kube.translate.translator import Translator
@@ -63,7 +63,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_of_thousands_of_unknown_keys_a_few_are_compared_with_the_known_ones(compared: list[str]) -> None:
-    problems = wishes_of(base.ObjectMeta(annotations={f"{PREFIX}gnag-{n}": "x" for n in range(3_000)})).problems
+    problems = options_of(base.ObjectMeta(annotations={f"{PREFIX}gnag-{n}": "x" for n in range(3_000)})).problems
     assert len(compared) <= 8
     assert len(problems) <= 64
     assert (problems[0].field, problems[0].value) == ("metadata.annotations", "3000")
@@ -79,7 +79,7 @@ def test_nobody_compares_the_keys_of_pods_of_other_schedulers(compared: list[str
 def test_a_value_as_long_as_all_annotations_may_be_is_not_read(compared: list[str]) -> None:
     for key in annotations.TABLE:
         place = annotations.TABLE[key].place
-        (problem,) = wishes_of(base.ObjectMeta(**{place: {PREFIX + key: "1h" * 120_000}})).problems
+        (problem,) = options_of(base.ObjectMeta(**{place: {PREFIX + key: "1h" * 120_000}})).problems
         assert problem.rule == "has 240000 characters; the limit is 4096"
         assert len(str(problem)) < LONGEST_SHOWN
     assert compared == []
@@ -88,7 +88,7 @@ def test_a_value_as_long_as_all_annotations_may_be_is_not_read(compared: list[st
 def test_levels_have_a_limit() -> None:
     few, many = (",".join(f"l{n}" for n in range(count)) for count in (limits.MOST_LEVELS, limits.MOST_LEVELS + 1))
     (read, refused) = (
-        wishes_of(base.ObjectMeta(annotations={f"{PREFIX}topology-preferred": one})) for one in (few, many)
+        options_of(base.ObjectMeta(annotations={f"{PREFIX}topology-preferred": one})) for one in (few, many)
     )
     assert len(read.preferred) == limits.MOST_LEVELS
     assert refused.preferred == ()

@@ -18,9 +18,9 @@ SLICE = "nvidia.com/mig-1g.10gb"
 MIG = "a MIG slice (nvidia.com/mig-<compute slices>g.<memory>gb)"
 
 
-def pod(*resources: str, scheduler: str = "dovetail", node: str = "", **wishes: str) -> Pod:
+def pod(*resources: str, scheduler: str = "dovetail", node: str = "", **options: str) -> Pod:
     limits = ", ".join(f"{name}: 1" for name in resources)
-    said = ", ".join(f"dovetail.dev/{key.replace('_', '-')}: '{value}'" for key, value in wishes.items())
+    said = ", ".join(f"dovetail.dev/{key.replace('_', '-')}: '{value}'" for key, value in options.items())
     return wire(
         Pod,
         f"""
@@ -33,25 +33,25 @@ spec:
     )
 
 
-def request(*resources: str, **wishes: str) -> Request:
-    record = pods.pod(pod(*resources, **wishes))
+def request(*resources: str, **options: str) -> Request:
+    record = pods.pod(pod(*resources, **options))
     assert record.problem is None
     return record.request
 
 
-def problem(*resources: str, **wishes: str) -> Problem:
-    found = pods.pod(pod(*resources, **wishes)).problem
+def problem(*resources: str, **options: str) -> Problem:
+    found = pods.pod(pod(*resources, **options)).problem
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("resource", [GPU, SHARED])
 def test_memory_fraction_and_isolation_are_of_each_device(resource: str) -> None:
-    wishes = request(resource, gpu_memory="8Gi", gpu_isolation="memory")
-    assert (wishes.gpu_memory_mib, wishes.gpu_milli, wishes.isolation) == (8192, 0, "memory")
-    wishes = request(resource, gpu_fraction="0.25")
-    assert (wishes.gpu_memory_mib, wishes.gpu_milli, wishes.isolation) == (0, 250, "")
-    assert dict(wishes.resources)[resource] == 1
+    options = request(resource, gpu_memory="8Gi", gpu_isolation="memory")
+    assert (options.gpu_memory_mib, options.gpu_milli, options.isolation) == (8192, 0, "memory")
+    options = request(resource, gpu_fraction="0.25")
+    assert (options.gpu_memory_mib, options.gpu_milli, options.isolation) == (0, 250, "")
+    assert dict(options.resources)[resource] == 1
 
 
 def test_no_isolation_is_what_everybody_has_who_says_nothing() -> None:
@@ -85,16 +85,16 @@ def test_a_pod_of_another_scheduler_takes_no_share_that_we_would_know_of() -> No
     ],
 )  # fmt: skip
 def test_wishes_that_nothing_can_fulfil(
-    resources: tuple[str, ...], wishes: dict[str, str], key: str, rule: str
+    resources: tuple[str, ...], options: dict[str, str], key: str, rule: str
 ) -> None:
-    value = wishes[key.replace("-", "_")]
-    assert problem(*resources, **wishes) == Problem(f"metadata.annotations[dovetail.dev/{key}]", value, rule)
+    value = options[key.replace("-", "_")]
+    assert problem(*resources, **options) == Problem(f"metadata.annotations[dovetail.dev/{key}]", value, rule)
 
 
 def test_a_slice_is_never_opened_as_a_share() -> None:
     plain = request(SLICE)
-    for wishes in ({"gpu_memory": "9Gi"}, {"gpu_isolation": "strong"}):
-        assert request(SLICE, **wishes) == plain
+    for options in ({"gpu_memory": "9Gi"}, {"gpu_isolation": "strong"}):
+        assert request(SLICE, **options) == plain
     assert request(f"{SLICE}.shared", gpu_isolation="none") == request(f"{SLICE}.shared")
 
 
@@ -152,10 +152,12 @@ def test_what_a_gang_says_for_its_pods_is_refused_with_the_place_where_it_belong
     assert (told.pod.problem, told.pod.request.gpu_memory_mib) == (None, 8192)
 
     from dovetail.kube.gangs import declared as gangs
-    from dovetail.kube.translate.annotations import Wishes
+    from dovetail.kube.translate.annotations import WorkloadOptions
 
     declared = gangs.named(gangs.Membership("id", "ns", "g"))
-    (gang,) = gangs.records(gangs.Declared(declared.gang, "", wishes=Wishes(gpu_memory_mib=8192)), {Wishes(gang_min=1)})
+    (gang,) = gangs.records(
+        gangs.Declared(declared.gang, "", options=WorkloadOptions(gpu_memory_mib=8192)), {WorkloadOptions(gang_min=1)}
+    )
     assert GangChanged(gang).gang.problem == Problem(
         "metadata.annotations[dovetail.dev/gpu-memory]",
         "8192",

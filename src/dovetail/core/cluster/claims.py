@@ -454,7 +454,7 @@ class Claims:
         return self._extended[resource]
 
     def classes_for(self, pod: Pod) -> Classes:
-        """The classes whose devices may stand in for resources of a pod that waits. A pod that wishes for what no claim
+        """The classes whose devices may stand in for resources of a pod that waits. A pod that asks for what no claim
         promises, a part of a GPU, isolation or NVLinks, has GPUs that are counted."""
         request = pod.request
         if request.gpu_milli or request.gpu_memory_mib or request.isolation or request.nvlink_required:

@@ -103,7 +103,7 @@ class GangSearch:
         """Yield once for each placement of the group, while it is in force; the next step undoes it."""
         wanted = self._counted(group)
         tried: set[bytes | None] = set()
-        for key in (*self._wishes(group), ""):
+        for key in (*self._preferred_levels(group), ""):
             levels = (*group.required, key) if key else group.required
             if not levels and self.room(scope, wanted) < group.total_missing():
                 break
@@ -138,7 +138,7 @@ class GangSearch:
         distinct = {shape.id: shape for shape in shapes}
         return [(distinct[key], count) for key, count in counts.items()]
 
-    def _wishes(self, group: Group) -> tuple[str, ...]:
+    def _preferred_levels(self, group: Group) -> tuple[str, ...]:
         if group.total_missing() + len(group.all_held()) <= 1:
             return group.preferred
         levels = self._cluster.fabric.levels

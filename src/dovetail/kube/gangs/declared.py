@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from dovetail.core.model import Gang, Pod, Problem
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, NOTHING, PREFIX, Wishes
+from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, NOTHING, PREFIX, WorkloadOptions
 from dovetail.kube.translate.limits import MOST_SUBGANGS, too_many
 from dovetail.kube.translate.problems import first_of
 
@@ -68,16 +68,16 @@ class DeclaredPart(Struct, frozen=True):
 
 
 class Declared(Struct, frozen=True):
-    """A declared workload. `gang` is the gang as far as the object declares it, `wishes` are its annotations; `pods` is
-    the number of all pods, `min_field` the field that the minimum comes from, `deadline_ms` the limit of its run time
-    (0: none). With `alone` its pods are no gang."""
+    """A declared workload. `gang` is the gang as far as the object declares it, `options` are its annotations; `pods`
+    is the number of all pods, `min_field` the field that the minimum comes from, `deadline_ms` the limit of its run
+    time (0: none). With `alone` its pods are no gang."""
 
     gang: Gang
     min_field: str
     parts: tuple[DeclaredPart, ...] = ()
     together: bool = True
     pods: int | None = None
-    wishes: Wishes = NOTHING
+    options: WorkloadOptions = NOTHING
     deadline_ms: int = 0
     alone: bool = False
 
@@ -134,11 +134,11 @@ def named(member: Membership) -> Declared:
     return Declared(Gang(member.id, member.namespace, member.name, min_count=0), _path("gang-min"))
 
 
-def lonely(wishes: Wishes, member: Membership | None = None) -> Problem | None:
+def lonely(options: WorkloadOptions, member: Membership | None = None) -> Problem | None:
     """The problems of a pod that is in no gang, or of the object of `member`: also that it declares how many pods start
     together."""
-    problems = list(wishes.problems)
-    for key, number in (("gang-min", wishes.gang_min), ("gang-max", wishes.gang_max)):
+    problems = list(options.problems)
+    for key, number in (("gang-min", options.gang_min), ("gang-max", options.gang_max)):
         if number is not None:
             problems.append(Problem(_path(key), str(number), f"the pod is in no gang: name one in {_path('gang')}"))
     problem = first_of(problems)
@@ -147,7 +147,9 @@ def lonely(wishes: Wishes, member: Membership | None = None) -> Problem | None:
     return replace(problem, field=f"{member.owner} {problem.field}")
 
 
-def records(declared: Declared, members: Collection[Wishes], bound: Mapping[str, Begun] = _NOBODY) -> list[Gang]:
+def records(
+    declared: Declared, members: Collection[WorkloadOptions], bound: Mapping[str, Begun] = _NOBODY
+) -> list[Gang]:
     """The core's gangs for a declared workload, the root first; `members` are the declarations of its pods, `bound` the
     gangs (by id) as of the bind of their pods."""
     now = _records(declared, members)
@@ -158,10 +160,10 @@ def records(declared: Declared, members: Collection[Wishes], bound: Mapping[str,
     return [bound.get(gang.id, above).keep(gang) for gang in now]
 
 
-def _records(declared: Declared, members: Collection[Wishes]) -> list[Gang]:
+def _records(declared: Declared, members: Collection[WorkloadOptions]) -> list[Gang]:
     if declared.alone:
         return []
-    gang, own = declared.gang, declared.wishes
+    gang, own = declared.gang, declared.options
     problems = [gang.problem] if gang.problem is not None else []
     problems += own.problems
     problems += _of_pods(own)
@@ -227,7 +229,7 @@ def _agreed(key: str, own: T, declared_values: Iterable[T], problems: list[Probl
     return values[0]
 
 
-def _of_pods(own: Wishes) -> Iterable[Problem]:
+def _of_pods(own: WorkloadOptions) -> Iterable[Problem]:
     """Problems for declarations on an object that only its pods can make."""
     for key, value in ((MEMORY, own.gpu_memory_mib), (FRACTION, own.gpu_milli), (ISOLATION, own.isolation)):
         if value:

@@ -39,7 +39,7 @@ from dovetail.kube.objects.groups import (
     VolcanoPodGroup,
 )
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.annotations import LEVELS, Wishes, level, wishes_of
+from dovetail.kube.translate.annotations import LEVELS, WorkloadOptions, level, options_of
 from dovetail.kube.translate.limits import MOST_LEVELS, too_many
 from dovetail.kube.translate.limits import name as bounded_name
 from dovetail.kube.translate.problems import NO_GROUP_CLAIMS, first_of
@@ -71,7 +71,7 @@ class Dialect(Struct, Generic[G], frozen=True):
         return f"{self.id_prefix}/{namespace}/{name}"
 
 
-def membership(pod: Pod, wishes: Wishes, owned: Membership | None) -> Membership | None:
+def membership(pod: Pod, options: WorkloadOptions, owned: Membership | None) -> Membership | None:
     """The gang of the pod; None where it has none. `owned` is the gang by its owner, as `owned_by` returns it."""
     meta, group = pod.metadata, pod.spec.scheduling_group
     dialect: Dialect[Any] = NATIVE
@@ -85,8 +85,8 @@ def membership(pod: Pod, wishes: Wishes, owned: Membership | None) -> Membership
     if name:
         name, part = bounded_name(name), bounded_name(meta.annotations.get(dialect.part_by, ""))
         return Membership(dialect.id_of(meta.namespace, name), meta.namespace, name, part)
-    if wishes.gang:
-        return Membership(f"{NAMED}/{meta.namespace}/{wishes.gang}", meta.namespace, wishes.gang)
+    if options.gang:
+        return Membership(f"{NAMED}/{meta.namespace}/{options.gang}", meta.namespace, options.gang)
     return owned
 
 
@@ -127,7 +127,7 @@ def _native(obj: PodGroup) -> Declared:
         priority=spec.priority,
         problem=first_of(problems),
     )
-    return Declared(gang, "spec.schedulingPolicy.gang.minCount", wishes=wishes_of(obj.metadata))
+    return Declared(gang, "spec.schedulingPolicy.gang.minCount", options=options_of(obj.metadata))
 
 
 def _composite(obj: CompositePodGroup) -> Declared:
@@ -149,12 +149,12 @@ def _composite(obj: CompositePodGroup) -> Declared:
         priority=spec.priority,
         problem=first_of(problems),
     )
-    return Declared(gang, "", wishes=wishes_of(obj.metadata))
+    return Declared(gang, "", options=options_of(obj.metadata))
 
 
 def _coscheduling(obj: CoschedulingPodGroup) -> Declared:
     gang = _gang(COSCHEDULING, obj.metadata, min_count=obj.spec.min_member)
-    return Declared(gang, "spec.minMember", wishes=wishes_of(obj.metadata))
+    return Declared(gang, "spec.minMember", options=options_of(obj.metadata))
 
 
 def _volcano(obj: VolcanoPodGroup) -> Declared:
@@ -168,7 +168,7 @@ def _volcano(obj: VolcanoPodGroup) -> Declared:
         VOLCANO, obj.metadata, min_count=spec.min_member, required=required, preferred=preferred,
         problem=too_much or problem,
     )  # fmt: skip
-    return Declared(gang, "spec.minMember", parts, wishes=wishes_of(obj.metadata))
+    return Declared(gang, "spec.minMember", parts, options=options_of(obj.metadata))
 
 
 def _tiers(wire: NetworkTopology | None) -> tuple[tuple[str, ...], tuple[str, ...], Problem | None]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from dovetail.kube.gangs.declared import Begun
-from dovetail.kube.translate.annotations import NOTHING, Wishes
+from dovetail.kube.translate.annotations import NOTHING, WorkloadOptions
 from dovetail.kube.translate.known import KnownPod
 
 T = TypeVar("T")
@@ -53,10 +53,10 @@ class MemberCounts:
 
     def put(self, uid: str, pod: KnownPod) -> None:
         """Insert or replace."""
-        bound, reported, wishes = pod.bound, pod.reported, pod.wishes
+        bound, reported, options = pod.bound, pod.reported, pod.options
         runs = bound is not None and bound.gang and not reported.deleting
         new = _Counted(
-            (wishes.required, wishes.preferred, wishes.gang_min, wishes.gang_max),
+            (options.required, options.preferred, options.gang_min, options.gang_max),
             bound.gang if bound is not None else "",
             Begun(bound.gang_min, bound.gang_priority) if bound is not None and runs else None,
             not reported.node,
@@ -82,10 +82,10 @@ class MemberCounts:
             if not begun:
                 del self._begun[one.gang]
 
-    def wishes(self) -> list[Wishes]:
+    def options(self) -> list[WorkloadOptions]:
         """The declarations of the pods about their gang, and nothing else."""
         return [
-            Wishes(required=required, preferred=preferred, gang_min=least, gang_max=most)
+            WorkloadOptions(required=required, preferred=preferred, gang_min=least, gang_max=most)
             if any((required, preferred, least, most))
             else NOTHING
             for required, preferred, least, most in islice(self._declarations, MOST_DECLARATIONS + 1)

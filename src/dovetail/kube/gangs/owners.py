@@ -41,7 +41,7 @@ from dovetail.kube.manifests.templates import (
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
 from dovetail.kube.objects.owners import Job, JobSet, LeaderWorkerSet, RayCluster, TrainingJob
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.annotations import NOTHING, Wishes, wishes_of
+from dovetail.kube.translate.annotations import NOTHING, WorkloadOptions, options_of
 
 D = TypeVar("D")
 
@@ -144,7 +144,7 @@ class OwnerRead(Struct, frozen=True):
     owner: OwnerRef
     exists: bool = True
     size: GangSize | None = None
-    wishes: Wishes = NOTHING
+    options: WorkloadOptions = NOTHING
     deadline_ms: int = 0
     created_ms: int = 0
     problem: Problem | None = None
@@ -161,12 +161,12 @@ def read(owner: OwnerRef, document: Mapping[str, object] | None) -> OwnerRead:
     except msgspec.ValidationError as error:
         return OwnerRead(owner, problem=Problem(str(owner), "", f"cannot be read: {error}"))
     meta: ObjectMeta = obj.metadata
-    wishes, deadline_ms = wishes_of(meta), 1000 * (kind.deadline_s(obj) or 0)
+    options, deadline_ms = options_of(meta), 1000 * (kind.deadline_s(obj) or 0)
     if size is None:
-        return OwnerRead(owner, wishes=wishes, deadline_ms=deadline_ms)
+        return OwnerRead(owner, options=options, deadline_ms=deadline_ms)
     parts, problem = divided(f"{owner} {size.min_field}", size.parts)
     return OwnerRead(
-        owner, True, replace(size, parts=parts), wishes, deadline_ms, epoch_ms(meta.creation_timestamp), problem
+        owner, True, replace(size, parts=parts), options, deadline_ms, epoch_ms(meta.creation_timestamp), problem
     )
 
 
@@ -180,10 +180,10 @@ def declare(member: Membership, read: OwnerRead) -> Declared | None:
     if size is None and read.problem is not None:
         return Declared(gang, "")
     if size is None:
-        return Declared(gang, "", wishes=read.wishes, deadline_ms=read.deadline_ms, alone=True)
+        return Declared(gang, "", options=read.options, deadline_ms=read.deadline_ms, alone=True)
     gang = replace(gang, min_count=size.min_count, created_ms=read.created_ms, survives=size.survives)
     field = f"{owner} {size.min_field}"
-    return Declared(gang, field, size.parts, size.together, size.pods, read.wishes, read.deadline_ms)
+    return Declared(gang, field, size.parts, size.together, size.pods, read.options, read.deadline_ms)
 
 
 def _job(job: Job) -> GangSize | None:

@@ -69,7 +69,7 @@ LONGEST = 4096
 _MOST_SUGGESTIONS = 4
 
 
-class Wishes(Struct, frozen=True):
+class WorkloadOptions(Struct, frozen=True):
     """The requests of an object in its `dovetail.dev/` labels and annotations; empty values where it has none."""
 
     queue: str = ""
@@ -97,7 +97,7 @@ class _BadValue(ValueError):
 
 
 class Key(Struct, frozen=True):
-    """`field` is the attribute of Wishes that `parse` fills; `examples` are valid values."""
+    """`field` is the attribute of WorkloadOptions that `parse` fills; `examples` are valid values."""
 
     field: str
     rule: str
@@ -217,7 +217,7 @@ TABLE: dict[str, Key] = {
 _Items = tuple[tuple[str, str], ...]
 
 
-def wishes_of(meta: ObjectMeta) -> Wishes:
+def options_of(meta: ObjectMeta) -> WorkloadOptions:
     """The requests of the object. It never fails: invalid ones are in `problems`."""
     labels = tuple([item for item in meta.labels.items() if item[0].startswith(PREFIX)])
     annotations = tuple([item for item in meta.annotations.items() if item[0].startswith(PREFIX)])
@@ -226,11 +226,11 @@ def wishes_of(meta: ObjectMeta) -> Wishes:
     return _remembered(labels, annotations)
 
 
-NOTHING = Wishes()
+NOTHING = WorkloadOptions()
 
 
-def _read(labels: _Items, annotations: _Items) -> Wishes:
-    wishes: dict[str, Any] = {}
+def _read(labels: _Items, annotations: _Items) -> WorkloadOptions:
+    options: dict[str, Any] = {}
     problems: list[Problem] = []
     unknown = 0
     for place, items in (("labels", labels), ("annotations", annotations)):
@@ -252,13 +252,13 @@ def _read(labels: _Items, annotations: _Items) -> Wishes:
                 problems.append(Problem(path, shown(value), f"has {len(value)} characters; the limit is {LONGEST}"))
             else:
                 try:
-                    wishes[key.field] = key.parse(value)
+                    options[key.field] = key.parse(value)
                 except ValueError as error:
                     problems.append(Problem(path, shown(value), _rule(key, value, error)))
-    return replace(NOTHING, **wishes, problems=tuple(problems))
+    return replace(NOTHING, **options, problems=tuple(problems))
 
 
-_remembered: Remembered[Wishes] = Remembered(4096, _read)
+_remembered: Remembered[WorkloadOptions] = Remembered(4096, _read)
 
 
 def last_checkpoint_ms(meta: ObjectMeta) -> int:

@@ -28,7 +28,7 @@ from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI, Gang, Instance
 from dovetail.kube.nodes import instances
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.pods import Pod as PodObject
-from dovetail.kube.translate.annotations import BOUND, Wishes, indices_of
+from dovetail.kube.translate.annotations import BOUND, WorkloadOptions, indices_of
 from dovetail.kube.translate.problems import shown
 from dovetail.kube.translate.requests import Resources
 
@@ -69,10 +69,10 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
         return self.version > 0
 
     @property
-    def wishes(self) -> Wishes:
+    def options(self) -> WorkloadOptions:
         """The record in the form of the pod's own labels and annotations."""
         return _shared(
-            Wishes(
+            WorkloadOptions(
                 queue=self.queue, user=self.user, nvlink="required" if self.nvlink else "",
                 gpu_memory_mib=self.gpu_memory_mib, gpu_milli=self.gpu_milli, isolation=self.isolation,
                 max_runtime_ms=self.max_runtime_ms, checkpoint_interval_ms=self.checkpoint_interval_ms,
@@ -84,7 +84,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
 NOT_RECORDED = Bound()
 
 
-_shared: Remembered[Wishes] = remembered(4096)(same)
+_shared: Remembered[WorkloadOptions] = remembered(4096)(same)
 """One object for all pods of a job."""
 
 

@@ -24,7 +24,7 @@ from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.model import GPU, SHARED_GPU, Problem, Request
 from dovetail.kube.objects.base import Quantity
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, PREFIX, Wishes
+from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, PREFIX, WorkloadOptions
 from dovetail.kube.translate.problems import shown
 
 _Items = tuple[tuple[str, Quantity], ...]
@@ -32,58 +32,58 @@ Misspelt = tuple[str, str, str]
 """Path, name and amount of a resource."""
 
 
-def with_share(request: Request, wishes: Wishes) -> Request:
-    """The request with the share of each GPU in `wishes`. A pod that requests only MIG slices shares no GPU."""
-    return _remembered(request, wishes)
+def with_share(request: Request, options: WorkloadOptions) -> Request:
+    """The request with the share of each GPU in `options`. A pod that requests only MIG slices shares no GPU."""
+    return _remembered(request, options)
 
 
-def _with_share(request: Request, wishes: Wishes) -> Request:
+def _with_share(request: Request, options: WorkloadOptions) -> Request:
     asked = dict(request.resources)
     if GPU not in asked and SHARED_GPU not in asked:
         return request
     return replace(
         request,
-        gpu_milli=wishes.gpu_milli,
-        gpu_memory_mib=wishes.gpu_memory_mib,
-        isolation="" if wishes.isolation == "none" else wishes.isolation,
+        gpu_milli=options.gpu_milli,
+        gpu_memory_mib=options.gpu_memory_mib,
+        isolation="" if options.isolation == "none" else options.isolation,
     )
 
 
 _remembered = Remembered[Request](4096, _with_share)
 
 
-def share_problems(pod: Pod, resources: tuple[tuple[str, int], ...], wishes: Wishes) -> Iterable[Problem]:
+def share_problems(pod: Pod, resources: tuple[tuple[str, int], ...], options: WorkloadOptions) -> Iterable[Problem]:
     """The invalid GPU annotations of a pod that requests these amounts."""
     asked = tuple(name for name, _ in resources)
     for key in (MEMORY, FRACTION, ISOLATION):
-        if rule := _share_rule(key, asked, wishes):
+        if rule := _share_rule(key, asked, options):
             field = PREFIX + key
             yield Problem(f"metadata.annotations[{field}]", shown(pod.metadata.annotations[field]), rule)
 
 
 @remembered(1024)
-def _share_rule(key: str, resources: tuple[str, ...], wishes: Wishes) -> str:
+def _share_rule(key: str, resources: tuple[str, ...], options: WorkloadOptions) -> str:
     """The rule that the annotation breaks, given the other annotations and the requested resources; "" for none."""
     slices = [(name, read) for name in resources if (read := names.read(name)) is not None]
     gpus = [name for name in (SHARED_GPU, GPU) if name in resources]
     if key == FRACTION:
-        if not wishes.gpu_milli:
+        if not options.gpu_milli:
             return ""
-        if wishes.gpu_memory_mib:
+        if options.gpu_memory_mib:
             return f"says the same as {PREFIX}{MEMORY}: leave one of them away"
         return "" if gpus else f"no container asks for {SHARED_GPU} or {GPU}"
-    wish = wishes.gpu_memory_mib if key == MEMORY else wishes.isolation
-    if not wish:
+    isolation = options.gpu_memory_mib if key == MEMORY else options.isolation
+    if not isolation:
         return ""
     if not gpus and not slices:
         return f"no container asks for {SHARED_GPU}, {GPU} or a MIG slice ({names.FORM})"
     shared = next((name for name, read in slices if read.shared), "")
-    if shared and wish != "none":
+    if shared and isolation != "none":
         return f"nothing is promised of {shared}: ask for {shared.removesuffix(names.SHARED)}"
     if key == ISOLATION:
-        weak = wish == STRONG and SHARED_GPU in gpus
+        weak = isolation == STRONG and SHARED_GPU in gpus
         return f"is never given to {SHARED_GPU}: ask for {GPU} or a MIG slice ({names.FORM})" if weak else ""
-    return next((rule for name, read in slices if (rule := _too_small(name, read, wishes.gpu_memory_mib))), "")
+    return next((rule for name, read in slices if (rule := _too_small(name, read, options.gpu_memory_mib))), "")
 
 
 def _too_small(name: str, read: names.Name, memory_mib: int) -> str:

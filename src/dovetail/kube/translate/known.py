@@ -22,7 +22,7 @@ from dovetail.kube.nodes.device_differences import AllocatedDevices
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods
-from dovetail.kube.translate.annotations import NOTHING, Wishes
+from dovetail.kube.translate.annotations import NOTHING, WorkloadOptions
 from dovetail.kube.translate.bound import NOT_RECORDED, Bound, Kept, unused_devices
 from dovetail.kube.translate.pods import MetadataRecord, metadata_of
 from dovetail.kube.translate.work import with_declared
@@ -36,7 +36,7 @@ class KnownPod(Struct):
     reported: Pod
     problem: Problem | None
     work: Work
-    wishes: Wishes
+    options: WorkloadOptions
     member: Membership | None
     findings: tuple[LayoutFinding, ...]
     bound: Bound | None
@@ -55,10 +55,10 @@ class KnownPod(Struct):
         return False
 
     def _of_waiting(self, declared: Declared | None) -> dict[str, Any]:
-        own, theirs, deadline_ms = self.wishes, NOTHING, 0
+        own, theirs, deadline_ms = self.options, NOTHING, 0
         gang, problem = self._gang(declared), self.problem
         if declared is not None:
-            theirs, deadline_ms = declared.wishes, declared.deadline_ms
+            theirs, deadline_ms = declared.options, declared.deadline_ms
         if not gang:
             problem = problem or gangs.lonely(own) or gangs.lonely(theirs, self.member)
         return {
@@ -72,7 +72,7 @@ class KnownPod(Struct):
         }
 
     def _of_bound(self, declared: Declared | None) -> dict[str, Any]:
-        own, theirs = self.wishes, declared.wishes if declared is not None else NOTHING
+        own, theirs = self.options, declared.options if declared is not None else NOTHING
         added: dict[str, Any] = {"checkpoint_ms": max(self.reported.checkpoint_ms, theirs.last_checkpoint_ms)}
         if self.bound is NOT_RECORDED:
             added["gang"] = self._gang(declared)
@@ -91,22 +91,22 @@ def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known
     """Translate a pod of any scheduler, from its own object or from its record `kept`, without the values of its gang.
     `old` is the result for its previous version."""
     bound = kept.bound if kept is not None else None
-    wishes, member, own = NOTHING, None, None
+    options, member, own = NOTHING, None, None
     if bound is not None and old is not None and old.bound is bound:
         # The same record as before: the current metadata has no effect.
-        wishes, member = old.wishes, old.member
+        options, member = old.options, old.member
         if old.reported.managed:
-            own = MetadataRecord(wishes, owned_by(obj) if obj.metadata.owner_references else None)
+            own = MetadataRecord(options, owned_by(obj) if obj.metadata.owner_references else None)
         pod = pods.pod(obj, scheduler_name, bound, own)
     else:
         if obj.spec.scheduler_name == scheduler_name:
             own = metadata_of(obj)
-            wishes, member = own.wishes, membership(obj, own.wishes, own.owned)
+            options, member = own.options, membership(obj, own.options, own.owned)
         pod = pods.pod(obj, scheduler_name, bound, own)
         if bound is not None:
-            wishes = replace(wishes, problems=()) if wishes.problems else wishes
+            options = replace(options, problems=()) if options.problems else options
             member = gangs.restored(member, pod) if bound.version > 0 else member
-        elif member is None and wishes is not NOTHING and pod.problem is None and (problem := gangs.lonely(wishes)):
+        elif member is None and options is not NOTHING and pod.problem is None and (problem := gangs.lonely(options)):
             pod = replace(pod, problem=problem)
     findings: tuple[LayoutFinding, ...] = ()
     if kept is not None:
@@ -114,5 +114,5 @@ def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known
         if kept.problem is not None:
             findings += (LayoutFinding("Pod", pod.key, kept.problem),)
     return KnownPod(
-        pod, pod.problem, pod.work, wishes, member, findings, bound, AllocatedDevices(pod.devices, pod.instances)
+        pod, pod.problem, pod.work, options, member, findings, bound, AllocatedDevices(pod.devices, pod.instances)
     )

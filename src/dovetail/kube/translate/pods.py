@@ -55,7 +55,7 @@ from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.objects.pods import Toleration as WireToleration
 from dovetail.kube.objects.storage import CSINode
 from dovetail.kube.translate import selectors, volumes
-from dovetail.kube.translate.annotations import NOTHING, Wishes, last_checkpoint_ms, wishes_of
+from dovetail.kube.translate.annotations import NOTHING, WorkloadOptions, last_checkpoint_ms, options_of
 from dovetail.kube.translate.bound import Bound, devices_of
 from dovetail.kube.translate.fractions import name_problems, share_problems, with_share
 from dovetail.kube.translate.limits import MOST_PORTS, bounded
@@ -148,10 +148,10 @@ def _owner(namespace: str, uid: str) -> str:
 
 
 class MetadataRecord(NamedTuple):
-    """The parsed metadata of a pod: `wishes` from its `dovetail.dev/` labels and annotations, `owned` from its
+    """The parsed metadata of a pod: `options` from its `dovetail.dev/` labels and annotations, `owned` from its
     owner."""
 
-    wishes: Wishes
+    options: WorkloadOptions
     owned: Membership | None
 
 
@@ -162,7 +162,7 @@ _NO_METADATA = MetadataRecord(NOTHING, None)
 def metadata_of(obj: PodObject) -> MetadataRecord:
     """Parse the metadata of a pod of this scheduler, once for each version: its record and its gang depend on it."""
     meta = obj.metadata
-    return MetadataRecord(wishes_of(meta), owned_by(obj) if meta.owner_references else None)
+    return MetadataRecord(options_of(meta), owned_by(obj) if meta.owner_references else None)
 
 
 def pod(
@@ -179,20 +179,20 @@ def pod(
         own = _NO_METADATA
     elif own is None:
         own = metadata_of(obj)
-    wishes = bound.wishes if bound is not None and recorded else own.wishes
+    options = bound.options if bound is not None and recorded else own.options
     read, too_much = bounded(obj)
     asked = effective(read)
-    problems = [*(wishes.problems if bound is None else ()), *too_much, *asked.problems]
+    problems = [*(options.problems if bound is None else ()), *too_much, *asked.problems]
     request = _request_of(read, asked, problems, managed)
     if managed and (bound is None or recorded):
-        if wishes.nvlink:
-            request = with_nvlink(request, wishes.nvlink)
+        if options.nvlink:
+            request = with_nvlink(request, options.nvlink)
         if bound is None and asked.misspelt and not too_much:
             problems += name_problems(asked.misspelt)
-        if wishes.gpu_memory_mib or wishes.gpu_milli or wishes.isolation:
+        if options.gpu_memory_mib or options.gpu_milli or options.isolation:
             if bound is None:
-                problems += share_problems(obj, asked.resources, wishes)
-            request = with_share(request, wishes)
+                problems += share_problems(obj, asked.resources, options)
+            request = with_share(request, options)
     extended = status.extended_resource_claim_status
     claims, own_volumes = _claims(read) if spec.volumes else ((), ())
     device_claims, own_claims = tuple[str, ...](), tuple[str, ...]()
@@ -208,10 +208,10 @@ def pod(
         owner = owner_of(meta) if meta.owner_references else ""
     checkpoint_ms, work = 0, NO_WORK
     if managed:
-        checkpoint_ms = wishes.last_checkpoint_ms if bound is None else last_checkpoint_ms(meta)
+        checkpoint_ms = options.last_checkpoint_ms if bound is None else last_checkpoint_ms(meta)
         owned = own.owned
         work = work_of(
-            obj, wishes if bound is None or recorded else NOTHING, owned.owner if owned is not None else None
+            obj, options if bound is None or recorded else NOTHING, owned.owner if owned is not None else None
         )
     return Pod(
         meta.uid,
@@ -229,7 +229,7 @@ def pod(
         bool(spec.scheduling_gates),
         meta.deletion_timestamp is not None,
         claims,
-        wishes.queue if managed else "",
+        options.queue if managed else "",
         first_of(problems) if problems and managed else None,
         devices,
         owner,
@@ -237,7 +237,7 @@ def pod(
         slices,
         asked.containers if managed and not spec.node_name and not too_much else (),
         tuple(sorted({one.resource_name for one in extended.request_mappings or ()})) if extended is not None else (),
-        wishes.user if managed else "",
+        options.user if managed else "",
         checkpoint_ms,
         work,
         recorded,

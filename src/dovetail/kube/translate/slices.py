@@ -149,18 +149,18 @@ def _value(obj: wire.DeviceAttribute, path: str, problems: Problems) -> Value | 
 
 def _capacity(obj: wire.DeviceCapacity, path: str, problems: Problems) -> Capacity:
     value = milli(obj.value, f"{path}.value", problems)
-    wished = obj.request_policy
-    if wished is None:
+    requested = obj.request_policy
+    if requested is None:
         return Capacity(value)
     at = f"{path}.requestPolicy"
-    limits = wished.valid_range or wire.CapacityRange()
+    limits = requested.valid_range or wire.CapacityRange()
 
     def maybe(quantity: Quantity | None, name: str) -> int | None:
         return None if quantity is None else milli(quantity, f"{at}.validRange.{name}", problems)
 
     policy = RequestPolicy(
-        value if wished.default is None else milli(wished.default, f"{at}.default", problems),
-        tuple(milli(value, f"{at}.validValues[{i}]", problems) for i, value in enumerate(wished.valid_values)),
+        value if requested.default is None else milli(requested.default, f"{at}.default", problems),
+        tuple(milli(value, f"{at}.validValues[{i}]", problems) for i, value in enumerate(requested.valid_values)),
         maybe(limits.least, "min"),
         maybe(limits.most, "max"),
         maybe(limits.step, "step"),

@@ -194,7 +194,7 @@ class Translator:
         if member is not None:
             if before != member:
                 self._join(uid, member, unsettled)
-            elif old is not None and old.wishes != known.wishes:
+            elif old is not None and old.options != known.options:
                 unsettled[member.id] = None
             self._count_member(uid, known)
             self._add_gang(known)
@@ -261,7 +261,7 @@ class Translator:
         members, declared = self._members.get(declared_id), self._declared.get(declared_id)
         now: list[Gang] = []
         if declared is not None:
-            now = gangs.records(declared, *((members.wishes(), members.begun()) if members is not None else ((),)))
+            now = gangs.records(declared, *((members.options(), members.begun()) if members is not None else ((),)))
         before = self._gangs.pop(declared_id, {})
         if now:
             self._gangs[declared_id] = {gang.id: gang for gang in now}

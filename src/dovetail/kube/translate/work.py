@@ -22,7 +22,7 @@ from dovetail.core.bounded_cache import Remembered, remembered, same
 from dovetail.core.model import Work
 from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.annotations import Wishes
+from dovetail.kube.translate.annotations import WorkloadOptions
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _HASH = r"(?=[0-9a-f]*[0-9])[0-9a-f]{7,40}"
@@ -36,7 +36,7 @@ _LONGEST = 512
 _shared = Remembered[Work](4096, same)
 
 
-def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
+def work_of(obj: Pod, options: WorkloadOptions, owner: OwnerRef | None) -> Work:
     """The work of the pod from its own object; `owner` is the workload object that it belongs to."""
     meta, spec = obj.metadata, obj.spec
     kind, name = "Pod", meta.name
@@ -53,11 +53,11 @@ def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
     return _shared(
         Work(
             family=_family(meta.namespace, kind, name[:_LONGEST], image[:_LONGEST]),
-            max_runtime_ms=min([ms for ms in (wishes.max_runtime_ms, deadline_ms) if ms > 0], default=0),
-            checkpoint_interval_ms=wishes.checkpoint_interval_ms,
-            startup_ms=wishes.startup_ms,
-            preemptible=wishes.preemptible,
-            movable=wishes.movable,
+            max_runtime_ms=min([ms for ms in (options.max_runtime_ms, deadline_ms) if ms > 0], default=0),
+            checkpoint_interval_ms=options.checkpoint_interval_ms,
+            startup_ms=options.startup_ms,
+            preemptible=options.preemptible,
+            movable=options.movable,
             preempts=spec.preemption_policy != "Never",
             # As in the API server, a negative value means one second.
             grace_ms=1000 * grace_s if grace_s >= 0 else 1000,
@@ -66,7 +66,7 @@ def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
 
 
 @remembered(4096)
-def with_declared(own: Work, declared: Wishes, deadline_ms: int) -> Work:
+def with_declared(own: Work, declared: WorkloadOptions, deadline_ms: int) -> Work:
     """The work of a pod; its gang is declared with these annotations and this limit of the run time (0: none)."""
     limits_ms = own.max_runtime_ms, declared.max_runtime_ms, deadline_ms
     return _shared(

@@ -20,7 +20,7 @@ from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.manifests.templates import group_kind
 from dovetail.kube.objects.base import ObjectMeta
-from dovetail.kube.translate.annotations import PREFIX, TABLE, wishes_of
+from dovetail.kube.translate.annotations import PREFIX, TABLE, options_of
 from dovetail.kube.translate.problems import nearest
 
 _OURS = "dovetail"
@@ -43,7 +43,7 @@ def _of_whole(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
 
 def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
     sides = {side: {key: one.text for key, one in meta.at(side).entries()} for side in ("labels", "annotations")}
-    for problem in wishes_of(ObjectMeta(labels=sides["labels"], annotations=sides["annotations"])).problems:
+    for problem in options_of(ObjectMeta(labels=sides["labels"], annotations=sides["annotations"])).problems:
         place = _PLACE.fullmatch(problem.field)
         field = meta.at(*place.groups()) if place is not None else meta
         key = f"{place[2]} " if place is not None else ""
