@@ -42,7 +42,9 @@ class Driven:
         return binds
 
     def confirm(self, uid: str, node: str) -> None:
-        self.apply_events(ev.PodChanged(replace(self.state.workloads.pods[uid], node=node, bound_ms=max(1, self.now_ms))))
+        self.apply_events(
+            ev.PodChanged(replace(self.state.workloads.pods[uid], node=node, bound_ms=max(1, self.now_ms)))
+        )
 
     def holds(self) -> dict[str, Refusal]:
         """uid -> why it waits, of what the last step told."""

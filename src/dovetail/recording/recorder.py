@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorder of the calls of the core. It writes in the background.
 
-All changes to the state go through `step` and `apply_events`. The caller only appends to a queue; a thread encodes and writes
-twice a second. A failure of the recording ends only the recording, and is reported once. When a segment is full, the
-caller continues from a state that is restored from the checkpoint in the header of the next segment, so the live and
-the replayed state are equal by construction.
+All changes to the state go through `step` and `apply_events`. The caller only appends to a queue; a thread encodes and
+writes twice a second. A failure of the recording ends only the recording, and is reported once. When a segment is full,
+the caller continues from a state that is restored from the checkpoint in the header of the next segment, so the live
+and the replayed state are equal by construction.
 """
 
 from __future__ import annotations

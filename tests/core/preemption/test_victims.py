@@ -26,7 +26,9 @@ def pod(uid: str, gpus: int = 0, milli: int = 0, **more: object) -> Pod:
 
 
 def running(driven: Driven, where: str, bound_ms: int, *pods: Pod) -> None:
-    driven.apply_events(*(ev.PodChanged(replace(one, node=where, bound_ms=bound_ms, created_ms=bound_ms)) for one in pods))
+    driven.apply_events(
+        *(ev.PodChanged(replace(one, node=where, bound_ms=bound_ms, created_ms=bound_ms)) for one in pods)
+    )
 
 
 def evicted(driven: Driven) -> set[str]:

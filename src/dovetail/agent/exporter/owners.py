@@ -28,7 +28,7 @@ from dovetail.agent.kubelet.podresources import ContainerDevices, PodDevices, Po
 from dovetail.agent.machine.host import Host
 from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.annotations import wishes_of
+from dovetail.kube.translate.annotations import options_of
 from dovetail.kube.translate.pods import is_finished
 
 KEPT_S, PAUSE_S, TIMEOUT_S = 60.0, 15.0, 1.0
@@ -64,7 +64,7 @@ class NodePod(Struct, frozen=True):
 
 def node_pod(pod: Pod) -> NodePod:
     """The record of a pod's object."""
-    meta, wishes = pod.metadata, wishes_of(pod.metadata)
+    meta, wishes = pod.metadata, options_of(pod.metadata)
     group = pod.spec.scheduling_group
     controller = next((one.name for one in meta.owner_references if one.controller), "")
     job = wishes.gang or (group.pod_group_name if group is not None else "") or controller or meta.name
