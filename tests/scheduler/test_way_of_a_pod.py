@@ -36,7 +36,7 @@ MOST_BESIDE_CLIENT = 58
 """Without the API client, `kube.api`."""
 ONCE = (
     "kube.translate.known:pod_known", "kube.translate.pods:metadata_of", "kube.translate.pods:pod",
-    "kube.translate.annotations:wishes_of", "kube.translate.limits:bounded", "kube.translate.requests:effective",
+    "kube.translate.annotations:options_of", "kube.translate.limits:bounded", "kube.translate.requests:effective",
     "kube.translate.work:work_of", "kube.gangs.dialects:membership",
 )  # fmt: skip
 ON_THE_WAY = (

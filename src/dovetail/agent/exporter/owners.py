@@ -64,14 +64,14 @@ class NodePod(Struct, frozen=True):
 
 def node_pod(pod: Pod) -> NodePod:
     """The record of a pod's object."""
-    meta, wishes = pod.metadata, options_of(pod.metadata)
+    meta, options = pod.metadata, options_of(pod.metadata)
     group = pod.spec.scheduling_group
     controller = next((one.name for one in meta.owner_references if one.controller), "")
-    job = wishes.gang or (group.pod_group_name if group is not None else "") or controller or meta.name
+    job = options.gang or (group.pod_group_name if group is not None else "") or controller or meta.name
     static = meta.annotations.get("kubernetes.io/config.hash", "")
     uids = (meta.uid, static) if static else (meta.uid,)
-    need = (wishes.gpu_milli, wishes.gpu_memory_mib)
-    return NodePod(meta.namespace, meta.name, uids, wishes.queue, job, wishes.user, *need)
+    need = (options.gpu_milli, options.gpu_memory_mib)
+    return NodePod(meta.namespace, meta.name, uids, options.queue, job, options.user, *need)
 
 
 class Devices:
