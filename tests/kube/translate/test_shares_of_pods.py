@@ -64,7 +64,7 @@ def test_a_pod_of_another_scheduler_takes_no_share_that_we_would_know_of() -> No
 
 
 @pytest.mark.parametrize(
-    ("resources", "wishes", "key", "rule"),
+    ("resources", "options", "key", "rule"),
     [
         ((), {"gpu_memory": "8Gi"}, "gpu-memory", f"no container asks for {SHARED}, {GPU} or {MIG}"),
         ((), {"gpu_fraction": "0.5"}, "gpu-fraction", f"no container asks for {SHARED} or {GPU}"),
