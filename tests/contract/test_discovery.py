@@ -49,7 +49,7 @@ async def test_groups_name_their_versions(api: Api) -> None:
     assert (one.body["kind"], one.body["preferredVersion"]["version"]) == ("APIGroup", "v1")
 
 
-async def test_aggregated_discovery_says_the_same_in_one_reply(api: Api) -> None:
+async def test_aggregated_discovery_states_the_same_in_one_reply(api: Api) -> None:
     for path, group, plural in (("/api", None, "pods"), ("/apis", "apps", "deployments")):
         reply = await api.get(path, accept=AGGREGATED)
         assert reply.body["kind"] == "APIGroupDiscoveryList"

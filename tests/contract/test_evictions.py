@@ -113,7 +113,7 @@ async def test_a_budget_of_the_unavailable_allows_nothing_of_jobs(api: Api) -> N
     await evict(api, names[0], 429)
 
 
-async def test_a_pod_may_take_the_grace_that_it_or_the_eviction_says(api: Api) -> None:
+async def test_a_pod_may_take_the_grace_that_it_or_the_eviction_states(api: Api) -> None:
     for name in ("own", "shorter"):
         await running(api, name, terminationGracePeriodSeconds=50)
     await evict(api, "own", 201)

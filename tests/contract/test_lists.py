@@ -44,7 +44,7 @@ async def test_pages_show_one_moment(api: Api) -> None:
     assert seen == [("m2", "value"), ("m3", "value"), ("m4", "value")]
 
 
-async def test_pages_say_how_much_is_left(api: Api) -> None:
+async def test_pages_report_how_much_is_left(api: Api) -> None:
     leases = api.path("leases", version="coordination.k8s.io/v1")
     for name in "abc":
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}

@@ -77,7 +77,7 @@ async def test_priority_comes_from_the_class(api: Api) -> None:
     assert unknown.body["message"] == 'pods "two" is forbidden: no PriorityClass with name none-such was found'
 
 
-async def test_a_gated_pod_says_so_and_cannot_be_bound(api: Api) -> None:
+async def test_a_gated_pod_has_its_condition_and_cannot_be_bound(api: Api) -> None:
     made = await api.create_pod("one", schedulingGates=[{"name": "example.com/wait"}])
     (condition,) = made["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "SchedulingGated")

@@ -11,7 +11,7 @@ STREAMING_LIST = {
 }
 
 
-async def test_a_watch_tells_all_that_happens_after_its_version(api: Api) -> None:
+async def test_a_watch_reports_all_that_happens_after_its_version(api: Api) -> None:
     first = await api.create_map("first")
     async with api.watch(api.path("configmaps"), resourceVersion=first["metadata"]["resourceVersion"]) as events:
         made = await api.create_map("second")
@@ -64,7 +64,7 @@ async def test_a_streaming_list_of_nothing_is_a_bookmark(api: Api) -> None:
     assert bookmark["type"] == "BOOKMARK" and INITIAL_EVENTS_END in bookmark["object"]["metadata"]["annotations"]
 
 
-async def test_a_streaming_list_has_to_say_which_versions_will_do(api: Api) -> None:
+async def test_a_streaming_list_has_to_name_the_versions_that_will_do(api: Api) -> None:
     reply = await api.get(api.path("pods"), watch="true", sendInitialEvents="true")
     assert (reply.status, reply.body["reason"]) == (422, "Invalid")
 

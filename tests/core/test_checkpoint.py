@@ -60,7 +60,7 @@ def test_a_pod_that_could_not_be_bound_stays_away_until_its_time() -> None:
     assert isinstance(step(again, (), 500)[0], Bind)
 
 
-def test_a_reason_that_was_told_is_not_told_again() -> None:
+def test_a_reported_reason_is_not_reported_again() -> None:
     state = State(Policy())
     [hold] = step(state, [ev.NodeChanged(NODE), ev.PodChanged(pod("a", Request(((GPU, 5),))))], 0)
     assert isinstance(hold, Hold)

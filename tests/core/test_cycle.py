@@ -59,7 +59,7 @@ def tried(deciding: Callable[[Decide], None]) -> list[str]:
 # The line.
 
 
-def test_the_higher_priority_goes_first_then_the_older_then_who_came_first() -> None:
+def test_the_higher_priority_goes_first_then_the_older_then_the_first_to_come() -> None:
     pods = [
         lone("late", priority=5, created_ms=9),
         lone("low", priority=-1, created_ms=1),
@@ -102,7 +102,7 @@ def test_pods_that_look_at_others_count_for_more_of_a_step() -> None:
     assert driven.state.busy
 
 
-def test_the_line_does_not_grow_with_those_who_left_it() -> None:
+def test_the_heap_does_not_grow_with_workloads_that_left() -> None:
     """As in a process that does not lead: it hears of pods that come and go, and takes no step."""
     state = State()
     for number in range(1_000):
@@ -130,14 +130,14 @@ def test_nobody_is_tried_again_without_a_change(tried: list[str]) -> None:
         pytest.param([ev.NodeChanged(gpu_node("a", 2))], id="a node grows"),
     ],
 )
-def test_who_waits_is_tried_when_room_is_freed(tried: list[str], freeing: Sequence[ev.Event]) -> None:
+def test_a_pod_that_waits_is_tried_when_room_is_freed(tried: list[str], freeing: Sequence[ev.Event]) -> None:
     driven = Driven(ONE_GPU)
     driven.at(0, foreign("x", "a"), lone("p"))
     tried.clear()
     assert driven.at(1, *freeing).keys() == {"p"}
 
 
-def test_who_waits_for_a_peer_is_tried_when_it_is_placed() -> None:
+def test_a_pod_that_waits_for_a_peer_is_tried_when_it_is_placed() -> None:
     near = PeerTerm(LabelSelector(), frozenset(("ns",)), RACK)
     driven = Driven(gpu_node("a", 4, rack="r"))
     waits = Pod("waits", "other", "waits", Request(affinity=(near,)), priority=9)
@@ -173,7 +173,7 @@ def test_the_room_of_a_bind_is_counted_until_it_fails() -> None:
 # What is told.
 
 
-def test_a_refusal_is_told_once() -> None:
+def test_a_refusal_is_reported_once() -> None:
     driven = Driven(ONE_GPU)
     driven.at(0, foreign("x", "a"), lone("p"))
     assert driven.holds()["p"].reason is Reason.NO_NODE_FITS
@@ -182,7 +182,7 @@ def test_a_refusal_is_told_once() -> None:
         assert driven.holds() == {}
 
 
-def test_new_numbers_are_told_after_a_while_only() -> None:
+def test_new_numbers_are_reported_after_a_while_only() -> None:
     driven = Driven(ONE_GPU)
     driven.at(0, foreign("x", "a"), lone("p"))
     more = [ev.NodeChanged(gpu_node("b", 1)), foreign("y", "b")]
@@ -192,7 +192,7 @@ def test_new_numbers_are_told_after_a_while_only() -> None:
     assert driven.holds()["p"].total_nodes == 2
 
 
-def test_another_reason_is_told_at_once() -> None:
+def test_another_reason_is_reported_at_once() -> None:
     driven = Driven(ONE_GPU)
     driven.at(0, lone("p", queue="research"))
     assert driven.holds()["p"].reason is Reason.QUEUE_MISSING
@@ -202,7 +202,7 @@ def test_another_reason_is_told_at_once() -> None:
     assert driven.holds()["p"].when is When.NOT_YET
 
 
-def test_who_was_placed_and_waits_again_is_told_again() -> None:
+def test_a_pod_that_was_placed_and_waits_again_gets_a_reason_again() -> None:
     driven = Driven(ONE_GPU)
     driven.at(0, foreign("x", "a"), lone("p"))
     assert driven.at(1, ev.PodRemoved("x"), bind=False) == {"p": "a"}
@@ -210,7 +210,7 @@ def test_who_was_placed_and_waits_again_is_told_again() -> None:
     assert driven.holds().keys() == {"p"}
 
 
-def test_a_member_that_comes_later_is_told_too() -> None:
+def test_a_member_that_comes_later_gets_the_reason_too() -> None:
     driven = Driven(ONE_GPU)
     driven.at(0, gang(pods=3), *members(1))
     driven.at(1, *members(1, first=1))
@@ -272,7 +272,7 @@ def test_a_pod_that_failed_for_itself_waits_everywhere() -> None:
     assert driven.at(5000).keys() == {"p"}
 
 
-def test_a_failure_that_is_told_twice_or_too_late_changes_nothing() -> None:
+def test_a_failure_that_is_reported_twice_or_too_late_changes_nothing() -> None:
     driven = Driven(gpu_node("a", 2))
     driven.at(0, lone("p"))
     failed = ev.BindFailed("p", "a", "late", 10)
@@ -309,7 +309,7 @@ def test_where_others_hold_more_than_a_node_has_only_what_is_short_is_refused() 
     assert "-2" in str(driven.holds()["cpu"])
 
 
-def test_a_pod_on_a_node_that_is_told_later_holds_its_room_there() -> None:
+def test_a_pod_on_a_node_that_is_reported_later_holds_its_room_there() -> None:
     driven = Driven()
     driven.apply_events(foreign("x", "a"))
     assert driven.at(0, ev.NodeChanged(ONE_GPU), lone("p")) == {}
@@ -332,7 +332,7 @@ def test_a_new_node_in_the_place_of_one_that_is_gone_starts_empty() -> None:
     assert driven.at(2, lone("q"), gang(pods=1, required=(RACK,)), *members(1)) == {"q": "b"}
 
 
-def test_an_event_told_twice_or_for_something_unknown_changes_nothing() -> None:
+def test_an_event_reported_twice_or_for_something_unknown_changes_nothing() -> None:
     driven = Driven(ONE_GPU)
     driven.at(0, lone("p"))
     before = repr(driven.state.cluster.nodes.free.tolist())
@@ -347,7 +347,7 @@ def test_an_event_told_twice_or_for_something_unknown_changes_nothing() -> None:
     assert repr(driven.state.cluster.nodes.free.tolist()) == before
 
 
-def test_wishes_far_beyond_all_others_still_leave_a_node_feasible() -> None:
+def test_preferences_far_beyond_all_others_still_leave_a_node_feasible() -> None:
     many = [PeerTerm(LabelSelector(), frozenset((f"ns{i}", "ns")), RACK) for i in range(20)]
     request = Request(preferred_peers=tuple(PreferredPeers(-100, term) for term in many))
     node = replace(gpu_node("a", 1, rack="r"), taints=tuple(Taint(f"t{i}", "", "PreferNoSchedule") for i in range(9)))
@@ -423,7 +423,7 @@ def test_the_same_events_lead_to_the_same_decisions_in_every_process() -> None:
     assert {run.stdout.strip() for run in runs} == {digest()}
 
 
-def test_the_order_in_which_unrelated_objects_are_told_does_not_matter() -> None:
+def test_the_order_in_which_unrelated_objects_are_reported_does_not_matter() -> None:
     def decided(order: int) -> list[tuple[str, str]]:
         events: list[ev.Event] = [*members(3), gang(pods=3), foreign("x", "b"), ev.NamespaceChanged(Namespace("ns"))]
         random.Random(order).shuffle(events)

@@ -85,7 +85,7 @@ def large(n: int) -> Request:
 
 @pytest.mark.parametrize("placed", [False, True])
 @pytest.mark.parametrize("managed", [False, True])
-def test_of_pods_that_said_a_lot_nothing_stays(placed: bool, managed: bool) -> None:
+def test_of_pods_with_long_rules_nothing_stays(placed: bool, managed: bool) -> None:
     state = world()
     step(state, [ev.PodChanged(pod("ordinary", Request(((CPU, 1_000),))))], 2)
     before = sizes(state)
@@ -125,7 +125,7 @@ def test_a_job_that_comes_again_finds_what_was_worked_out_for_it() -> None:
     assert shape.id in state.score_cache._rows
 
 
-def test_made_up_resources_make_no_columns_and_are_told_by_name() -> None:
+def test_made_up_resources_make_no_columns_and_are_reported_by_name() -> None:
     state = world()
     before = len(state.cluster.nodes.resources)
     asked = [pod(f"p{n}", Request(((f"example.com/r{n}", 2), (f"example.com/s{n}", 1)))) for n in range(50)]
@@ -136,7 +136,7 @@ def test_made_up_resources_make_no_columns_and_are_told_by_name() -> None:
     assert (why.reason, why.detail, why.nearest) == (Reason.INSUFFICIENT, "example.com/r7", "needs 2, n0 has at most 0")
 
 
-def test_a_resource_that_is_offered_later_is_counted_for_those_who_asked_before() -> None:
+def test_a_resource_that_is_offered_later_is_counted_for_earlier_pods() -> None:
     state, asks = world(), Request((("example.com/nic", 2),))
     step(state, [ev.PodChanged(pod("there", asks, node="n0", managed=False)), ev.PodChanged(pod("waits", asks))], 1)
     assert "waits" not in state.cluster.placements
@@ -185,7 +185,7 @@ def test_what_a_new_pod_speaks_of_is_sought_among_those_that_it_may_pick(held_ag
     assert count.pods == {0: 1}
 
 
-def test_who_is_rejected_by_kubelets_is_not_remembered_for_ever() -> None:
+def test_a_pod_that_is_rejected_by_kubelets_is_not_remembered_for_ever() -> None:
     state = world()
     for n in range(3 * MOST_OWNERS):
         step(state, [ev.PodRejected(f"owner-{n}", "n0", "OutOfcpu")], n + 1)

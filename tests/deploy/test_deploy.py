@@ -113,7 +113,7 @@ def test_the_deployment_runs_this_version_restricted_and_twice() -> None:
     assert not any(arg.startswith("--lease") for arg in container["args"])
 
 
-def test_who_deletes_the_scheduler_deletes_no_queue() -> None:
+def test_deleting_the_scheduler_deletes_no_queue() -> None:
     """Definitions are applied apart: with one go all objects of its kind, and a Queue's status is its only history."""
     (kustomization,) = _documents("kustomization.yaml")
     kinds = [one["kind"] for name in kustomization["resources"] for one in _documents(name)]
@@ -138,7 +138,7 @@ def test_a_drain_leaves_one_replica_and_both_are_found_for_their_metrics() -> No
 
 
 @pytest.mark.parametrize("workload", ["deployment.yaml", "agent/daemonset.yaml"])
-def test_only_who_measures_reaches_it_and_probes_need_no_rule(workload: str) -> None:
+def test_only_prometheus_reaches_it_and_probes_need_no_rule(workload: str) -> None:
     (deployment,), (policy,) = _documents(workload), _documents(str(Path(workload).with_name("network-policy.yaml")))
     assert policy["metadata"]["namespace"] == deployment["metadata"]["namespace"]
     assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]

@@ -157,7 +157,7 @@ def test_objects_are_taken_as_they_are_written(block: Block) -> None:
         assert problems(block) == []
 
 
-def test_what_a_refused_object_is_told() -> None:
+def test_what_a_refused_object_gets() -> None:
     where = page("docs/how-to/why-pending.md")
     bad = next(block for block in where.blocks if block.before == REFUSED)
     told = where.blocks[where.blocks.index(bad) + 1].text

@@ -86,7 +86,7 @@ def test_every_command_has_a_section() -> None:
 
 
 def test_fields_of_the_json_answer() -> None:
-    assert first(reference("cli", "field", "dovetail why")) == [field.name for field in fields(Why)]
+    assert first(reference("cli", "field", "dovetail why")) == [field.encode_name for field in fields(Why)]
 
 
 def test_fields_of_the_simulator_s_answers() -> None:

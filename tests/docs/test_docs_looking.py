@@ -25,7 +25,7 @@ CLI = "docs/reference/cli.md"
 
 
 def names(kind: type) -> list[str]:
-    return [field.name for field in fields(kind)]
+    return [field.encode_name for field in fields(kind)]
 
 
 def rows(command: str, head: str) -> dict[str, Row]:

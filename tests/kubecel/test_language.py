@@ -167,7 +167,7 @@ def test_text_in_three_quotes_may_have_lines() -> None:
 
 
 @pytest.mark.parametrize("expression", ERRORS)
-def test_it_errs_with_what_upstream_says(expression: str) -> None:
+def test_its_errors_are_those_of_upstream(expression: str) -> None:
     selector = kubecel.compile(expression)
     with pytest.raises(SelectorError) as error:
         selector.matches(GPU, DRIVER)
@@ -181,12 +181,12 @@ def test_it_is_no_selector(expression: str) -> None:
     assert BROKEN[expression] in str(error.value)
 
 
-def test_a_broken_expression_is_told_by_line_and_column() -> None:
+def test_a_broken_expression_is_reported_by_line_and_column() -> None:
     with pytest.raises(SelectorError, match=r"<input>:2:4: undeclared reference to 'x'"):
         kubecel.compile("true &&\n   x")
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(SelectorError) as error:
         kubecel.compile("x && y")
     assert "'x'" in str(error.value) and "'y'" in str(error.value)

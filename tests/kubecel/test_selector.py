@@ -79,7 +79,7 @@ def test_it_is_no_selector_of_devices(expression: str) -> None:
     assert BROKEN[expression] in str(error.value)
 
 
-def test_a_shareable_device_says_so() -> None:
+def test_a_shareable_device_has_the_attribute() -> None:
     assert holds("device.allowMultipleAllocations", Device("shared", shareable=True))
 
 
@@ -132,7 +132,7 @@ READS: dict[str, set[SelectorReads] | None] = {
 
 
 @pytest.mark.parametrize("expression", READS)
-def test_a_selector_tells_all_that_its_answer_depends_on(expression: str) -> None:
+def test_a_selector_reports_all_that_its_answer_depends_on(expression: str) -> None:
     assert kubecel.compile(expression).reads == READS[expression]
 
 

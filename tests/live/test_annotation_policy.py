@@ -128,4 +128,4 @@ async def test_the_scheduler_finds_that_it_is_protected(deployed_plane: Plane) -
 
 async def test_without_the_right_to_read_it_is_reported(deployed_plane: Plane) -> None:
     async with Client(load_config(str(deployed_plane.kubeconfig_for("anybody")))) as client:
-        assert "it cannot be said whether" in await protection.lacking(client)
+        assert "it is not known whether" in await protection.lacking(client)

@@ -40,7 +40,7 @@ async def test_a_pod_of_another_scheduler_is_left_alone_and_counted(cluster: Clu
         await stays(cluster.bound, lambda bound: "pending" not in bound, for_s=0.5)
 
 
-async def test_a_hopeless_pod_says_never_and_a_waiting_one_not_yet(cluster: Cluster) -> None:
+async def test_a_hopeless_pod_gets_never_and_a_waiting_one_not_yet(cluster: Cluster) -> None:
     node = await cluster.node("a")
     await cluster.pod("first", 8)
     async with cluster.scheduler():

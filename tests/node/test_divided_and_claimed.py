@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.node.cluster import Cluster, running
-from tests.node.test_chosen_is_given import device_files, runs
+from tests.node.test_chosen_devices import device_files, runs
 from tools.node.gpus import real_devices
 from tools.node.node import Node
 

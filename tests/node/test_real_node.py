@@ -243,7 +243,7 @@ with Plane(controllers=False) as plane, Node(plane) as node:
 
 
 @pytest.mark.slow
-def test_a_machine_that_cannot_carry_a_node_skips_its_tests_and_says_what_it_lacks_even_in_ci(tmp_path: Path) -> None:
+def test_a_machine_that_cannot_carry_a_node_skips_its_tests_and_states_what_it_lacks_even_in_ci(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("without root the missing commands are not what is said")
     (tmp_path / "ls").symlink_to("/bin/ls")

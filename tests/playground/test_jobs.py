@@ -80,7 +80,7 @@ async def test_a_deleted_pod_is_replaced_and_a_suspended_job_has_none(playground
     assert (await api.get(api.path("pods"))).names == []
 
 
-async def test_a_job_whose_pods_are_refused_says_why(playground: Playground, api: Api) -> None:
+async def test_a_job_whose_pods_are_refused_states_why(playground: Playground, api: Api) -> None:
     playground.put(job("train") | {"spec": {"template": {"spec": {"containers": []}}}})
     stuck = await _watch_until(api, "FailureTarget")
     assert "spec.containers: Required value" in stuck["status"]["conditions"][0]["message"]

@@ -200,7 +200,7 @@ async def test_a_burst_longer_than_the_history_is_not_lost_on_kubelets() -> None
     assert {world.status(f"p{number}")["phase"] for number in range(5)} == {"Running"}
 
 
-async def test_annotations_that_are_no_numbers_fail_the_pod_and_say_so(world: World) -> None:
+async def test_annotations_that_are_no_numbers_fail_the_pod_and_report_it(world: World) -> None:
     world.place("one", annotations={RUN_SECONDS: "soon"})
     status = world.status("one")
     assert (status["phase"], status["reason"]) == ("Failed", "UnexpectedAdmissionError")

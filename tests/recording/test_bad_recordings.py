@@ -117,7 +117,7 @@ def test_an_empty_line_in_the_middle(file: Path) -> None:
         (b'"now_ms":2', b'"now":2', "Object contains unknown field `now`"),
     ],
 )  # fmt: skip
-def test_a_line_that_says_what_it_cannot_say(file: Path, old: bytes, new: bytes, why: str) -> None:
+def test_a_line_with_impossible_values(file: Path, old: bytes, new: bytes, why: str) -> None:
     change(file, old, new)
     assert unusable(file) == f"line 3: {why}"
 
@@ -141,7 +141,7 @@ def test_a_step_that_was_taken_out(file: Path) -> None:
     assert unusable(file).startswith("line 4: does not follow: step 2 ")
 
 
-def test_a_line_that_is_neither_a_step_nor_told(file: Path) -> None:
+def test_a_line_that_is_neither_a_step_nor_events(file: Path) -> None:
     change(file, b'{"now_ms":3,"told":', b'{"now_ms":3,"events":')
     assert unusable(file) == "line 4: is neither a step nor events without one"
 
@@ -161,7 +161,7 @@ def cut_note(done: Replay) -> bool:
     return any("ends in the middle of a line" in note for note in done.notes)
 
 
-def test_a_last_line_that_is_cut_short_is_left_out_and_told(file: Path) -> None:
+def test_a_last_line_that_is_cut_short_is_left_out_and_reported(file: Path) -> None:
     whole = only_replay(file)
     assert not cut_note(whole)
     file.write_bytes(file.read_bytes()[:-20])
@@ -233,7 +233,7 @@ def test_a_missing_segment_in_the_middle(tmp_path: Path, segments: list[bytes]) 
     assert only_replay(tmp_path).verdict == "equal"
 
 
-def test_missing_segments_at_the_beginning_are_told(tmp_path: Path, segments: list[bytes]) -> None:
+def test_missing_segments_at_the_beginning_are_reported(tmp_path: Path, segments: list[bytes]) -> None:
     lay(tmp_path, {3: segments[2], 4: segments[3]})
     done = only_replay(tmp_path)
     assert (done.verdict, done.notes) == ("equal", ("begins with segment 3: older ones are not there",))

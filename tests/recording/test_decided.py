@@ -51,7 +51,7 @@ def look(path: Path, decision: str) -> DecidedRun:
     return decided(runs, decision)
 
 
-def test_what_it_was_told_and_what_it_decided(recording: Path) -> None:
+def test_its_events_and_its_decisions(recording: Path) -> None:
     one = look(recording, "run1-2")
     assert (one.run, one.step, one.now_ms, one.line) == ("run1", 2, 2 * HOUR_MS, 3)
     assert one.file == str(recording / "000001.jsonl")
@@ -65,7 +65,7 @@ def test_what_it_was_told_and_what_it_decided(recording: Path) -> None:
     assert b"PodRemoved" in bytes(one.record)
 
 
-def test_the_queues_and_the_line_are_as_the_step_found_them(recording: Path) -> None:
+def test_the_queues_and_the_order_are_as_the_step_found_them(recording: Path) -> None:
     one = look(recording, "run1-2")
     queue_snapshots = {snapshot.name: snapshot for snapshot in one.queue_snapshots}
     assert dict(queue_snapshots["physics"].allocated)[GPU] == 2_000
@@ -83,7 +83,7 @@ def test_the_queues_and_the_line_are_as_the_step_found_them(recording: Path) -> 
     assert refused.startswith("hold ns/swarm-0, ns/swarm-1: GangDoesNotFit (NotYet): ")
 
 
-def test_who_was_told_something_before_still_knows_it(recording: Path) -> None:
+def test_reported_refusals_are_restored(recording: Path) -> None:
     told = look(recording, "run1-2").waiting[1].decided[0].removeprefix("hold ns/swarm-0, ns/swarm-1: ")
     one = look(recording, "run1-3")
     assert [(who.job, who.before, who.decided) for who in one.waiting] == [("ns/swarm", told, ())]
@@ -99,7 +99,7 @@ def test_room_that_is_held_is_shown_with_its_start(recording: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_every_step_of_a_day_can_be_looked_at(tmp_path: Path, seed: int) -> None:
+def test_every_step_of_a_day_can_be_shown(tmp_path: Path, seed: int) -> None:
     """To look around between the events and the decisions changes nothing."""
     recorded = Recorded(tmp_path, bound_bytes=256 * KIB)
     live(recorded, seed, steps=60)
@@ -137,22 +137,22 @@ def test_a_step_is_found_in_its_segment_and_no_other_is_read(segments: Path) -> 
 @pytest.mark.parametrize(
     ("decision", "why"),
     [
-        ("", "'' is no id: it must be RUN-STEP, like run1-12, as dovetail.dev/decision says it"),
-        ("run1", "'run1' is no id: it must be RUN-STEP, like run1-12, as dovetail.dev/decision says it"),
-        ("run1-x", "'run1-x' is no id: it must be RUN-STEP, like run1-12, as dovetail.dev/decision says it"),
+        ("", "'' is no id: it must be RUN-STEP, like run1-12, as in dovetail.dev/decision"),
+        ("run1", "'run1' is no id: it must be RUN-STEP, like run1-12, as in dovetail.dev/decision"),
+        ("run1-x", "'run1-x' is no id: it must be RUN-STEP, like run1-12, as in dovetail.dev/decision"),
         ("rum1-2", "run rum1 is not here: the nearest is run1"),
         ("zzz-2", "run zzz is not here: there are run1"),
         ("run1-4", "step 4 of run run1 is not here: the last one before it is 3"),
         ("run1-0", "step 0 of run run1 is not here: its oldest segment begins with step 1"),
     ],
 )
-def test_an_id_that_is_not_there_is_told_what_is_nearest(recording: Path, decision: str, why: str) -> None:
+def test_an_unknown_id_gets_the_nearest_one(recording: Path, decision: str, why: str) -> None:
     with pytest.raises(NotRecorded) as raised:
         look(recording, decision)
     assert str(raised.value) == why
 
 
-def test_steps_whose_segments_are_gone_are_told_so(segments: Path) -> None:
+def test_steps_whose_segments_are_gone_are_named(segments: Path) -> None:
     files = sorted(segments.iterdir())
     runs, _ = find([segments])
     starts = [segment.brief.first_step for segment in runs[0].segments]
@@ -175,9 +175,7 @@ def test_a_process_that_did_not_lead_took_no_steps(tmp_path: Path) -> None:
         look(tmp_path, "run-1")
 
 
-def test_a_step_that_ended_with_an_error_shows_what_it_was_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_ended_with_an_error_shows_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded(tmp_path)
     recorded.step([ev.PodChanged(gpu_pod("p"))], 1)
 
@@ -236,7 +234,7 @@ def test_the_command_names_the_nearest_id_and_ends_with_2(recording: Path) -> No
     assert answer.exit_code == 2
 
 
-def test_the_command_says_which_files_it_could_not_read(recording: Path) -> None:
+def test_the_command_states_which_files_it_could_not_read(recording: Path) -> None:
     recording.joinpath("000002.jsonl").write_bytes(b"{}\n")
     assert command(recording, "--decision", "run1-2").exit_code == 0
     answer = command(recording, "--decision", "run2-2")

@@ -103,7 +103,7 @@ def test_a_segment_that_is_packed_meanwhile_counts_as_what_it_takes_then(tmp_pat
     assert recorded.stopped == []
 
 
-def test_a_cluster_that_is_too_large_for_the_bound_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_cluster_that_is_too_large_for_the_bound_gets_advice(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, bound_bytes=6 * KIB)
     for number in range(60):
         a_step(recorded, number)
@@ -144,7 +144,7 @@ def test_a_second_writer_is_kept_out_and_goes_on_without(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("where", ["/proc/dovetail/recording", "/dev/null/recording", "{tmp_path}/file"])
-def test_a_directory_that_cannot_be_made_is_told_once(tmp_path: Path, where: str) -> None:
+def test_a_directory_that_cannot_be_made_is_reported_once(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").touch()
     recorded = Recorded(Path(where.format(tmp_path=tmp_path)))
     for number in range(5):

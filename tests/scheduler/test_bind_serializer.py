@@ -118,7 +118,7 @@ async def test_containers_count_one_by_one(bench: Bench) -> None:
     assert bench.gone == ["a", "c"]
 
 
-async def test_nobody_overtakes_who_asks_for_the_same(bench: Bench) -> None:
+async def test_equal_jobs_do_not_overtake_each_other(bench: Bench) -> None:
     bench.decide("a", {GPU: "1"})
     bench.decide("b", {GPU: "1"}, {GPU: "2"})
     bench.decide("c", {GPU: "2"})
@@ -178,7 +178,7 @@ async def aligned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
-async def test_where_the_kubelet_aligns_all_go_one_by_one_with_time_to_hear_what_was_given(aligned: Bench) -> None:
+async def test_where_the_kubelet_aligns_all_go_one_by_one_with_time_for_the_allocation(aligned: Bench) -> None:
     aligned.decide("a", {GPU: "1"})
     aligned.decide("b", {GPU: "2"})
     assert aligned.gone == ["a"]
@@ -189,7 +189,7 @@ async def test_where_the_kubelet_aligns_all_go_one_by_one_with_time_to_hear_what
 
 
 @pytest.mark.parametrize("change", ["a pod leaves", "others were given"])
-async def test_who_waits_is_decided_anew_when_the_books_of_the_node_change(aligned: Bench, change: str) -> None:
+async def test_a_waiting_bind_is_decided_anew_when_the_records_of_the_node_change(aligned: Bench, change: str) -> None:
     aligned.see(pod("old", {GPU: "4"}, node="n", started=True), "added")
     await asyncio.sleep(0.1)
     aligned.decide("a", {GPU: "1"})
@@ -219,7 +219,7 @@ async def test_behind_fences_all_go_one_by_one_without_waiting_for_more(fenced: 
 
 
 @pytest.mark.parametrize("how", ["before there were fences", "its fence did not stand in time", "by somebody else"])
-async def test_what_a_pod_was_given_that_came_without_a_fence_is_waited_for(aligned: Bench, how: str) -> None:
+async def test_the_allocation_of_a_pod_without_a_fence_is_waited_for(aligned: Bench, how: str) -> None:
     with_fences = Change("modified", gpu_node("n", policy="restricted", fences=True))
     if how != "before there were fences":
         aligned.feed.gpu_nodes([with_fences])
@@ -235,7 +235,7 @@ async def test_what_a_pod_was_given_that_came_without_a_fence_is_waited_for(alig
     assert aligned.gone[-1] == "b"
 
 
-async def test_behind_fences_a_pod_that_leaves_changes_nothing_and_others_that_were_given_do(fenced: Bench) -> None:
+async def test_behind_fences_a_pod_that_leaves_changes_nothing_and_other_allocations_do(fenced: Bench) -> None:
     fenced.see(pod("old", {GPU: "4"}, node="n", started=True), "added")
     await asyncio.sleep(0.1)
     fenced.decide("a", {GPU: "1"})
@@ -255,7 +255,7 @@ async def test_where_nothing_is_aligned_nobody_is_decided_anew(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("policy", ["none", "restricted"])
-async def test_who_waits_for_a_node_whose_kubelet_has_no_plugin_any_more_is_decided_anew(
+async def test_a_pod_that_waits_for_a_node_whose_kubelet_has_no_plugin_any_more_is_decided_anew(
     bench: Bench, policy: str
 ) -> None:
     bench.feed.gpu_nodes([Change("modified", gpu_node("n", policy=policy))])

@@ -215,13 +215,13 @@ async def test_a_server_that_is_away_is_asked_until_it_answers(
     assert len(server.bodies("POST", "binding")) == 1
 
 
-async def test_who_may_not_read_pods_is_told_so(
+async def test_a_scheduler_that_may_not_read_pods_reports_it(
     bench: Bench, server: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.will("POST", "binding", TAKEN)
     server.will("GET", "pods/p", FORBIDDEN, pod("n"))
     await bench.carry_out()
-    assert "cannot tell whether d/p was bound to n" in caplog.text
+    assert "it is not known whether d/p was bound to n" in caplog.text
     assert "RBAC" in caplog.text
 
 
@@ -344,7 +344,7 @@ async def test_a_provisioner_that_gives_the_claim_back_ends_the_wait(bench: Benc
     assert server.bodies("POST", "binding") == []
 
 
-async def test_a_wait_for_volumes_that_is_too_long_says_for_which(
+async def test_a_wait_for_volumes_that_is_too_long_states_for_which(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PREPARE_TIMEOUT_S", 0.02)

@@ -139,7 +139,7 @@ def bench() -> Bench:
     return Bench()
 
 
-async def test_who_does_not_lead_follows_and_is_ready_when_its_turn_comes(bench: Bench) -> None:
+async def test_a_replica_that_does_not_lead_follows_and_is_ready_when_its_turn_comes(bench: Bench) -> None:
     bench.leads = False
     bench.node("a")
     bench.pod("there", 6, node="a")
@@ -154,7 +154,7 @@ async def test_who_does_not_lead_follows_and_is_ready_when_its_turn_comes(bench:
     assert len(bench.notes("FailedScheduling")) == 1
 
 
-async def test_the_pod_is_told_what_the_server_said_of_its_bind(bench: Bench) -> None:
+async def test_the_pod_gets_the_servers_answer_to_its_bind(bench: Bench) -> None:
     bench.node("a")
     bench.pod("p")
     bench.server.will("POST", "/binding", FORBIDDEN)
@@ -260,7 +260,7 @@ async def test_an_error_in_work_that_nobody_waits_for_ends_everything_loudly(ben
 PAIRS = [[0, 0, 4, 0], [0, 0, 0, 4], [4, 0, 0, 0], [0, 4, 0, 0]]
 
 
-async def test_the_gpus_of_a_pod_are_written_down_and_told_with_what_they_have_between_them(bench: Bench) -> None:
+async def test_the_gpus_of_a_pod_are_reported_with_their_links(bench: Bench) -> None:
     bench.gpu_node("a", PAIRS)
     bench.node("a", gpus=4)
     async with bench.running():
@@ -277,7 +277,7 @@ async def test_the_gpus_of_a_pod_are_written_down_and_told_with_what_they_have_b
     ]
 
 
-async def test_binds_and_at_level_debug_who_waits_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_binds_and_at_level_debug_waiting_pods_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.node("a", gpus=4)
     with caplog.at_level("DEBUG", "dovetail"):
         async with bench.running():
@@ -301,7 +301,7 @@ async def test_gpus_that_are_only_counted_are_not_written_down(bench: Bench) -> 
     assert (bench.annotations(), bench.notes("Scheduled")) == ({"p": {}}, ["Successfully assigned d/p to a"])
 
 
-async def test_bandwidth_that_is_assumed_is_told_as_such(bench: Bench) -> None:
+async def test_bandwidth_that_is_assumed_is_reported_as_such(bench: Bench) -> None:
     bench.node("a", product="NVIDIA-H100-80GB-HBM3", count="8")
     async with bench.running():
         bench.pod("p", 8)
@@ -312,7 +312,7 @@ async def test_bandwidth_that_is_assumed_is_told_as_such(bench: Bench) -> None:
     )
 
 
-async def test_members_of_a_gang_are_told_their_rank(bench: Bench) -> None:
+async def test_members_of_a_gang_get_their_rank(bench: Bench) -> None:
     bench.node("a")
     async with bench.running():
         bench.group("g", 3)
@@ -342,7 +342,7 @@ async def test_after_a_restart_pods_hold_the_gpus_that_were_written_down(bench: 
     assert bench.annotations() == {"new": {"dovetail.dev/devices": "1,3"}}
 
 
-async def test_who_a_kubelet_would_reject_waits_and_who_fits_gets_its_gpus(bench: Bench) -> None:
+async def test_a_pod_that_a_kubelet_would_reject_waits_and_one_that_fits_gets_its_gpus(bench: Bench) -> None:
     bench.gpu_node(
         "a",
         [[0] * 4 for _ in range(4)],
@@ -359,13 +359,13 @@ async def test_who_a_kubelet_would_reject_waits_and_who_fits_gets_its_gpus(bench
     assert "1 node(s) whose kubelet would reject the pod (TopologyAffinityError" in bench.notes("FailedScheduling")[0]
 
 
-async def test_where_it_cannot_be_said_what_the_kubelet_answers_the_event_says_so(bench: Bench) -> None:
+async def test_where_the_kubelets_answer_is_not_known_the_event_reports_it(bench: Bench) -> None:
     bench.gpu_node("a", [[0] * 4 for _ in range(4)], cpuManagerPolicy="none", memoryManagerPolicy="None")
     bench.node("a", gpus=4)
     async with bench.running():
         bench.pod("p", 1)
         await until(lambda: bool(bench.notes("Scheduled")))
     assert bench.notes("Scheduled") == [
-        "Successfully assigned d/p to a with GPU 0; it cannot be said whether its kubelet lets it in: "
+        "Successfully assigned d/p to a with GPU 0; it is not known whether its kubelet lets it in: "
         "the Topology Manager's policy is not known"
     ]

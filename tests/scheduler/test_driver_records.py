@@ -103,9 +103,7 @@ async def test_it_goes_on_through_checkpoints(
     assert files(tmp_path)[-1].name >= "000002.jsonl"
 
 
-async def test_who_follows_records_what_it_is_told_and_then_what_it_decides(
-    playground: Playground, tmp_path: Path
-) -> None:
+async def test_a_follower_records_its_events_and_then_its_decisions(playground: Playground, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         options = {"leader_elect": True}
         first = scheduler(playground, tmp_path / "one", identity="one", **options)

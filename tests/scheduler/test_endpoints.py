@@ -87,7 +87,7 @@ async def test_a_loop_that_no_longer_turns_is_not_live(ago_s: float, status: int
     assert (await ask("/healthz", driver(time.monotonic() - ago_s)))[0] == status
 
 
-async def test_the_metrics_tell_kinds_of_one_plural_apart() -> None:
+async def test_the_metrics_distinguish_kinds_of_one_plural() -> None:
     status, text = await ask(
         "/metrics",
         driver(queued=7),
@@ -100,7 +100,7 @@ async def test_the_metrics_tell_kinds_of_one_plural_apart() -> None:
     assert "dovetail_reports_queued 7.0" in text
 
 
-async def test_the_metrics_tell_what_queues_have_in_plain_units() -> None:
+async def test_the_metrics_report_what_queues_have_in_plain_units() -> None:
     served = driver()
     amounts = (("cpu", 1_500), ("memory", 2**30), ("nvidia.com/gpu", 4))
     node = Node("n", (("cpu", 64_000), ("memory", 2**39), ("nvidia.com/gpu", 8), ("pods", 110)))
@@ -173,14 +173,14 @@ async def test_a_connection_is_for_one_request() -> None:
         writer.close()
 
 
-async def test_what_is_not_there_says_what_is() -> None:
+async def test_what_is_not_there_states_what_is() -> None:
     async with serving(driver()) as client:
         assert await client.get("/") == (404, "there are /healthz, /readyz, /metrics\n")
         assert (await client.get("/metrics", method="DELETE"))[0] == 405
         assert (await client.get("/healthz", method="HEAD")) == (200, "")
 
 
-async def test_who_may_not_read_the_metrics_is_refused_and_probes_are_not() -> None:
+async def test_readers_without_the_right_get_no_metrics_and_probes_pass() -> None:
     async def review(authorization: str) -> tuple[int, str] | None:
         return None if authorization == "Bearer good" else (401, "who are you")
 

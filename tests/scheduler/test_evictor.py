@@ -64,7 +64,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench()
 
 
-async def test_the_pod_ends_and_says_for_whom(bench: Bench) -> None:
+async def test_the_pod_ends_with_the_preemptor_in_its_condition(bench: Bench) -> None:
     await bench.evictor.evict(bench.victims("p"))
     assert bench.evicted == ["p"] and not bench.failed
     eviction, condition = bench.server.asked
@@ -83,7 +83,7 @@ async def test_what_may_pass_is_asked_for_again(bench: Bench, passing: ApiError)
     assert bench.asked() == ["p"] * 3 and bench.evicted == ["p"]
 
 
-async def test_a_budget_that_does_not_give_in_is_told_in_its_own_words(
+async def test_a_budget_that_refuses_is_reported_in_its_own_words(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evictor, "_PATIENCE_S", 0.01)
@@ -168,7 +168,7 @@ def _give_up(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", [_stop_leading, _give_up])
-async def test_nothing_more_is_written_when_it_is_not_ours_or_nobody_s_wish_any_more(
+async def test_nothing_more_is_written_for_others_or_when_nobody_asks_any_more(
     bench: Bench, end: Callable[[Bench], None]
 ) -> None:
     bench.server.will("POST", "/pods/q/eviction", BUDGET)

@@ -61,7 +61,7 @@ def gangs(events: list[Event]) -> list[tuple[str, int]]:
     return [(event.gang.name, event.gang.min_count) for event in events if isinstance(event, GangChanged)]
 
 
-async def test_it_says_when_the_first_picture_is_whole(playground: Playground) -> None:
+async def test_it_states_when_the_first_picture_is_whole(playground: Playground) -> None:
     for number in range(30):
         playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}"}})
     async with mirrored(playground) as (mirror, _):

@@ -26,7 +26,7 @@ def test_a_plain_refusal_is_its_code_and_its_numbers() -> None:
     assert refusal_text(refusal(), NOW_MS) == FITS
 
 
-def test_a_known_start_is_told_in_utc_and_in_how_long_and_by_what() -> None:
+def test_a_known_start_is_reported_in_utc_and_in_how_long_and_by_what() -> None:
     start = Expected(Sure.KNOWN, NOW_MS + 2 * HOUR_MS + 5 * 60_000, "the run-time limits of 3 jobs")
     assert refusal_text(refusal(start), NOW_MS) == (
         f"{FITS} It starts by 2026-11-21T16:05:00Z, in 2 h 5 min, at the latest (Known: the run-time limits of 3 jobs)."
@@ -39,11 +39,10 @@ def test_a_start_that_has_come_is_now() -> None:
     )
 
 
-def test_where_no_start_can_be_given_it_says_why() -> None:
+def test_where_no_start_is_known_the_basis_is_reported() -> None:
     unknown = Expected(Sure.UNKNOWN, 0, "nothing is known of the run time of d/p")
     assert (
-        refusal_text(refusal(unknown), NOW_MS)
-        == f"{FITS} No start can be given: nothing is known of the run time of d/p."
+        refusal_text(refusal(unknown), NOW_MS) == f"{FITS} No start is known: nothing is known of the run time of d/p."
     )
 
 
@@ -71,7 +70,7 @@ def test_how_long(span_ms: int, text: str) -> None:
     assert duration(span_ms) == text
 
 
-@pytest.mark.parametrize(("uids", "text"), [(("a",), "1 pod gives way"), (("a", "b"), "2 pods give way")])
-def test_what_it_costs_is_told(uids: tuple[str, ...], text: str) -> None:
+@pytest.mark.parametrize(("uids", "text"), [(("a",), "1 pod is evicted"), (("a", "b"), "2 pods are evicted")])
+def test_what_it_costs_is_reported(uids: tuple[str, ...], text: str) -> None:
     evict = Evict("g", uids, "reclaim", (), 90 * 60_000 * 1_000, "queue red takes its due", 1)
     assert eviction_text(evict) == f"queue red takes its due ({text}; 90.0 GPU-minutes of work are lost)"

@@ -100,7 +100,7 @@ async def test_a_node_that_refused_is_left_alone_for_ten_minutes(bench: Bench) -
 
 
 @pytest.mark.parametrize("end", ["placed", "deleted", "no agent"])
-async def test_nobody_asks_for_who_needs_it_no_more(bench: Bench, end: str) -> None:
+async def test_nothing_is_asked_for_a_pod_that_needs_it_no_more(bench: Bench, end: str) -> None:
     bench.divider.propose("a", PROPOSAL)
     if end == "placed":
         bench.divider.propose("a", None)

@@ -85,7 +85,7 @@ async def ready(stage: Stage) -> None:
     await until(lambda: bool(stage.notes("FailedScheduling")))
 
 
-async def test_victims_and_those_who_wait_are_told_by_one_decision(stage: Stage) -> None:
+async def test_victims_and_preemptors_get_one_decision(stage: Stage) -> None:
     async with stage.running():
         await ready(stage)
         stage.evict("v0", "v1")
@@ -99,7 +99,7 @@ async def test_victims_and_those_who_wait_are_told_by_one_decision(stage: Stage)
     assert nominated["metadata"] == {"uid": "uid-big", "annotations": {"dovetail.dev/decision": "run-7"}}
 
 
-async def test_a_pod_that_stays_is_told_to_the_core_and_the_others_are_left_alone(stage: Stage) -> None:
+async def test_a_failed_eviction_is_reported_to_the_core_and_the_others_are_left_alone(stage: Stage) -> None:
     stage.server.will("POST", "/pods/v1/eviction", FORBIDDEN)
     async with stage.running():
         await ready(stage)
@@ -125,7 +125,7 @@ async def test_giving_up_stops_what_is_under_way(stage: Stage) -> None:
     assert not stage.failed() and not stage.ended()
 
 
-async def test_who_does_not_lead_any_more_evicts_nobody(stage: Stage) -> None:
+async def test_a_replica_that_leads_no_more_evicts_nobody(stage: Stage) -> None:
     stage.server.will("POST", "/eviction", BROKEN)
     async with stage.running():
         await ready(stage)
@@ -201,7 +201,7 @@ async def test_of_a_gang_that_is_released_each_goes_on_its_own(stage: Stage) -> 
     assert stage.ended() == ["v0"] and not stage.failed()
 
 
-async def test_who_is_moved_is_told_so(stage: Stage) -> None:
+async def test_a_moved_pod_gets_an_event(stage: Stage) -> None:
     async with stage.running():
         await ready(stage)
         message = "it has room elsewhere, and where it was d/big is to start"
@@ -224,7 +224,7 @@ async def test_a_gang_that_is_broken_goes_with_that_reason(stage: Stage) -> None
     assert "GangBroken (Never): pods of the gang failed for good" in condition["message"]
 
 
-async def test_what_is_held_says_by_which_decision(stage: Stage) -> None:
+async def test_what_is_held_states_by_which_decision(stage: Stage) -> None:
     async with stage.running():
         await ready(stage)
         step = stage.state.steps

@@ -164,7 +164,7 @@ async def test_at_the_end_what_is_charged_is_written_once_more(stage: Stage) -> 
     assert len(stage.written("red")) == 2 and len(stage.written("blue")) == 1
 
 
-async def test_who_does_not_lead_writes_nothing_at_the_end_either(stage: Stage) -> None:
+async def test_a_replica_that_does_not_lead_writes_nothing_at_the_end_either(stage: Stage) -> None:
     stage.leads = False
     async with stage.running():
         stage.start("p", "red", 4)
@@ -172,7 +172,7 @@ async def test_who_does_not_lead_writes_nothing_at_the_end_either(stage: Stage) 
     assert stage.server.asked == []
 
 
-async def test_who_loses_the_lease_stops(stage: Stage) -> None:
+async def test_a_replica_that_loses_the_lease_stops(stage: Stage) -> None:
     async with stage.running():
         await until(lambda: len(stage.written("red")) == 1)
         stage.leads = False
@@ -218,7 +218,7 @@ async def test_a_queue_that_was_deleted_and_made_again_is_not_taken_for_the_old_
     assert stage.server.bodies("PATCH", "/queues/red/status")[-1][0]["value"] == "another"
 
 
-async def test_the_first_who_waits_is_named_with_why(stage: Stage) -> None:
+async def test_the_first_waiting_job_is_named_with_its_reason(stage: Stage) -> None:
     stage.start("p", "red", 8)
     waiting = Pod("w", "d", "w", Request((*_AMOUNTS, ("nvidia.com/gpu", 8))), queue="blue", created_ms=START_MS)
     cycle.step(stage.state, [PodChanged(waiting)], stage.time_ms)

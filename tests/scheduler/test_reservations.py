@@ -115,7 +115,7 @@ async def test_the_same_devices_by_another_hand_are_no_reason_to_fail(cluster: C
     assert (cluster.bound, cluster.status()) == ([pod.uid], (["gpu-3"], ["p"]))
 
 
-async def test_a_claim_that_was_given_back_after_the_decision_fails_the_bind(cluster: Cluster) -> None:
+async def test_a_claim_that_was_released_after_the_decision_fails_the_bind(cluster: Cluster) -> None:
     cluster.claim()
     cluster.change(status={"allocation": OTHERS})
     pod = cluster.pod()
@@ -123,7 +123,7 @@ async def test_a_claim_that_was_given_back_after_the_decision_fails_the_bind(clu
     cluster.put_bind(pod, reserve=("default/c",))
     cluster.change(status={"allocation": None})
     await cluster.ended()
-    assert "default/c was given back in the meantime" in cluster.failed[0].message
+    assert "default/c was released in the meantime" in cluster.failed[0].message
     assert cluster.status() == ([], [])
 
 
@@ -160,7 +160,7 @@ async def test_a_bind_that_is_refused_gives_the_devices_back(cluster: Cluster) -
     assert cluster.status() == ([], [])
 
 
-async def test_what_cannot_be_given_back_stays_with_the_pod(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_released_stays_with_the_pod(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.claim()
     pod = cluster.pod(**GATED)
     await cluster.seen()
@@ -198,7 +198,7 @@ async def test_pods_that_share_a_claim_are_bound_together(cluster: Cluster) -> N
     assert sorted(cluster.bound) == sorted(pod.uid for pod in pods)
 
 
-async def test_an_allocation_that_the_watch_has_not_told_yet_is_looked_up(cluster: Cluster) -> None:
+async def test_an_allocation_that_the_watch_has_not_reported_yet_is_looked_up(cluster: Cluster) -> None:
     cluster.claim()
     first, second = cluster.pod("first"), cluster.pod("second")
     await cluster.seen()
@@ -221,7 +221,7 @@ async def test_a_pod_that_fails_leaves_a_shared_claim_to_the_others(cluster: Clu
     assert cluster.status() == (["gpu-0"], ["good"])
 
 
-async def test_nothing_is_written_by_who_does_not_lead(cluster: Cluster) -> None:
+async def test_nothing_is_written_by_a_follower(cluster: Cluster) -> None:
     cluster.claim()
     pod = cluster.pod()
     await cluster.seen()
@@ -302,7 +302,7 @@ class TestBindingConditions:
         assert "not within 600 s of the allocation: Ready of device gpu-3" in attached.failed[0].message
         assert attached.status() == ([], [])
 
-    async def test_what_does_not_become_ready_is_given_back_unless_others_have_it(self, attached: Cluster) -> None:
+    async def test_what_does_not_become_ready_is_released_unless_others_have_it(self, attached: Cluster) -> None:
         pod, other = attached.pod(), attached.pod("q")
         for consumers, left in (([], []), ([pod], []), ([pod, other], ["gpu-3"]), ([other], ["gpu-3"])):
             self.allocate(attached, 700, *consumers)
@@ -317,7 +317,7 @@ class TestBindingConditions:
         await attached.binder.let_go(["default/c"], attached.pod().uid, "default/c")
         assert attached.playground.store.get(CLAIMS, "default", "c") is None
 
-    async def test_nothing_is_given_back_by_who_does_not_lead(self, attached: Cluster) -> None:
+    async def test_nothing_is_released_by_a_follower(self, attached: Cluster) -> None:
         self.allocate(attached, 700)
         await attached.seen()
         attached.leads = False

@@ -124,7 +124,7 @@ async def test_an_api_server_that_is_away_lets_nobody_in() -> None:
 
 
 @pytest.mark.plane
-async def test_the_real_api_server_says_who_may(plane: Plane) -> None:
+async def test_the_real_api_server_decides_the_rights(plane: Plane) -> None:
     """Asked with the rights that deploy/ gives for it."""
     for namespace, name in (
         ("watchers", "prometheus"),

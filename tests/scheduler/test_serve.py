@@ -80,7 +80,7 @@ async def scheduler(playground: Playground, **options: Any) -> AsyncIterator[asy
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_who_cannot_read_the_cluster_does_not_keep_the_lease_from_who_can(playground: Playground) -> None:
+async def test_a_replica_that_cannot_read_the_cluster_leaves_the_lease_to_one_that_can(playground: Playground) -> None:
     put_node(playground, "a")
     put_pods(playground, 1)
     playground.faults.add(Fault("answer", "WATCH", "pods", status=403, times=10_000))
@@ -160,7 +160,7 @@ async def test_an_api_server_that_is_away_at_the_start_is_waited_for(playground:
         await until(lambda: bound(playground).total() == 1)
 
 
-async def test_it_listens_where_it_is_told(playground: Playground) -> None:
+async def test_it_listens_at_the_configured_address(playground: Playground) -> None:
     with socket.socket(socket.AF_INET6) as free:
         free.bind(("::1", 0))
         port = free.getsockname()[1]

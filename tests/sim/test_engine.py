@@ -98,7 +98,7 @@ def test_who_gives_way_holds_its_gpus_for_its_grace_and_comes_back_later(
     assert not done.state.workloads.pods
 
 
-def test_a_gang_gives_way_as_a_whole() -> None:
+def test_a_gang_is_evicted_as_a_whole() -> None:
     gang, high = job("g", 0, 2, 10, pods=2), job("b", 5, 2, 2)
     high = replace(high, pods=(replace(high.pods[0], priority=10),))
     done = simulated(cluster(2, 2), gang, high, policy=Policy())

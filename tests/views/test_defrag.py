@@ -61,7 +61,7 @@ def test_what_fits_as_it_is_needs_no_moves() -> None:
     assert len(found.places) == 1
 
 
-def test_who_has_no_controller_has_to_be_made_anew_by_hand() -> None:
+def test_a_pod_without_a_controller_has_to_be_made_anew_by_hand() -> None:
     state = state_of(node("a"), node("b"), pod("x", 4, "a"), pod("y", 6, "b", since_ms=HOUR), pod("p", 4), pod("q", 2))
     found = for_shape(state, parse("6"), Beside())
     assert _moves(found) == []
@@ -69,7 +69,7 @@ def test_who_has_no_controller_has_to_be_made_anew_by_hand() -> None:
     assert found.notes == ("ns/x has no controller: create it again by hand after its eviction",)
 
 
-def test_others_that_may_take_the_room_are_told() -> None:
+def test_others_that_may_take_the_room_are_reported() -> None:
     first = pod("first", 8, waits_ms=2 * HOUR)
     found = for_job(_split(first, pod("p", 8)), "ns/p")
     assert found.notes == ("a job before it in queue order may take the room: dovetail priority ns/p",)
@@ -77,7 +77,7 @@ def test_others_that_may_take_the_room_are_told() -> None:
     assert "waiting jobs" in for_shape(_split(first), parse("8"), Beside()).notes[-1]
 
 
-def test_a_limit_that_keeps_it_waiting_all_the_same_is_told() -> None:
+def test_a_limit_that_keeps_it_waiting_all_the_same_is_reported() -> None:
     (note,) = for_job(_split(queue("q", limit=4), pod("p", 8, queue="q")), "ns/p").notes
     assert note.startswith("the job also waits for its queue: the queue would go beyond its limit: 'q' would hold 8")
 
@@ -88,7 +88,7 @@ def test_too_little_is_free_in_all_and_that_is_proven() -> None:
     assert found.why == "it needs 16 of nvidia.com/gpu, and the cluster has 10 free"
 
 
-def test_who_must_not_be_moved_stays_and_that_is_proven() -> None:
+def test_a_pod_that_must_not_be_moved_stays_and_that_is_proven() -> None:
     state = state_of(
         node("a"), node("b"), pod("x", 4, "a", preemptible=False), pod("y", 4, "b", labels=(("app", "y"),)),
         Budget("ns", "y", LabelSelector((Requirement("app", "In", ("y",)),)), 0), pod("p", 8),
@@ -107,7 +107,7 @@ def test_those_in_the_way_find_no_other_room_and_that_is_not_proven() -> None:
     assert (found.room, found.proven, found.why) == (False, False, "the pods in its way fit nowhere else")
 
 
-def test_what_keeps_a_job_from_being_tried_is_told_instead() -> None:
+def test_what_keeps_a_job_from_being_tried_is_reported_instead() -> None:
     found = for_job(_split(pod("p", 8, queue="nowhere")), "ns/p")
     assert (found.room, found.proven) == (False, True)
     assert found.why == "the queue that the pod names does not exist: 'nowhere'"
@@ -139,7 +139,7 @@ def test_what_goes_with_each_gpu_of_a_shape_counts() -> None:
     assert (found.room, found.proven) == (False, True)
 
 
-def test_who_does_not_wait_is_told_so() -> None:
+def test_a_job_that_does_not_wait_gets_an_error() -> None:
     with pytest.raises(JobNotFound, match="ns/x does not wait: it has a node"):
         for_job(_split(), "ns/x")
     with pytest.raises(JobNotFound, match="did you mean ns/x"):

@@ -48,14 +48,14 @@ def starts(found: Forecast) -> dict[str, tuple[Sure, int]]:
     }
 
 
-def test_who_fits_starts_now() -> None:
+def test_a_pod_that_fits_starts_now() -> None:
     found = ahead(node("a"), pod("p", 4))
     assert starts(found) == {"ns/p": (Sure.KNOWN, 0)}
     (start,) = found.starts.values()
     assert [(place.pod, place.node) for place in start.places] == [("ns/p", "a")]
 
 
-def test_a_start_waits_for_the_limit_of_the_run_time_of_who_is_there() -> None:
+def test_a_start_waits_for_the_run_time_limit_of_the_holders() -> None:
     found = ahead(node("a"), pod("x", 8, "a", 2 * HOUR, since_ms=HOUR), pod("p", 4))
     assert starts(found) == {"ns/p": (Sure.KNOWN, 60)}
     (start,) = found.starts.values()
@@ -81,14 +81,14 @@ def test_a_gang_starts_when_there_is_room_for_all_of_it() -> None:
     assert starts(found) == {"ns/train": (Sure.KNOWN, 120)}
 
 
-def test_no_start_without_knowing_when_others_end_and_who_they_are_is_said() -> None:
+def test_no_start_without_known_ends_and_their_pods_are_named() -> None:
     found = ahead(node("a"), node("b"), pod("x", 8, "a"), pod("y", 5, "b"), pod("p", 4))
     assert starts(found) == {"ns/p": (Sure.UNKNOWN, -1)}
     (start,) = found.starts.values()
     assert start.expected.basis == "ns/x, ns/y have no known end: set their dovetail.dev/max-runtime"
 
 
-def test_a_limit_that_is_over_says_nothing_any_more() -> None:
+def test_a_limit_that_is_over_states_nothing_any_more() -> None:
     found = ahead(node("a"), pod("x", 8, "a", HOUR, since_ms=2 * HOUR), pod("p", 4))
     assert starts(found) == {"ns/p": (Sure.UNKNOWN, -1)}
 
@@ -110,18 +110,18 @@ def test_ends_are_those_that_the_core_holds_room_by() -> None:
     assert ends["y"] == NOW + 2 * HOUR
 
 
-def test_which_gpus_a_pod_gets_is_told_only_where_anybody_can_know() -> None:
+def test_which_gpus_a_pod_gets_is_reported_only_where_anybody_can_know() -> None:
     (start,) = ahead(node("a"), pod("p", 4)).starts.values()
     assert [place.gpus for place in start.places] == [()]
 
 
-def test_who_never_fits_is_told_so() -> None:
+def test_a_pod_that_never_fits_gets_a_verdict() -> None:
     found = ahead(node("a"), pod("p", 9))
     (start,) = found.starts.values()
     assert (start.expected.sure, start.expected.basis) == (Sure.UNKNOWN, "it cannot start (NoNodeFits)")
 
 
-def test_what_no_end_brings_is_said() -> None:
+def test_what_no_end_brings_is_reported() -> None:
     found = ahead(node("a"), GangChanged(Gang("g", "ns", "train", min_count=2)), pod("g0", 1, gang="g"))
     (start,) = found.starts.values()
     assert start.expected.basis == "it waits for more than ends of pods (GangIncomplete)"
@@ -135,7 +135,7 @@ def test_ends_that_are_close_together_are_one_moment() -> None:
     assert told == [(0, 1), (1, 1)]
 
 
-def test_looking_stops_when_those_who_are_asked_for_have_started() -> None:
+def test_looking_stops_when_the_jobs_asked_for_have_started() -> None:
     found = ahead(
         node("a"), pod("x", 8, "a", HOUR), pod("p", 8, runs_ms=HOUR, created_ms=1), pod("q", 8), wanted={"pod/p"}
     )
@@ -155,7 +155,7 @@ def test_what_was_learned_of_others_like_it_is_what_a_pod_without_a_limit_is_cou
     assert (start.expected.sure, start.expected.start_ms) == (Sure.LEARNED, NOW + 3 * HOUR)
 
 
-def test_who_waits_for_one_that_waited_for_an_estimate_is_no_surer() -> None:
+def test_a_pod_that_waits_for_one_that_waited_for_an_estimate_is_no_surer() -> None:
     state = State(Policy())
     first = pod("first", 8, runs_ms=HOUR, created_ms=1)
     work = Work(family="train")
@@ -170,12 +170,12 @@ def test_who_waits_for_one_that_waited_for_an_estimate_is_no_surer() -> None:
     }  # fmt: skip
 
 
-def test_who_is_being_deleted_is_gone_after_its_grace() -> None:
+def test_a_pod_that_is_being_deleted_is_gone_after_its_grace() -> None:
     found = ahead(node("a"), pod("x", 8, "a", deleting=True), pod("p", 8))
     assert [start.expected.start_ms - NOW for start in found.starts.values()] == [30_000]
 
 
-def test_the_look_ahead_is_bounded_and_says_so() -> None:
+def test_the_look_ahead_is_bounded_and_reports_it() -> None:
     pods = [pod(f"x{i}", 1, "a", (i + 1) * 10 * HOUR) for i in range(8)]
     found = ahead(node("a"), *pods, pod("p", 8), most=2)
     assert not found.whole

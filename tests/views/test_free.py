@@ -111,7 +111,7 @@ def test_cpu_and_memory_count_only_where_they_are_asked_for() -> None:
     assert [(holder.pod, holder.amount) for holder in blocked(beside, 4).holders] == [("ns/x", "10")]
 
 
-def test_models_are_told_apart_and_a_node_may_lack_the_label() -> None:
+def test_models_are_distinguished_and_a_node_may_lack_the_label() -> None:
     found = free(cluster(node("a", 8), node("b", 4, "L4"), node("c", 2, "")))
     assert [(one.model, one.gpus, one.largest_when_empty) for one in found.gpus] == [
         ("", 2, 2),
@@ -161,7 +161,7 @@ def test_the_next_profile_could_be_made_of_idle_cards() -> None:
     assert [name for name, _ in change.create] == ["1g.10gb"]
 
 
-def test_an_instance_that_cannot_be_made_names_the_slice_rule_and_who_is_in_its_way() -> None:
+def test_an_instance_that_cannot_be_made_names_the_slice_rule_and_the_holders() -> None:
     split = (("2g.10gb", 0), ("2g.10gb", 2), ("2g.10gb", 4))
     state = cluster(mig("a", card(0, *split)), *(pod(f"p{i}", (MIDDLE, 1), on="a") for i in range(3)))
     rows = {row.profile: row.blocked for row in cards(state).profiles}
@@ -232,7 +232,7 @@ def test_replicas_of_cards_that_nobody_knows_are_counted() -> None:
 FOUR = tuple(device(f"gpu-{i}", index=i) for i in range(4))
 
 
-def test_devices_of_a_class_and_who_has_the_next_one() -> None:
+def test_devices_of_a_class_and_the_holder_of_the_next_one() -> None:
     state = cluster(
         node("a"), node("b"), GPUS, gpu_slice("a", *FOUR), gpu_slice("b", *FOUR[:2]),
         claim("c", request(), has=("a", "gpu-1")), pod("p", on="a", device_claims=("ns/c",)),
@@ -265,7 +265,7 @@ def test_a_tainted_device_is_there_and_not_free() -> None:
     assert [one.rule for one in found.blocked.devices] == ["has a taint that is not tolerated: ill:NoSchedule"]
 
 
-def test_a_class_of_which_nothing_can_be_asked_says_why() -> None:
+def test_a_class_of_which_nothing_can_be_asked_states_why() -> None:
     found = free(cluster(node("a"), DeviceClass("bad", ("device.driver ==",)), GPUS, gpu_slice("a", *FOUR)))
     problems = {one.name: one.problem for one in found.classes}
     assert problems["gpu"] == "" and problems["bad"].startswith("class bad: selector #0: CEL compile error")
@@ -289,7 +289,9 @@ def _claims(name: str) -> Pod:
     ],
     ids=["GPUs", "MIG", "shares", "claims"],
 )
-def test_so_many_pods_are_placed_as_were_said_to_fit(make: Callable[[str], Pod], fits: Callable[[Free], int]) -> None:
+def test_so_many_pods_are_placed_as_were_reported_to_fit(
+    make: Callable[[str], Pod], fits: Callable[[Free], int]
+) -> None:
     told = (
         *RACKS, *TAKEN, mig("m", card(0, *MIXED), card(1, *SMALL_ONES)), pod("q", (SMALL, 2), on="m"),
         node("t", sharing=TIME, gpu_memory_mib=24_000), pod("r", (SHARED_GPU, 1), on="t", gpu_milli=300),

@@ -106,7 +106,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await playground.stop()
 
 
-async def test_what_a_gpunode_tells_and_who_has_what(world: World) -> None:
+async def test_what_a_gpunode_reports_and_the_holders(world: World) -> None:
     world.told("gpu-1", STATUS)
     world.pod("train", 2, devices="0,1")
     world.pod("unnamed", 1)
@@ -142,7 +142,7 @@ async def test_labels_are_called_an_assumption(world: World) -> None:
     assert "topology not known, CPU not known, memory not known" in " ".join((await world.run("gpu-1")).stdout.split())
 
 
-async def test_nothing_is_told_and_findings_are(world: World, tmp_path: Path) -> None:
+async def test_nothing_is_reported_and_findings_are(world: World, tmp_path: Path) -> None:
     world.pod("train", 2, devices="0,1")
     found = await world.answer("gpu-1")
     assert (found["topology"], found["pods"][0]["gpus"], found["pods"][0]["mbps"]) == (None, [0, 1], None)

@@ -16,7 +16,7 @@ def _jobs(found: QueuePosition) -> list[tuple[int, str, str]]:
     return [(one.position, one.job, one.code) for one in found.jobs]
 
 
-def test_the_line_is_in_the_order_of_the_next_step() -> None:
+def test_the_positions_are_those_of_the_next_step() -> None:
     state = state_of(
         node("a"), pod("x", 8, "a", runs_ms=HOUR),
         pod("young", 8, waits_ms=1), pod("old", 8), pod("high", 8, priority=5),
@@ -38,7 +38,7 @@ def test_each_has_its_reason_and_its_start() -> None:
     assert (small.code, small.expected.start_ms, small.places[0].node) == ("Placed", NOW, "a")
 
 
-def test_a_queue_shows_those_below_it_with_their_places_in_the_whole_line() -> None:
+def test_a_queue_shows_those_below_it_with_their_places_in_the_whole_order() -> None:
     state = state_of(
         node("a"), pod("x", 8, "a"), queue("org"), queue("team", parent="org"), pod("p", 1, queue="default"),
         pod("q", 1, queue="team"),
@@ -54,7 +54,7 @@ def test_a_queue_that_does_not_exist_names_those_that_come_near() -> None:
         queue_positions(state_of(queue("research")), NOW, "reserch")
 
 
-def test_jobs_of_no_queue_are_in_the_line_too() -> None:
+def test_jobs_of_no_queue_are_in_the_order_too() -> None:
     (job,) = queue_positions(state_of(node("a"), pod("p", 1, queue="gone")), NOW).jobs
     assert (job.queue, job.code) == ("gone", "QueueMissing")
 

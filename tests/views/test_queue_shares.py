@@ -17,7 +17,7 @@ def _by_name(found: tuple[QueueShare, ...]) -> dict[str, QueueShare]:
     return {one.queue: one for one in found}
 
 
-def test_the_tree_is_told_from_the_top_with_depths() -> None:
+def test_the_tree_is_reported_from_the_top_with_depths() -> None:
     state = state_of(queue("org"), queue("a", parent="org"), queue("b", parent="org"), queue("c"))
     assert [(one.queue, one.depth, one.leaf) for one in share(state, NOW) if one.queue != "default"] == [
         ("org", 0, False), ("a", 1, True), ("b", 1, True), ("c", 0, True),
@@ -52,7 +52,7 @@ def test_credit_is_what_is_due_by_weight_less_what_was_used() -> None:
     assert found["rich"].credit_gpu_hours - found["poor"].credit_gpu_hours == pytest.approx(2000, abs=0.01)
 
 
-def test_users_are_told_with_their_part_most_first() -> None:
+def test_users_are_reported_with_their_part_most_first() -> None:
     usage = used(4, users=(("ada", 3000 * HOUR), ("bob", 1000 * HOUR)))
     own = _by_name(share(state_of(node("a"), queue("q", by_user=True, usage=usage)), NOW))["q"]
     assert [(one.user, one.gpu_hours, one.part_ppm) for one in own.users] == [("ada", 3, 750_000), ("bob", 1, 250_000)]
@@ -69,7 +69,7 @@ def test_the_head_of_a_queue_that_holds_queues_is_the_first_below_it() -> None:
     assert found["default"].head == ""
 
 
-def test_what_is_wrong_with_a_queue_is_told() -> None:
+def test_what_is_wrong_with_a_queue_is_reported() -> None:
     state = state_of(node("a"), queue("lost", parent="nowhere"), queue("greedy", guarantee=99))
     found = _by_name(share(state, NOW))
     assert "no queue of that name exists" in found["lost"].problem

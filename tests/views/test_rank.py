@@ -20,7 +20,7 @@ def _before(state: State, key: str = "ns/p") -> Before:
     return found
 
 
-def test_in_one_line_priority_decides_then_age() -> None:
+def test_within_a_queue_priority_decides_then_age() -> None:
     state = state_of(*FULL, pod("p", 1), pod("q", 1, priority=3), pod("r", 1, waits_ms=2 * HOUR))
     found = rank(state, "ns/p", NOW)
     assert (found.position, found.waiting) == (3, 3)
@@ -28,7 +28,7 @@ def test_in_one_line_priority_decides_then_age() -> None:
     assert found.before[0].text == "priority 3 is above 0"
 
 
-def test_among_queues_who_stays_within_its_guarantee_comes_first() -> None:
+def test_a_queue_within_its_guarantee_comes_first() -> None:
     state = state_of(
         *FULL, queue("mine"), queue("theirs", guarantee=4), pod("p", 4, queue="mine"), pod("q", 4, queue="theirs")
     )
@@ -37,7 +37,7 @@ def test_among_queues_who_stays_within_its_guarantee_comes_first() -> None:
     assert "theirs would be within its guarantee with it" in found.text
 
 
-def test_among_queues_that_stand_alike_the_priority_of_the_queue_decides() -> None:
+def test_among_queues_of_one_share_class_the_priority_of_the_queue_decides() -> None:
     state = state_of(
         *FULL, queue("mine", priority=1), queue("theirs", priority=2),
         pod("p", 9, queue="mine"), pod("q", 9, queue="theirs"),
@@ -71,7 +71,7 @@ def test_a_queue_that_used_more_comes_before_when_that_counts_less() -> None:
         assert state.queue.ordered()[0].endswith(first)
 
 
-def test_in_a_queue_that_tells_users_apart_who_used_less_comes_first() -> None:
+def test_in_a_queue_by_user_the_least_usage_comes_first() -> None:
     usage = used(30, users=(("ada", 20_000 * HOUR), ("bob", 10_000 * HOUR)))
     state = state_of(
         *FULL, queue("q", by_user=True, usage=usage), pod("p", 1, queue="q", user="ada", waits_ms=DAY),
@@ -82,7 +82,7 @@ def test_in_a_queue_that_tells_users_apart_who_used_less_comes_first() -> None:
     assert "bob" in found.before[0].text
 
 
-def test_levels_are_told_from_the_top_with_their_terms() -> None:
+def test_levels_are_reported_from_the_top_with_their_terms() -> None:
     state = state_of(
         *FULL, queue("org"), queue("a", parent="org", usage=used(50), weight=2), queue("b", parent="org"),
         queue("idle", parent="org"), pod("p", 9, queue="a"), pod("q", 9, queue="b"),
@@ -114,7 +114,7 @@ def test_a_job_larger_than_all_that_is_due_has_its_turn_when_its_queue_used_litt
     assert turn.condition.startswith("mine holds nothing and its usage is below its part")
 
 
-def test_who_would_be_first_of_its_line_and_who_would_come_before_it() -> None:
+def test_the_first_of_its_queue_and_the_jobs_before_it() -> None:
     found = rank(state_of(*FULL, pod("p", 1), pod("q", 1, priority=3)), "ns/p", NOW)
     assert found.overtaking == (
         Overtaking("ns/p", "all other jobs of queue default", "its priority is above 3"),
@@ -134,7 +134,7 @@ def test_a_job_without_a_queue_has_a_place_all_the_same() -> None:
     assert _before(state_of(*FULL, pod("q", 1, queue="gone"), pod("p", 1))).by == "no queue"
 
 
-def test_who_does_not_wait_has_no_place() -> None:
+def test_a_job_that_does_not_wait_has_no_place() -> None:
     with pytest.raises(JobNotFound, match="other/full does not wait: it has a node"):
         rank(state_of(*FULL), "other/full", NOW)
     with pytest.raises(JobNotFound, match="another scheduler"):

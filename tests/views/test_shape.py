@@ -29,7 +29,7 @@ def test_shapes_are_read(text: str, shape: ShapeView) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "x8", "8x", "H100", "8xH100x4", "63", "4x0xH100", "-8"])
-def test_what_is_no_shape_is_told_with_examples(text: str) -> None:
+def test_what_is_no_shape_is_reported_with_examples(text: str) -> None:
     if text == "8xH100x4":
         # A model may hold an x.
         assert parse(text) == ShapeView(8, model="H100x4")
@@ -57,7 +57,7 @@ def test_the_largest_gang_anywhere_and_in_one_rack() -> None:
     assert (rack.pods, rack.name, rack.nodes) == (4, "r1", ("a", "b"))
 
 
-def test_what_blocks_one_pod_more_is_the_node_that_comes_nearest_with_who_has_it() -> None:
+def test_one_pod_more_is_blocked_by_the_nearest_node_with_its_holders() -> None:
     blocked = _level(largest(_racks(), ShapeView(4, model="H100"), NOTHING), "").blocked
     assert blocked is not None
     assert (blocked.node, blocked.lacking, blocked.missing) == ("c", GPU, "1")
@@ -71,7 +71,7 @@ def test_without_a_model_all_gpus_count() -> None:
     assert _level(answer, RACK).name == "r1"
 
 
-def test_a_model_that_matches_several_labels_is_told_for_each() -> None:
+def test_a_model_that_matches_several_labels_is_reported_for_each() -> None:
     answer = largest(_racks(), ShapeView(8, model="100"), NOTHING)
     assert [(one.model, one.levels[0].pods) for one in answer.models] == [("A100", 1), ("H100", 2)]
 
@@ -93,7 +93,7 @@ def test_closed_nodes_count_for_nothing() -> None:
     assert _level(largest(state, ShapeView(8), NOTHING), "").nodes == ("a",)
 
 
-def test_nothing_fits_and_who_is_in_the_way_is_told() -> None:
+def test_nothing_fits_and_the_holders_are_named() -> None:
     state = cluster(node("a", 8, rack="r1"), pod("x", (GPU, 1), on="a"))
     level = _level(largest(state, ShapeView(8), NOTHING), RACK)
     assert (level.pods, level.name, level.nodes) == (0, "r1", ())

@@ -40,7 +40,7 @@ def _of(answer: WhatIf, job: str) -> WhatifOutcome:
     return next(one for one in answer.jobs if one.job == job)
 
 
-def test_a_submitted_pod_that_fits_says_where_it_goes() -> None:
+def test_a_submitted_pod_that_fits_states_where_it_goes() -> None:
     state = state_of(node("a"), pod("x", 6, "a"))
     answer = _ask(state, submit(state, [PodChanged(pod("new", 2))], NOW))
     new = _of(answer, "ns/new")
@@ -48,7 +48,7 @@ def test_a_submitted_pod_that_fits_says_where_it_goes() -> None:
     assert [(gain.queue, gain.before_milli, gain.after_milli) for gain in answer.queues] == [("default", 6000, 8000)]
 
 
-def test_a_submitted_gang_that_has_to_wait_is_told_how_long() -> None:
+def test_a_submitted_gang_that_has_to_wait_gets_its_expected_start() -> None:
     state = state_of(node("a"), node("b"), pod("x", 8, "a", runs_ms=2 * HOUR))
     gang = [
         GangChanged(Gang("g", "ns", "train", min_count=2)),
@@ -81,7 +81,7 @@ def test_a_submitted_pod_of_a_higher_priority_makes_others_wait() -> None:
     assert late.after is not None and late.after.start_ms == NOW + HOUR
 
 
-def test_who_gives_way_to_a_submitted_job_is_told() -> None:
+def test_the_victims_of_a_submitted_job_are_named() -> None:
     state = state_of(
         node("a"), queue("mine", guarantee=8), queue("theirs"),
         pod("x", 8, "a", queue="theirs", owner="job", since_ms=HOUR, runs_ms=9 * HOUR),
@@ -109,7 +109,7 @@ def test_a_drained_node_is_empty_and_its_pods_go_elsewhere() -> None:
     assert [place.node for place in moved.places] == ["b"]
 
 
-def test_pods_without_a_controller_and_of_daemon_sets_and_of_others_are_told() -> None:
+def test_pods_without_a_controller_and_of_daemon_sets_and_of_others_are_reported() -> None:
     cordon = (Toleration("node.kubernetes.io/unschedulable", "Exists", effect="NoSchedule"),)
     state = state_of(
         node("a"), node("b"), pod("lone", 1, "a"), pod("daemon", 1, "a", owner="ds", tolerations=cordon),
@@ -123,7 +123,7 @@ def test_pods_without_a_controller_and_of_daemon_sets_and_of_others_are_told() -
     ]  # fmt: skip
 
 
-def test_budgets_that_hold_up_a_drain_are_told() -> None:
+def test_budgets_that_hold_up_a_drain_are_reported() -> None:
     selector = LabelSelector((Requirement("app", "In", ("web",)),))
     web = {"labels": (("app", "web"),), "owner": "rs"}
     state = state_of(
@@ -139,7 +139,7 @@ def test_a_node_that_does_not_exist_cannot_be_drained() -> None:
         drain(state_of(node("gpu-1")), ["gpu-3"], NOW)
 
 
-def test_more_nodes_start_those_who_wait() -> None:
+def test_more_nodes_start_waiting_jobs() -> None:
     state = state_of(node("a"), pod("x", 8, "a"), pod("p", 8))
     answer = _ask(state, like(state, "a", 1))
     assert _of(answer, "ns/p").effect == "starts now"

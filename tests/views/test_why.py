@@ -41,7 +41,7 @@ def test_a_bound_pod_is_where_it_is() -> None:
     assert (answer.state, answer.node) == ("Bound", "b")
 
 
-def test_a_pod_that_fits_says_where_it_goes_next_and_who_is_ahead() -> None:
+def test_a_pod_that_fits_has_its_next_node_and_the_jobs_ahead() -> None:
     answer = why(_state(_pod("old", 8), _pod("p", 8, created=2)), "ns/p", 1_000)
     assert (answer.state, answer.node, answer.ahead) == ("Placed", "b", 1)
 
@@ -62,7 +62,7 @@ def test_never_where_every_node_refuses_for_ever() -> None:
     assert (answer.state, answer.holders) == (When.NEVER, ())
 
 
-def test_a_gang_tells_what_it_needs_and_what_fits() -> None:
+def test_a_gang_reports_what_it_needs_and_what_fits() -> None:
     gang = Gang("g", "ns", "g", min_count=2, required=("dovetail.dev/rack",))
     state = _state(_pod("g0", 8, gang="g"), _pod("g1", 8, gang="g"), gangs=(gang,))
     answer = why(state, "ns/g0", 1_000)
@@ -72,12 +72,12 @@ def test_a_gang_tells_what_it_needs_and_what_fits() -> None:
     assert "needs 2 pods in one dovetail.dev/rack, the cluster has room for 1 even when empty" in answer.message
 
 
-def test_another_schedulers_pod_is_said_to_be_that() -> None:
+def test_another_schedulers_pod_is_reported_to_be_that() -> None:
     answer = why(_state(_pod("p", 1, managed=False)), "ns/p", 1_000)
     assert "spec.schedulerName" in answer.message
 
 
-def test_kubelets_that_rejected_pods_of_the_owner_are_told_apart_by_their_reason() -> None:
+def test_kubelets_that_rejected_pods_of_the_owner_are_distinguished_by_their_reason() -> None:
     state = _state(replace(_pod("p", 1), owner="job"))
     for node, reason in (("a", "TopologyAffinityError"), ("b", "OutOfcpu")):
         apply(state, PodRejected("job", node, reason))

@@ -81,7 +81,7 @@ def test_a_card_without_the_profile_names_its_instances_their_pods_and_the_slice
     assert one.rule in printed(answer)
 
 
-def test_instances_that_are_all_in_use_name_who_has_them() -> None:
+def test_instances_that_are_all_in_use_name_their_holders() -> None:
     state = cluster(mig("a", card(0, *MIXED)), pod("x", (BIG, 1), on="a"), pod("asks", (BIG, 1)))
     answer = ask(state)
     assert answer.state is When.NOT_YET
@@ -98,18 +98,18 @@ def test_cards_that_could_be_divided_anew_are_a_line_of_their_own() -> None:
     assert rules(answer)["GPU 0"].startswith("no 3g.20gb among its instances 1g.5gb@0, 1g.5gb@1")
 
 
-def test_an_assumed_layout_is_not_divided_and_says_so() -> None:
+def test_an_assumed_layout_is_not_divided_and_is_marked() -> None:
     answer = ask(cluster(mig("a", card(0, *SMALL_ONES, assumed=True)), pod("asks", (BIG, 1))))
     assert answer.repartition is None
     assert rules(answer)["GPU 0"].endswith("their placements are assumed, so it is not repartitioned")
 
 
-def test_a_card_with_fewer_free_than_the_pod_needs_says_how_many() -> None:
+def test_a_card_with_fewer_free_than_the_pod_needs_states_how_many() -> None:
     answer = ask(cluster(mig("a", card(0, *SMALL_ONES)), pod("x", (SMALL, 4), on="a"), pod("asks", (SMALL, 5))))
     assert rules(answer) == {"GPU 0": "3 of its 7 1g.5gb are free"}
 
 
-def test_the_nodes_that_come_nearest_are_first_and_equal_ones_are_told_once() -> None:
+def test_the_nodes_that_come_nearest_are_first_and_equal_ones_are_reported_once() -> None:
     nodes = [mig(name, card(0, *MIXED)) for name in "abc"]
     taken = [pod(f"x{name}", (BIG, 1), on=name) for name in "abc"]
     more = [pod("ya", (MIDDLE, 1), on="a"), pod("yb", (MIDDLE, 1), on="b")]
@@ -117,7 +117,7 @@ def test_the_nodes_that_come_nearest_are_first_and_equal_ones_are_told_once() ->
     assert [one.node for one in answer.devices] == ["c", "a"]
 
 
-def test_the_shared_card_that_comes_nearest_and_who_has_it() -> None:
+def test_the_shared_card_that_comes_nearest_and_its_holders() -> None:
     state = cluster(
         node("t", sharing=TIME, gpu_memory_mib=24_000),
         pod("x", (SHARED_GPU, 1), on="t", gpu_milli=900),
@@ -163,7 +163,7 @@ def test_devices_that_a_selector_refuses_and_those_that_are_in_use() -> None:
     ]
 
 
-def test_who_has_claimed_devices_is_a_holder() -> None:
+def test_a_pod_with_claimed_devices_is_a_holder() -> None:
     state = cluster(
         node("a"), GPUS, gpu_slice("a", *FOUR[:1]), claim("theirs", request(), has=("a", "gpu-0")),
         pod("x", on="a", device_claims=("ns/theirs",)),
@@ -210,7 +210,7 @@ def test_a_shared_device_of_which_too_little_is_left() -> None:
     ]
 
 
-def test_free_devices_that_a_constraint_keeps_apart_say_what_it_compares() -> None:
+def test_free_devices_that_a_constraint_keeps_apart_state_what_it_compares() -> None:
     constraint = Constraint(match=f"{DRIVER}/root")
     found = refused(gpu_slice("a", *FOUR), claim("mine", request(3), constraint=constraint))
     by_rule = {one.rule: one.devices for one in found}

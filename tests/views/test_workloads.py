@@ -91,7 +91,7 @@ def test_a_workload_whose_pods_are_there_makes_no_others() -> None:
         ({}, "template is missing"),
     ],
 )
-def test_a_workload_that_cannot_be_read_is_told_with_its_place(spec: dict[str, Any], message: str) -> None:
+def test_a_workload_that_cannot_be_read_is_reported_with_its_place(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(WorkloadError, match=r"f.yaml: Job work: its pods cannot be made: ") as told:
         _pods(_object("batch/v1", "Job", **spec))
     assert message in str(told.value)
@@ -107,7 +107,7 @@ def _of_pods(events: tuple[Event, ...]) -> list[Pod]:
     return [event.pod for event in events if isinstance(event, PodChanged)]
 
 
-def test_pods_are_ours_with_what_the_template_says(tmp_path: Path) -> None:
+def test_pods_are_ours_with_what_the_template_states(tmp_path: Path) -> None:
     (pod,) = _of_pods(_told(tmp_path, _object("batch/v1", "Job", template=TEMPLATE)))
     assert (pod.key, pod.managed, dict(pod.request.resources)[GPU]) == ("ns/work-0", True, 4)
     assert pod.work.max_runtime_ms == 3_600_000

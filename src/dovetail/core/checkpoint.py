@@ -87,7 +87,7 @@ class Checkpoint(Struct, frozen=True):
     being bound, with the time when that is overdue; `started` the gangs that had their minimum. `histories` is what
     each queue has used, `run_times` what was learned (kind, name, ms), `mix` what kinds of pods came and how many,
     `ended` how many with GPUs are gone, `rooms` the reservations, the oldest first; `spared` are pods that are not
-    evicted until then, `unknown` roots for which no start can be given. `failed` and `succeeded` are how many
+    evicted until then, `unknown` roots whose start is not known. `failed` and `succeeded` are how many
     pods of each gang ended so, `broken` roots with since when (see `core.workloads.broken`). `kept` is room for pods
     that are on the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see
     `core.preemption.moves`), `evictions` how often jobs were evicted.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a request says of where its pods may go, in parts: what it costs to keep it and to ask it.
+"""The length of the placement rules of a request, in parts: what it costs to keep it and to ask it.
 
 Rules: a term (but see BROAD) or an expression counts as TERM, and so do a toleration, a port and a spread constraint;
 an amount, of the pod or of a container, and a value count as 1, and a long text as 1 for each TEXT characters. Requests
@@ -14,7 +14,7 @@ from dovetail.core.model import LabelSelector, NodeTerm, PeerTerm, Request, Requ
 
 TERM = 16
 BROAD = 512
-"""A term about other pods that says nothing of what their labels must be: it is held against every pod."""
+"""A term about other pods without a label that they must have: every pod is compared with it."""
 NEGATIVE = frozenset({"NotIn", "DoesNotExist"})
 TEXT = 64
 LIGHT = 256

@@ -31,7 +31,7 @@ class ClaimGrant(Struct, frozen=True):
 
 
 class ClaimToMake(Struct, frozen=True):
-    """Make `claim` ("namespace/name") for the extended resources of the pod, if it is not there already, and tell its
+    """Make `claim` ("namespace/name") for the extended resources of the pod, if it is not there already, and pass its
     kubelet which container has what by which request of it."""
 
     claim: str

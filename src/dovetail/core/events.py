@@ -101,7 +101,7 @@ class DeviceClassRemoved(Struct, frozen=True):
 
 
 class ClaimChanged(Struct, frozen=True):
-    """A ResourceClaim; its uid tells it from an older one of the same key."""
+    """A ResourceClaim; its uid differs from that of an older one of the same key."""
 
     claim: Claim
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the core knows of a cluster: frozen records, built by a driver (kube, sim, tests) and never changed.
 
-Rules: a record says what an object asks for, already resolved: defaults applied, quantities turned into integers,
+Rules: a record has what an object asks for, already resolved: defaults applied, quantities turned into integers,
 `matchLabelKeys` merged into selectors, empty namespace lists replaced by the pod's own namespace. Records compare by
 value, so an update that changes nothing the core reads is recognised and dropped. Resource amounts are integers in the
 unit of the resource: milli-CPU for `cpu`, bytes for `memory`, `ephemeral-storage` and `hugepages-*`, counts otherwise.
@@ -248,7 +248,7 @@ class Gang(Struct, frozen=True):
     decided as one. Of its pods at least `min_count` must be placed and at most `max_count` are; of its sub-gangs at
     least `min_groups` (0: all that exist) must reach their own minimum.
 
-    `survives` says that its pods succeed or fail each by itself: those that are left go on, however few they are.
+    `survives`: its pods succeed or fail each by itself: those that are left go on, however few they are.
 
     `required` are node label keys: the gang stays inside one value of each. `preferred` are node label keys from the
     most preferred to the least: tried in turn, then dropped.
@@ -270,16 +270,16 @@ class Gang(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """`allocatable` by resource name, `pods` included. `layout` says how its GPUs are wired; where it is None, or is of
+    """`allocatable` by resource name, `pods` included. `layout` is how its GPUs are wired; where it is None, or is of
     another number of GPUs than are allocatable and out, they are only counted. `inventory` is what its kubelet manages;
-    None where that is not known, and what the kubelet will say is not either. `unschedulable` is `spec.unschedulable`.
-    `attach_limits` are the CSI drivers' limits of volumes by driver name. `problem` keeps the node out of use, with its
-    reason shown. `gpu_memory_mib` is what each of its GPUs has (0 unknown), `sharing` how it offers them to several
-    pods; `sliced` nodes offer MIG slices under the name of whole GPUs (strategy `single`), of which that is the
-    memory. `mig` are its cards in MIG mode with their instances, where these are known;
-    `geometry` says how its whole GPUs could be divided. `gpus_out` are GPUs of the layout that the node does not offer
-    as whole ones, as bits: broken ones, and cards in MIG mode. While `plugin_gone` its kubelet has no device plugin of
-    GPUs, and would fail for good whoever asks for one, whatever the node still offers."""
+    None where that is not known, and what the kubelet will answer is not either. `unschedulable` is
+    `spec.unschedulable`. `attach_limits` are the CSI drivers' limits of volumes by driver name. `problem` keeps the
+    node out of use, with its reason shown. `gpu_memory_mib` is what each of its GPUs has (0 unknown), `sharing` how it
+    offers them to several pods; `sliced` nodes offer MIG slices under the name of whole GPUs (strategy `single`), of
+    which that is the memory. `mig` are its cards in MIG mode with their instances, where these are known; `geometry` is
+    how its whole GPUs could be divided. `gpus_out` are GPUs of the layout that the node does not offer as whole ones,
+    as bits: broken ones, and cards in MIG mode. While `plugin_gone` its kubelet has no device plugin of GPUs, and would
+    fail for good whoever asks for one, whatever the node still offers."""
 
     name: str
     allocatable: tuple[tuple[str, int], ...] = ()

@@ -27,11 +27,11 @@ MAX_QUANTITY = 2**63 - 1
 """The largest that Kubernetes knows; what is larger counts as this."""
 MAX_AMOUNT = 2**50
 """No pod and no node counts with more of a resource than this, in its unit (1 PiB, in bytes): what 8,000 pods hold of a
-node, and what as many nodes have, stays within 64 bits, whatever they say."""
+node, and what as many nodes have, stays within 64 bits, whatever their values."""
 
 
 class QuantityError(ValueError):
-    """The text is not a quantity; the message says what is wrong with it."""
+    """The text is not a quantity; the message is what is wrong with it."""
 
 
 @remembered(1024)

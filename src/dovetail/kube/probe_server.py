@@ -58,7 +58,7 @@ class Doors(web.Server):
                 response = await answer(request)
             except Exception:
                 _log.exception("%s cannot be answered", request.path)
-                response = web.Response(status=500, text="it cannot be answered; the log says why\n")
+                response = web.Response(status=500, text="it cannot be answered; the cause is in the log\n")
         response.force_close()
         return response
 

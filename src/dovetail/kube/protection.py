@@ -73,7 +73,7 @@ async def lacking(client: Client) -> str:
         policies = await _read(client, POLICIES, ProtectionPolicy)
         return fault(policies, await _read(client, BINDINGS, Binding))
     except KubeError as error:
-        return f"it cannot be said whether the policy {NAME} is there: {error}"
+        return f"it is not known whether the policy {NAME} is there: {error}"
 
 
 async def _read(client: Client, resource: Resource, kind: type[T]) -> list[T]:

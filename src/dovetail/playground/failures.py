@@ -114,7 +114,7 @@ def expired(message: str) -> Failure:
 
 
 def too_large_version(requested: int, current: int) -> Failure:
-    """Upstream waits three seconds for the version before it says this."""
+    """Upstream waits three seconds for the version before it answers so."""
     causes = [Cause("ResourceVersionTooLarge", "", "Too large resource version")]
     message = f"Timeout: Too large resource version: {requested}, current: {current}"
     return Failure(504, "Timeout", message, causes=causes, retry_after_s=1)

@@ -62,7 +62,7 @@ class Faults:
         self._lost_events: dict[str, int] = {}
         self.lose_bookmarks = False
         self.watches_flow = asyncio.Event()
-        """While clear, watches stay open and say nothing: what a half-open connection looks like."""
+        """While clear, watches stay open and send nothing: what a half-open connection looks like."""
         self.watches_flow.set()
 
     def add(self, fault: Fault) -> Fault:

@@ -109,7 +109,7 @@ def _found(runs: Sequence[RecordedRun], decision: str) -> tuple[RecordedRun, int
     match = _ID.fullmatch(decision)
     if match is None:
         like = f"{names[0] if names else '5ba19c0e'}-12"
-        raise NotRecorded(f"{decision!r} is no id: it must be RUN-STEP, like {like}, as dovetail.dev/decision says it")
+        raise NotRecorded(f"{decision!r} is no id: it must be RUN-STEP, like {like}, as in dovetail.dev/decision")
     if match[1] in names:
         return runs[names.index(match[1])], int(match[2])
     nearest = get_close_matches(match[1], names, n=1)

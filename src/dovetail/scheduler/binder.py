@@ -222,7 +222,7 @@ class Binder:
                 self._check_leader()
                 if not isinstance(unknown, Unreachable):
                     # When the server is away, the reflectors log it.
-                    metrics.log.warning("cannot tell whether %s was bound to %s: %s", target, bind.node, unknown)
+                    metrics.log.warning("it is not known whether %s was bound to %s: %s", target, bind.node, unknown)
                 await asyncio.sleep(_ASK_AGAIN_S)
                 continue
             if pod.metadata.uid != target.uid:

@@ -215,7 +215,7 @@ class Driver:
             assumed = ", as the product is usually wired" if layout is not None and layout.assumed else ""
             placed += f": {bind.mbps} of {bind.ideal_mbps} MB/s between them{assumed}"
         if bind.unsure:
-            placed += f"; it cannot be said whether its kubelet lets it in: {bind.unsure}"
+            placed += f"; it is not known whether its kubelet lets it in: {bind.unsure}"
         self._events.put(target, EventKind.BOUND, placed, step=bind.step)
 
     def _failed(self, failed: BindFailed, target: PodRef | None) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes evictions through the Eviction API, which respects disruption budgets: all pods of one decision or, as far
-as a dry run can tell, none.
+as a dry run shows, none.
 
 Rules
 - Nothing is written unless this process is the leader at that moment. Every request carries the pod's uid: another pod

@@ -30,7 +30,7 @@ def refusal_text(refusal: Refusal, now_ms: int) -> str:
 def expected_start(expected: Expected, now_ms: int) -> str:
     """The expected start as one sentence."""
     if not expected.start_ms:
-        return f"No start can be given: {expected.basis}"
+        return f"No start is known: {expected.basis}"
     left_ms = expected.start_ms - now_ms
     away = f"in {duration(left_ms)}" if left_ms > 0 else "now"
     basis = f": {expected.basis}" if expected.basis else ""
@@ -54,5 +54,5 @@ def duration(span_ms: int) -> str:
 
 def eviction_text(evict: Evict) -> str:
     """The beneficiary and the reason of an eviction, and the work that it loses."""
-    count = "1 pod gives way" if len(evict.uids) == 1 else f"{len(evict.uids)} pods give way"
+    count = "1 pod is evicted" if len(evict.uids) == 1 else f"{len(evict.uids)} pods are evicted"
     return f"{evict.message} ({count}; {evict.lost_milli_ms / 1_000 / _MS_PER_MINUTE:.1f} GPU-minutes of work are lost)"

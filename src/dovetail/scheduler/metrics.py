@@ -22,7 +22,7 @@ BIND_SECONDS = Histogram(
 EVICTIONS = Counter("dovetail_evictions_total", "Evictions by cause and by how they ended", ["cause", "result"])
 PENDING = Gauge("dovetail_pending_gangs", "Gangs and lone pods that wait to be tried or for room", ["state"])
 REFUSALS = Counter(
-    "dovetail_refusals_total", "Refusals told, by reason and whether waiting can help", ["reason", "when"]
+    "dovetail_refusals_total", "Reported refusals, by reason and whether waiting can help", ["reason", "when"]
 )
 WAITING = Gauge(
     "dovetail_waiting_jobs",
@@ -53,7 +53,7 @@ LAYOUTS = Counter("dovetail_mig_layouts_total", "Layouts of MIG cards that agent
 REPORTS_QUEUED = Gauge("dovetail_reports_queued", "Conditions and events that are not written yet")
 REPORTS = Counter("dovetail_reports_total", "Conditions and events by how writing them ended", ["kind", "result"])
 LEADER = Gauge("dovetail_leader", "1 while this process is the leader")
-STALENESS_SECONDS = Gauge("dovetail_watch_staleness_seconds", "Seconds since the server said anything", ["resource"])
+STALENESS_SECONDS = Gauge("dovetail_watch_staleness_seconds", "Seconds since the last data of the watch", ["resource"])
 DRIFT = Counter("dovetail_watch_drift_total", "Audits that found a difference to the server", ["resource"])
 RECORDED_BYTES = Counter("dovetail_recording_bytes_total", "Bytes written to the recording")
 RECORDING_ERRORS = Counter("dovetail_recording_errors_total", "Errors that ended the recording")

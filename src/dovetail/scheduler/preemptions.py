@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes preemptions: the evictions of the victims, the nominations of the preemptors, and the events on both.
 
-Rules: a preemption is a transaction of the core. It ends when the preemptors are bound, or is given up (`Unnominate`)
+Rules: a preemption is a transaction of the core. It ends when the preemptors are bound, or is dropped (`Unnominate`)
 by the core itself or because a victim stays (`EvictionFailed`). Then the nominations are cleared, and victims that are
 not evicted yet stay. The pods of a released gang are evicted the same way, but independently: a pod that a budget
 protects does not keep the others, and the core releases it again after another deadline.

@@ -314,7 +314,7 @@ def _same(key: str, claim: ResourceClaim, decided: ResourceClaim, granted: Alloc
     now = claim.status.allocation
     if now == decided.status.allocation if granted is None else now is None or _is(now, granted):
         return claim
-    what = "was given back" if now is None else "was allocated by somebody else"
+    what = "was released" if now is None else "was allocated by somebody else"
     raise NotReady(f"the resourceclaim {key} {what} in the meantime")
 
 

@@ -78,7 +78,7 @@ class Reviews:
             try:
                 answer = await self._ask(token)
             except KubeError as error:
-                return 503, f"the API server cannot be asked who this is: {error}"
+                return 503, f"the API server cannot be asked for the identity of the caller: {error}"
         holds_s = _HOLDS_S if answer is None else _REFUSAL_HOLDS_S
         while len(self._known) >= _KEPT:
             del self._known[next(iter(self._known))]

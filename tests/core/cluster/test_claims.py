@@ -39,7 +39,7 @@ def granted(*devices: str, node: str = "n1", pool_name: str = "n1") -> Allocatio
 
 
 class TestAssumed:
-    def test_what_was_decided_is_held_until_it_is_given_back(self) -> None:
+    def test_what_was_decided_is_held_until_it_is_released(self) -> None:
         made = world(pool("n1", *gpus(1)))
         pod = made.pod(ONE)
         grants = made.hold("n1", pod)
@@ -51,7 +51,7 @@ class TestAssumed:
         assert made.claims.wanted(pod) == (ONE,)
         assert made.fits("n1", ONE)
 
-    def test_what_is_told_replaces_it_and_cannot_be_given_back(self) -> None:
+    def test_a_reported_allocation_replaces_it_and_cannot_be_released(self) -> None:
         made = world(pool("n1", *gpus()))
         pod = made.pod(ONE)
         grants = made.hold("n1", pod)
@@ -62,7 +62,7 @@ class TestAssumed:
         assert made.hold("n1", made.pod(ONE))[0].allocation == granted("d0")
         assert made.claims.check() == []
 
-    def test_a_claim_that_is_told_without_an_allocation_stays_assumed(self) -> None:
+    def test_a_claim_that_is_reported_without_an_allocation_stays_assumed(self) -> None:
         """The status was not written yet."""
         made = world(pool("n1", *gpus(1)))
         pod = made.pod(ONE)
@@ -332,7 +332,7 @@ class TestNumbers:
 
 
 class TestRequests:
-    def test_taints_keep_away_who_does_not_tolerate_them(self) -> None:
+    def test_taints_keep_away_pods_without_tolerations(self) -> None:
         tainted = device("d", taints=(DeviceTaint("a", "1", "NoExecute"), DeviceTaint("b", "", "None")))
         made = world(pool("n1", tainted))
 
@@ -392,7 +392,7 @@ class TestRequests:
 class TestNews:
     """What tells that pods that did not fit may fit now."""
 
-    def test_told_twice_is_no_news(self) -> None:
+    def test_reported_twice_is_no_news(self) -> None:
         made = world(pool("n1", *gpus()))
         assert not made.claims.put_slice(pool("n1", *gpus()))
         assert not made.claims.put_class(DeviceClass("gpu"))

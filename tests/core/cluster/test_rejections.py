@@ -61,7 +61,7 @@ def test_at_most_three_pods_fail_on_one_node() -> None:
     assert placed(state, now_ms, node("a", gpus=4)) == ["a"]
 
 
-def test_the_line_is_tried_again_when_a_back_off_ends() -> None:
+def test_workloads_are_tried_again_when_a_back_off_ends() -> None:
     state = State()
     placed(state, 0, node("a"), pod("p0"))
     [hold] = step(state, [*rejected("p0"), pod("p1")], 5)
@@ -72,7 +72,7 @@ def test_the_line_is_tried_again_when_a_back_off_ends() -> None:
     assert placed(state, 5 + MINUTE_MS) == ["a"]
 
 
-def test_a_back_off_begins_at_the_time_of_the_step_that_is_told_of_it() -> None:
+def test_a_back_off_begins_at_the_time_of_the_step_that_gets_the_event() -> None:
     state, now_ms = State(), 10**12
     assert placed(state, now_ms, node("a"), *rejected("p0"), pod("p1")) == []
     assert placed(state, now_ms + MINUTE_MS) == ["a"]

@@ -87,7 +87,7 @@ def cards_of(state: State) -> list[int]:
     return [placement.devices[0] for placement in state.cluster.placements.values()]
 
 
-def test_memory_of_a_card_is_given_once_and_the_tightest_card_first() -> None:
+def test_memory_of_a_card_is_allocated_once_and_the_tightest_card_first() -> None:
     state = of(node("n", TIME))
     sizes = [ask(gpu_memory_mib=mib) for mib in (16_000, 10_000, 8_000, 12_000, 2_000)]
     assert len(placed(state, *sizes)) == 5
@@ -102,7 +102,7 @@ def test_replicas_of_a_card_are_no_more_than_it_has_however_little_they_take() -
     assert reasons(state, ask(gpu_memory_mib=1)) == [(Reason.INSUFFICIENT, When.NOT_YET)]
 
 
-def test_who_does_not_say_how_much_takes_the_equal_part() -> None:
+def test_a_pod_without_an_amount_takes_the_equal_part() -> None:
     state = of(node("n", TIME))
     placed(state, ask(gpu_milli=900), ask(gpu_milli=900))
     assert reasons(state, ask()) == [(Reason.GPU_SHARE, When.NOT_YET)]
@@ -264,7 +264,9 @@ def test_the_books_of_a_kubelet_count_replicas_and_slices() -> None:
         ("nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", ""),
     ],
 )
-def test_a_mig_resource_that_no_node_offers_is_told_with_the_nearest_name(name: str, offered: str, said: str) -> None:
+def test_a_mig_resource_that_no_node_offers_is_reported_with_the_nearest_name(
+    name: str, offered: str, said: str
+) -> None:
     """Rightly spelt names that the table of products does not have may be offered all the same."""
     state = of(Node("n", (("cpu", 1), (offered, 1), (PODS, 9))))
     told = str(refusal(state, ask(name, 2)))

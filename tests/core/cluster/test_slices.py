@@ -76,7 +76,7 @@ def test_instances_come_from_cards_in_use_so_that_idle_cards_stay_idle() -> None
         assert more.node == first.node
 
 
-def test_several_instances_of_one_pod_are_on_one_node_and_the_reason_says_so() -> None:
+def test_several_instances_of_one_pod_are_on_one_node_and_the_reason_reports_it() -> None:
     state = told(node("a", card(0, *SMALL_ONES)), node("b", card(0, *SMALL_ONES)))
     bind(state, pod("p", (SMALL, 1)))
     refusal = hold(state, pod("ten", (SMALL, 10))).refusal
@@ -148,6 +148,6 @@ def test_a_card_of_which_nobody_knows_the_layout_is_not_divided() -> None:
     assert hold(state, pod("big", (BIG, 1))).refusal.repartition is None
 
 
-def test_a_change_says_what_it_does() -> None:
+def test_a_change_states_what_it_does() -> None:
     change = InstanceChange(2, (("1g.5gb", 0),), (("2g.10gb", 0),), True, True)
     assert str(change) == "GPU 2: MIG mode on (resets the card), destroy 1g.5gb@0, create 2g.10gb@0"

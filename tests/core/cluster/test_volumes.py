@@ -95,7 +95,7 @@ def test_a_picked_volume_is_free_again_when_the_bind_fails() -> None:
     assert picks(driven) == {"q": (VolumePick("ns/d", "v"),)}
 
 
-def test_a_volume_that_is_told_again_while_it_is_only_picked_stays_picked() -> None:
+def test_a_volume_that_is_reported_again_while_it_is_only_picked_stays_picked() -> None:
     driven = world(node("a"), volume("v"), claim("c"), claim("d"))
     driven.at(0, pod("p", "c"), bind=False)
     assert driven.at(1, ev.VolumeChanged(volume("v", labels=(("new", "1"),))), pod("q", "d")) == {}
@@ -179,7 +179,7 @@ def test_a_claim_of_an_ephemeral_volume_that_was_made_for_another_pod_is_not_use
     assert driven.at(2, ev.VolumeClaimChanged(claim("p-scratch", owner="new"))).keys() == {"new"}
 
 
-def test_a_claim_that_nobody_owns_is_for_who_names_it_and_for_no_ephemeral_volume() -> None:
+def test_a_claim_without_an_owner_is_for_pods_that_name_it_and_for_no_ephemeral_volume() -> None:
     driven = world(node("a"), volume("v"), claim("c"))
     assert driven.at(0, pod("asks", "c", own_volumes=("c",))) == {}
     assert driven.at(1, pod("names", "c")).keys() == {"names"}

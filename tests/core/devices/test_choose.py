@@ -132,7 +132,7 @@ def test_where_too_few_are_free_nothing_is_chosen_and_nothing_is_close() -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_needs_nvlinks_gets_the_best_linked_set_or_nothing(seed: int) -> None:
+def test_a_pod_that_needs_nvlinks_gets_the_best_linked_set_or_nothing(seed: int) -> None:
     wired = drawn(seed, 6)
     plain, linked = choices(wired), choices(wired, nvlinked=True)
     sets = plain.sets
@@ -146,13 +146,13 @@ def test_who_needs_nvlinks_gets_the_best_linked_set_or_nothing(seed: int) -> Non
                 assert sets.quality[chosen] == max(sets.quality[m] for m in every)
 
 
-def test_it_can_be_told_how_often_gpus_can_be_chosen() -> None:
+def test_how_often_gpus_can_be_chosen() -> None:
     islands = layout([0] * 4 + [1] * 4, halves(4))
     assert choices(islands, nvlinked=True).times(0b01110111, 2) == 2
     assert choices(islands).times(0b01110111, 2) == 3
 
 
-def test_who_speaks_to_other_nodes_takes_gpus_near_nics_before_those_of_one_numa_node() -> None:
+def test_a_pod_that_speaks_to_other_nodes_takes_gpus_near_nics_before_those_of_one_numa_node() -> None:
     wired = layout([0, 0, 1, 1], full(4, 18), nics=(Nic((PIX, SYS, SYS, SYS)), Nic((SYS, SYS, SYS, PIX))))
     assert choices(wired, near_nics=True).choose(0b1111, 2) == 0b1001
     assert choices(wired).choose(0b1111, 2) in (0b0011, 0b1100)

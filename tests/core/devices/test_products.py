@@ -32,7 +32,7 @@ def test_a_product_goes_by_its_model_its_label_and_its_name(name: str, model: st
 
 
 @pytest.mark.parametrize("name", ["", "H100", "NVIDIA-H100-80GB-HBM3e", "MI300X"])
-def test_what_looks_alike_is_not_known(name: str) -> None:
+def test_similar_names_are_not_known(name: str) -> None:
     assert find(name) is None
 
 
@@ -58,7 +58,7 @@ def test_rates(product: str, nvlink_mbps: int, pcie_mbps: int) -> None:
     assert rates(product, 0) == LinkRates(nvlink_mbps, pcie_mbps)
 
 
-def test_rates_without_a_product_say_that_they_are_assumed() -> None:
+def test_rates_without_a_product_state_that_they_are_assumed() -> None:
     assert rates(None, 4).assumed == ("NVLink 20000 MB/s per link", "PCIe 12000 MB/s per GPU")
     assert rates(None, 0).assumed == ("PCIe 12000 MB/s per GPU",)
 

@@ -98,7 +98,7 @@ def test_answers_are_those_of_a_fresh_world(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_given_back_is_as_if_it_had_never_been_held(seed: int) -> None:
+def test_what_is_released_is_as_if_it_had_never_been_held(seed: int) -> None:
     dice = random.Random(2000 + seed)
     world = random_world(dice)
     world.hold("n1", world.pod(random_spec(dice)))

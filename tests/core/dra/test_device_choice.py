@@ -75,7 +75,7 @@ def test_without_bus_ids_the_numbers_in_the_names_count() -> None:
     assert of(wired(*shuffled), claim(ask(2))) in ({0, 3}, {0, 4}, {1, 2}, {1, 5}, {2, 6}, {3, 7}, {4, 7}, {5, 6})
 
 
-def test_a_layout_of_another_number_of_gpus_says_nothing() -> None:
+def test_a_layout_of_another_number_of_gpus_states_nothing() -> None:
     world = wired(*gpus(*range(6)))
     assert of(world, claim(ask(2))) == {0, 1}
 
@@ -234,7 +234,7 @@ def test_a_share_goes_to_the_device_that_has_least_left() -> None:
     assert [of(world, share(amount)) for amount in (50_000, 40_000, 30_000, 40_000, 1000)] == [{0}, {1}, {0}, {1}, {2}]
 
 
-def test_partitions_are_worth_what_the_card_s_own_table_says() -> None:
+def test_partitions_are_worth_what_the_card_s_own_table_states() -> None:
     """The same as for a geometry of these profiles: where an instance goes on a card that nobody uses yet."""
     profiles = tuple(
         MigProfile(name, i, compute, memory, tuple(starts), len(starts), 1)

@@ -113,7 +113,7 @@ def test_a_claim_has_32_devices_at_most() -> None:
     assert made.fits("n1", claim(ask(20, name="a"), first(ask(13)[0], ask(12)[0], name="b")))
 
 
-def test_what_is_missing_is_said_with_numbers() -> None:
+def test_what_is_missing_is_reported_with_numbers() -> None:
     made = world(pool("n1", *(device(f"d{i}", model="a") for i in range(4))))
     take(made, 2)
     assert made.answer("n1", claim(ask(3, OF_A))).detail == "3 wanted, 2 of 4 free"
@@ -123,7 +123,7 @@ def test_what_is_missing_is_said_with_numbers() -> None:
     assert made.answer("n1", constrained).detail == "request a: 3 wanted, 2 of 4 free"
 
 
-def test_a_search_without_end_is_stopped_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_end_is_stopped_and_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.core.dra.search.MOST_STEPS", 200)
     devices = [device(f"d{i}", serial=i) for i in range(20)]
     made = world(pool("n1", *devices))

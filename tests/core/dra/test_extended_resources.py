@@ -168,7 +168,7 @@ def test_they_are_allocated_together_with_the_claims_that_the_pod_names() -> Non
     assert decided(state, other, ev.PodChanged(pod("q", 1, device_claims=("ns/other",))), now_ms=2) == []
 
 
-def test_wishes_that_no_claim_promises_keep_a_pod_where_gpus_are_counted() -> None:
+def test_needs_that_no_claim_promises_keep_a_pod_where_gpus_are_counted() -> None:
     state = cluster(node("n"), devices("n", 4))
     one = pod("p", 2)
     linked = replace(one, request=replace(one.request, nvlink_required=True))
@@ -226,7 +226,7 @@ def test_that_the_claim_was_made_again_frees_nothing() -> None:
     assert decided(state, second, ev.PodChanged(pod("q", 1)), now_ms=3) == []
 
 
-def test_a_pod_that_was_bound_otherwise_than_decided_holds_what_it_was_told_to_have() -> None:
+def test_a_pod_that_was_bound_otherwise_than_decided_holds_what_is_reported() -> None:
     """As another replica did it, when the node offered some."""
     state = cluster(node("n"), devices("n", 4))
     one = pod("p", 2)
@@ -257,7 +257,7 @@ def test_a_claim_that_is_being_deleted_is_waited_for() -> None:
     assert taken(again) == ["gpu-0", "gpu-1"]
 
 
-def test_a_pod_that_was_told_of_a_claim_goes_only_where_it_needs_one() -> None:
+def test_a_pod_with_a_reported_claim_goes_only_where_it_needs_one() -> None:
     state = cluster(node("counted", 4), node("claimed"))
     assert decided(state, ev.PodChanged(pod("p", by_claim=(GPU,)))) == []
     (bind,) = decided(state, devices("claimed", 1), now_ms=2)

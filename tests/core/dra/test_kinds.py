@@ -127,7 +127,7 @@ NO_CHANGES: dict[str, Callable[[Node], Node]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_node_that_changed_is_told_apart(change: Callable[[Node], Node]) -> None:
+def test_a_node_that_changed_is_distinguished(change: Callable[[Node], Node]) -> None:
     made, plain = learned(), node("n1")
     before = made.of(*plain)
     changed = made.of(*change(node("n2")))
@@ -147,7 +147,7 @@ def test_when_a_taint_was_added_makes_no_kind() -> None:
     assert made.of(*tainted[0]) is made.of(*tainted[1])
 
 
-def test_what_is_read_later_tells_nodes_apart_that_were_one() -> None:
+def test_what_is_read_later_separates_nodes_that_were_one() -> None:
     made = learned()
     nodes = [with_attribute(node(), 1, f"{DRIVER}/uuid", uuid) for uuid in ("x", "y")]
     assert made.of(*nodes[0]) is made.of(*nodes[1])
@@ -155,7 +155,7 @@ def test_what_is_read_later_tells_nodes_apart_that_were_one() -> None:
     assert made.of(*nodes[0]) is not made.of(*nodes[1])
 
 
-def test_what_is_compared_later_tells_nodes_apart_that_were_one() -> None:
+def test_what_is_compared_later_separates_nodes_that_were_one() -> None:
     made = learned()
     nodes = [with_attribute(node(), 1, f"{DRIVER}/uuid", uuid) for uuid in ("x", "n-0")]
     assert made.of(*nodes[0]) is made.of(*nodes[1])
@@ -181,7 +181,7 @@ def test_what_selectors_read_and_no_device_has_makes_no_kinds_anew() -> None:
     assert made.of(*node()) is kind
 
 
-def test_without_a_bus_id_the_number_in_the_name_says_which_gpu_a_device_is() -> None:
+def test_without_a_bus_id_the_number_in_the_name_states_which_gpu_a_device_is() -> None:
     made, plain = learned(), with_attribute(node(), 3, BUS_ID, None)
     assert made.of(*plain).gpus == (0, 1, 2, 3)
     assert made.of(*with_device(plain, 0, name="gpu-9")).gpus == (3, 0, 1, 2)

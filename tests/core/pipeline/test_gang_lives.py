@@ -34,7 +34,7 @@ def test_an_incomplete_gang_waits_with_the_numbers() -> None:
     assert driven.at(1, *members(1, first=2)).keys() == {"g0", "g1", "g2"}
 
 
-def test_pods_may_be_told_before_their_gang() -> None:
+def test_pods_may_be_reported_before_their_gang() -> None:
     driven = Driven(gpu_node("a", 8))
     driven.at(0, *members(2))
     assert driven.holds()["g0"].reason is Reason.GANG_MISSING

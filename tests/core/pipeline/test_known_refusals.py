@@ -318,7 +318,7 @@ def test_every_decision_is_the_same_without(policy: Policy, seed: int, ranked: b
 
 
 @pytest.mark.parametrize("policy", [POLICIES[0], pytest.param(POLICIES[1], marks=pytest.mark.slow)], ids=["", "moves"])
-def test_searches_end_alike_for_roots_of_one_kind(policy: Policy) -> None:
+def test_searches_end_equally_for_roots_of_one_kind(policy: Policy) -> None:
     compared = 0
     for seed in range(len(OTHERS)):
         dice, world = Dice(seed, ranked=False), World(policy, stays=True)

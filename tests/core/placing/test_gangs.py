@@ -263,7 +263,7 @@ def test_a_required_level_that_no_node_has_is_refused_for_ever() -> None:
     assert driven.holds()["g0"].when is When.NEVER
 
 
-def test_a_search_that_is_cut_off_says_so() -> None:
+def test_a_search_that_is_cut_off_reports_it() -> None:
     nodes = [gpu_node(f"n{i}", 3, "z", f"r{i}") for i in range(6)]
     trees = [e for i in range(7) for e in (gang(f"s{i}", 2, parent="g", required=(RACK,)), *members(2, f"s{i}"))]
     driven = Driven(*nodes, policy=replace(POLICY, search_limit=20))

@@ -130,7 +130,7 @@ def test_a_gang_is_placed_as_the_kubelets_let_it() -> None:
     (inventory(None), "the Topology Manager's policy is not known"),
     (inventory("none"), ""),
 ])  # fmt: skip
-def test_what_is_not_known_of_a_kubelet_refuses_nobody_and_is_said(kubelet: Inventory | None, message: str) -> None:
+def test_what_is_not_known_of_a_kubelet_refuses_nobody_and_is_reported(kubelet: Inventory | None, message: str) -> None:
     [bind] = decided(State(), node("n", kubelet), ev.PodChanged(pod("p", 5)))
     assert isinstance(bind, Bind)
     assert bind.unsure == message
@@ -142,7 +142,7 @@ def test_a_pod_that_the_managers_do_not_see_is_not_asked_for() -> None:
     assert isinstance(bind, Bind)
 
 
-def test_a_full_core_is_required_where_the_kubelet_says_so() -> None:
+def test_a_full_core_is_required_where_the_kubelet_reports_it() -> None:
     kubelet = inventory("none", cpu_options=frozenset(("full-pcpus-only",)))
     [hold] = decided(State(), node("n", kubelet), ev.PodChanged(pod("p", 0, 3, 1)))
     assert isinstance(hold, Hold)
@@ -198,7 +198,7 @@ def part(uid: str, milli: int, *asked: int) -> Pod:
     return Pod(uid, "ns", uid, replace(request(0, *asked), gpu_milli=milli))
 
 
-def test_a_gpu_of_which_parts_are_given_is_given_to_no_pod_that_wants_whole_ones() -> None:
+def test_a_gpu_with_allocated_parts_is_for_no_pod_that_wants_whole_ones() -> None:
     state = State()
     decided(state, node("n", inventory()), *(ev.PodChanged(part(f"part{i}", 900)) for i in range(4)))
     books, aside = state.cluster.kubelets.books, state.cluster.kubelets.books[0].stock

@@ -128,7 +128,7 @@ def broken(name: str, layout: Layout, out: int, gpus: int) -> ev.Event:
 
 
 @pytest.mark.parametrize("offered", [7, 8], ids=["its kubelet knows", "its kubelet does not know yet"])
-def test_a_broken_gpu_is_not_given_out_and_the_wiring_of_the_others_still_counts(offered: int) -> None:
+def test_a_broken_gpu_is_not_allocated_and_the_wiring_of_the_others_still_counts(offered: int) -> None:
     state = State()
     [bind] = decided(state, broken("n", wired(ISLANDS), 1 << 1, offered), ev.PodChanged(pod("job", 4)))
     assert isinstance(bind, Bind)
@@ -152,7 +152,7 @@ def test_a_pod_keeps_the_gpu_that_broke_under_it_and_nobody_gets_it_afterwards()
     assert bind.devices == (1,)
 
 
-def test_more_gpus_missing_than_are_told_to_be_broken_means_that_they_are_only_counted() -> None:
+def test_more_gpus_missing_than_are_reported_to_be_broken_means_that_they_are_only_counted() -> None:
     state = State()
     [bind] = decided(state, broken("n", wired(ISLANDS), 1 << 1, 6), ev.PodChanged(pod("job", 2)))
     assert isinstance(bind, Bind)
@@ -160,7 +160,7 @@ def test_more_gpus_missing_than_are_told_to_be_broken_means_that_they_are_only_c
     assert state.cluster.nodes.layout(0) is None
 
 
-def test_who_requires_nvlinks_waits_where_the_free_gpus_have_none() -> None:
+def test_a_pod_that_requires_nvlinks_waits_where_the_free_gpus_have_none() -> None:
     state = State()
     layout = wired(ISLANDS)
     [hold] = decided(
@@ -175,7 +175,7 @@ def test_who_requires_nvlinks_waits_where_the_free_gpus_have_none() -> None:
 
 
 @pytest.mark.parametrize("layout", [None, wired([[0] * 8 for _ in range(8)])])
-def test_who_requires_nvlinks_never_starts_on_nodes_without_them(layout: Layout | None) -> None:
+def test_a_pod_that_requires_nvlinks_never_starts_on_nodes_without_them(layout: Layout | None) -> None:
     [hold] = decided(State(), node("n", layout), ev.PodChanged(pod("job", 2, linked=True)))
     assert isinstance(hold, Hold)
     assert hold.refusal.when is When.NEVER
@@ -210,7 +210,7 @@ def linked(layout: Layout, gpus: tuple[int, ...]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_nodes_with_linked_gpus_free_are_found_and_such_gpus_are_given(seed: int) -> None:
+def test_nodes_with_linked_gpus_free_are_found_and_such_gpus_are_allocated(seed: int) -> None:
     chance = random.Random(seed)
     layouts: dict[str, Layout] = {}
     free: dict[str, set[int]] = {}
@@ -240,7 +240,7 @@ def test_nodes_with_linked_gpus_free_are_found_and_such_gpus_are_given(seed: int
         assert linked(layouts[decision.node], decision.devices)
 
 
-def test_who_uses_rdma_gets_gpus_near_nics() -> None:
+def test_a_pod_that_uses_rdma_gets_gpus_near_nics() -> None:
     from dovetail.core.devices.layout import PIX, Nic
 
     full = [[18 * (i != j) for j in range(4)] for i in range(4)]
@@ -250,7 +250,7 @@ def test_who_uses_rdma_gets_gpus_near_nics() -> None:
     assert bind.devices == (0, 2)
 
 
-def test_gpus_that_vanish_while_they_are_held_are_given_to_nobody_and_come_back_to_their_pods() -> None:
+def test_gpus_that_vanish_while_they_are_held_are_allocated_to_nobody_and_come_back_to_their_pods() -> None:
     state = State()
     decided(state, node("n", wired(ISLANDS)), held("a", "n", 0, 7), held("b", "n", 4, 5))
     decided(state, node("n", wired(ISLANDS), 6))

@@ -23,7 +23,7 @@ def pod(uid: str, *amounts: tuple[str, int], **more: object) -> Pod:
 
 
 @pytest.mark.parametrize("resource", [GPU, MIG, SHARED_GPU])
-def test_who_asks_for_devices_of_the_plugin_waits_and_is_told_why(resource: str) -> None:
+def test_a_pod_that_asks_for_devices_of_the_plugin_waits_with_a_reason(resource: str) -> None:
     driven = Driven(NODE)
     driven.apply_events(GONE)
     waits, other = ev.PodChanged(pod("p", (resource, 1))), ev.PodChanged(pod("cpu"))
@@ -42,7 +42,7 @@ def test_a_kubelet_that_offers_nothing_as_it_has_just_begun_is_waited_for() -> N
     assert driven.holds()["p"].when is When.NOT_YET
 
 
-def test_who_runs_there_stays_and_nobody_is_evicted_for_who_could_not_start() -> None:
+def test_running_pods_stay_and_none_is_evicted_for_one_that_could_not_start() -> None:
     driven = Driven(NODE)
     assert driven.at(10, ev.PodChanged(pod("low", (GPU, 8)))) == {"low": "a"}
     driven.apply_events(GONE)

@@ -93,7 +93,7 @@ def test_peers_draw_a_pod_near_or_push_it_away() -> None:
     assert place(nodes, pushed, there, web("y", "a")).node == "c"
 
 
-def test_a_spread_that_is_only_wished_for_takes_the_emptiest_domain() -> None:
+def test_a_preferred_spread_takes_the_emptiest_domain() -> None:
     nodes = [node("a"), node("b"), node("c")]
     evenly = replace(CPU_POD, spread=(Spread(WEB, 1, required=False),))
     pods = [web("x", "a"), web("y", "b"), web("z", "c", deleting=True)]
@@ -114,7 +114,7 @@ def test_a_share_takes_the_tightest_open_gpu_before_a_whole_one() -> None:
     assert place(nodes, Request(gpu_milli=800), *shares).node == "c"
 
 
-def test_the_lowest_free_gpus_are_held_and_told() -> None:
+def test_the_lowest_free_gpus_are_held_and_reported() -> None:
     driven = Driven(node("a", 4))
     held = {}
     for uid, gpus in (("p", 1), ("q", 2)):

@@ -18,7 +18,7 @@ def department(**more: object) -> World:
     return world.live(HOUR_MS)
 
 
-def test_a_guarantee_behind_a_parents_limit_is_given_back_by_the_sibling_that_fills_it() -> None:
+def test_a_guarantee_behind_a_parents_limit_is_released_by_the_sibling_that_fills_it() -> None:
     world = department()
     world.submit(pod("x0", 2, queue="x"))
     world.live(MINUTE_MS)
@@ -28,7 +28,7 @@ def test_a_guarantee_behind_a_parents_limit_is_given_back_by_the_sibling_that_fi
     assert len(world.gave_way) == 2
 
 
-def test_nobody_outside_the_limited_queue_gives_way() -> None:
+def test_nobody_outside_the_limited_queue_is_evicted() -> None:
     """They would free nothing below the limit."""
     world = department()
     world.submit(*(pod(f"z{i}", queue="z") for i in range(12)))
@@ -73,7 +73,7 @@ def test_a_gang_behind_the_limit_gets_what_is_due_to_it() -> None:
     assert world.gpus("x", "y") == [2, 2]
 
 
-def test_what_is_freed_below_the_limit_is_kept_for_whom_it_was_freed() -> None:
+def test_what_is_freed_below_the_limit_is_kept_for_its_preemptor() -> None:
     """A sibling of a higher priority waits for just that, and comes first in the order."""
     world = department(grace_ms=2 * MINUTE_MS)
     world.submit(pod("x0", 2, queue="x"))

@@ -124,7 +124,7 @@ def test_without_the_option_nobody_moves() -> None:
         (SAVES, {"device_claims": ("ns/claim",)}, False),
     ],
 )
-def test_who_is_moved(work: Work, more: dict[str, object], moves: bool) -> None:
+def test_the_moved_pods(work: Work, more: dict[str, object], moves: bool) -> None:
     world = asks(in_pieces(work, **more))
     assert ("w" in world.running) == moves
     assert bool(world.evictions) == moves
@@ -161,7 +161,7 @@ def test_a_longer_job_is_not_answered_as_an_equal_shorter_one() -> None:
     assert len(world.gave_way) == 1
 
 
-def test_nobody_moves_for_who_starts_soon_anyway() -> None:
+def test_nothing_moves_for_a_job_that_starts_soon_anyway() -> None:
     """What runs ends in two minutes at the latest."""
     world = world_of(4, 4)
     ends = Work(max_runtime_ms=62 * MINUTE_MS, checkpoint_interval_ms=10 * MINUTE_MS)
@@ -196,7 +196,7 @@ def test_no_more_pods_move_in_an_hour_than_the_policy_allows() -> None:
     assert sum(name.startswith("w") for name in world.running) == 6
 
 
-def test_the_place_of_who_moves_is_kept_until_it_is_made_anew() -> None:
+def test_the_place_of_a_moving_pod_is_kept_until_it_is_made_anew() -> None:
     """Others come at once, and would take just that."""
     world = in_pieces(Work(movable=True), policy=MOVES)
     world.submit(pod("w", 4))
@@ -209,7 +209,7 @@ def test_the_place_of_who_moves_is_kept_until_it_is_made_anew() -> None:
     assert {"r0", "r1", "w"} <= world.running.keys()
 
 
-def test_a_place_for_which_nobody_comes_is_given_up() -> None:
+def test_an_unused_place_is_dropped() -> None:
     world = in_pieces()
     world._anew = lambda pod, after_ms: pod  # type: ignore[method-assign]
     world._end = lambda uids: [world.apply_events(ev.PodRemoved(uid)) for uid in uids] and None  # type: ignore[method-assign]

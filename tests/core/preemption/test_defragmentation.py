@@ -176,7 +176,7 @@ def test_the_cheapest_node_is_cleared() -> None:
     assert found.placed == (("new0", "n1"),)
 
 
-def test_the_cheapest_who_find_no_other_room_stay() -> None:
+def test_the_cheapest_victims_without_other_room_stay() -> None:
     state = told(*nodes(4, 4, 2), runs("wide", "n0", gpus=3, minutes=1), runs("narrow", "n1", gpus=2, minutes=50))
     assert moved(room_for(state, 4)) == {"narrow": "n2"}
 
@@ -187,7 +187,7 @@ def test_where_the_job_fits_as_it_is_nobody_moves() -> None:
     assert (found.steps, found.lost_milli_ms) == ((), 0)
 
 
-def test_who_needs_most_room_moves_first_so_that_nobody_takes_it() -> None:
+def test_the_largest_pod_moves_first_so_that_no_other_takes_its_room() -> None:
     running = [runs("small", "n0"), runs("big", "n0", gpus=2), runs("other", "n1"), runs("last", "n2")]
     found = room_for(told(*nodes(4, 3, 2), *running), 4)
     assert moved(found) == {"big": "n1", "small": "n2"}
@@ -211,12 +211,12 @@ def test_more_than_a_node_has_is_proof_too() -> None:
 @pytest.mark.parametrize(
     "held", [{"managed": False}, {"deleting": True}, {"work": Work(preemptible=False)}], ids=str
 )  # fmt: skip
-def test_who_must_not_be_preempted_is_not_moved(held: dict[str, object]) -> None:
+def test_a_pod_that_must_not_be_preempted_is_not_moved(held: dict[str, object]) -> None:
     state = told(*nodes(2, 1), runs("p", "n0", **held))
     assert isinstance(room_for(state, 2), NoPlan)
 
 
-def test_who_has_not_run_long_enough_is_not_moved() -> None:
+def test_a_pod_that_has_not_run_long_enough_is_not_moved() -> None:
     queue = ev.QueueChanged(Queue("default", preempt_min_runtime_ms=5 * MINUTE_MS))
     state = told(*nodes(2, 2, 1), queue, runs("young", "n0", minutes=4), runs("old", "n1", minutes=6))
     assert moved(room_for(state, 2)).keys() == {"old"}

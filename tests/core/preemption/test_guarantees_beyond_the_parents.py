@@ -4,7 +4,7 @@
 from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, World, node, pod, queue
 
 
-def test_who_came_last_is_not_shut_out() -> None:
+def test_the_last_queue_is_not_shut_out() -> None:
     """The younger team's guarantee does not fit beside the older one's: it was refused as invalid, and stayed pending
     on an idle cluster."""
     world = World(node("a", 8))

@@ -98,7 +98,7 @@ def test_moves_never_leave_less_running(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_moves_bring_is_told() -> None:
+def test_what_moves_bring_is_reported() -> None:
     gains = []
     for table, name in SCENARIOS:
         with_moves, without = lived(table, name).gpus_milli, lived(table, name, moves_per_hour=0).gpus_milli
@@ -128,6 +128,6 @@ def test_the_docs_count_them(table: str) -> None:
     assert [int(cell) for cell in row[1].split("|")] == list(counts.values())
 
 
-def test_the_docs_say_why() -> None:
+def test_the_docs_have_the_reason() -> None:
     told = dict(re.findall(r"^\| (\w+: [^|]+?) \| (\w+) \|", DOC.read_text(), re.M))
     assert told == {f"{table}: {name}": other.why for (table, name), other in OTHERS.items()}

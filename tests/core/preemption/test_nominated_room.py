@@ -63,7 +63,7 @@ def a_large_job_and_a_gang() -> World:
     return world
 
 
-def test_what_an_eviction_leaves_is_for_others_who_may_evict_and_evict_nobody() -> None:
+def test_what_an_eviction_leaves_is_for_other_preemptors_and_they_evict_nobody() -> None:
     """The gang on a goes as a whole; it lost less than the large job on b."""
     world = a_large_job_and_a_gang()
     from_ms = world.now_ms
@@ -76,7 +76,7 @@ def test_what_an_eviction_leaves_is_for_others_who_may_evict_and_evict_nobody() 
     assert started_ms(world, *(f"high{i}" for i in range(8))) == [from_ms + 30 * SECOND_MS] * 8
 
 
-def test_who_counts_on_an_eviction_that_is_taken_back_looks_for_others() -> None:
+def test_a_preemptor_of_a_cancelled_eviction_looks_for_other_victims() -> None:
     """high0 is deleted, and nobody was told to end yet."""
     world = a_large_job_and_a_gang()
     world.submit(*(pod(f"high{i}", priority=1) for i in range(2)))

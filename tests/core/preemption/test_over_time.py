@@ -63,7 +63,7 @@ def test_a_guarantee_of_cpus_takes_no_gpus_back() -> None:
     assert made.evicted == []
 
 
-def test_a_guarantee_is_given_back_at_once_and_stays_there() -> None:
+def test_a_guarantee_is_released_at_once_and_stays_there() -> None:
     made = life(node("a"), queue("x", 4), queue("y"))
     made.at(0, *(ev.PodChanged(pod(f"y{i}", 1, "y", created_ms=1)) for i in range(8)))
     made.at(MINUTE_MS, *(ev.PodChanged(pod(f"x{i}", 1, "x", created_ms=MINUTE_MS)) for i in range(4)))

@@ -38,7 +38,7 @@ def test_what_a_sibling_gives_up_the_parent_does_not_hold() -> None:
     assert sorted(world.gave_way) == ["f", "s"]
 
 
-def test_who_is_not_in_the_way_of_the_nodes_goes_where_it_is_in_the_way_of_the_guarantee() -> None:
+def test_victims_are_taken_where_they_exceed_the_guarantee_too() -> None:
     """The far queue's job is on the only node that is large enough; the sibling's is beyond what is guaranteed."""
     world = world_of(4, 2)
     world.apply_events(queue("near", 4), queue("mine", 4, parent="near"), queue("sibling", parent="near"), queue("far"))
@@ -89,7 +89,7 @@ def three_queues(world: World, **of_c: object) -> World:
     return world.live(MINUTE_MS)
 
 
-def test_who_would_take_it_back_from_another_queue_is_left_alone() -> None:
+def test_a_queue_that_would_reclaim_from_another_is_left_alone() -> None:
     """A pod of `b` loses less work than one of `c`, but `b` would then take back from `c` what it lost."""
     world = three_queues(world_of(4))
     world.submit(pod("w", 1, queue="a"))
@@ -98,7 +98,7 @@ def test_who_would_take_it_back_from_another_queue_is_left_alone() -> None:
     assert [name[0] for name in world.gave_way] == ["c"]
 
 
-def test_who_takes_nothing_back_gives_way_where_it_loses_less() -> None:
+def test_a_queue_that_reclaims_nothing_is_evicted_where_it_loses_less() -> None:
     """Neither holds more than is due to it: `b` would not take anything back."""
     world = world_of(4)
     world.apply_events(queue("a", 1), queue("b"), queue("c"))
@@ -111,7 +111,7 @@ def test_who_takes_nothing_back_gives_way_where_it_loses_less() -> None:
     assert [name[0] for name in world.gave_way] == ["b"]
 
 
-def test_who_never_evicts_others_is_charged_with_nothing_more() -> None:
+def test_a_queue_that_never_evicts_others_is_charged_with_nothing_more() -> None:
     """The pods of `b` have preemptionPolicy Never: they wait."""
     world = world_of(4)
     world.apply_events(queue("a", 1), queue("b", weight=2), queue("c", weight=1))

@@ -44,7 +44,7 @@ def test_a_whole_gpu_is_made_of_the_part_of_one_that_loses_less() -> None:
     assert evicted(driven) == {"half"}
 
 
-def test_all_who_hold_parts_of_a_gpu_give_way_together_where_that_loses_less() -> None:
+def test_all_holders_of_parts_of_a_gpu_are_evicted_together_where_that_loses_less() -> None:
     driven = Driven(node("a", 2))
     driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, pod("old", 1, queue="x"))
@@ -72,7 +72,7 @@ def test_parts_make_room_for_several_gpus_on_one_node() -> None:
     assert evicted(driven) == {"part0", "part1"}
 
 
-def test_the_low_priority_gives_way_at_once_and_not_the_middle_one_which_would_evict_it() -> None:
+def test_the_low_priority_is_evicted_at_once_and_not_the_middle_one_which_would_evict_it() -> None:
     driven = Driven(node("a", 2))
     driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, pod("low", 1, queue="x"))
@@ -81,7 +81,7 @@ def test_the_low_priority_gives_way_at_once_and_not_the_middle_one_which_would_e
     assert evicted(driven) == {"low"}
 
 
-def test_a_middle_priority_that_never_preempts_gives_way_where_it_loses_less() -> None:
+def test_a_middle_priority_that_never_preempts_is_evicted_where_it_loses_less() -> None:
     driven = Driven(node("a", 2))
     driven.apply_events(ev.QueueChanged(Queue("x")))
     running(driven, "a", 1, pod("low", 1, queue="x"))

@@ -49,7 +49,7 @@ def test_a_job_had_what_all_its_pods_had(found: list[tuple[str, str, int, int, i
 
 
 @given(st.lists(runs, min_size=1, max_size=12))
-def test_jobs_change_their_level_when_that_was_said(found: list[tuple[str, str, int, int, int]]) -> None:
+def test_jobs_change_their_level_at_the_announced_time(found: list[tuple[str, str, int, int, int]]) -> None:
     attained, now_ms = Attained(), 100 * HOUR_MS
     for number, (queue, job, rate, start, _) in enumerate(found):
         attained.put(str(number), queue, job, rate, start * HOUR_MS)

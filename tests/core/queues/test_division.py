@@ -120,7 +120,7 @@ def test_nobody_has_more_than_it_may_or_less_than_is_guaranteed(
 
 @MODEST
 @given(worlds(), ks, st.sampled_from([1, 3, 7]))
-def test_all_is_given_away_while_somebody_asks_for_it(world: tuple[int, list[Claimant]], k: int, grain: int) -> None:
+def test_all_is_divided_while_somebody_asks_for_it(world: tuple[int, list[Claimant]], k: int, grain: int) -> None:
     total, claimants = world
     due = divide(total, claimants, k, grain)
     guaranteed = [min(c.guarantee, wanted(c)) for c in claimants]
@@ -130,7 +130,7 @@ def test_all_is_given_away_while_somebody_asks_for_it(world: tuple[int, list[Cla
 
 @MODEST
 @given(worlds(), ks, st.data())
-def test_the_order_in_which_they_are_told_does_not_matter(
+def test_the_order_of_the_events_does_not_matter(
     world: tuple[int, list[Claimant]], k: int, data: st.DataObject
 ) -> None:
     total, claimants = world
@@ -153,7 +153,9 @@ def test_more_weight_never_gets_less(world: tuple[int, list[Claimant]], k: int, 
 @pytest.mark.slow
 @settings(MODEST, max_examples=500)
 @given(worlds(grain=FINE), ks, st.integers(0, 4), st.integers(1, 500_000))
-def test_who_used_more_never_gets_more(world: tuple[int, list[Claimant]], k: int, which: int, more: int) -> None:
+def test_a_queue_that_used_more_never_gets_more(
+    world: tuple[int, list[Claimant]], k: int, which: int, more: int
+) -> None:
     total, claimants = world
     i = which % len(claimants)
     greedier = [*claimants]
@@ -164,7 +166,9 @@ def test_who_used_more_never_gets_more(world: tuple[int, list[Claimant]], k: int
 @pytest.mark.slow
 @settings(MODEST, max_examples=500)
 @given(worlds(grain=FINE), ks, st.integers(0, 4), st.integers(1, 8))
-def test_who_asks_for_more_never_gets_less(world: tuple[int, list[Claimant]], k: int, which: int, more: int) -> None:
+def test_a_queue_that_asks_for_more_never_gets_less(
+    world: tuple[int, list[Claimant]], k: int, which: int, more: int
+) -> None:
     total, claimants = world
     i = which % len(claimants)
     greedier = [*claimants]
@@ -206,7 +210,7 @@ def test_guarantees_of_more_than_there_is_are_not_scaled_down_and_leave_no_rest(
     assert among(40, *claimants, asks(10)) == [30, 30, 0]
 
 
-def test_what_flooring_leaves_goes_to_who_lost_most_then_to_the_oldest_then_by_name() -> None:
+def test_what_flooring_leaves_goes_to_the_largest_loss_then_to_the_oldest_then_by_name() -> None:
     assert among(10_000, asks(20_000, 3), asks(20_000, 4), grain=1000) == [4000, 6000]
     young, old = asks(9000, created_ms=2), asks(9000, created_ms=1)
     assert among(3000, young, old, grain=1000) == [1000, 2000]
@@ -214,7 +218,7 @@ def test_what_flooring_leaves_goes_to_who_lost_most_then_to_the_oldest_then_by_n
     assert among(3000, *equals, grain=1000) == [1000, 2000]
 
 
-def test_parts_of_gpus_are_given_where_that_is_all_that_is_asked_for_or_left() -> None:
+def test_parts_of_gpus_are_allocated_where_that_is_all_that_is_asked_for_or_left() -> None:
     assert among(2000, asks(500), asks(9000), grain=1000) == [500, 1500]
     assert among(2500, asks(9000), asks(9000, created_ms=1), grain=1000) == [1500, 1000]
     assert among(3000, asks(1600, created_ms=1), asks(9000, created_ms=2), grain=1000) == [1600, 1400]
@@ -232,7 +236,7 @@ def test_the_rest_is_divided_even_where_history_leaves_nobody_a_part() -> None:
     assert among(90, asks(90, 2, 10**7), asks(90, 1, 10**7), asks(40), k=1000) == [33, 17, 40]
 
 
-def test_many_who_ask_for_little_do_not_hide_the_history_of_those_who_ask_for_much() -> None:
+def test_many_that_ask_for_little_do_not_hide_the_history_of_those_that_ask_for_much() -> None:
     little = [asks(1, created_ms=i) for i in range(8)]
     used_more, used_less = asks(100, usage_ppm=600_000), asks(100, usage_ppm=400_000)
     *_, more, less = among(108, *little, used_more, used_less, k=1000)

@@ -116,7 +116,7 @@ def test_a_status_that_was_edited_by_hand_is_cut_to_what_can_be(written: Usage, 
     assert found[0] == found[1]
 
 
-def test_usage_that_is_told_again_does_not_count_twice() -> None:
+def test_usage_that_is_reported_again_does_not_count_twice() -> None:
     """The leader's own status comes back to it, a minute old."""
     driven = Driven(gpu_node("a", 4))
     driven.at(NOW_MS, ev.QueueChanged(Queue("x")), lone("p", queue="x"))
@@ -219,7 +219,7 @@ def test_to_wait_and_then_burst_gains_nothing_and_costs_the_others_nothing() -> 
     assert all(bursting[name] >= 0.95 * honest[name] for name in "bc")
 
 
-def test_who_asks_for_nothing_lowers_nobody() -> None:
+def test_a_queue_that_asks_for_nothing_lowers_no_other() -> None:
     driven = Driven(gpu_node("a", 8))
     idle = [ev.QueueChanged(Queue(f"idle{i}", weight=50)) for i in range(5)]
     driven.at(0, ev.QueueChanged(Queue("x")), *idle, *(lone(f"p{i}", queue="x") for i in range(9)))
@@ -227,7 +227,7 @@ def test_who_asks_for_nothing_lowers_nobody() -> None:
     assert dict(snapshot(driven, "x").allocated)["gpu"] == 8000
 
 
-def test_who_asks_for_less_than_it_holds_keeps_counting_with_what_it_holds() -> None:
+def test_a_queue_that_asks_for_less_than_it_holds_counts_what_it_holds() -> None:
     driven = Driven(gpu_node("a", 8))
     driven.at(0, *(ev.QueueChanged(Queue(name)) for name in "xy"), *(lone(f"x{i}", queue="x") for i in range(8)))
     driven.at(1, *(lone(f"y{i}", queue="y") for i in range(8)))

@@ -30,7 +30,7 @@ def returns(driven: Driven, uid: str, new: str) -> list[ev.Event]:
     return [ev.PodRemoved(uid), ev.PodChanged(again)]
 
 
-def test_who_had_a_level_more_gives_way() -> None:
+def test_a_job_of_a_lower_level_is_evicted() -> None:
     driven = Driven(gpu_node("a", 1))
     driven.at(1, BY_LEAST, lone("old", queue="q", work=SAVES))
     driven.at(15 * HOUR_MS, lone("new", queue="q"))
@@ -50,7 +50,7 @@ def test_the_step_is_due_when_the_level_is_reached() -> None:
     assert driven.state.next_wake_ms() == 16 * HOUR_MS + 1
 
 
-def test_by_age_nobody_gives_way() -> None:
+def test_by_age_nobody_is_evicted() -> None:
     driven = Driven(gpu_node("a", 1))
     driven.at(1, ev.QueueChanged(Queue("q")), lone("old", queue="q", work=SAVES))
     driven.at(1000 * HOUR_MS, lone("new", queue="q"))
@@ -64,7 +64,7 @@ def test_priority_comes_before_what_a_job_had() -> None:
     assert evicted(driven) == []
 
 
-def test_who_was_stopped_does_not_begin_anew() -> None:
+def test_a_pod_that_was_stopped_does_not_begin_anew() -> None:
     """The one that gave way comes back behind the one that is on its level as soon as that had as much."""
     driven = Driven(gpu_node("a", 1))
     driven.at(1, BY_LEAST, lone("old", queue="q", work=SAVES, owner="job"))
@@ -137,7 +137,7 @@ def test_the_order_can_be_changed_while_jobs_run() -> None:
     assert later.state.rank("pod/old").level == 0
 
 
-def test_who_had_a_level_holds_no_room() -> None:
+def test_a_job_that_had_a_level_holds_no_room() -> None:
     long = Work(max_runtime_ms=80 * HOUR_MS)
     for had, holds in ((0, True), (20 * GPU_HOUR, False)):
         driven = Driven(gpu_node("a", 2))

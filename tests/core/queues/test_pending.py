@@ -197,7 +197,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_guarantee_is_given_back_however_gpus_are_asked_for(way: str) -> None:
+def test_a_guarantee_is_released_however_gpus_are_asked_for(way: str) -> None:
     """Two GPUs, all of them lent; half of them are guaranteed to who comes back for them."""
     events, ask, fill, milli = WAYS[way]
     cluster = Cluster(
@@ -247,7 +247,7 @@ def test_what_is_claimed_and_no_gpu_counts_as_none() -> None:
     assert cluster.holds("mine") == {MILLI: 1000, GPU_MEMORY: 80_000}
 
 
-def test_of_cards_that_differ_what_waits_counts_the_least_and_its_selector_says_of_which() -> None:
+def test_of_cards_that_differ_waiting_pods_count_the_least_that_their_selector_admits() -> None:
     small, large = whole("small", 1, 16_000, "T4"), whole("large", 1, 80_000, "H100")
     on_small = (NodeTerm((Requirement(MODEL, "In", ("T4",)),)),)
     cluster = Cluster(small, large)
@@ -285,7 +285,7 @@ def test_a_claim_of_several_pods_counts_once_while_they_wait_and_for_the_next_on
     assert not cluster.holds("mine")
 
 
-def test_who_waits_at_a_gate_holds_no_claim_for_others() -> None:
+def test_a_pod_that_waits_at_a_gate_holds_no_claim_for_others() -> None:
     claim = Claim("c", "ns", "c", ClaimSpec(((replace(GPUS, count=2),),)))
     gated = pod("gated", {}, "other", device_claims=("ns/c",), gated=True)
     runs = pod("runs", {}, "mine", device_claims=("ns/c",))
@@ -344,7 +344,7 @@ def test_partitions_and_shares_by_claim_count_as_parts_and_admin_access_as_nothi
         assert not cluster.waits(name)
 
 
-def test_it_does_not_matter_in_which_order_the_world_is_told() -> None:
+def test_the_order_of_the_events_does_not_matter_to_the_cluster() -> None:
     """As after a restart: what is held and waited for is the same, whatever was listed first."""
     claims = [Claim(f"c{i}", "ns", f"c{i}", ClaimSpec(((GPUS,), (NICS,)))) for i in range(3)]
     grants = [Grant("gpus", GPU_DRIVER, "n", f"gpu-{i}") for i in range(2)]

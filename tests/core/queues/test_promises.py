@@ -124,7 +124,7 @@ def test_what_is_guaranteed_is_there_in_time(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
-def test_who_comes_later_does_not_delay_the_head_beyond_its_promise(seed: int) -> None:
+def test_a_pod_that_comes_later_does_not_delay_the_head_beyond_its_promise(seed: int) -> None:
     """All run exactly as long as they may. Nobody has a guarantee, and priorities are the same, so that nobody may take
     the place of the head. Its start is when others have ended, at the latest."""
     dice = random.Random(seed)
@@ -148,7 +148,7 @@ def test_who_comes_later_does_not_delay_the_head_beyond_its_promise(seed: int) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-def test_nobody_gives_way_again_and_again(seed: int) -> None:
+def test_nobody_is_evicted_again_and_again(seed: int) -> None:
     """All want more than there is, for ever, and nobody ever ends. What is due moves with what was used all the time,
     and who gave way comes back at once; room is freed every 20 minutes, so that everybody is looked at again."""
     dice = random.Random(seed)
@@ -192,7 +192,7 @@ def test_a_team_that_asks_for_little_gets_it_from_one_that_holds_everything(gpus
 
 
 @pytest.mark.slow
-def test_who_is_due_something_later_takes_it_back_later_although_nothing_happens() -> None:
+def test_a_queue_reclaims_what_is_due_later_although_nothing_happens() -> None:
     """x has used much, so that nothing is due to it when its jobs come, and half when that has faded."""
     driven, start_ms, half = Driven(gpu_node("a", 8)), 1000 * HOUR_MS, {"half_life_ms": HOUR_MS}
     used = Usage(start_ms, used=50_000 * HOUR_MS)

@@ -64,7 +64,7 @@ def test_a_model_that_needs_40_beside_vision_jobs_gets_them_with_a_k_of_3(
     assert with_quotas == [(20 + due[0]) * WHOLE, (30 + due[1]) * WHOLE]
 
 
-def test_who_is_due_its_weight_and_used_its_weight_gets_its_weight_whatever_k() -> None:
+def test_a_queue_that_used_its_weight_gets_its_weight_whatever_k() -> None:
     for k in (0, 0.5, 1, 5):
         assert shares(80, k, (5, 0.5, 80), (3, 0.3, 80), (2, 0.2, 80)) == [40, 24, 16]
 

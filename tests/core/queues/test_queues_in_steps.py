@@ -55,7 +55,7 @@ def test_weights_count() -> None:
     assert sorted(binds) == ["x0", "x1", "x2", "x3", "y0", "y1"]
 
 
-def test_who_used_less_goes_first_and_gets_more() -> None:
+def test_a_queue_that_used_less_comes_first_and_gets_more() -> None:
     driven = Driven(gpu_node("a", 4))
     used = Usage(1, used=4000 * 8 * 24 * HOUR_MS)
     jobs = [lone(f"{name}{i}", queue=name) for name in "xy" for i in range(4)]
@@ -99,13 +99,13 @@ def test_the_tree_divides_level_by_level() -> None:
     assert {uid.partition(".")[0] for uid in binds} == {"one-a", "two-a", "two-b", "two-c"}
 
 
-def test_users_share_a_queue_alike() -> None:
+def test_users_share_a_queue_equally() -> None:
     driven = Driven(gpu_node("a", 4))
     jobs = [lone(f"{user}{i}", queue="q", user=user, created_ms=1) for user in ("ann", "bob") for i in range(4)]
     assert sorted(driven.at(0, queue("q", by_user=True), *jobs)) == ["ann0", "ann1", "bob0", "bob1"]
 
 
-def test_the_namespace_says_the_queue_where_the_pod_does_not() -> None:
+def test_the_namespace_names_the_queue_where_the_pod_does_not() -> None:
     driven = Driven(gpu_node("a", 4))
     labels = (("dovetail.dev/queue", "x"),)
     driven.at(0, ev.NamespaceChanged(Namespace("ns", labels)), lone("p"))
@@ -184,7 +184,7 @@ def test_what_must_not_be_preempted_stays_within_the_guarantee() -> None:
         ([], Reason.QUEUE_MISSING),
     ],
 )
-def test_a_queue_that_cannot_be_used_says_why(events: list[ev.Event], reason: Reason) -> None:
+def test_a_queue_that_cannot_be_used_states_why(events: list[ev.Event], reason: Reason) -> None:
     driven = Driven(gpu_node("a", 8))
     assert driven.at(0, *events, lone("p", queue="x"), lone("q")).keys() == {"q"}
     assert driven.holds()["p"].reason is reason
@@ -221,7 +221,7 @@ def running(gpus: int, hours: int | None, first: int = 0) -> list[ev.Event]:
     return [lone(f"r{first + i}", work=work) for i in range(gpus)]
 
 
-def test_the_first_that_does_not_fit_holds_room_and_is_told_when() -> None:
+def test_the_first_that_does_not_fit_holds_room_with_its_start() -> None:
     driven = Driven(gpu_node("a", 4))
     assert len(driven.at(0, *running(4, hours=2))) == 4
     driven.at(1, lone("big", 4))
@@ -230,7 +230,7 @@ def test_the_first_that_does_not_fit_holds_room_and_is_told_when() -> None:
     assert (expected.sure, expected.start_ms) == (Sure.KNOWN, 2 * HOUR_MS + 1)
 
 
-def test_who_would_delay_the_head_waits_and_who_would_not_starts() -> None:
+def test_a_pod_that_would_delay_the_head_waits_and_another_starts() -> None:
     driven = Driven(gpu_node("a", 4))
     driven.at(0, *running(3, hours=2))
     driven.at(1, lone("big", 4))
@@ -243,7 +243,7 @@ def test_who_would_delay_the_head_waits_and_who_would_not_starts() -> None:
     assert driven.at(HOUR_MS, *removed("short")).keys() == {"big"}
 
 
-def test_who_leaves_enough_for_the_head_starts_beside_it() -> None:
+def test_a_pod_that_leaves_enough_for_the_head_starts_beside_it() -> None:
     driven = Driven(gpu_node("a", 4))
     driven.at(0, *running(3, hours=2))
     driven.at(1, lone("big", 3))
@@ -353,7 +353,7 @@ def test_what_is_guaranteed_is_taken_back() -> None:
     assert not driven.state.reservations.by_workload
 
 
-def test_nobody_takes_the_room_of_who_was_waited_for() -> None:
+def test_nobody_takes_the_room_of_an_awaited_job() -> None:
     driven = two_teams()
     driven.at(MINUTE_MS, lone("x0", 2, queue="x"))
     [evict] = evictions(driven)
@@ -377,7 +377,7 @@ def test_two_queues_do_not_take_from_each_other_in_turns() -> None:
         assert evictions(driven) == []
 
 
-def test_who_ran_less_than_its_queue_grants_is_left_alone_until_then() -> None:
+def test_a_pod_that_ran_less_than_its_queue_grants_is_left_alone_until_then() -> None:
     driven = two_teams(reclaim_min_runtime_ms=10 * MINUTE_MS)
     driven.at(MINUTE_MS, lone("x0", 2, queue="x"))
     assert evictions(driven) == []
@@ -396,7 +396,7 @@ def test_a_budget_is_kept() -> None:
     assert len(evictions(driven)) == 1
 
 
-def test_an_eviction_that_fails_is_given_up() -> None:
+def test_an_eviction_that_fails_is_dropped() -> None:
     driven = two_teams()
     driven.at(MINUTE_MS, lone("x0", 2, queue="x"))
     [evict] = evictions(driven)
@@ -407,7 +407,7 @@ def test_an_eviction_that_fails_is_given_up() -> None:
     assert evict.uids[0] not in other.uids
 
 
-def test_an_eviction_that_takes_too_long_is_given_up() -> None:
+def test_an_eviction_that_takes_too_long_is_dropped() -> None:
     driven = two_teams()
     driven.at(MINUTE_MS, lone("x0", 2, queue="x"))
     driven.at(MINUTE_MS + DEADLINE_MS + 1)
@@ -424,7 +424,7 @@ def test_a_higher_priority_goes_before_a_lower_one_of_the_same_queue() -> None:
     assert evictions(driven) == []
 
 
-def test_whole_gangs_give_way() -> None:
+def test_whole_gangs_are_evicted() -> None:
     driven = Driven(gpu_node("a", 4))
     driven.at(0, queue("x", 2), queue("y"), gang("g", 4), *members(4, "g", queue="y"))
     driven.at(MINUTE_MS, lone("x0", 1, queue="x"))
@@ -432,7 +432,7 @@ def test_whole_gangs_give_way() -> None:
     assert set(evict.uids) == {"g0", "g1", "g2", "g3"}
 
 
-def test_a_queue_at_its_limit_gives_way_to_a_higher_priority_of_its_own() -> None:
+def test_a_queue_at_its_limit_evicts_for_a_higher_priority_of_its_own() -> None:
     driven = Driven(gpu_node("a", 8))
     limited = ev.QueueChanged(Queue("x", limit=((GPU, 3000),)))
     driven.at(0, limited, *(lone(f"p{i}", queue="x") for i in range(3)), lone("other"))
@@ -445,7 +445,7 @@ def test_a_queue_at_its_limit_gives_way_to_a_higher_priority_of_its_own() -> Non
     assert driven.holds()["equal"].reason is Reason.QUEUE_LIMIT
 
 
-def test_what_is_freed_below_a_limit_above_is_kept_for_whom_it_was_freed() -> None:
+def test_what_is_freed_below_a_limit_above_is_kept_for_its_preemptor() -> None:
     """There is room for a pod of the sibling on the nodes; below the limit there is none."""
     driven = Driven(gpu_node("a", 8))
     events = [ev.QueueChanged(Queue("top", limit=((GPU, 2000),))), queue("x", parent="top"), queue("y", parent="top")]
@@ -504,7 +504,7 @@ def test_two_users_of_a_queue_do_not_displace_each_other_for_ever() -> None:
     assert [one.workload for one in driven.state.reservations] == ["pod/small"]
 
 
-def test_room_that_is_held_for_one_of_a_gang_is_not_given_up_for_another_who_never_fits() -> None:
+def test_room_that_is_held_for_one_of_a_gang_is_kept_though_another_never_fits() -> None:
     """Else it was held and given up in every step, for ever."""
     driven = Driven(gpu_node("n", 2))
     ends = Work(max_runtime_ms=HOUR_MS, preemptible=False)

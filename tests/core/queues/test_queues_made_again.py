@@ -148,7 +148,7 @@ def test_what_was_lived_through_is_what_is_read_at_every_level(chunk: int) -> No
     assert compared > 40
 
 
-def test_what_was_written_down_goes_on_alike() -> None:
+def test_a_checkpoint_continues_equally() -> None:
     """A checkpoint has all that late charges go by."""
     for seed in range(10):
         state = live_through(seed).driven.state
@@ -221,7 +221,7 @@ def test_a_queue_that_moves_is_charged_where_it_is_and_what_was_before_stays() -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2))
-def test_what_began_since_statuses_were_last_written_is_charged_alike(chunk: int) -> None:
+def test_what_began_since_statuses_were_last_written_is_charged_equally(chunk: int) -> None:
     """Nothing can be written for days, while queues are made and pods start."""
     for seed in range(60 * chunk, 60 * (chunk + 1)):
         dice = random.Random(seed)

@@ -109,7 +109,7 @@ def test_a_gang_that_runs_in_one_queue_does_not_grow_in_another() -> None:
     assert holding(found.state) == {"wide": 2}
 
 
-def test_an_unknown_queue_keeps_nobody_from_giving_way() -> None:
+def test_pods_of_an_unknown_queue_are_preemptible() -> None:
     """Also of what was never recorded: it counts for `default`, and gives back what is guaranteed to others."""
     found = driven(Queue("red", guarantee=((GPU, 8_000),)))
     for number in range(4):

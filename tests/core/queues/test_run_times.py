@@ -35,7 +35,7 @@ def test_a_limit_of_the_run_time_is_what_is_counted_with() -> None:
     ("ms", "words"),
     [(90 * 60_000, "1 h 30 min"), (26 * HOUR_MS, "1 d 2 h"), (45_000, "45 s"), (1500, "1 s 500 ms"), (1, "1 ms")],
 )
-def test_times_are_said_exactly(ms: int, words: str) -> None:
+def test_times_are_reported_exactly(ms: int, words: str) -> None:
     assert RunTimes().estimate(Work(max_runtime_ms=ms), "q").basis == f"run time limit: {words}"
 
 
@@ -46,7 +46,7 @@ def test_nine_of_ten_runs_of_the_family_took_no_longer(runs: int, ran_ms: int) -
     assert estimate.basis == f"90 % of {runs} runs of train took no longer"
 
 
-def test_with_too_few_of_the_family_the_queue_says_it_then_everything_then_nobody() -> None:
+def test_with_too_few_of_the_family_the_queue_counts_then_everything_then_nothing() -> None:
     run_times = learned(5, 5)
     assert run_times.estimate(TRAIN, "nlp").sure is Sure.UNKNOWN
     for ms in (1, 2, 3, 4, 6, 7):

@@ -110,7 +110,7 @@ def test_a_cycle_names_all_of_its_members_and_nobody_else_is_in_it() -> None:
     assert [name for name in built.queues if built.problem(name)] == ["self"]
 
 
-def test_who_is_below_a_queue_that_cannot_be_used_cannot_be_used_and_is_told_the_first_cause() -> None:
+def test_a_queue_below_an_unusable_one_is_unusable_with_the_first_cause() -> None:
     problem = Problem("spec.weight", "0", "must be 1 or more")
     built = tree(Queue("top"), Queue("mid", "top", problem=problem), Queue("low", "mid"), Queue("leaf", "low"))
     assert built.problem("top") is None
@@ -165,7 +165,7 @@ def test_of_children_with_more_than_their_parent_each_gets_its_part() -> None:
     assert {built.scaled_down(name) for name in built.queues} == {""}
 
 
-def test_whole_gpus_are_divided_and_who_lost_most_then_the_oldest_gets_the_odd_one() -> None:
+def test_whole_gpus_are_divided_and_the_largest_loss_then_the_oldest_gets_the_odd_one() -> None:
     built = tree(gpus("top", 8000), *(gpus(name, 4000, "top", age=age) for name, age in (("a", 3), ("b", 1), ("c", 2))))
     assert counts(built) == {"top": 8000, "a": 2000, "b": 3000, "c": 3000}
     built = tree(gpus("top", 2500), gpus("a", 2000, "top"), gpus("b", 2000, "top"))
@@ -204,7 +204,7 @@ def test_a_queue_that_cannot_be_used_takes_nothing_from_its_siblings() -> None:
     assert [name for name in built.queues if built.problem(name)] == ["bad"]
 
 
-def test_more_guaranteed_at_the_top_than_there_is_is_said_and_no_problem() -> None:
+def test_more_guaranteed_at_the_top_than_there_is_is_reported_and_no_problem() -> None:
     built = tree(gpus("a", 6000), gpus("b", 4000), gpus("below", 2000, "b"), Queue("c", guarantee=((CPU, 500),)))
     words = "more is guaranteed than the cluster has: 10 of gpu, of which there are 8"
     assert built.capacity_problem("a", {GPU: 8000, CPU: 1000}) == words
@@ -229,7 +229,7 @@ queues = st.builds(
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(queues | st.sampled_from(NAMES), max_size=12))
-def test_whatever_is_told_each_queue_comes_once_and_those_that_can_be_used_fit_into_each_other(
+def test_each_queue_comes_once_and_usable_ones_fit_into_each_other(
     changes: list[Queue | str],
 ) -> None:
     built = Tree()
@@ -260,7 +260,7 @@ def test_whatever_is_told_each_queue_comes_once_and_those_that_can_be_used_fit_i
     assert dict(again.queues) == dict(built.queues)
 
 
-def test_a_queue_that_cannot_be_used_beside_those_that_are_scaled_down_has_nothing_to_say() -> None:
+def test_an_unusable_queue_beside_those_that_are_scaled_down_has_no_warning() -> None:
     broken = Queue("z", "above", guarantee=((GPU, 1000),), problem=Problem("spec.weight", "-1", "must be from 1"))
     built = tree(gpus("above", 4000), gpus("x", 3000, "above"), gpus("y", 3000, "above"), broken)
     assert "only 2" in built.scaled_down("x")

@@ -129,7 +129,7 @@ def test_a_restart_from_what_was_written_down_goes_on_exactly(half_life_ms: int,
 
 @MODEST
 @given(half_lives, st.integers(0, 10**18), st.integers(0, 10**18), rates, rates, times, times)
-def test_who_used_more_or_is_charged_more_has_used_more(
+def test_more_use_or_a_higher_charge_is_more_usage(
     half_life_ms: int, used: int, more: int, rate: int, faster: int, elapsed_ms: int, longer_ms: int
 ) -> None:
     base = DecayedUsage(half_life_ms, used, rate=rate).at(elapsed_ms)
@@ -142,7 +142,7 @@ def test_who_used_more_or_is_charged_more_has_used_more(
 
 @MODEST
 @given(half_lives, rates, times, times, times)
-def test_a_start_and_an_end_that_are_learned_late_count_as_if_told_in_time(
+def test_a_start_and_an_end_that_are_learned_late_count_as_if_reported_in_time(
     half_life_ms: int, rate: int, before_ms: int, length_ms: int, after_ms: int
 ) -> None:
     start_ms = NOON_MS + before_ms

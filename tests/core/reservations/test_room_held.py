@@ -24,7 +24,7 @@ def held_for(driven: Driven) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 17, 33, 40, 51, 63, 64])
-def test_a_large_gang_is_told_the_end_of_the_last_pod_that_it_needs(size: int) -> None:
+def test_a_large_gang_waits_for_the_end_of_the_last_pod_that_it_needs(size: int) -> None:
     """A pod ends each minute, here and there."""
     driven = Driven(*(gpu_node(f"n{i}", 8) for i in range(8)))
     driven.at(1, *(runs(f"r{i}", f"n{i * 5 % 8}", i + 1) for i in range(64)))
@@ -86,7 +86,7 @@ def test_a_job_larger_than_all_that_is_due_has_its_turn_before_one_beyond_what_i
     assert later(a_small_one_holds_room(), size) == [owner]
 
 
-def test_it_has_no_turn_while_jobs_that_run_would_not_have_to_give_way() -> None:
+def test_it_has_no_turn_while_running_jobs_would_not_be_evicted() -> None:
     assert later(a_small_one_holds_room(reclaim_min_runtime_ms=2 * MINUTE_MS), 8) == ["pod/x0"]
 
 

@@ -61,7 +61,7 @@ def test_nobody_goes_while_a_replacement_waits() -> None:
     assert world.released == []
 
 
-def test_who_has_as_many_as_it_needs_goes_on() -> None:
+def test_a_pod_that_has_as_many_as_it_needs_goes_on() -> None:
     world = world_of(least=3)
     world.fails("g2")
     world.live(12 * HOUR_MS)
@@ -123,7 +123,7 @@ def test_a_sub_gang_that_is_needed_takes_the_others_along_and_one_that_is_not_do
         assert sum(name.startswith("r1") for name in world.running) == left
 
 
-def test_who_stays_is_asked_again_after_another_deadline() -> None:
+def test_a_pod_that_stays_is_asked_again_after_another_deadline() -> None:
     world = world_of()
     world.fails("g2")
     world._end = lambda uids: None  # type: ignore[method-assign]

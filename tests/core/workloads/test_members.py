@@ -24,7 +24,7 @@ def drawn(dice: random.Random, uid: str) -> Pod:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_roster_knows_of_its_gangs_what_their_pods_tell(seed: int) -> None:
+def test_a_roster_knows_of_its_gangs_what_their_pods_declare(seed: int) -> None:
     dice = random.Random(seed)
     cluster = Cluster(Tightest())
     cluster.put_node(Node("n", ((GPU, 8),)))
@@ -68,7 +68,7 @@ def test_a_roster_knows_of_its_gangs_what_their_pods_tell(seed: int) -> None:
         assert not group.uniform or len({replace(pod, uid="", name="", created_ms=0, node="") for pod in ours}) == 1
 
 
-def test_a_pod_that_changes_keeps_its_place_among_those_that_were_told() -> None:
+def test_a_pod_that_changes_keeps_its_place_among_those_that_were_reported() -> None:
     members = Members()
     for uid in ("a", "b", "c"):
         members.put(Pod(uid, "ns", uid, ASKED[0]), 1, None)

@@ -140,7 +140,7 @@ def test_nothing_is_privileged_and_the_base_has_no_capability() -> None:
     assert pod_spec(BASE)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_who_has_the_mps_daemons_is_where_the_agent_is_with_no_token_and_no_limit_of_memory() -> None:
+def test_the_pod_of_the_mps_daemons_is_beside_the_agent_without_token_and_memory_limit() -> None:
     _, own = pods("mps")
     assert own["affinity"] == pod_spec(BASE)["affinity"] and own["tolerations"] == pod_spec(BASE)["tolerations"]
     assert own["automountServiceAccountToken"] is False and "serviceAccountName" not in own
@@ -153,7 +153,7 @@ def test_who_has_the_mps_daemons_is_where_the_agent_is_with_no_token_and_no_limi
     assert "capabilities" not in container("mps").get("securityContext", {}) and "hostPID" not in pod_spec("mps")
 
 
-def test_who_reads_mig_has_nothing_but_the_privilege() -> None:
+def test_the_reader_of_mig_has_nothing_but_the_privilege() -> None:
     observer = containers("mig-observer")["mig-observer"]
     assert observer["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -354,7 +354,7 @@ async def test_what_the_scheduler_asks_for_is_not_the_agent_s_to_write(deployed:
 
 
 @pytest.mark.plane
-async def test_it_writes_labels_of_its_node_that_tell_what_was_found(agent: Client) -> None:
+async def test_it_writes_labels_of_its_node_that_report_what_was_found(agent: Client) -> None:
     own = "/api/v1/nodes/agent-a"
     await merge(
         agent, own, {"metadata": {"labels": {"nvidia.com/gpu.count": "8", "nvidia.com/mig.config.state": "success"}}}

@@ -73,7 +73,7 @@ def test_the_reference_has_every_field(section: str, schema: Document) -> None:
     assert [row.code[0][0] for row in rows] == [path for path, _ in leaves(schema)]
 
 
-def test_every_struct_of_the_schema_says_what_is_in_it() -> None:
+def test_every_struct_of_the_schema_states_what_is_in_it() -> None:
     """Structural: the API server would otherwise keep anything that is written there."""
 
     def closed(schema: Mapping[str, Any]) -> bool:
@@ -120,7 +120,7 @@ def told(plane: Plane, document: Document) -> None:
 
 
 @pytest.mark.plane
-async def test_a_real_server_keeps_all_that_is_told(defined: Plane) -> None:
+async def test_a_real_server_keeps_all_that_is_reported(defined: Plane) -> None:
     told(defined, EXAMPLE)
     async with Client(load_kubeconfig([defined.kubeconfig])) as client:
         listing = await list_all(client, GPU_NODES, GPUNode)

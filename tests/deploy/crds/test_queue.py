@@ -81,7 +81,7 @@ def test_the_reference_has_every_class_of_amounts() -> None:
     assert [row.code[0][0] for row in rows] == AMOUNTS
 
 
-def test_every_struct_of_the_schema_says_what_is_in_it() -> None:
+def test_every_struct_of_the_schema_states_what_is_in_it() -> None:
     def closed(schema: Mapping[str, Any]) -> bool:
         below = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
         told = schema.get("type") != "object" or "properties" in schema or "additionalProperties" in schema
@@ -91,7 +91,7 @@ def test_every_struct_of_the_schema_says_what_is_in_it() -> None:
     assert closed(SPEC)
 
 
-def test_the_example_of_the_reference_says_all_that_a_spec_can() -> None:
+def test_the_example_of_the_reference_states_all_that_a_spec_can() -> None:
     found = queues.queue(msgspec.convert(EXAMPLE, Queue))
     assert found.problem is None
     assert set(EXAMPLE["spec"]) == set(SPEC["properties"])
@@ -126,7 +126,7 @@ STANDING = QueueSnapshot(
 
 
 @pytest.mark.plane
-async def test_a_real_server_keeps_the_spec_and_all_that_the_scheduler_tells(defined: Plane) -> None:
+async def test_a_real_server_keeps_the_spec_and_all_that_the_scheduler_reports(defined: Plane) -> None:
     apply(defined, EXAMPLE)
     now_ms = STANDING.as_of_ms
     head = ("vision/train", "GangDoesNotFit", Expected(Sure.KNOWN, now_ms + 60_000))

@@ -63,7 +63,7 @@ def test_the_retry_table(error: ApiError, attempt: int, idempotent: bool, delay_
         (418, "Teapot", ApiError),
     ],
 )
-async def test_failures_are_typed_and_say_where(
+async def test_failures_are_typed_and_state_where(
     client: Client, collection: Collection, code: int, reason: str, kind: type[ApiError]
 ) -> None:
     collection.faults = [status(code, reason, "because")]

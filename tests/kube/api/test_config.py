@@ -219,7 +219,7 @@ async def test_a_plugin_runs_again_only_when_its_credential_has_expired(
         ('echo \'{"apiVersion": "v1", "status": {}}\'', "neither a token nor a certificate"),
     ],
 )
-def test_plugins_that_fail_say_how(command: str, message: str) -> None:
+def test_plugins_that_fail_state_how(command: str, message: str) -> None:
     plugin = ExecPlugin("/bin/sh", ("-c", command), (), json.dumps({}), "v1", "config: users[x].user.exec")
     with pytest.raises(ConfigError, match=message):
         plugin.issue()

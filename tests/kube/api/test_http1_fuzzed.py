@@ -267,7 +267,7 @@ EVENTS = b"".join(
 @example(len(EVENTS) - 1, 0, b"\xff")
 @example(EVENTS.index(b"p2"), 0, b"\xff")
 @example(247, 0, b"\xff")
-def test_a_damaged_watch_ends_and_says_so(start: int, length: int, instead: bytes) -> None:
+def test_a_damaged_watch_ends_and_reports_it(start: int, length: int, instead: bytes) -> None:
     """It ends by itself or with an error of the client, within the silence that is allowed, and never otherwise."""
     body = EVENTS[:start] + instead + EVENTS[start + length :]
 

@@ -30,7 +30,7 @@ def event(note: str, instance: str = "me") -> bytes:
 
 
 @given(st.text(), st.integers(8, 64))
-def test_what_is_cut_fits_says_so_and_stays_text(text: str, most_bytes: int) -> None:
+def test_what_is_cut_fits_is_marked_and_stays_text(text: str, most_bytes: int) -> None:
     cut = clipped(text, most_bytes)
     assert len(cut.encode()) <= most_bytes
     assert cut == text or (cut.endswith(" ...") and text.startswith(cut[:-4]) and len(text.encode()) > most_bytes)

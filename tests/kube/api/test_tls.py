@@ -134,7 +134,7 @@ async def test_certificates_that_cannot_be_used_are_a_configuration_error() -> N
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_a_server_that_says_farewell_and_stays_has_gone(cluster: Cluster, run: Callable[..., None]) -> None:
+def test_a_server_that_closes_its_side_and_stays_has_gone(cluster: Cluster, run: Callable[..., None]) -> None:
     """TLS can be closed while TCP is not: the stream ends then, and not with the silence that follows."""
 
     def serve_half_closed(listener: socket.socket, done: threading.Event) -> None:

@@ -157,7 +157,7 @@ def test_a_minimum_for_the_whole_cannot_be_divided_between_sub_gangs() -> None:
     assert all(gang.problem is not None and "ps, worker" in gang.problem.rule for gang in found)
 
 
-def test_a_pod_in_no_gang_cannot_say_how_many_it_starts_with() -> None:
+def test_a_pod_in_no_gang_cannot_have_a_minimum() -> None:
     assert gangs.lonely(NOTHING) is None
     problem = gangs.lonely(WorkloadOptions(gang_max=3))
     assert problem is not None

@@ -156,7 +156,7 @@ def test_a_job_that_is_a_work_queue_is_no_gang(spec: str) -> None:
 
 
 @pytest.mark.parametrize("document", ["{spec: {parallelism: 4, completions: 4}}", "null"])
-def test_pods_of_a_job_that_is_not_indexed_are_on_their_own_whatever_it_says(document: str) -> None:
+def test_pods_of_a_job_that_is_not_indexed_are_on_their_own_whatever_it_states(document: str) -> None:
     member = member_of(JOB, "{}")
     assert member is not None
     assert member.alone
@@ -255,7 +255,7 @@ def test_a_negative_number_of_pods() -> None:
     assert (problem.field, problem.value) == ("LeaderWorkerSet ml/serve spec.leaderWorkerTemplate.size", "-1")
 
 
-def test_an_owner_that_cannot_be_read_says_where() -> None:
+def test_an_owner_that_cannot_be_read_states_where() -> None:
     problem = problem_of(JOB, INDEX, "{spec: {parallelism: four}}")
     assert problem.field == "Job ml/sweep"
     assert "$.spec.parallelism" in problem.rule

@@ -351,7 +351,7 @@ def test_what_keeps_nodes_and_gangs_from_being_used_is_named(file: Path) -> None
     found = given(file, "{apiVersion: v1, kind: Node, metadata: {name: n}}", group)
     node, gang = complaints(found)
     assert node.startswith(":1: Node n: status.allocatable: missing")
-    assert gang.startswith(":7: PodGroup default/g: spec.minMember: '0': must be given")
+    assert gang.startswith(":7: PodGroup default/g: spec.minMember: '0': must be set")
 
 
 def as_list(kind: str = "List") -> dict[str, object]:
@@ -484,7 +484,7 @@ async def from_server(plane: Plane) -> list[ev.Event]:
 @pytest.mark.plane
 @pytest.mark.parametrize("output", ["yaml", "json"])
 @pytest.mark.parametrize("program", ["kubectl", "dovetail"])
-def test_what_is_printed_says_what_the_server_says(dumped: Plane, file: Path, program: str, output: str) -> None:
+def test_what_is_printed_is_what_the_server_has(dumped: Plane, file: Path, program: str, output: str) -> None:
     if program == "dovetail":
         options = [str(file), f"--output={output}", "--kubeconfig", str(dumped.kubeconfig)]
         assert CliRunner().invoke(cli, ["snapshot", *options]).exit_code == 0
@@ -499,7 +499,7 @@ def test_what_is_printed_says_what_the_server_says(dumped: Plane, file: Path, pr
 
 
 @pytest.mark.plane
-def test_bare_manifests_say_what_the_server_makes_of_them(dumped: Plane, file: Path) -> None:
+def test_bare_manifests_state_what_the_server_makes_of_them(dumped: Plane, file: Path) -> None:
     """But for uids and times, and for the tolerations that admission adds."""
 
     def stripped(found: Manifests) -> set[object]:

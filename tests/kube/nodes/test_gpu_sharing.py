@@ -109,7 +109,7 @@ def test_a_plugin_that_is_not_there_yet_is_not_complained_about() -> None:
     assert parts(node(**PLAIN | {"gpus": 0})).sharing == Sharing(GPU, 4, 4)
 
 
-def test_gpu_node_tells_more_than_labels() -> None:
+def test_gpu_node_reports_more_than_labels() -> None:
     strict = with_sharing(strategy="time-slicing", replicas=4, failRequestsGreaterThanOne=True, resource=SHARED_GPU)
     assert parts(node(**RENAMED), gpu_node(strict)).sharing == Sharing(SHARED_GPU, 4, 4, "none", True)
     assert parts(node(shared=16), gpu_node(with_sharing(strategy="mps", replicas=4))).sharing == Sharing(

@@ -24,7 +24,7 @@ def gpu_node(*gpus: GpuStatus) -> GPUNode:
     return GPUNode(metadata=ObjectMeta(name="a"), status=GPUNodeStatus(gpus=gpus))
 
 
-def test_a_gpu_node_tells_the_instances_of_its_cards() -> None:
+def test_a_gpu_node_reports_the_instances_of_its_cards() -> None:
     told = gpu_node(
         GpuStatus(index=0, uuid="GPU-0"),
         GpuStatus(index=1, uuid="GPU-1", mig=(MigInstance("3g.20gb", 4), MigInstance("1g.5gb", 0))),
@@ -51,7 +51,7 @@ def test_without_one_instances_are_assumed_on_as_few_cards_as_can_have_them() ->
     assert found.geometry is of_product(A100)
 
 
-def test_a_node_without_instances_says_how_its_gpus_could_be_divided() -> None:
+def test_a_node_without_instances_states_how_its_gpus_could_be_divided() -> None:
     assert divided("a", A100, {}, 8, None) == NodeInstances((), of_product(A100))
     assert divided("a", "Tesla-T4", {}, 8, None) == NodeInstances()
 

@@ -94,7 +94,7 @@ def test_more_gpus_than_wiring_is_worked_out_for_are_only_counted() -> None:
     assert finding.problem.rule == "wiring is worked out for up to 16 GPUs of a node: they are only counted"
 
 
-def test_slices_tell_numa_nodes_and_pcie_roots_in_the_order_of_bus_ids() -> None:
+def test_slices_report_numa_nodes_and_pcie_roots_in_the_order_of_bus_ids() -> None:
     found = wiring(node(gpus=4), slice_of(SLICE))
     assert found.layout is not None
     assert found.layout.numa == (0, 0, 1, 1)
@@ -113,7 +113,7 @@ def test_without_bus_ids_the_names_of_the_devices_give_the_order() -> None:
     assert layout.numa == (0, 1)
 
 
-def test_what_slices_do_not_tell_is_assumed_from_the_product() -> None:
+def test_what_slices_do_not_report_is_assumed_from_the_product() -> None:
     product = "NVIDIA H100 80GB HBM3"
     devices = "\n".join(
         f"- {{name: gpu-{i}, attributes: {{type: gpu, uuid: GPU-{i}, {NUMA}: {i // 4}, productName: {product}}}}}"
@@ -163,12 +163,12 @@ def test_an_impossible_numa_node_is_a_finding_and_unknown() -> None:
 
 
 @pytest.mark.parametrize("spec", [{"driver": "dra.example.com"}, {"node_name": ""}])
-def test_slices_of_others_tell_nothing(spec: dict[str, str]) -> None:
+def test_slices_of_other_drivers_describe_nothing(spec: dict[str, str]) -> None:
     other = slice_of(SLICE)
     assert wiring(node(), replace(other, spec=replace(other.spec, **spec))).layout is None
 
 
-def test_what_the_gpu_node_does_not_tell_is_taken_from_the_slices_by_uuid() -> None:
+def test_what_the_gpu_node_does_not_report_is_taken_from_the_slices_by_uuid() -> None:
     shuffled = slice_of(SLICE.replace(BUS, "other"))  # Now in the order of the devices' names: c, d, a, b.
     layout = wiring(node(), gpu_node(silent("pcieLevels", "numaNode")), shuffled).layout
     assert layout is not None
@@ -253,7 +253,7 @@ def test_zones_rule_out_what_was_assumed() -> None:
     assert (one.numa, one.nvlinks) == ((0,) * 8, usual.nvlinks)
     fewer = wiring(labelled, zones(TWO_ZONES % (2, 2)))
     assert fewer.layout == usual
-    assert problems(fewer.findings)[0][2:] == ("4", "the labels of the node say 8: the labels count")
+    assert problems(fewer.findings)[0][2:] == ("4", "the labels of the node have 8: the labels count")
 
 
 def test_an_inventory_of_zones_where_the_numa_nodes_of_the_gpus_are_known() -> None:

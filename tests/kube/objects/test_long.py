@@ -92,7 +92,7 @@ def test_a_part_that_is_too_long_is_not_read_and_the_pod_waits(path: str, one: A
     assert dict(record.request.resources) == dict(pods.pod(read(PLAIN)).request.resources)
 
 
-def test_what_containers_hold_counts_however_much_they_say() -> None:
+def test_what_containers_hold_counts_however_much_they_state() -> None:
     made_up = {f"example.com/r{n}": "1" for n in range(20_000)}
     main = {"name": "main", "resources": {"limits": made_up | {"cpu": "7", "memory": "3Gi", GPU: "2"}}}
     record = pods.pod(read(merged(PLAIN, "spec.containers", [main])))
@@ -138,7 +138,7 @@ def test_gpus_count_behind_thousands_of_containers_that_have_none(decoy: dict[st
     assert (amounts[GPU], amounts["cpu"], amounts["memory"]) == (4, MAX_AMOUNT, MAX_AMOUNT)
 
 
-def test_of_a_pod_without_a_node_no_more_containers_are_read_than_tell_that_they_are_too_many() -> None:
+def test_of_a_pod_without_a_node_no_more_containers_are_read_than_report_that_they_are_too_many() -> None:
     pending = merged(PLAIN, "spec.nodeName", "")
     found = read(merged(pending, "spec.containers", [of_each(n, env=[{"value": "x" * 100}]) for n in range(5_000)]))
     assert len(found.spec.containers) <= MOST_CONTAINERS + 1
@@ -150,7 +150,7 @@ def test_of_a_pod_without_a_node_no_more_containers_are_read_than_tell_that_they
     assert dict(pods.pod(found).request.resources)[GPU] == 200
 
 
-def test_a_long_status_tells_what_the_pod_does() -> None:
+def test_a_long_status_reports_what_the_pod_does() -> None:
     states = [{"name": "x" * 1000} for _ in range(500)]
     found = read(merged(PLAIN, "status.containerStatuses", states))
     assert (found.status.phase, found.status.start_time, found.status.container_statuses) == ("Running", "x", ())
@@ -190,7 +190,7 @@ def test_parameters_of_a_long_claim_are_handed_on_as_they_are_written(parameters
     )
 
 
-def test_of_a_claim_that_says_too_much_only_which_one_it_is_is_kept() -> None:
+def test_of_a_claim_that_is_too_long_only_its_identity_is_kept() -> None:
     selectors = [{"cel": {"expression": "x" * 9_999}}] * 32
     requests = [{"name": "r", "exactly": {"deviceClassName": "gpu", "selectors": selectors}}]
     document = {"metadata": {"name": "a"}, "spec": {"devices": {"requests": requests}}}

@@ -114,7 +114,7 @@ def claiming(name: str, **request: Any) -> list[Object]:
     ])]  # fmt: skip
 
 
-def test_a_pool_stays_usable_whatever_its_devices_say_of_themselves(tmp_path: Path) -> None:
+def test_a_pool_stays_usable_whatever_its_devices_state_of_themselves(tmp_path: Path) -> None:
     for size in SIZES:
         state = told(tmp_path, node(), *device_pool(str(size), str(size)), *claiming("p"))
         assert starts(state) == {"p"}, size
@@ -232,7 +232,7 @@ def exact(state: State) -> list[str]:
 
 
 @pytest.mark.slow
-def test_nothing_overflows_whatever_objects_say(tmp_path: Path) -> None:
+def test_nothing_overflows_whatever_objects_state(tmp_path: Path) -> None:
     bound = 0
     for seed in range(300):
         state = told(tmp_path, *Dice(seed).objects())
@@ -252,7 +252,7 @@ def test_nothing_overflows_whatever_objects_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_commands_show_whatever_objects_say(tmp_path: Path, seed: int) -> None:
+def test_commands_show_whatever_objects_state(tmp_path: Path, seed: int) -> None:
     file = tmp_path / "objects.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": Dice(seed).objects()}))
     for command in (["queue"], ["share"], ["free"], ["why", "default/p0"], ["priority", "default/p1"]):

@@ -161,7 +161,7 @@ def test_where_the_bind_fails_the_pod_is_as_it_is_written_now() -> None:
     assert feed.not_bound("u-a") == []
 
 
-def test_a_record_that_was_changed_is_not_used_and_that_is_said() -> None:
+def test_a_record_that_was_changed_is_not_used_and_that_is_reported() -> None:
     said: list[str] = []
     feed = Translator(on_findings=lambda about, findings: said.append(f"{about} {len(findings)}"))
     waiting = asking()
@@ -221,7 +221,7 @@ def test_a_pod_that_somebody_else_bound_elsewhere_is_where_it_is_and_has_no_reco
     assert (found.node, found.devices, found.recorded) == ("n2", None, False)
 
 
-def test_of_a_pod_of_another_scheduler_a_record_tells_the_devices_alone() -> None:
+def test_of_a_pod_of_another_scheduler_a_record_reports_the_devices_alone() -> None:
     """Where several of ours run under several names, each has its own books."""
     feed = Translator("other")
     feed.pods(added(asking(node="n1", labels={GROUP: "g"}, annotations=bound("u-a", "3", queue="mine", gang=GANG))))
@@ -266,7 +266,7 @@ def members(number: int) -> list[PodObject]:
     return [asking(f"m{i}", labels={GROUP: "g"}) for i in range(number)]
 
 
-def test_what_its_group_says_later_changes_nothing_of_a_bound_pod() -> None:
+def test_what_its_group_states_later_changes_nothing_of_a_bound_pod() -> None:
     feed = Translator()
     feed.pod_groups(COSCHEDULING, added(group(2, queue="mine")))
     feed.pods(added(*members(2)))
@@ -352,7 +352,7 @@ def json_of(text: str) -> dict[str, Any]:
     return found
 
 
-def test_who_is_bound_without_a_record_keeps_the_queue_that_was_first_seen() -> None:
+def test_a_pod_that_is_bound_without_a_record_keeps_the_queue_that_was_first_seen() -> None:
     feed = restarted(asking(node="n1", labels={QUEUE: "mine"}))
     assert feed.pods(modified(asking(node="n1", labels={QUEUE: "mine"}))) == []
     feed.pods(modified(asking(node="n1", labels={QUEUE: "theirs"})))
@@ -360,7 +360,7 @@ def test_who_is_bound_without_a_record_keeps_the_queue_that_was_first_seen() -> 
     assert (known(feed).queue, known(feed).recorded) == ("mine", False)
 
 
-def test_a_gpunode_says_nothing_of_pods_on_other_nodes() -> None:
+def test_a_gpunode_states_nothing_of_pods_on_other_nodes() -> None:
     """A node in bad hands names a pod of another one: that is told as it was, and what its own node says stays."""
     feed = Translator()
     feed.pods(added(asking(node="n1", annotations=bound("u-a", "3"))))

@@ -50,7 +50,7 @@ def test_an_operator_that_is_not_known_is_a_finding() -> None:
     assert feed.findings == {}
 
 
-def test_only_what_counts_is_told() -> None:
+def test_only_what_counts_is_reported() -> None:
     feed = Translator()
     assert feed.records.budgets(added(obj())) == [ev.BudgetChanged(Budget("ml", "guard", None, 1))]
     assert feed.records.budgets([Change("modified", obj("{minAvailable: 5}"))]) == []

@@ -44,7 +44,7 @@ def exactly(text: str) -> str:
     return f"requests: [{{name: gpu, exactly: {{deviceClassName: h100, {text}}}}}]"
 
 
-def test_a_claim_says_whose_it_is_what_it_has_and_who_uses_it() -> None:
+def test_a_claim_has_its_owner_its_devices_and_its_users() -> None:
     bare = translate_claims.claim(claim())
     assert (bare.key, bare.uid, bare.owner_pod, bare.allocation, bare.reserved_for) == ("ml/c", "u-c", "", None, ())
     assert bare.spec == ClaimSpec(((DeviceRequest("gpu", "h100"),),))
@@ -79,7 +79,7 @@ STAMP_MS = 1_767_225_600_000
         (RESULT, "{type: Broken, status: 'True'}", "", 0),
     ],
 )
-def test_what_the_driver_says_of_an_allocated_device(
+def test_what_the_driver_states_of_an_allocated_device(
     result: str, conditions: str, failed: str, unready_ms: int
 ) -> None:
     device = f"{{driver: gpu.example.com, pool: n1, device: gpu-0, conditions: [{conditions}]}}"
@@ -90,7 +90,7 @@ def test_what_the_driver_says_of_an_allocated_device(
     assert (record.failed, record.unready_ms) == (failed, unready_ms)
 
 
-def test_an_allocation_says_where_it_can_be_used() -> None:
+def test_an_allocation_states_where_it_can_be_used() -> None:
     def usable(selector: str) -> tuple[str, tuple[NodeTerm, ...] | None]:
         status = f"allocation: {{devices: {{results: [{RESULT}]}}{selector}}}"
         found = translate_claims.claim(claim(status=status)).allocation
@@ -105,7 +105,7 @@ def test_an_allocation_says_where_it_can_be_used() -> None:
     assert usable(f", nodeSelector: {two}")[0] == ""
 
 
-def test_all_that_a_device_was_given_with_is_known() -> None:
+def test_the_whole_allocation_of_a_device_is_known() -> None:
     result = (
         RESULT[:-1] + ", adminAccess: true, shareID: s, consumedCapacity: {memory: 10Gi, example.net/b: 500m},"
         " tolerations: [{key: k, operator: Exists, effect: NoSchedule, tolerationSeconds: 5}]}"
@@ -116,7 +116,7 @@ def test_all_that_a_device_was_given_with_is_known() -> None:
     assert found == Allocation((Grant("gpu", "gpu.example.com", "n1", "gpu-0", True, "s", consumed, tolerations),), "")
 
 
-def test_requests_keep_their_order_and_their_wishes() -> None:
+def test_requests_keep_their_order_and_their_alternatives() -> None:
     found = spec(
         """
         requests:
@@ -188,13 +188,13 @@ def test_what_cannot_be_honoured_names_its_field(devices: str, field: str, value
     assert problem(devices) == (field, value)
 
 
-def test_an_expression_that_is_too_long_is_told_by_its_beginning() -> None:
+def test_an_expression_that_is_too_long_is_reported_by_its_beginning() -> None:
     field, value = problem(exactly(f"selectors: [{{cel: {{expression: '{'x' * 10_241}'}}}}]"))
     assert field == "requests[0].exactly.selectors[0].cel.expression"
     assert len(value) < 60
 
 
-def test_a_class_says_which_devices_it_means() -> None:
+def test_a_class_states_which_devices_it_means() -> None:
     found = translate_claims.device_class(
         wire(
             DeviceClass,
@@ -243,7 +243,7 @@ class TestPods:
 class TestFeed:
     """When a claim is told."""
 
-    def test_our_own_writes_are_told_once_and_the_rest_is_no_news(self) -> None:
+    def test_our_own_writes_are_reported_once_and_the_rest_is_no_news(self) -> None:
         feed = Translator()
         (event,) = feed.records.resource_claims(added(claim()))
         assert event == ev.ClaimChanged(translate_claims.claim(claim()))

@@ -55,7 +55,7 @@ def translated() -> str:
 
 
 @pytest.mark.slow
-def test_pods_and_nodes_are_translated_alike_with_and_without_the_native_parts() -> None:
+def test_pods_and_nodes_are_translated_equally_with_and_without_the_native_parts() -> None:
     if not dovetail.__runs__.startswith("compiled core"):
         pytest.skip(dovetail.__runs__)
     program = "from tests.kube.translate.test_compiled import translated; print(translated())"

@@ -24,7 +24,7 @@ def asking(name: str, **amounts: str) -> str:
     return f"{{name: {name}, resources: {{limits: {{{limits}}}, requests: {{{limits}}}}}}}"
 
 
-def test_all_containers_are_told_in_their_order_with_all_that_they_request() -> None:
+def test_all_containers_are_reported_in_their_order_with_all_that_they_request() -> None:
     sidecar = asking("s", gpu="1")[:-1] + ", restartPolicy: Always}"
     record = told(f"containers: [{asking('a', cpu='2', gpu='2')}, {{name: b}}], initContainers: [{sidecar}, "
                   f"{asking('i', gpu='1')}]")  # fmt: skip
@@ -47,7 +47,7 @@ def test_a_class_may_be_asked_for_by_its_name() -> None:
     assert told(f"containers: [{limits}]").containers == (Container("a", ((IMPLICIT, 1),)),)
 
 
-def test_pods_that_nothing_can_be_claimed_for_are_told_without() -> None:
+def test_pods_that_nothing_can_be_claimed_for_have_no_containers() -> None:
     gpus = f"containers: [{asking('a', gpu='1')}]"
     assert told(f"containers: [{asking('a', cpu='2', memory='1Gi')}]").containers == ()
     assert told(gpus, scheduler="other").containers == ()
@@ -60,7 +60,7 @@ def test_equal_pods_of_other_container_names_have_one_request() -> None:
     assert one.containers != other.containers
 
 
-def test_a_bound_pod_has_what_its_status_says_by_the_claim_that_it_names() -> None:
+def test_a_bound_pod_has_what_its_status_states_by_the_claim_that_it_names() -> None:
     containers = f"containers: [{asking('a', cpu='2', gpu='2')}]"
     bound = told(containers, ", nodeName: n", status=STATUS)
     assert (bound.by_claim, bound.device_claims) == ((GPU,), ("ml/p-extended-resources-x7k2p",))

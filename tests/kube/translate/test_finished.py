@@ -39,7 +39,7 @@ RUNNING = f"spec: {{schedulerName: dovetail, nodeName: n1}}\nstatus: {{phase: Ru
 
 
 @pytest.mark.parametrize(("phase", "succeeded"), [("Succeeded", True), ("Failed", False)])
-def test_a_pod_that_finishes_tells_when_its_last_container_ended_and_how(phase: str, succeeded: bool) -> None:
+def test_a_pod_that_finishes_reports_when_its_last_container_ended_and_how(phase: str, succeeded: bool) -> None:
     feed = Translator()
     feed.pods(added(pod(RUNNING)))
     over = ended(7, 9, 8, phase=phase)
@@ -56,7 +56,7 @@ def test_a_pod_that_finishes_tells_when_its_last_container_ended_and_how(phase: 
     ],
     ids=["evicted", "deleted"],
 )
-def test_a_pod_that_had_to_go_and_left_in_good_order_says_nothing_of_how_long_others_take(told_to_go: Any) -> None:
+def test_an_evicted_pod_that_exits_well_is_no_estimate_of_run_times(told_to_go: Any) -> None:
     feed = Translator()
     feed.pods(added(pod(RUNNING)))
     assert feed.pods([Change("modified", told_to_go)]) == [ev.PodRemoved("u-a", START_MS + 7000, succeeded=False)]
@@ -81,7 +81,7 @@ def test_a_pod_that_is_deleted_ends_now() -> None:
     ],
     ids=["pending", "running", "succeeded", "rejected"],
 )
-def test_of_a_pod_that_went_while_nobody_watched_its_metadata_say_enough(known: Any) -> None:
+def test_of_a_pod_that_went_while_nobody_watched_the_metadata_are_enough(known: Any) -> None:
     reported = []
     for last in (known, outline(known)):
         feed = Translator()
@@ -98,7 +98,7 @@ def test_a_pod_whose_node_was_lost_ended_when_that_was_written_down() -> None:
     assert pods.ended_ms(ended(phase="Failed")) == 0
 
 
-def test_a_pod_that_ran_while_nobody_followed_is_told_on_its_node_and_gone() -> None:
+def test_a_pod_that_ran_while_nobody_followed_is_reported_on_its_node_and_gone() -> None:
     feed = Translator()
     first, second = feed.pods(added(ended(7, labels={"dovetail.dev/queue": "research"})))
     assert isinstance(first, ev.PodChanged)
@@ -114,7 +114,7 @@ def test_a_pod_that_ran_while_nobody_followed_is_told_on_its_node_and_gone() -> 
     assert feed.pod_ref("u-a") is None
 
 
-def test_they_are_told_in_the_order_in_which_they_ended_and_before_those_that_live() -> None:
+def test_they_are_reported_in_the_order_in_which_they_ended_and_before_those_that_live() -> None:
     changes = added(pod(RUNNING, uid="live", name="live"), ended(9, uid="late"), ended(3, uid="early"))
     reported = [event.pod.uid if isinstance(event, ev.PodChanged) else event for event in Translator().pods(changes)]
     assert reported == [
@@ -124,7 +124,7 @@ def test_they_are_told_in_the_order_in_which_they_ended_and_before_those_that_li
     ]  # fmt: skip
 
 
-def test_only_the_newest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finished, "_NEWEST", 2)
     events = Translator().pods(added(ended(9, uid="c"), ended(1, uid="a"), ended(5, uid="b")))
     assert [event.uid for event in events if isinstance(event, ev.PodRemoved)] == ["b", "c"]
@@ -139,11 +139,11 @@ def test_only_the_newest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["no end is known", "no begin is known", "on no node"],
 )
-def test_what_cannot_be_charged_is_not_told(never_ran: Any) -> None:
+def test_what_cannot_be_charged_is_not_reported(never_ran: Any) -> None:
     assert Translator().pods(added(never_ran)) == []
 
 
-def test_pods_of_other_schedulers_are_not_told() -> None:
+def test_pods_of_other_schedulers_are_not_reported() -> None:
     assert Translator("other").pods(added(ended(7))) == []
 
 

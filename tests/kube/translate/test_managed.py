@@ -54,7 +54,7 @@ def test_containers_come_in_the_order_of_the_kubelet_with_their_own_amounts() ->
         ("{containers: [{resources: {limits: {cpu: '?', nvidia.com/gpu: lots}}}]}", None),
     ],
 )
-def test_only_pods_that_a_manager_can_refuse_are_told(text: str, qos: Qos | None) -> None:
+def test_only_pods_that_a_manager_can_refuse_are_described(text: str, qos: Qos | None) -> None:
     found = spec(text)
     assert (found.qos(True, True) if found is not None else None) is qos
 

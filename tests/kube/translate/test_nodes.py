@@ -54,7 +54,7 @@ spec: {drivers: [{name: disk.csi, allocatable: {count: 24}}, {name: any.csi}, {n
          "spec.taints[0].effect", "nearest valid value: NoSchedule"),
     ],
 )  # fmt: skip
-def test_a_node_that_cannot_be_used_says_why(text: str, field: str, rule: str) -> None:
+def test_a_node_that_cannot_be_used_states_why(text: str, field: str, rule: str) -> None:
     problem = pods.node(wire(Node, text)).problem
     assert problem is not None
     assert problem.field == field

@@ -60,7 +60,7 @@ status: {nominatedNodeName: n9, conditions: [{type: PodScheduled, status: "False
     assert record.own_volumes == ("a-scratch",)
 
 
-def test_a_bound_pod_tells_when_it_was_bound() -> None:
+def test_a_bound_pod_reports_when_it_was_bound() -> None:
     text = """
 spec: {nodeName: n1, schedulerName: default-scheduler}
 status:

@@ -79,7 +79,7 @@ def test_the_word_of_the_object_counts_before_that_of_its_pods(of_job: str, of_p
         (asking(gpus=0, network=True), False),
     ],
 )
-def test_who_talks_to_other_nodes_wants_to_be_near_nics(document: PodObject, near: bool) -> None:
+def test_a_pod_that_talks_to_other_nodes_wants_to_be_near_nics(document: PodObject, near: bool) -> None:
     assert pods.pod(document).request.near_nics is near
 
 
@@ -98,7 +98,7 @@ def test_the_gpus_that_were_written_down_are_read_once_the_pod_is_bound() -> Non
         (asking(gpus=0, node="n1", devices="0"), "0", "the pod asks for no GPUs: not used"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_true_of_them_is_said_and_keeps_the_pod_from_nothing(
+def test_what_cannot_be_true_of_them_is_reported_and_keeps_the_pod_from_nothing(
     document: PodObject, value: str, rule: str
 ) -> None:
     said: list[str] = []

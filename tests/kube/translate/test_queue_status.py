@@ -51,7 +51,7 @@ def test_amounts_are_quantities_and_times_have_milliseconds() -> None:
     assert "head" not in found
 
 
-def test_the_head_says_when_it_starts_as_far_as_that_can_be_said() -> None:
+def test_the_head_has_its_expected_start_where_it_is_known() -> None:
     known = queues.queue_status(snapshot(), NOW_MS, ("ml/a", "RoomReserved", Expected(Sure.LEARNED, NOW_MS)))
     assert known["head"] == {
         "name": "ml/a", "reason": "RoomReserved", "sure": "Learned", "expectedStart": "2026-01-02T00:00:00.250Z",

@@ -29,7 +29,7 @@ def record(spec: str) -> Queue:
     return queues.queue(obj(spec))
 
 
-def test_a_queue_says_everything_that_it_can() -> None:
+def test_a_queue_declares_everything_that_it_can() -> None:
     spec = """
       parent: labs
       guarantee: {cpu: 1500m, memory: 1Gi, gpu: "0.5", gpuSlices: 7, gpuMemory: 80Gi, models: {NVIDIA-H100: 4}}
@@ -205,11 +205,11 @@ def test_a_status_that_was_edited_by_hand_is_a_finding_and_counts_as_no_usage(
 
 
 @pytest.mark.parametrize("status", ["null", "{}", "{usage: null}", "{conditions: nonsense, pendingJobs: x}"])
-def test_without_usage_nothing_is_said_to_be_wrong(status: str) -> None:
+def test_without_usage_nothing_is_reported_to_be_wrong(status: str) -> None:
     assert queues.read_usage(obj(status=status)) == (None, ())
 
 
-def test_usage_counts_when_the_queue_is_first_told_and_a_change_of_the_status_is_no_event() -> None:
+def test_usage_counts_when_the_queue_is_first_reported_and_a_change_of_the_status_is_no_event() -> None:
     feed = Translator()
     one, later = f"{{usage: {USAGE % DAYS}}}", f"{{usage: {USAGE % ''}, pendingJobs: 3}}"
     (event,) = feed.records.queues(added(obj(status=one)))
@@ -241,7 +241,7 @@ def names(events: list[ev.Event]) -> list[Any]:
     return [event.queue.name for event in events if isinstance(event, ev.QueueChanged)]
 
 
-def test_queues_are_told_each_by_itself() -> None:
+def test_queues_are_reported_each_by_itself() -> None:
     feed = Translator()
     assert names(feed.records.queues(added(obj(name="a"), obj(name="b")))) == ["a", "b"]
     assert feed.records.queues([Change("modified", obj(name="a"))]) == []

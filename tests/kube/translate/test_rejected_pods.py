@@ -69,7 +69,7 @@ def test_what_is_a_rejection(reason: str, is_one: bool) -> None:
     assert rejection(of(phase="Failed", reason=reason, node="")) == ""
 
 
-def test_a_rejection_is_told_before_the_pod_s_removal_and_once() -> None:
+def test_a_rejection_is_reported_before_the_pod_s_removal_and_once() -> None:
     feed = Translator()
     feed.pods(added(of()))
     assert feed.pods(modified(failed())) == [REJECTED, ev.PodRemoved("u", failed=True)]
@@ -77,7 +77,7 @@ def test_a_rejection_is_told_before_the_pod_s_removal_and_once() -> None:
     assert feed.pods(deleted(failed())) == []
 
 
-def test_a_pod_that_fails_and_goes_between_two_looks_is_told() -> None:
+def test_a_pod_that_fails_and_goes_between_two_looks_is_reported() -> None:
     feed = Translator()
     feed.pods(added(of()))
     assert feed.pods(deleted(failed())) == [REJECTED, ev.PodRemoved("u", failed=True)]
@@ -124,5 +124,5 @@ def test_what_is_remembered_of_pods_that_had_failed_before_is_bounded() -> None:
         pytest.param(failed(reason=""), id="it ran"),
     ],
 )
-def test_who_does_not_matter(obj: Pod) -> None:
+def test_the_controller_does_not_matter(obj: Pod) -> None:
     assert Translator().pods(added(obj)) == []

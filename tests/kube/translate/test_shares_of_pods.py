@@ -54,7 +54,7 @@ def test_memory_fraction_and_isolation_are_of_each_device(resource: str) -> None
     assert dict(options.resources)[resource] == 1
 
 
-def test_no_isolation_is_what_everybody_has_who_says_nothing() -> None:
+def test_no_isolation_is_the_default() -> None:
     assert request(GPU, gpu_isolation="none") == request(GPU)
 
 
@@ -71,9 +71,9 @@ def test_a_pod_of_another_scheduler_takes_no_share_that_we_would_know_of() -> No
         ((), {"gpu_isolation": "none"}, "gpu-isolation", f"no container asks for {SHARED}, {GPU} or {MIG}"),
         ((SLICE,), {"gpu_fraction": "0.5"}, "gpu-fraction", f"no container asks for {SHARED} or {GPU}"),
         ((SHARED,), {"gpu_fraction": "0.5", "gpu_memory": "1Gi"}, "gpu-fraction",
-         "says the same as dovetail.dev/gpu-memory: leave one of them away"),
+         "has the meaning of dovetail.dev/gpu-memory: leave one of them away"),
         ((SHARED,), {"gpu_isolation": "strong"}, "gpu-isolation",
-         f"is never given to {SHARED}: ask for {GPU} or {MIG}"),
+         f"is never promised for {SHARED}: ask for {GPU} or {MIG}"),
         ((f"{SLICE}.shared",), {"gpu_memory": "1Gi"}, "gpu-memory",
          f"nothing is promised of {SLICE}.shared: ask for {SLICE}"),
         ((f"{SLICE}.shared",), {"gpu_isolation": "memory"}, "gpu-isolation",
@@ -84,7 +84,7 @@ def test_a_pod_of_another_scheduler_takes_no_share_that_we_would_know_of() -> No
          f"nvidia.com/mig-7g.141gb has 143104 MiB: ask for {GPU}"),
     ],
 )  # fmt: skip
-def test_wishes_that_nothing_can_fulfil(
+def test_requests_that_nothing_can_fulfil(
     resources: tuple[str, ...], options: dict[str, str], key: str, rule: str
 ) -> None:
     value = options[key.replace("-", "_")]
@@ -145,7 +145,7 @@ def test_the_card_that_was_written_down_is_read_again(resource: str, devices: tu
     assert event.pod.devices == devices
 
 
-def test_what_a_gang_says_for_its_pods_is_refused_with_the_place_where_it_belongs() -> None:
+def test_what_a_gang_states_for_its_pods_is_refused_with_the_place_where_it_belongs() -> None:
     feed = Translator()
     asking = pod(SHARED, gang="g", gpu_memory="8Gi")
     (told,) = [e for e in feed.pods(added(asking)) if isinstance(e, PodChanged)]

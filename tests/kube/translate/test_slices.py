@@ -38,7 +38,7 @@ def rule(name: str = "r", key: str = "broken", **selector: str) -> DeviceTaintRu
     return wire(DeviceTaintRule, yaml.safe_dump({"metadata": {"name": name}, "spec": document}))
 
 
-def test_a_slice_says_of_which_pool_it_is_and_where_it_can_be_used() -> None:
+def test_a_slice_states_of_which_pool_it_is_and_where_it_can_be_used() -> None:
     assert slices.resource_slice(slice_of()) == Slice("s", "d.io", "p", 3, 2, "n")
     everywhere = slices.resource_slice(slice_of(nodeName="", allNodes=True))
     assert (everywhere.node, everywhere.all_nodes) == ("", True)
@@ -81,7 +81,7 @@ def test_of_a_name_in_both_forms_the_qualified_one_counts() -> None:
         ("validRange: {min: 1}", RequestPolicy(8000, (), least_milli=1000)),
     ],
 )  # fmt: skip
-def test_a_shared_device_says_what_may_be_asked_of_it(policy: str, expected: RequestPolicy) -> None:
+def test_a_shared_device_states_what_may_be_asked_of_it(policy: str, expected: RequestPolicy) -> None:
     found = device(f"allowMultipleAllocations: true, capacity: {{c: {{value: 8, requestPolicy: {{{policy}}}}}}}")
     assert found.shareable
     assert found.capacity == (("d.io/c", Capacity(8000, expected, "c")),)
@@ -118,7 +118,7 @@ def test_what_ties_a_device_to_its_node() -> None:
         ("nodeSelector: {nodeSelectorTerms: [{}, {}]}", "spec.nodeSelector.nodeSelectorTerms"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_makes_the_pool_unusable_and_is_told(text: str, field: str) -> None:
+def test_what_cannot_be_read_makes_the_pool_unusable_and_is_reported(text: str, field: str) -> None:
     feed = Translator()
     (event,) = feed.resource_slices(added(slice_of(text)))
     assert isinstance(event, ev.SliceChanged)
@@ -157,7 +157,7 @@ class TestTaintRules:
         feed.taint_rules(added(wire(DeviceTaintRule, yaml.safe_dump(document))))
         assert self.taints(*feed.resource_slices(added(slice_of(self.DEVICES)))) == [["own"], []]
 
-    def test_slices_are_told_again_when_rules_come_move_and_go(self) -> None:
+    def test_slices_are_reported_again_when_rules_come_move_and_go(self) -> None:
         feed = Translator()
         feed.resource_slices(added(slice_of(self.DEVICES), slice_of("devices: [{name: x}]", "t", driver="e.io")))
         assert self.taints(*feed.taint_rules(added(rule(driver="d.io", device="a")))) == [["own", "broken"], []]
@@ -175,7 +175,7 @@ class TestTaintRules:
         assert self.taints(*feed.resource_slices(added(slice_of("devices: [{name: a}]")))) == [["b", "z"]]
 
 
-def test_a_slice_that_goes_is_told() -> None:
+def test_a_slice_that_goes_is_reported() -> None:
     feed = Translator()
     feed.resource_slices(added(slice_of("devices: [{name: a, bindsToNode: true}]")))
     assert feed.resource_slices(deleted(slice_of())) == [ev.SliceRemoved("s")]

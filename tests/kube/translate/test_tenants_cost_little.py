@@ -48,17 +48,17 @@ def test_one_more_pod_of_a_gang_does_not_look_at_the_others(monkeypatch) -> None
     assert looked[0] <= 4
 
 
-def test_pods_that_contradict_each_other_are_told_so_however_many_they_are() -> None:
+def test_contradicting_pods_get_a_problem_however_many_they_are() -> None:
     feed = Translator()
     many = [Change("added", pod(f"p{n}", **{**GANG, "dovetail.dev/gang-min": str(1 + n)})) for n in range(500)]
     gang = [event.gang for event in feed.pods(many) if hasattr(event, "gang")][-1]
-    assert "must say the same" in gang.problem.rule
+    assert "must have the same value" in gang.problem.rule
     gone = [Change("deleted", change.object) for change in many[1:]]
     gang = [event.gang for event in feed.pods(gone) if hasattr(event, "gang")][-1]
     assert (gang.problem, gang.min_count) == (None, 1)
 
 
-def test_of_changes_that_come_together_the_last_is_looked_at(monkeypatch) -> None:
+def test_of_changes_that_come_together_the_last_is_examined(monkeypatch) -> None:
     feed, read = Translator(), []
     feed.pods([Change("added", pod("a"))])
     whole = pods.pod
@@ -103,7 +103,7 @@ def shares_of(queue: str) -> Shares:
     return shares
 
 
-def test_users_that_are_made_up_are_forgotten_and_those_who_used_most_are_not() -> None:
+def test_users_that_are_made_up_are_forgotten_and_those_that_used_most_are_not() -> None:
     shares = shares_of("q")
     accounts = shares.accounts
     accounts.change("q", "ada", 8_000)
@@ -122,7 +122,7 @@ def test_users_that_are_made_up_are_forgotten_and_those_who_used_most_are_not() 
     assert accounts.user_ratio("q", "never-seen") == 0 < accounts.user_ratio("q", "ada")
 
 
-def test_users_to_whom_something_is_charged_are_kept_however_many_they_are() -> None:
+def test_charged_users_are_kept_however_many_they_are() -> None:
     shares = shares_of("q")
     for n in range(3 * USERS_KEPT):
         shares.accounts.change("q", f"u{n}", 1)
@@ -140,7 +140,7 @@ def test_jobs_that_are_over_are_forgotten_where_others_had_more() -> None:
     assert len(past) <= 2 * JOBS_KEPT and past[0][0] == "job-4999"
 
 
-def test_the_user_whose_turn_it_is_is_the_one_who_used_least() -> None:
+def test_the_next_user_is_the_one_that_used_least() -> None:
     shares, random = shares_of("q"), Random(7)
     order, now_ms = QueueOrder(shares, State().workloads), 0
     own: dict[tuple[str, str], str] = {}

@@ -49,7 +49,7 @@ def gang_of_pods(events: list[ev.Event]) -> dict[str, str]:
     return {event.pod.uid: event.pod.gang for event in events if isinstance(event, ev.PodChanged)}
 
 
-def test_a_pod_is_told_when_it_changes_for_the_core_and_only_then() -> None:
+def test_a_pod_is_reported_when_it_changes_for_the_core_and_only_then() -> None:
     feed = Translator()
     (event,) = feed.pods(added(pod()))
     assert isinstance(event, ev.PodChanged)
@@ -72,7 +72,7 @@ def test_a_finished_pod_is_gone() -> None:
     assert feed.pod_ref("u-a") is None
 
 
-def test_a_pod_that_failed_is_told_from_one_that_was_deleted() -> None:
+def test_a_pod_that_failed_differs_from_one_that_was_deleted() -> None:
     feed = Translator()
     running = "spec: {schedulerName: dovetail, nodeName: n1}\nstatus: {phase: "
     for uid in "abc":
@@ -83,7 +83,7 @@ def test_a_pod_that_failed_is_told_from_one_that_was_deleted() -> None:
     assert feed.pods(deleted(pod(running + "Running}", uid="c"))) == [ev.PodRemoved("c")]
 
 
-def test_who_failed_before_the_start_is_told_with_its_gang() -> None:
+def test_a_pod_that_failed_before_the_start_is_reported_with_its_gang() -> None:
     times = "startTime: 2026-01-01T00:00:00Z"
     bound = "{type: PodScheduled, status: 'True', lastTransitionTime: 2026-01-01T00:00:00Z}"
     ended = "{type: Ready, status: 'False', lastTransitionTime: 2026-01-01T01:00:00Z}"
@@ -279,7 +279,7 @@ def test_composite_pod_groups() -> None:
     assert feed.gang_ref(gang.id) == GangRef(COMPOSITE, "ml", "g")
 
 
-def test_a_gang_by_name_follows_what_its_pods_say() -> None:
+def test_a_gang_by_name_follows_what_its_pods_state() -> None:
     feed = Translator()
     (gang,) = gangs_in(feed.pods(added(named("a", "g", gang_min="2"), named("b", "g", gang_min="2"))))
     assert (gang.id, gang.min_count, gang.problem) == ("gang.dovetail.dev/ml/g", 2, None)
@@ -331,7 +331,7 @@ def test_a_minimum_without_a_gang_is_the_pods_problem() -> None:
 NODE = "{metadata: {name: n1, resourceVersion: '%d'}, status: {allocatable: {cpu: %d}, conditions: [{type: Ready}]}}"
 
 
-def test_heartbeats_of_a_node_are_not_told() -> None:
+def test_heartbeats_of_a_node_are_not_reported() -> None:
     feed = Translator()
     (event,) = feed.nodes(added(wire(base.Node, NODE % (1, 8))))
     assert isinstance(event, ev.NodeChanged)
@@ -341,7 +341,7 @@ def test_heartbeats_of_a_node_are_not_told() -> None:
 
 
 @pytest.mark.parametrize("csi_node_first", [True, False])
-def test_attach_limits_are_told_with_the_node(csi_node_first: bool) -> None:
+def test_attach_limits_are_reported_with_the_node(csi_node_first: bool) -> None:
     feed, node = Translator(), added(wire(base.Node, NODE % (1, 8)))
     text = "{metadata: {name: n1}, spec: {drivers: [{name: d, allocatable: {count: 3}}]}}"
     csi = added(wire(storage.CSINode, text))
@@ -363,7 +363,7 @@ def test_attach_limits_are_told_with_the_node(csi_node_first: bool) -> None:
         ("storage_classes", storage.StorageClass, "{metadata: {name: x}}", ev.StorageClassRemoved("x")),
     ],
 )  # fmt: skip
-def test_other_objects_are_told_once_and_removed(method: str, kind: Any, text: str, removed: ev.Event) -> None:
+def test_other_objects_are_reported_once_and_removed(method: str, kind: Any, text: str, removed: ev.Event) -> None:
     tell, obj = getattr(Translator().records, method), wire(kind, text)
     assert len(tell(added(obj))) == 1
     assert tell(modified(obj)) == []

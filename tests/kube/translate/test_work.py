@@ -67,7 +67,7 @@ def test_a_family_is_of_one_owner_in_one_namespace_with_one_image() -> None:
     assert len(others | {family}) == 5
 
 
-def test_the_workload_object_that_the_labels_tell_counts_before_the_controller() -> None:
+def test_the_workload_object_of_the_labels_counts_before_the_controller() -> None:
     labels = {"jobset.sigs.k8s.io/jobset-name": "big-3", "jobset.sigs.k8s.io/replicatedjob-name": "workers"}
     assert owned("Job", "big-3-workers-0", labels=labels) == "ml/JobSet/big@train:1"
 
@@ -82,7 +82,7 @@ def test_equal_work_is_one_object() -> None:
     assert one is two
 
 
-def test_annotations_and_the_spec_tell_of_the_work() -> None:
+def test_annotations_and_the_spec_report_the_work() -> None:
     text = (
         "spec: {schedulerName: dovetail, preemptionPolicy: Never, terminationGracePeriodSeconds: 120,"
         " activeDeadlineSeconds: 3600}"
@@ -100,7 +100,7 @@ def test_a_grace_period_is_that_of_the_api_server(seconds: str, grace_ms: int) -
     )
 
 
-def test_who_the_pod_is_of_and_what_it_saved_last() -> None:
+def test_the_user_of_the_pod_and_its_last_checkpoint() -> None:
     found = translate.pod(
         pod(labels={PREFIX + "user": "ada"}, annotations={PREFIX + "last-checkpoint": "2026-01-01T00:00:00Z"})
     )
@@ -162,7 +162,7 @@ def plain(uid: str = "u-a", **annotations: str) -> Any:
     return pod(uid=uid, name=uid, ownerReferences=[owner], annotations=keys)
 
 
-def test_what_a_job_that_is_no_gang_says_counts_and_its_pods_do_not_wait_for_it() -> None:
+def test_what_a_job_that_is_no_gang_states_counts_and_its_pods_do_not_wait_for_it() -> None:
     feed = Translator()
     (event,) = feed.pods(added(plain()))
     assert isinstance(event, ev.PodChanged)
@@ -196,7 +196,7 @@ def test_a_bad_value_of_a_job_keeps_its_pods_pending_and_names_the_job() -> None
     assert found.problem.field == "Job ml/sweep metadata.annotations[dovetail.dev/max-runtime]"
 
 
-def test_what_the_job_says_is_forgotten_with_it() -> None:
+def test_what_the_job_states_is_forgotten_with_it() -> None:
     feed = Translator()
     feed.pods(added(indexed(startup_time="2m", preemptible="true")))
     (ref,) = feed.wanted_owners()

@@ -56,9 +56,9 @@ def differences(
             if (slot, gpu) not in opened:
                 seats[gpu, slot] -= 1
             if parts[gpu, slot] < 0 or seats[gpu, slot] < 0:
-                wrong.append(f"GPU {gpu} of slot {slot} is given out twice, or beyond its whole")
+                wrong.append(f"GPU {gpu} of slot {slot} is allocated twice, or beyond its whole")
     for slot in np.flatnonzero(nodes.sharing_ids).tolist():
-        # Who finds no replica gets nothing of what is left.
+        # A pod that finds no replica gets nothing of what is left.
         parts[seats[:, slot] == 0, slot] = 0
     wrong += _differences("free amounts", free, nodes.free)
     wrong += _differences("parts of GPUs", parts, nodes.gpu_parts)

@@ -2,7 +2,7 @@
 """Whatever concerns pods with certain labels, found by the labels of a pod.
 
 A selector is kept by one requirement that a pod has to meet: a value that it must have, or a key. So a pod is held
-against those that may pick it, however many there are; only selectors that say nothing of what a pod must have are held
+against those that may pick it, however many there are; only selectors without a label that a pod must have are held
 against all.
 """
 
@@ -58,7 +58,7 @@ class ByLabel(Generic[T]):
 
 
 def _most_selective(selector: LabelSelector) -> Requirement | None:
-    """The requirement that fewest pods meet, as far as it shows; None where nothing says what a pod must have."""
+    """The requirement that fewest pods meet, as far as it shows; None where there is no label that a pod must have."""
     must = [one for one in selector.requirements if one.operator not in ("NotIn", "DoesNotExist")]
     return min(must, key=lambda one: len(one.values) if one.operator == "In" else _MOST_VALUES + 1, default=None)
 

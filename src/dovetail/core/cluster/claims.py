@@ -66,8 +66,8 @@ class _Memo(NamedTuple):
 
 
 class Claims:
-    """`claims` by key, `slices` and `classes` by name, as they were told. The node table's `device_numbers[slot]` is
-    the number of what is free there."""
+    """`claims` by key, `slices` and `classes` by name, as they were reported. The node table's `device_numbers[slot]`
+    is the number of what is free there."""
 
     def __init__(self, nodes: Nodes, compile: Compile) -> None:
         self._nodes = nodes
@@ -80,13 +80,14 @@ class Claims:
         self._unmade: set[str] = set()
         """Those of the assumed ones whose claim is made with the bind: that an older one goes means nothing."""
         self._extended: dict[str, DeviceClass | None] = {}
-        """What `extended` says."""
+        """The result of `extended`."""
         self._users: dict[str, dict[str, None]] = {}
         self._memos: dict[tuple[int, int], _Memo] = {}
         self._known: dict[int, dict[int, int]] = {}
-        """What `answers` says, by ask and number: spare devices and closeness in one integer, -1 where nothing fits."""
+        """The result of `answers`, by ask and number: spare devices and closeness in one integer, -1 where nothing
+        fits."""
 
-    # What the world tells.
+    # What the API server has.
 
     @property
     def slices(self) -> dict[str, Slice]:
@@ -229,7 +230,7 @@ class Claims:
 
     def _stuck(self, claim: Claim) -> str:
         """Why the devices that the claim has will not become ready, "" where they are or may. They are waited for from
-        when they were allocated on, by whomever. Source: isClaimReadyForBinding and isClaimTimeout (1.37)."""
+        when they were allocated on, by any scheduler. Source: isClaimReadyForBinding and isClaimTimeout (1.37)."""
         if claim.allocation is None:
             return ""
         if not claim.failed and claim.unready_ms and self.now_ms - claim.unready_ms > BINDING_TIMEOUT_MS:
@@ -242,7 +243,7 @@ class Claims:
         return [key for key, claim in found if claim is not None and self._stuck(claim)]
 
     def alone(self, pod: Pod) -> bool:
-        """Whether the pod's shape says all about its claims: nothing is allocated yet, nobody else uses them, and what
+        """Whether the pod's shape has all about its claims: nothing is allocated yet, nobody else uses them, and what
         is allocated on one node changes nothing on others."""
         if self.offers.wide or pod.by_claim or self.made(pod):
             return False
@@ -261,7 +262,7 @@ class Claims:
         )
 
     def reach(self, pod: Pod) -> Mask:
-        """The nodes where the devices that its claims have can be used. Once a pod was told to have resources by a
+        """The nodes where the devices that its claims have can be used. Once a pod is reported to have resources by a
         claim, that cannot be taken back: a kubelet that has some would look for the claim all the same."""
         mask = np.ones(self._nodes.size, dtype=np.bool_)
         for name in pod.by_claim:
@@ -347,7 +348,7 @@ class Claims:
 
     def hold(self, slot: int, pod: Pod, shape: Shape) -> tuple[ClaimGrant, ...]:
         """Allocate what the shape wants, which is what the pod `wanted`; nothing where it does not fit. It is held
-        until the API tells it or it is given back. The caller notes in the journal that its slot changed."""
+        until the API server reports it or it is released. The caller notes in the journal that its slot changed."""
         ask = self._ask(shape.wants)
         memo = self._memo(ask, self.offers.stock(slot))
         picks = memo.outcome.picks
@@ -386,7 +387,7 @@ class Claims:
                 self.offers.enter(grant.allocation, -1)
 
     def vacate(self, pod: Pod) -> list[Allocation]:
-        """As if the claims that this pod alone uses were given back: those that the API tells as allocated, too.
+        """As if the claims that this pod alone uses were released: those that the API server reports as allocated, too.
         `occupy` takes the answer."""
         alone = [key for key in self.named(pod) if all(uid == pod.uid for uid in self.users(key))]
         claims = [claim for key in alone if (claim := self.claims.get(key)) is not None]

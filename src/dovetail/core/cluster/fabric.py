@@ -41,7 +41,7 @@ class Fabric:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The given keys that at least one node carries, widest first."""
+        """Those of the keys that at least one node carries, widest first."""
         self._catch_up()
         return self._levels
 
@@ -96,7 +96,7 @@ class Fabric:
         return ""
 
     def _list(self) -> None:
-        """Of single slots lists tell sooner than arrays."""
+        """A list: of single slots it is read faster than an array."""
         self._catch_up()
         if len(self._order) != self._nodes.size:
             slots = np.arange(self._nodes.size)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which GPUs of a node give shares: of those that are opened, whole GPUs aside.
 
-Rules: a GPU is opened while parts of it are given out and some is left; `Nodes.gpu_parts` says how much, and 0 for
+Rules: a GPU is opened while parts of it are allocated and some is left; `Nodes.gpu_parts` has how much, and 0 for
 every other GPU. The tightest GPU that suffices comes first, and of equals the one with the lowest number.
 """
 

@@ -25,8 +25,8 @@ _REMEMBERED = 65_536
 
 
 class Gpus:
-    """`placements` (by pod uid) and `on_slot` (the uids on each slot) are the cluster's own. `share_gpu` says which GPU
-    of a slot a pod gets a share of; -1 where none has room."""
+    """`placements` (by pod uid) and `on_slot` (the uids on each slot) are the cluster's own. `share_gpu` decides which
+    GPU of a slot a pod gets a share of; -1 where none has room."""
 
     def __init__(
         self,

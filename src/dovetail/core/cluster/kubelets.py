@@ -136,7 +136,7 @@ class Kubelets:
         return answer is None or answer.admitted is not False
 
     def ask(self, slot: int, shape: Shape) -> KubeletAnswer | None:
-        """Would the node let in one more pod of this shape? None where its kubelet has no say in it."""
+        """Would the node let in one more pod of this shape? None where its kubelet does not decide about it."""
         last = self.books.get(slot)
         if last is None:
             return None
@@ -170,7 +170,7 @@ class Kubelets:
             answer = KubeletAnswer(True, "", "", certain, _gpus(has.devices), after, has)
         else:
             pod = shape.request.managed
-            assert pod is not None, "this kubelet has no say"
+            assert pod is not None, "this kubelet does not decide"
             verdict = kind.kubelet_for(shape).admit(stock.holdings, NEW, pod)
             held = verdict.holdings.pods.pop(NEW, None)
             gpus = 0 if held is None else _gpus([some for one in held.containers for some in one.devices])
@@ -231,7 +231,8 @@ class Kubelets:
         self._put(slot, _beginning(self._stock_of(kind, kind.kubelet(False, False).release(holdings, NEW))))
 
     def set_aside(self, slot: int, gpus: int) -> None:
-        """Shares are given of these GPUs now: the plugin gives none of them to a pod that asks for whole ones."""
+        """Shares of these GPUs are allocated now: the plugin allocates none of them to a pod that asks for whole
+        ones."""
         self._hold(slot, gpus, 0)
 
     def take_back(self, slot: int, gpus: int) -> None:

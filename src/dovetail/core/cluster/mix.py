@@ -40,7 +40,7 @@ class Mix:
             if len(self._classes) >= MOST_CLASSES:
                 self._classes.clear()
             if not light(request):
-                # It is of no use for guessing who comes next.
+                # It is of no use for guessing which pods come next.
                 return
             self._classes[request] = class_of(request)
         kind = self._classes[request]

@@ -233,7 +233,7 @@ class Nodes:
         self.gpu_bits[slot] = self.gpu_free_bits[slot] = (1 << count) - 1 & ~self.gpus_out(slot)
 
     def part_milli(self, index: Index | int) -> Amounts:
-        """What `gpu_parts` says, in thousandths of a GPU, rounded down."""
+        """`gpu_parts` in thousandths of a GPU, rounded down."""
         milli: Amounts = self.gpu_parts[:, index] // (self.gpu_whole[index] // WHOLE_GPU_MILLI)
         return milli
 

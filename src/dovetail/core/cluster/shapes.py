@@ -51,7 +51,7 @@ class Shape:
     """`need[r, 0]` is the amount of resource r (one of `pods` included), `floor[r, 0]` the least that may be left after
     it; both reach over the first `width` resources, which hold all that is asked. `unoffered` are the resources of
     which no node has ever offered any; together they count as one. `gpus` are the whole GPUs, `shared` the replicas of
-    shared ones, `slices` the MIG instances by resource; `fraction` says whether it tells how much of a GPU it needs.
+    shared ones, `slices` the MIG instances by resource; `fraction`: whether it requests a part of a GPU.
     `wants` are the claims for which devices are to be allocated with the pod. Of a shape of several forms (`stand_ins`)
     all this is what it is where everything is counted. Of one that is `light` answers are worth remembering."""
 
@@ -115,7 +115,7 @@ class _Asked:
 
 class Shapes:
     """`retain` and `release` a request as pods with it become known and are gone. Of the requests that nobody has any
-    more the last ones are remembered, unless they say a lot."""
+    more the last ones are remembered, unless they are long."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

@@ -5,8 +5,8 @@ Rules
 - A share is a part of the GPU, exactly (in units of `Nodes.gpu_whole`), so that memory is never promised twice and
   never lost. A node whose GPUs are of unknown memory has none to promise.
 - On a node that shares its GPUs a pod takes as many replicas as it asks for, each on another GPU, and of each GPU what
-  it asks for, or the replica's equal part where it does not say. Where the plugin limits each client's memory (MPS), it
-  takes the equal part and cannot have more. Where it is not known how a node shares, replicas are only counted, and
+  it asks for, or the replica's equal part where it asks for none. Where the plugin limits each client's memory (MPS),
+  it takes the equal part and cannot have more. Where it is not known how a node shares, replicas are only counted, and
   nothing is promised of them.
 - A node that slices its GPUs under the plain resource name (MIG strategy `single`) gives one slice to a pod: slices
   cannot talk to each other over NVLink, so whoever asks for several GPUs is not sent there.
@@ -131,8 +131,8 @@ class GpuFractions:
         return least
 
     def rank(self, least: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How a node's GPU suits, from 0 (the best) to 1000, where `least` is what `left` says: the tightest, a slice
-        before a whole GPU is broken; replicas before whole GPUs only where the shape says that a part is enough."""
+        """How a node's GPU suits, from 0 (the best) to 1000, where `least` is the result of `left`: the tightest, a
+        slice before a whole GPU is broken; replicas before whole GPUs only where a part is enough for the shape."""
         suits: NDArray[np.int64] = self._rows[BASE_ROW] + least // self._rows[UNIT_ROW]
         return suits
 
@@ -216,7 +216,7 @@ def _rounds(cards: list[int], count: int) -> int:
 
 def fits(nodes: Nodes, shape: Shape, index: Index, some: GpuFractions, least: NDArray[np.int64]) -> Mask:
     """Where the shape finds its share of a GPU, or of as many different ones as it asks for, or takes none;
-    `least` is what `GpuFractions.left` says."""
+    `least` is the result of `GpuFractions.left`."""
     room: Mask = least < some.limit
     if max(shape.gpus, shape.shared) > 1 and nodes.divided:
         for where, sharing in _by_sharing(nodes, index):
@@ -227,7 +227,7 @@ def fits(nodes: Nodes, shape: Shape, index: Index, some: GpuFractions, least: ND
 
 
 def concerns(nodes: Nodes, shape: Shape) -> bool:
-    """Whether the shape may take a share anywhere, or be kept from a node by what is said here."""
+    """Whether the shape may take a share anywhere, or be kept from a node by the rules of this module."""
     return bool(shape.fraction or shape.shared or shape.request.isolation or (shape.gpus and nodes.divided))
 
 

@@ -165,7 +165,7 @@ class Slices:
             for own in held.get(slot, ()):
                 for i, bits in enumerate(own):
                     if true[i] & bits:
-                        wrong.append(f"an instance of card {i} of slot {slot} is given out twice")
+                        wrong.append(f"an instance of card {i} of slot {slot} is allocated twice")
                     true[i] |= bits
             if tuple(true) != used:
                 wrong.append(f"instances in use of slot {slot}: {used} but {true} is true")

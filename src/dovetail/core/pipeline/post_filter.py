@@ -30,13 +30,13 @@ from dovetail.core.reservations.reservation import Reservation, ReservationEvent
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE, startable
 
-_NOBODY_WAITS = "those for whom room was made do not wait for it any more"
+_NOBODY_WAITS = "the pods that room was made for do not wait for it any more"
 _IN_PIECES = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT}
 _ROOM_HELPS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
 
 
 class PostFilter:
-    """`again` says that the workload is to be tried in the next step, since this one had no time for it."""
+    """`again`: the workload is to be tried in the next step, since this one had no time for it."""
 
     def __init__(self, state: State, workload: str, queue: str) -> None:
         self._state = state
@@ -111,7 +111,7 @@ class PostFilter:
         left = sorted(own.leaving.intersection(self._state.cluster.placements))
         if left and self._state.now_ms >= own.deadline_ms:
             self._state.reservations.spare(left)
-            return f"of {_pods(len(own.leaving))} to give way {len(left)} did not end"
+            return f"of {_pods(len(own.leaving))} to be evicted {len(left)} did not end"
         # All are gone and it still does not fit: another pod has come, or a node has gone.
         return "" if left else "the room that was made is not there any more"
 
@@ -195,7 +195,7 @@ class PostFilter:
             self._workload,
             self._queue,
             np.array(sorted({slot for _, slot in nominated}), dtype=np.int64),
-            Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(evict.uids) + len(waits_for))} to give way ended"),
+            Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(evict.uids) + len(waits_for))} to be evicted ended"),
             state.now_ms,
             state.now_ms,
             state.precedence(self._workload),

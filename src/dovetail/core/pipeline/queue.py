@@ -33,7 +33,7 @@ class _Report(Struct):
 
 class SchedulingQueue:
     """Workloads to try, ordered within their queue and user. A workload that failed is parked and comes back when
-    `wake` says that room was freed, or when something about itself changes (`push`)."""
+    `wake` is called as room was freed, or when something about itself changes (`push`)."""
 
     def __init__(self, order: QueueOrder) -> None:
         self._order = order

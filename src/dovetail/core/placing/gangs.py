@@ -299,7 +299,7 @@ def shapes_of(cluster: Cluster, group: Group) -> list[tuple[Shape, int]]:
 
 
 def least(group: Group) -> Group:
-    """A copy of the group that is given no more pods than it needs."""
+    """A copy of the group that has no more pods than it needs."""
     return replace(
         group, groups=[least(sub) for sub in group.groups], room=group.missing, scope=None, chosen=False,
         pods=list(group.pods), held=list(group.held),

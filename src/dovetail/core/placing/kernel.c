@@ -229,7 +229,7 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
     return (int64_t)((uint64_t)AT(PREFERENCE, int64_t)[slot] + score);
 }
 
-// The number of pods of a shape without parts of a GPU that the slot could take, given that one fits.
+// The number of pods of a shape without parts of a GPU that the slot could take, if one fits.
 static int64_t copies_of(const Kernel *self, Py_ssize_t slot) {
     const int64_t *need = AT(NEED, int64_t), *free = AT(FREE, int64_t) + slot;
     int64_t copies = INT64_MAX;
@@ -329,7 +329,7 @@ static PyMethodDef METHODS[] = {
 
 static PyMethodDef FUNCTIONS[] = {
     {"arrange", (PyCFunction)(void (*)(void))arrange, METH_FASTCALL, "Choose slots for many pods, see arrangement.py."},
-    {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Work out a table of expected use, see expected_use.py."},
+    {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Work out a table of expected use: expected_use.py."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -66,13 +66,12 @@ class Queue(Struct, frozen=True):
     """A team, or a team of teams. Only leaves hold jobs. `guarantee` is what it can always reclaim, `limit` what it
     never exceeds (a class that is missing has no limit). `weight` is its part of what no queue is guaranteed, and of
     usage over time; among siblings a higher `priority` goes first. `half_life_ms` is the time after which usage counts
-    half. Its running jobs are protected from other queues for `reclaim_min_runtime_ms` (None:
-    `RECLAIM_MIN_RUNTIME_MS`, but not from jobs within their guarantee), and from its own jobs for
-    `preempt_min_runtime_ms`. `preemptible` holds for pods that do not set it themselves. `namespaces` and
-    `namespace_selector` list the namespaces that may use it (both None: all; either admits). `by_user` divides it
-    equally between its users over time. `least_served_first` puts its job with the least attained service first, after
-    priority, and lets it preempt others (see `attained`). `uid` tells it from an older queue of its name ("": there is
-    only one). `usage` is read the first time only."""
+    half. Its running jobs are protected from other queues for `reclaim_min_runtime_ms` (None: `RECLAIM_MIN_RUNTIME_MS`,
+    but not from jobs within their guarantee), and from its own jobs for `preempt_min_runtime_ms`. `preemptible` holds
+    for pods that do not set it themselves. `namespaces` and `namespace_selector` list the namespaces that may use it
+    (both None: all; either admits). `by_user` divides it equally between its users over time. `least_served_first` puts
+    its job with the least attained service first, after priority, and lets it preempt others (see `attained`). `uid`
+    differs from that of an older queue of its name ("": there is only one). `usage` is read the first time only."""
 
     name: str
     parent: str = ""

@@ -57,7 +57,7 @@ class ReservationPlanner:
 
     def plan(self, group: Group, others: Iterable[Reservation]) -> ReservationPlan | None:
         """Where and from when on the group fits beside the reservations of others; None where it would not fit either
-        if all running pods were gone, or where the search was given up. Nothing is changed."""
+        if all running pods were gone, or where the search was stopped. Nothing is changed."""
         cluster, scope, needed = self._cluster, self._reservations.beside(others), least(group)
         ends = [placement for _, placement in self._ends.on(scope)]
         with cluster.trial():
@@ -69,7 +69,7 @@ class ReservationPlanner:
                 few, count = count, min(len(ends), count + max(1, count // 16))
                 self._take_off(ends, marks, count)
             while count - few > 1:
-                # Not all of the last step may be needed, and the pod that ends last says when it starts.
+                # Not all of the last step may be needed, and the pod that ends last decides when it starts.
                 middle = (few + count) // 2
                 self._take_off(ends, marks, middle)
                 if (found := self._fits(needed, scope)) is None:
@@ -162,7 +162,7 @@ class ReservationPlanner:
         return room >= group.total_missing()
 
     def _fits(self, group: Group, scope: Slots) -> Slots | None:
-        """The slots that the group would have now; None where it does not fit or the search was given up."""
+        """The slots that the group would have now; None where it does not fit or the search was stopped."""
         if not self._might_fit(group, scope):
             return None
         with self._cluster.trial():

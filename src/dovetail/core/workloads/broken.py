@@ -5,9 +5,9 @@ Rules: a gang that had started is broken when a pod of it failed, fewer are left
 count as there), and nothing replaces the others: no pod of it waits and none is being deleted. Its owner may still be
 waiting before it does so, as a Job's controller does after each failure, for 10 minutes at most; so those that are left
 are released when the gang was broken for `Policy.broken_deadline_ms` without a break, and, where some stay (a
-disruption budget), once more each time that has passed again. A gang whose object says that its pods succeed or fail
-each by itself (`Gang.survives`) is never broken, nor is one whose pods were deleted: that was intended.
-Source: k8s.io/kubernetes pkg/controller/job/job_controller.go (MaxJobPodFailureBackOff).
+disruption budget), once more each time that has passed again. A gang whose object declares that its pods succeed or
+fail each by itself (`Gang.survives`) is never broken, nor is one whose pods were deleted: that was intended. Source:
+k8s.io/kubernetes pkg/controller/job/job_controller.go (MaxJobPodFailureBackOff).
 """
 
 from __future__ import annotations

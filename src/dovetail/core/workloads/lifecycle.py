@@ -2,7 +2,7 @@
 """The life of a gang: its states, and the events that lead from one to another.
 
 Rules: `TRANSITIONS` is all of it. A gang of which nothing is noted is PENDING. A workload in a state with a deadline
-(STARTING, BROKEN) is looked at when that has passed, and is given another one. Sub-gangs are PENDING or STARTED: only
+(STARTING, BROKEN) is checked when that has passed, and gets another one. Sub-gangs are PENDING or STARTED: only
 the top of a tree has deadlines.
 """
 

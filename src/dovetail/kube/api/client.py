@@ -4,8 +4,8 @@
 Rules
 - What is retried, and when, is `retry_delay_s`, a pure function; nothing else in this package retries a request.
 - A write that was sent and not answered raises OutcomeUnknown, unless it is idempotent. GET, PUT, DELETE and all
-  patches but JSON patch are; for a POST the caller says so, and then has to expect AlreadyExists, Conflict or NotFound
-  from the second attempt where the first one worked.
+  patches but JSON patch are; for a POST the caller asks for it, and then has to expect AlreadyExists, Conflict or
+  NotFound from the second attempt where the first one worked.
 - 401 renews the credentials once per request.
 Does not know: kinds of object, watches.
 """

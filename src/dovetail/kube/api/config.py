@@ -53,7 +53,7 @@ class ClusterConfig(Struct, frozen=True):
                 with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
                     file.write(client_pem)
                     file.flush()
-                    # A password given beforehand: OpenSSL would ask for one on the terminal.
+                    # A password passed beforehand: OpenSSL would ask for one on the terminal.
                     context.load_cert_chain(file.name, password="")
         except ssl.SSLError as error:
             raise ConfigError(f"{self.server}: the CA or client certificate cannot be used: {error}") from error
@@ -122,7 +122,7 @@ _Merged = dict[str, tuple[_Named, Path]]
 
 
 def load_config(kubeconfig: str | None = None, context: str | None = None) -> ClusterConfig:
-    """The cluster to use: the given file, else $KUBECONFIG, else the pod's service account, else ~/.kube/config.
+    """The cluster to use: the named file, else $KUBECONFIG, else the pod's service account, else ~/.kube/config.
 
     Raises ConfigError.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who we are to the API server: a bearer token, a client certificate or both, and how long they hold good.
+"""Our identity to the API server: a bearer token, a client certificate or both, and how long they hold good.
 
 A source is frozen data with one blocking method, `issue`: `Files` reads what lies on disk (or was inline), `ExecPlugin`
 runs a credential plugin (client.authentication.k8s.io v1 and v1beta1). `Credentials` keeps what a source issued until
@@ -52,7 +52,7 @@ def read(path: Path, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Credentials given in the kubeconfig or the service account mount; files are read again as they are rotated."""
+    """Credentials in the kubeconfig or the service account mount; files are read again as they are rotated."""
 
     token: str = field(default="", repr=False)
     token_file: Path | None = None

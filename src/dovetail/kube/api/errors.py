@@ -11,8 +11,8 @@
         BadReply                success by status, but the body is not what was requested
         TooLarge                the reply is longer than the caller takes: ask for less
 
-Conflict and AlreadyExists share a status; the reason tells them apart, and neither is a subclass of the other, because
-"read again and retry" is right for the first and wrong for the second.
+Conflict and AlreadyExists share a status; the reason distinguishes them, and neither is a subclass of the other,
+because "read again and retry" is right for the first and wrong for the second.
 """
 
 from msgspec import Struct, field

@@ -41,7 +41,7 @@ _GOOD_STREAM_S = 10.0
 
 
 class Change(Struct, Generic[T], frozen=True):
-    """One difference. For "deleted", `object` is the last state: as the server told it, or where nobody was watching
+    """One difference. For "deleted", `object` is the last state: as the server sent it, or where nobody was watching
     then, what was kept."""
 
     kind: Literal["added", "modified", "deleted"]
@@ -62,17 +62,17 @@ class Drift(Struct, frozen=True):
 
 
 def log_bad_object(bad: BadObject) -> None:
-    """How a bad object is reported unless the caller says otherwise."""
+    """How a bad object is reported unless the caller decides otherwise."""
     log.warning("%s %s is ignored: %s", bad.resource, "/".join(bad.key or ("?",)), bad.problem)
 
 
 def log_error(error: KubeError) -> None:
-    """How a failed list or watch is reported unless the caller says otherwise."""
+    """How a failed list or watch is reported unless the caller decides otherwise."""
     log.warning("%s; trying again", error)
 
 
 def log_drift(drift: Drift) -> None:
-    """How a drift is reported unless the caller says otherwise."""
+    """How a drift is reported unless the caller decides otherwise."""
     log.error("%s has drifted from the server, listing again: %s", drift.resource, drift)
 
 
@@ -213,7 +213,7 @@ class Reflector(Generic[T]):
                 calm = self._heard_s > began_s
             except Gone:
                 self.resource_version = ""
-                # All watchers of a restarted server are told to list at the same moment.
+                # All watchers of a restarted server have to list at the same moment.
                 await asyncio.sleep(self._client.jitter())
             except NotFound:
                 self._replace({}, [], "")

@@ -6,7 +6,7 @@ from __future__ import annotations
 NOTE_BYTES = 1024
 """Longest note that events.k8s.io/v1 accepts (pkg/apis/core/validation/events.go counts bytes)."""
 MESSAGE_BYTES = 4096
-"""Of a condition, where we could write as much as we like: more is nothing that anybody reads. `dovetail why` says it
+"""Of a condition, where we could write as much as we like: more is nothing that anybody reads. `dovetail why` prints it
 all. The definitions of Queue and GPUNode take as much: a status that is refused would lose a queue's history."""
 _ELLIPSIS = " ..."
 

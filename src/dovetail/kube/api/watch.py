@@ -4,9 +4,9 @@
 Rules
 - Silence is failure: a server sends bookmarks, so a connection on which nothing has come for `heartbeat_s` is dead.
 - Between two reads are `apart_s`, where the caller gives any: a read has a price of its own, so what comes in short
-  succession is taken together. Who comes alone need not wait.
+  succession is taken together. A lone event need not wait.
 - Without a version the watch is a streaming list (KEP-3157): first an ADDED for each object, then a bookmark that
-  says so, then changes. The objects come in no order, so none of their versions can be resumed from.
+  reports it, then changes. The objects come in no order, so none of their versions can be resumed from.
 Does not know: reconnecting, what was known before; that is `reflector`.
 """
 
@@ -22,22 +22,22 @@ from dovetail.kube.api.http1 import Silent
 SILENT = Silent.__name__
 """The reason of the error after which nothing has come for too long."""
 _LASTS_S = 20
-"""A watch is asked to last so long, or up to twice that, so that all of them do not end together. A sound server says
-something at its end at the latest, and two seconds before it tells the version by a bookmark (kube-apiserver 1.37). The
+"""A watch is asked to last so long, or up to twice that, so that all of them do not end together. A sound server sends
+something at its end at the latest, and two seconds before it the version in a bookmark (kube-apiserver 1.37). The
 price: of 25 kinds, 0.8 requests a second on connections that are there already."""
 HEARTBEAT_S = 2 * _LASTS_S + 5.0
 """Longer than the silence of a sound server. So long, a connection that a balancer or proxy holds open after the server
-behind it has gone can pass for a quiet one; where the peer itself is gone, TCP tells earlier (`http1`)."""
+behind it has gone can pass for a quiet one; where the peer itself is gone, TCP reports it earlier (`http1`)."""
 _INITIAL_S = 300
 """How long a streaming list may take."""
 _MUCH_BYTES = 32 << 10
-"""Who reads so much at once need not wait for more."""
+"""A reader of so much at once need not wait for more."""
 
 
 class Batch(Struct, Generic[T]):
     """What came in one read, in order. `resource_version` is where to resume, "" while a streaming list goes on.
 
-    `initial_end` says that the events of this batch complete the streaming list; later changes are in later batches.
+    `initial_end`: the events of this batch complete the streaming list; later changes are in later batches.
     """
 
     events: list[WatchEvent[T] | BadObject] = field(default_factory=list)
@@ -56,7 +56,7 @@ async def watch(
 ) -> AsyncGenerator[Batch[T], None]:
     """Changes after `resource_version` until the server ends the stream, which it does after 20 to 40 s.
 
-    Without a version the collection comes first (a streaming list); then who has it should watch from its version.
+    Without a version the collection comes first (a streaming list); then the caller should watch from its version.
 
     Raises ApiError: Gone when the version is too old, Unreachable with reason SILENT after `heartbeat_s` of silence.
     """

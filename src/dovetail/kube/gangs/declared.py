@@ -209,7 +209,7 @@ def _sub_gang(root: Gang, part: DeclaredPart, declared: Declared, problems: list
 def _check(gang: Gang, min_field: str, pods: int | None, problems: list[Problem]) -> None:
     low, high = gang.min_count, gang.max_count
     if low < 1:
-        problems.append(Problem(min_field, str(low), "must be given, and at least 1; nearest valid value: 1"))
+        problems.append(Problem(min_field, str(low), "must be set, and at least 1; nearest valid value: 1"))
     elif pods is not None and low > pods:
         rule = f"is more than the {pods} pods that there will be; nearest valid value: {max(pods, 1)}"
         problems.append(Problem(min_field, str(low), rule))
@@ -225,7 +225,7 @@ def _agreed(key: str, own: T, declared_values: Iterable[T], problems: list[Probl
         return own
     if len(values) > 1:
         shown = " and ".join([str(value) for value in values[:_MOST_SHOWN]])
-        problems.append(Problem(_path(key), shown, "the pods of one gang must say the same"))
+        problems.append(Problem(_path(key), shown, "the pods of one gang must have the same value"))
     return values[0]
 
 

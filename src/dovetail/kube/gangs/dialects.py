@@ -138,7 +138,7 @@ def _composite(obj: CompositePodGroup) -> Declared:
         problems.append(_no_policy("CompositePodGroup"))
     if minimum < 1:
         field = "spec.schedulingPolicy.gang.minGroupCount"
-        problems.append(Problem(field, str(minimum), "must be given, and at least 1; nearest valid value: 1"))
+        problems.append(Problem(field, str(minimum), "must be set, and at least 1; nearest valid value: 1"))
     required = _levels(spec.scheduling_constraints, problems)
     gang = _gang(
         COMPOSITE,

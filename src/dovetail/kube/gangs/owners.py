@@ -2,7 +2,7 @@
 """Workload objects whose pods start together: a table over the kinds of `templates`.
 
 Rules
-- A row says which controller makes the pods, which of their labels name the object, the role of a pod in it, and how
+- A row has which controller makes the pods, which of their labels name the object, the role of a pod in it, and how
   many pods the object makes. A kind that is not in the table makes pods that are on their own.
 - The labels are used at once; the numbers need the object itself, which is read once, and again after pods came
   or went. Until then only the gang's name is known, and its pods wait.
@@ -55,7 +55,7 @@ _LWS = "leaderworkerset.sigs.k8s.io/name"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 _LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
 # https://github.com/kubeflow/training-operator: pkg/apis/kubeflow.org/v1/common_types.go; the mpi-operator (v2beta1)
-# tells the role instead of the replica type.
+# has the role instead of the replica type.
 _TRAINING_JOB = "training.kubeflow.org/job-name"
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _JOB_ROLE = "training.kubeflow.org/job-role"

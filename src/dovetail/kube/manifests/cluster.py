@@ -73,7 +73,7 @@ _UNUSED = {(group, kind) for group, names in _READ_BY_OTHERS.items() for kind in
 
 
 class _Named(Wire, frozen=True):
-    """An object of any kind, as far as it can be told apart."""
+    """An object of any kind, as far as it is needed to distinguish it."""
 
     metadata: ObjectMeta = ObjectMeta()
 

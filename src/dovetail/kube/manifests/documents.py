@@ -5,7 +5,8 @@ Rules
 - A folder stands for all *.yaml, *.yml and *.json below it, also with .gz, in the order of their paths; a file that is
   named is read whatever it is called; "-" is standard input. What begins like gzip is unpacked.
 - A file holds JSON, or YAML with any number of documents. The items of a List, of a PodList and so on are documents.
-- As in Kubernetes, an unquoted date is a text and a field that is null is absent. A key given twice is an error.
+- As in Kubernetes, an unquoted date is a text and a field that is null is absent. A key that is there twice is an
+  error.
 - The line of a field is known in YAML; of JSON, which programs write, only the place in the list.
 """
 

@@ -18,7 +18,7 @@ from dovetail.kube.objects.topology import DeviceDifference, GPUNode
 from dovetail.kube.translate.annotations import indices_of
 
 
-class AllocatedDevices(Struct, frozen=True):
+class HeldDevices(Struct, frozen=True):
     """GPUs by index, or MIG instances, of a bound pod."""
 
     gpus: tuple[int, ...] | None = None
@@ -52,22 +52,22 @@ class DeviceDifferences:
             self.changed(name)
         return differing
 
-    def corrected(self, pod: Pod, written: AllocatedDevices) -> tuple[Pod, tuple[LayoutFinding, ...]]:
+    def corrected(self, pod: Pod, written: HeldDevices) -> tuple[Pod, tuple[LayoutFinding, ...]]:
         """The pod with the devices that it has, and the findings; `written` are the devices of its annotation."""
         node = pod.node
         difference = self._reported[node].get(pod.uid) if node in self._reported else None
         if difference is None:
             return _with(pod, written), ()
-        allocated = AllocatedDevices(indices_of(difference.given), instances.written(difference.given) or ())
+        allocated = HeldDevices(indices_of(difference.given), instances.written(difference.given) or ())
         field = f"status.differences[{difference.namespace}/{difference.pod}].given"
-        if allocated == AllocatedDevices():
+        if allocated == HeldDevices():
             rule = "must name devices as the annotation dovetail.dev/devices does: not used"
             return _with(pod, written), (LayoutFinding("GPUNode", node, Problem(field, difference.given, rule)),)
         rule = f"the kubelet allocated these where {difference.chosen or 'nothing'} was chosen: the allocation counts"
         return _with(pod, allocated), (LayoutFinding("GPUNode", node, Problem(field, difference.given, rule)),)
 
 
-def _with(pod: Pod, devices: AllocatedDevices) -> Pod:
+def _with(pod: Pod, devices: HeldDevices) -> Pod:
     if pod.devices == devices.gpus and pod.instances == devices.instances:
         return pod
     return replace(pod, devices=devices.gpus, instances=devices.instances)

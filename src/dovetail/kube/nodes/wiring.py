@@ -288,7 +288,7 @@ def _beside(assumed: Layout, zones: Zones | None, findings: list[LayoutFinding])
     if zones is None or not counts or counts == Counter(assumed.numa):
         return assumed
     if sum(counts.values()) != assumed.gpus:
-        rule = f"the labels of the node say {assumed.gpus}: the labels count"
+        rule = f"the labels of the node have {assumed.gpus}: the labels count"
         problem = Problem(f"zones[].resources[{GPU}].capacity", str(sum(counts.values())), rule)
         findings.append(LayoutFinding("NodeResourceTopology", zones.name, problem))
         return assumed

@@ -6,7 +6,7 @@ Rules
   bookmark, or an object of an older or newer API version, decodes.
 - Structs are frozen and sequences are tuples: a part without maps is hashable and can be the key of a cache.
 - Values of closed sets (operators, effects, phases) stay plain strings here. A value that this release does not know
-  must not lose the object: a running pod that is not decoded would have its GPUs given away twice.
+  must not lose the object: a running pod that is not decoded would have its GPUs allocated twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PodGroup in its dialects. Rules of the structs: see `objects`.
 
-The native kinds are alike in scheduling.k8s.io v1beta1, v1alpha3 and v1alpha2 as far as they are read here. In a policy
+The native kinds are equal in scheduling.k8s.io v1beta1, v1alpha3 and v1alpha2 as far as they are read here. In a policy
 the presence of a member is the value: `basic: {}`.
 """
 

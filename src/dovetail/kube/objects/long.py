@@ -66,7 +66,7 @@ _GPUS = re.compile(rb'"nvidia\.com/(?:gpu|gpu\.shared|mig-[A-Za-z0-9._+-]{1,63})
 _OURS = b'"nvidia.com/'
 _MIG = b'"nvidia.com/mig-'
 _SLICES = re.compile(rb'"(nvidia\.com/mig-[A-Za-z0-9._+-]{1,63})"\s*:\s*(?:"([^"\\]{1,64})"|([0-9.]{1,64}))')
-"""Amounts of MIG slices. Every name that the API server takes is found, so that no more are looked at than are read."""
+"""Amounts of MIG slices. Every name that the API server takes is found, so that no more are examined than are read."""
 _LONGEST_QUANTITY = 64
 _AMOUNTS, _PORTS = "spec.containers[*].resources", "spec.containers[*].ports"
 

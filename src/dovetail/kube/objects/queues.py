@@ -2,7 +2,7 @@
 """Queue, as it is read. Rules of the structs: see `objects`.
 
 It is ours; its schema is deploy/crds/queue.yaml, its reference docs/reference/queue.md. The spec is the admin's, the
-status the scheduler's. Resources are maps here, so that a class that does not exist is seen and can be told; and a
+status the scheduler's. Resources are maps here, so that a class that does not exist is seen and can be reported; and a
 status that somebody has damaged must not lose the queue: it is read apart, in `queues`.
 """
 

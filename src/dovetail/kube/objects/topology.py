@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What objects say of the inside of a node: GPUNode, NodeResourceTopology. Rules of the structs: see `objects`. What
-ResourceSlices say of it is in `objects_claims`.
+"""What objects describe of the inside of a node: GPUNode, NodeResourceTopology. Rules of the structs: see `objects`.
+What ResourceSlices describe of it is in `objects_claims`.
 
 GPUNode is ours; its schema is deploy/crds/gpunode.yaml, its reference docs/reference/gpunode.md. Rates are one way, in
 MB/s (10^6 bytes). Names of kubelet settings are those of KubeletConfiguration.

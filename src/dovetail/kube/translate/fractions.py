@@ -63,14 +63,14 @@ def share_problems(pod: Pod, resources: tuple[tuple[str, int], ...], options: Wo
 
 @remembered(1024)
 def _share_rule(key: str, resources: tuple[str, ...], options: WorkloadOptions) -> str:
-    """The rule that the annotation breaks, given the other annotations and the requested resources; "" for none."""
+    """The rule that the annotation breaks, beside the other annotations and the requested resources; "" for none."""
     slices = [(name, read) for name in resources if (read := names.read(name)) is not None]
     gpus = [name for name in (SHARED_GPU, GPU) if name in resources]
     if key == FRACTION:
         if not options.gpu_milli:
             return ""
         if options.gpu_memory_mib:
-            return f"says the same as {PREFIX}{MEMORY}: leave one of them away"
+            return f"has the meaning of {PREFIX}{MEMORY}: leave one of them away"
         return "" if gpus else f"no container asks for {SHARED_GPU} or {GPU}"
     isolation = options.gpu_memory_mib if key == MEMORY else options.isolation
     if not isolation:
@@ -82,7 +82,7 @@ def _share_rule(key: str, resources: tuple[str, ...], options: WorkloadOptions) 
         return f"nothing is promised of {shared}: ask for {shared.removesuffix(names.SHARED)}"
     if key == ISOLATION:
         weak = isolation == STRONG and SHARED_GPU in gpus
-        return f"is never given to {SHARED_GPU}: ask for {GPU} or a MIG slice ({names.FORM})" if weak else ""
+        return f"is never promised for {SHARED_GPU}: ask for {GPU} or a MIG slice ({names.FORM})" if weak else ""
     return next((rule for name, read in slices if (rule := _too_small(name, read, options.gpu_memory_mib))), "")
 
 

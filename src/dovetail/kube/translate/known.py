@@ -18,7 +18,7 @@ from dovetail.kube.gangs import declared as gangs
 from dovetail.kube.gangs.declared import Declared, Membership
 from dovetail.kube.gangs.dialects import membership
 from dovetail.kube.gangs.owners import owned_by
-from dovetail.kube.nodes.device_differences import AllocatedDevices
+from dovetail.kube.nodes.device_differences import HeldDevices
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods
@@ -40,7 +40,7 @@ class KnownPod(Struct):
     member: Membership | None
     findings: tuple[LayoutFinding, ...]
     bound: Bound | None
-    written: AllocatedDevices
+    written: HeldDevices
     late: PodObject | None = None
 
     def add(self, declared: Declared | None) -> bool:
@@ -114,5 +114,5 @@ def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known
         if kept.problem is not None:
             findings += (LayoutFinding("Pod", pod.key, kept.problem),)
     return KnownPod(
-        pod, pod.problem, pod.work, options, member, findings, bound, AllocatedDevices(pod.devices, pod.instances)
+        pod, pod.problem, pod.work, options, member, findings, bound, HeldDevices(pod.devices, pod.instances)
     )

@@ -376,7 +376,9 @@ def node(
     taints, bad_taints = _taints(obj.spec.taints)
     problems = [*bad_amounts, *bad_taints]
     if not obj.status.allocatable:
-        problems.append(Problem("status.allocatable", "", "missing: the node's kubelet has not told what it offers"))
+        problems.append(
+            Problem("status.allocatable", "", "missing: the node's kubelet has not reported what it offers")
+        )
     return Node(
         meta.name,
         allocatable,

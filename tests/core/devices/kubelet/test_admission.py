@@ -139,7 +139,7 @@ def test_no_policy_asks_for_no_hints() -> None:
     assert node.gpus() == [0b11111]
 
 
-def test_a_failed_allocation_is_told_in_the_managers_words() -> None:
+def test_a_failed_allocation_is_reported_in_the_managers_words() -> None:
     options = frozenset({"full-pcpus-only"})
     verdict = Node(cpu_options=options).admit(asks(3000, gpus=1))
     assert verdict.reason == "SMTAlignmentError"
@@ -171,7 +171,7 @@ def test_a_node_that_cannot_hold_the_requests_is_out_of_them_after_its_topology_
     assert Node().admit(ManagedContainer(), room=full).reason == "OutOfpods"
 
 
-def test_extended_resources_that_the_node_does_not_tell_of_are_nobodys_business() -> None:
+def test_extended_resources_that_the_node_does_not_report_are_ignored() -> None:
     other = ManagedContainer(amounts({"vendor.io/other": 1}), amounts({"vendor.io/other": 1}))
     assert Node().admit(other, room=AdmissionRoom({"pods": 9}, {})).admitted
     assert (
@@ -181,7 +181,7 @@ def test_extended_resources_that_the_node_does_not_tell_of_are_nobodys_business(
     assert Node().admit(huge, room=AdmissionRoom({"pods": 9}, {})).reason == "OutOfhugepages-2Mi"
 
 
-def test_devices_that_were_handed_out_count_even_if_the_node_no_longer_tells_of_them() -> None:
+def test_allocated_devices_count_even_if_the_node_no_longer_reports_them() -> None:
     assert Node().admit(only_gpus(2), room=AdmissionRoom({"pods": 9, GPU: 0}, {})).admitted
     node = Node()
     assert node.admit(only_gpus(2), uid="a").admitted
@@ -197,7 +197,7 @@ def test_devices_that_were_handed_out_count_even_if_the_node_no_longer_tells_of_
         ({"memory_policy": None}, None, True, True),
     ],
 )
-def test_a_policy_that_is_not_known_is_said_where_it_could_matter(
+def test_a_policy_that_is_not_known_is_reported_where_it_could_matter(
     unknown: dict[str, Any], guaranteed: bool | None, burstable: bool | None, plain: bool
 ) -> None:
     verdict = Node(**unknown).admit(asks(1000))

@@ -255,7 +255,7 @@ def test_all_cores_at_a_time_are_what_one_after_the_other_is(cpus: Machine, data
     assert taken(topology) == taken(one_by_one)
 
 
-def test_cores_that_are_not_alike_are_looked_at_one_by_one() -> None:
+def test_irregular_cores_are_examined_one_by_one() -> None:
     unlike = [Cpu(0, 0, 0, 0, 0), Cpu(2, 0, 0, 0, 0), Cpu(1, 1, 0, 0, 0)]
     out_of_order = [Cpu(0, 1, 0, 0, 0), Cpu(1, 0, 0, 0, 0)]
     astride = [Cpu(0, 0, 0, 0, 0), Cpu(2, 0, 0, 1, 0), Cpu(1, 1, 0, 1, 0), Cpu(3, 1, 0, 0, 0)]

@@ -81,7 +81,7 @@ def test_takes_what_the_accumulator_takes_outside_of_the_reserved_cpus(
         ({}, {"nvidia.com/gpu": 1}, "BestEffort"),
     ],
 )
-def test_who_is_not_guaranteed_or_asks_for_part_of_a_cpu_runs_on_the_shared_set(
+def test_a_pod_that_is_not_guaranteed_or_asks_for_part_of_a_cpu_runs_on_the_shared_set(
     requests: dict[str, int], limits: dict[str, int], told: str
 ) -> None:
     cpus = Cpus(cpu_inventory(ONE_SOCKET_HT))
@@ -155,7 +155,7 @@ def test_a_restarted_kubelet_gives_the_hints_of_what_is_held() -> None:
     assert cpus.pod_hints(arrival(pod(5), held)) == {"cpu": []}
 
 
-def test_what_a_container_holds_is_not_given_twice() -> None:
+def test_what_a_container_holds_is_not_allocated_twice() -> None:
     cpus = Cpus(cpu_inventory(TWO_BLOCKS_HT, FULL))
     held = Holdings(cpu_set("0,9-11"), (), {}, {"pod": PodHeld(pod(3), (HeldResources(cpus=cpu_set("1,2,3")),))})
     coming = arrival(pod(3), held)

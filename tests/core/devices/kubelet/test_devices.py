@@ -53,7 +53,7 @@ def test_the_fewest_nodes_that_could_ever_do_are_preferred() -> None:
     assert hinted(machine(*TWO_AND_TWO), 3) == [Hint(3, True)]
 
 
-def test_devices_that_are_taken_or_ill_shape_what_is_preferred_but_not_what_is_possible() -> None:
+def test_taken_or_unhealthy_devices_change_what_is_preferred_but_not_what_is_possible() -> None:
     assert hinted(machine(*TWO_AND_TWO), 2, taken=0b0101) == [Hint(3, False)]
     assert hinted(machine(*TWO_AND_TWO, ill=(0, 2)), 2) == [Hint(3, False)]
 
@@ -96,7 +96,7 @@ def test_a_pod_is_hinted_at_its_peak() -> None:
     assert DeviceManager(inventory).pod_hints(asked)[GPU] == [Hint(3, True)]
 
 
-def test_who_holds_as_many_as_he_asks_for_is_hinted_at_those() -> None:
+def test_a_container_that_holds_all_that_it_asks_for_gets_hints_of_those() -> None:
     inventory = machine(*TWO_AND_TWO)
     asked = arrival(inventory, wants(1), taken=0b1000)
     asked.held[0] = HeldResources(devices=((GPU, 0b1000),))
@@ -118,7 +118,7 @@ def test_devices_of_other_nodes_come_before_those_that_lie_nowhere() -> None:
     assert given(machine(None, (0,), (1,)), 3, 0b10) == (0b111, True)
 
 
-def test_which_of_several_is_taken_is_only_certain_if_the_plugin_says_it() -> None:
+def test_which_of_several_is_taken_is_only_certain_if_the_plugin_states_it() -> None:
     def last(resource: str, available: int, must_include: int, size: int) -> int:
         assert (resource, available, must_include, size) == (GPU, 0b1100, 0, 1)
         return 0b1000

@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused_by_field(wrong: dict[str, Any], field: str, m
     assert message in str(caught.value)
 
 
-def test_more_numa_nodes_are_fine_where_the_kubelet_is_told_to_allow_them_or_does_not_look() -> None:
+def test_more_numa_nodes_are_fine_where_the_kubelet_allows_them_or_does_not_look() -> None:
     many = tuple(range(12))
     assert Inventory(numa=many, topology_policy="restricted", max_allowable_numa=12)
     assert Inventory(numa=many, topology_policy="none")

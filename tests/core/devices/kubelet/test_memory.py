@@ -329,7 +329,7 @@ def test_a_type_that_only_init_containers_ask_for_is_not_the_pods() -> None:
     assert set(MemoryManager(inventory).pod_hints(arrival(whole, Holdings.of_empty(inventory)))) == {"memory"}
 
 
-def test_who_is_not_guaranteed_gets_nothing() -> None:
+def test_a_pod_that_is_not_guaranteed_gets_nothing() -> None:
     inventory = memory_inventory([8])
     memory = MemoryManager(inventory)
     burst = ManagedPod(

@@ -69,7 +69,7 @@ def test_on_random_nodes_it_gives_what_the_long_way_gives_and_refuses_nobody_its
         ManagedPod((ManagedContainer(HUGE, HUGE),)),
     ],
 )
-def test_who_has_several_containers_or_asks_for_what_the_node_has_not_goes_the_long_way(pod: ManagedPod) -> None:
+def test_pods_of_several_containers_or_of_missing_resources_take_the_long_way(pod: ManagedPod) -> None:
     assert Kubelet(MACHINE, lowest).shortcut(pod) is None
 
 

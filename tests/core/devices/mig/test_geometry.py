@@ -71,7 +71,7 @@ def test_states_of_one_class_are_followed_by_the_same(key: str) -> None:
             assert known.classes[state | bit] == known.classes[other | bit] == after < number
 
 
-def test_all_cards_of_eight_memory_slices_can_be_divided_alike() -> None:
+def test_all_cards_of_eight_memory_slices_can_be_divided_equally() -> None:
     first = States(geometry(EIGHT_WIDE[0]))
     for key in EIGHT_WIDE[1:]:
         other = States(geometry(key))

@@ -125,7 +125,7 @@ def test_equals_go_to_the_highest_start() -> None:
     assert best_start(card, 0, 0, (0,) * len(card.profiles)).start == 3
 
 
-def test_losses_tell_which_card_should_take_an_instance() -> None:
+def test_losses_report_which_card_should_take_an_instance() -> None:
     card = geometry("A100-40GB")
     small = card.index("1g.5gb")
     empty, begun = best_start(card, 0, small), best_start(card, card.bits([("4g.20gb", 0), ("2g.10gb", 4)]), small)
@@ -201,7 +201,7 @@ def test_a_refusal_names_the_rule() -> None:
 
 
 @pytest.mark.parametrize("key", FAMILIES)
-def test_a_refusal_is_told_exactly_where_nothing_can_start(key: str) -> None:
+def test_a_refusal_is_reported_exactly_where_nothing_can_start(key: str) -> None:
     card = geometry(key)
     known = states(card)
     for now in all_legal(card):
@@ -222,7 +222,7 @@ def test_a_fault_names_the_instance_that_cannot_be() -> None:
     assert known.fault(card.bits([("1g.5gb+me", 0), ("1g.5gb+me", 1)])).endswith("a card can have 1 of it at most")
 
 
-def test_bits_and_instances_are_two_ways_to_say_the_same() -> None:
+def test_bits_and_instances_are_equivalent() -> None:
     card = geometry("A100-40GB")
     for now in all_legal(card):
         state = bits(card, now)

@@ -44,7 +44,7 @@ def test_every_resource_of_the_table_is_read_and_has_no_fault() -> None:
         ("nvidia.com/gpu.mig-1g.5gb.shared", "nvidia.com/mig-1g.5gb.shared"),
     ],
 )
-def test_a_misspelt_name_is_told_with_the_right_one(wrong: str, right: str) -> None:
+def test_a_misspelt_name_is_reported_with_the_right_one(wrong: str, right: str) -> None:
     assert is_like(wrong)
     assert read(wrong) is None
     assert fault(wrong) == f"must be nvidia.com/mig-<compute slices>g.<memory>gb; nearest valid value: {right}"
@@ -60,7 +60,7 @@ def test_a_misspelt_name_is_told_with_the_right_one(wrong: str, right: str) -> N
         ("nvidia.com/mig-7g.999gb", "nvidia.com/mig-7g.278gb"),
     ],
 )
-def test_a_profile_of_no_product_is_told_with_the_one_that_is_enough(wrong: str, right: str) -> None:
+def test_a_profile_of_no_product_is_reported_with_the_one_that_is_enough(wrong: str, right: str) -> None:
     assert fault(wrong) == f"no such MIG profile; nearest valid value: {right}"
 
 
@@ -74,7 +74,7 @@ def test_a_profile_of_no_product_is_told_with_the_one_that_is_enough(wrong: str,
         ("nvidia.com/mig-7g.40gb", "nvidia.com/mig-7g.141gb"),
     ],
 )
-def test_a_profile_of_another_product_is_told_with_the_one_that_fits(asked: str, right: str) -> None:
+def test_a_profile_of_another_product_is_reported_with_the_one_that_fits(asked: str, right: str) -> None:
     assert fault(asked, H200) == f"is a profile of A100-40GB; the nodes have H200-141GB; nearest valid value: {right}"
 
 
@@ -83,7 +83,7 @@ def test_a_profile_with_more_memory_than_its_compute_has_here_gets_more_compute(
     assert fault("nvidia.com/mig-1g.18gb", A100).endswith("nearest valid value: nvidia.com/mig-3g.20gb")
 
 
-def test_what_nodes_offer_is_right_whatever_the_table_says() -> None:
+def test_what_nodes_offer_is_right_whatever_the_table_states() -> None:
     offered = ["nvidia.com/mig-1g.25gb"]
     assert fault("nvidia.com/mig-1g.25gb", GB200) != ""
     assert fault("nvidia.com/mig-1g.25gb", GB200, offered) == ""
@@ -102,7 +102,7 @@ def test_without_cards_that_can_be_divided_no_value_is_near() -> None:
     assert fault("nvidia.com/mig-7g.40gb", []) == "is a profile of A100-40GB; the nodes have no GPU that supports MIG"
 
 
-def test_a_name_that_says_nothing_is_told_with_the_most_alike() -> None:
+def test_an_unknown_name_is_reported_with_the_most_similar() -> None:
     assert (
         nearest("nvidia.com/mig-small", ["nvidia.com/mig-7g.40gb", "nvidia.com/mig-1g.5gb"]) == "nvidia.com/mig-1g.5gb"
     )

@@ -173,7 +173,7 @@ def test_two_names_of_one_profile_are_added_up() -> None:
     assert [name for name, _ in found.changes[0].create] == ["1g.23gb"] * 3
 
 
-def test_what_is_in_the_way_is_told() -> None:
+def test_what_is_in_the_way_is_reported() -> None:
     divided = PlannedDivision(0, A100, mig=True, instances=SMALL, used=A100.bits([("1g.5gb", 0)]))
     whole = PlannedDivision(4, A100, mig=False, busy=True)
     assert plan([divided, whole], {"4g.20gb": 1}) == NoDivision(

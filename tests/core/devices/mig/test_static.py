@@ -137,7 +137,7 @@ def counted(cards: tuple[Card, ...]) -> Counter[str]:
         ({"1g.10gb": 4, "1g.5gb": 7}, 2),
     ],
 )
-def test_told_numbers_are_laid_out_as_told(by_name: dict[str, int], gpus: int) -> None:
+def test_a_layout_has_the_reported_numbers(by_name: dict[str, int], gpus: int) -> None:
     cards = layout_from_counts(A100, by_name, gpus)
     assert cards is not None
     assert [card.gpu for card in cards] == list(range(gpus))
@@ -145,7 +145,7 @@ def test_told_numbers_are_laid_out_as_told(by_name: dict[str, int], gpus: int) -
     assert counted(cards) == by_name
 
 
-def test_cards_are_alike_where_numbers_allow_it() -> None:
+def test_cards_are_equal_where_numbers_allow_it() -> None:
     cards = layout_from_counts(A100, {"3g.20gb": 4, "2g.10gb": 4, "1g.5gb": 8}, 4)
     assert cards is not None
     assert {card.instances for card in cards} == {cards[0].instances}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods whose devices come by claim give way as others do, and a trial of that leaves nothing behind."""
+"""Pods with devices by claim are evicted as others are, and a dry run leaves nothing behind."""
 
 from msgspec.structs import replace
 
@@ -63,7 +63,7 @@ def test_devices_by_claim_are_free_in_a_trial_and_held_again_after_it() -> None:
         assert cluster.check() == []
 
 
-def test_who_has_a_device_by_claim_gives_way_to_a_higher_priority() -> None:
+def test_a_pod_with_a_device_by_claim_is_evicted_for_a_higher_priority() -> None:
     state = full(told=True)
     decisions = step(state, claiming("urgent", priority=9), 60_000)
     [evict] = [decision for decision in decisions if isinstance(decision, Evict)]

@@ -83,7 +83,7 @@ def test_an_image_that_asks_for_all_gpus_without_a_request_sees_none(cluster: Cl
     assert device_files(cluster.node.given(cluster.namespace, "nosy")) == set()
 
 
-def test_a_pod_that_has_gpus_sees_no_others_whatever_its_image_says(cluster: Cluster) -> None:
+def test_a_pod_that_has_gpus_sees_no_others_whatever_its_image_states(cluster: Cluster) -> None:
     cluster.pod("nosy", {GPU: 1}, env={"NVIDIA_VISIBLE_DEVICES": "all"})
     runs(cluster, "nosy")
     assert device_files(cluster.node.given(cluster.namespace, "nosy")) == {f"/dev/nvidia{cluster.chosen('nosy')}"}
@@ -121,7 +121,7 @@ def test_behind_a_fence_the_kubelet_gives_what_it_would_not_have_taken(cluster: 
     assert sorted(one["numaNodes"][0] for one in listed) == [0] * 4 + [1] * 4
 
 
-def test_a_sick_gpu_is_out_at_once_and_comes_back_when_it_is_well(cluster: Cluster) -> None:
+def test_an_unhealthy_gpu_is_out_at_once_and_comes_back_when_it_is_healthy(cluster: Cluster) -> None:
     # A contained memory error: the GPU is well again when whoever uses it has ended.
     cluster.pod("user", {GPU: 3})
     runs(cluster, "user")
@@ -166,7 +166,7 @@ def test_the_agent_and_the_kubelet_may_die_at_any_time(cluster: Cluster) -> None
     assert not held(cluster, "before") & held(cluster, "after")
 
 
-def test_the_node_says_what_it_has(cluster: Cluster) -> None:
+def test_the_node_states_what_it_has(cluster: Cluster) -> None:
     node = cluster.get("node", cluster.node.name, namespaced=False)
     labels = node["metadata"]["labels"]
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB"

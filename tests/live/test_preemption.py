@@ -124,7 +124,7 @@ async def test_victims_name_the_preemptor_which_gets_their_room(stage: Stage) ->
         events = await eventually(lambda: cluster.events("Preempted"), lambda events: len(events) == 2)
         assert {event["regarding"]["name"] for event in events} == {"v0", "v1"}
         assert {event["related"]["name"] for event in events} == {"big"}
-        assert "2 pods give way; 90.0 GPU-minutes of work are lost" in events[0]["note"]
+        assert "2 pods are evicted; 90.0 GPU-minutes of work are lost" in events[0]["note"]
         waiting = (await eventually(lambda: cluster.events("WaitingForEvictions"), bool))[0]
         assert waiting["regarding"]["name"] == "big" and stage.node in waiting["note"]
         ids = {event["metadata"]["annotations"]["dovetail.dev/decision"] for event in [*events, waiting]}
@@ -135,7 +135,7 @@ async def test_victims_name_the_preemptor_which_gets_their_room(stage: Stage) ->
         await eventually(stage.nominated, lambda node: not node)
 
 
-async def test_a_nomination_that_is_given_up_is_cleared(stage: Stage) -> None:
+async def test_a_nomination_that_is_dropped_is_cleared(stage: Stage) -> None:
     async with stage.cluster.scheduler():
         await stage.prepare(**KEPT)
         stage.evict("v0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has to give way so that a job fits, against all lawful sets of pods on small clusters, and rule by rule."""
+"""The choice of victims for a job, against all lawful sets of pods on small clusters, and rule by rule."""
 
 import random
 from collections import Counter
@@ -186,13 +186,13 @@ def test_the_result_does_not_depend_on_the_names_of_pods_and_nodes() -> None:
     assert placed("abc") == placed("zyx") == placed("bca")
 
 
-def test_equal_priorities_never_give_way() -> None:
+def test_equal_priorities_are_never_evicted() -> None:
     found = outcome(told(*nodes(1), runs("p", "n0", priority=5), waits(priority=5)))
     assert isinstance(found, NoPreemption)
     assert "lower priority" in str(found)
 
 
-def test_who_never_preempts_takes_nothing() -> None:
+def test_a_pod_that_never_preempts_takes_nothing() -> None:
     found = outcome(told(*nodes(1), runs("p", "n0"), waits(work=Work(preempts=False))))
     assert isinstance(found, NoPreemption)
     assert "preemptionPolicy Never" in str(found)
@@ -208,12 +208,12 @@ def test_who_never_preempts_takes_nothing() -> None:
     ],
     ids=["not ours", "ending already", "not preemptible", "of equal priority"],
 )
-def test_who_must_not_be_taken_is_left_alone(spared: dict[str, object]) -> None:
+def test_a_pod_that_must_not_be_taken_is_left_alone(spared: dict[str, object]) -> None:
     one = gpu_pod("p", 1, **{"node": "n0", "bound_ms": 1, "created_ms": 1, **spared})
     assert isinstance(outcome(told(*nodes(1), ev.PodChanged(one), waits())), NoPreemption)
 
 
-def test_who_is_placed_but_not_seen_bound_is_left_alone() -> None:
+def test_a_pod_that_is_placed_but_not_seen_bound_is_left_alone() -> None:
     state = told(*nodes(1), waits("first", priority=0))
     step(state, [], NOW_MS)
     assert "first" in state.cluster.placements
@@ -221,7 +221,7 @@ def test_who_is_placed_but_not_seen_bound_is_left_alone() -> None:
     assert isinstance(outcome(state), NoPreemption)
 
 
-def test_who_gives_way_to_another_already_is_left_alone() -> None:
+def test_a_pod_that_is_evicted_already_is_left_alone() -> None:
     state = told(*nodes(1, 1), runs("a", "n0", minutes=1), runs("b", "n1", minutes=2), waits())
     group = state.workloads.groups("pod/new")[0]
     found = search.find(state, "pod/new", group, ending={"a"})
@@ -236,7 +236,7 @@ def test_inside_a_scope_only_its_nodes_are_cleared() -> None:
     assert found.uids == ("b",)
 
 
-def test_a_queue_says_for_its_pods_whether_they_give_way_and_a_pod_may_say_otherwise() -> None:
+def test_a_queue_decides_whether_its_pods_are_preemptible_and_a_pod_may_differ() -> None:
     queue = ev.QueueChanged(Queue("default", preemptible=False))
     shy = [*nodes(1), queue, runs("p", "n0"), waits()]
     assert isinstance(outcome(told(*shy)), NoPreemption)
@@ -249,13 +249,13 @@ def test_a_queue_grants_its_jobs_a_minimum_run_time() -> None:
     assert victims(state) == {"old"}
 
 
-def test_who_joined_a_gang_later_does_not_protect_those_who_have_run_for_long() -> None:
+def test_a_pod_that_joined_a_gang_later_does_not_protect_those_that_have_run_for_long() -> None:
     queue = ev.QueueChanged(Queue("default", preempt_min_runtime_ms=5 * MINUTE_MS))
     running = [gang("g", 2), runs("g1", "n0", minutes=9, gang="g"), runs("g2", "n1", minutes=1, gang="g")]
     assert victims(told(*nodes(1, 1), queue, *running, waits())) == {"g1", "g2"}
 
 
-def test_a_gang_gives_way_as_a_whole() -> None:
+def test_a_gang_is_evicted_as_a_whole() -> None:
     running = [gang("g", 2), runs("g1", "n0", gang="g"), runs("g2", "n1", gang="g")]
     assert victims(told(*nodes(1, 1), *running, waits())) == {"g1", "g2"}
 
@@ -302,7 +302,7 @@ def test_a_gang_with_one_that_must_not_be_taken_gives_up_only_what_it_can_spare(
     assert isinstance(outcome(told(*nodes(1, 1), *pair, waits(gpus=2))), NoPreemption)
 
 
-def test_who_lost_least_goes_by_checkpoint_interval_and_start_up() -> None:
+def test_the_least_lost_work_counts_checkpoint_interval_and_start_up() -> None:
     saved = {"checkpoint_ms": NOW_MS - MINUTE_MS}
     state = told(*nodes(1, 1), runs("fresh", "n0", minutes=5), runs("saved", "n1", minutes=90, **saved), waits())
     assert victims(state) == {"saved"}
@@ -336,7 +336,7 @@ def test_a_checkpoint_of_an_earlier_run_does_not_count() -> None:
     assert found.lost_milli_ms == 1000 * MINUTE_MS
 
 
-def test_of_equals_the_youngest_goes_and_then_who_came_first() -> None:
+def test_of_equals_the_youngest_goes_and_then_the_one_that_came_first() -> None:
     zero = {"checkpoint_ms": NOW_MS}
     state = told(*nodes(2), runs("old", "n0", minutes=9, **zero), runs("new2", "n0", minutes=3, **zero), waits())
     assert victims(state) in ({"old"}, {"new2"})
@@ -450,7 +450,7 @@ def test_named_mig_instances_are_freed_for_a_job_that_asks_for_them() -> None:
     assert state.cluster.slices.instances(state.cluster.placements["new"]) == (Instance(0, "3g.20gb", 0),)
 
 
-def test_a_share_of_a_gpu_needs_only_those_who_stand_on_one_gpu_to_go() -> None:
+def test_a_share_of_a_gpu_evicts_only_holders_of_one_gpu() -> None:
     def half(uid: str, minutes: int, device: int, milli: int = 500) -> ev.Event:
         request = Request(((CPU, 100),), gpu_milli=milli)
         bound_ms = NOW_MS - minutes * MINUTE_MS
@@ -475,7 +475,7 @@ def test_a_port_that_is_taken_is_freed() -> None:
     assert victims(state) == {"web"}
 
 
-def test_a_search_that_is_stopped_says_so_and_not_that_nothing_helps() -> None:
+def test_a_search_that_is_stopped_reports_it_and_not_that_nothing_helps() -> None:
     policy = replace(POLICY, probes=0)
     state = told(*nodes(1, 1), runs("a", "n0"), runs("b", "n1"), waits(), policy=policy)
     found = outcome(state)
