@@ -71,7 +71,7 @@ def bind(feed: Translator, obj: PodObject, node: str = "n1", queue: str = "defau
 
 
 def known(feed: Translator, name: str = "a") -> Pod:
-    return feed._pods[f"u-{name}"].told
+    return feed._pods[f"u-{name}"].reported
 
 
 def restarted(*pods: PodObject) -> Translator:
@@ -300,7 +300,7 @@ def test_a_gang_that_runs_does_not_come_to_need_more_of_its_pods(restart: bool) 
     assert gang.min_count == 1
     feed.pods([Change("deleted", one) for one in seen])
     feed.pod_groups(COSCHEDULING, [Change("modified", group(3))])
-    (gang,) = gangs(feed.pods(added(asking("new", labels={GROUP: "g"})))) or [feed._told[GANG][GANG]]
+    (gang,) = gangs(feed.pods(added(asking("new", labels={GROUP: "g"})))) or [feed._gangs[GANG][GANG]]
     assert gang.min_count == 3
 
 

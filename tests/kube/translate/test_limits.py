@@ -303,7 +303,7 @@ def test_the_feed_keeps_nothing_of_what_is_gone() -> None:
         feed._members,
         feed._declared,
         feed._objects,
-        feed._told,
+        feed._gangs,
         feed._owner_of,
         feed._owned,
         feed._read,
