@@ -65,7 +65,7 @@ async def found(playground: Playground, tmp_path: Path) -> dict[str, dict[str, A
 async def test_the_nodes_of_the_cluster_make_guesses_exact(playground: Playground, tmp_path: Path) -> None:
     rules = await found(playground, tmp_path)
     assert not rules["G10"]["guess"] and "no node has pool: train" in rules["G10"]["message"]
-    assert not rules["G11"]["guess"] and "gpu-1, which has most, has 8" in rules["G11"]["message"]
+    assert not rules["G11"]["guess"] and "the largest node gpu-1 has 8" in rules["G11"]["message"]
 
 
 async def test_a_scheduler_that_has_bound_pods_is_there(playground: Playground, tmp_path: Path) -> None:
