@@ -38,7 +38,7 @@ class EventKind(Enum):
     RELEASED = EventType("GangReleased", "Evicting", "Warning")
     BROKEN = EventType("GangBroken", "Evicting", "Warning")
     PREEMPTING = EventType("WaitingForEvictions", "Preempting", "Normal")
-    GIVEN_UP = EventType("PreemptionGivenUp", "Preempting", "Warning")
+    PREEMPTION_ENDED = EventType("PreemptionGivenUp", "Preempting", "Warning")
 
 
 class Events:

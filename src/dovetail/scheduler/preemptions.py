@@ -74,13 +74,13 @@ class Preemptions:
             victims = [Victim(target, evict.cause, workload, note, evict.step, preemptor) for target in targets]
             self._spawn(self._evictor.evict(victims))
 
-    def give_up(self, given_up: Unnominate) -> None:
-        self._evictor.withdraw(given_up.gang or next(iter(given_up.uids), ""))
-        metrics.log.info("room is no longer held for %d pods: %s", len(given_up.uids), given_up.message)
-        for uid in given_up.uids:
+    def give_up(self, unnominate: Unnominate) -> None:
+        self._evictor.withdraw(unnominate.gang or next(iter(unnominate.uids), ""))
+        metrics.log.info("room is no longer held for %d pods: %s", len(unnominate.uids), unnominate.message)
+        for uid in unnominate.uids:
             self._nominations.clear(uid)
-        for target in self._targets(given_up.uids):
-            self._events.put(target, EventKind.GIVEN_UP, given_up.message, step=given_up.step)
+        for target in self._targets(unnominate.uids):
+            self._events.put(target, EventKind.PREEMPTION_ENDED, unnominate.message, step=unnominate.step)
 
     def release(self, release: Release) -> None:
         why = refusal_text(release.refusal, self._clock.now_ms())

@@ -241,7 +241,7 @@ class DeviceReservations:
                 if key == made:
                     await self._delete(claim)
                 else:
-                    await self._patch(f"{_path(claim)}/status", wire_claims.given_back(claim, uid))
+                    await self._patch(f"{_path(claim)}/status", wire_claims.released(claim, uid))
             except KubeError as error:
                 metrics.log.warning("the resourceclaim %s keeps devices that do not become ready: %s", key, error)
 
@@ -267,7 +267,7 @@ class DeviceReservations:
                 return
             self._check_leader()
             try:
-                known.claim = await self._patch(f"{path}/status", wire_claims.given_back(claim, uid))
+                known.claim = await self._patch(f"{path}/status", wire_claims.released(claim, uid))
                 return
             except NotFound:
                 return

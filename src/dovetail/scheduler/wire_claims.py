@@ -83,7 +83,7 @@ def reserved(claim: ResourceClaim, pod_name: str, pod_uid: str, allocation: _Jso
     return _encode({"metadata": _version(claim.metadata), "status": status})
 
 
-def given_back(claim: ResourceClaim, pod_uid: str) -> bytes:
+def released(claim: ResourceClaim, pod_uid: str) -> bytes:
     """Removes the pod from the claim's consumers, and the allocation if no other consumer is left."""
     others = [consumer for consumer in claim.status.reserved_for if consumer.uid != pod_uid]
     status: _Json = {"reservedFor": others} if others else {"reservedFor": None, "allocation": None}

@@ -85,7 +85,7 @@ class EquivalenceCache:
         self._refused.clear()
         self._version += 1
 
-    def room_given_up(self) -> None:
+    def room_released(self) -> None:
         """A reservation was dropped: others may start there, or be evicted there."""
         self.recheck()
         self.sought.clear()

@@ -65,7 +65,7 @@ class Reservations:
             self.version += 1
             self._cluster.changes.announce(ClusterChange.RESERVATION)
             # For those that are tried later in this step, too.
-            self._equivalence.room_given_up()
+            self._equivalence.room_released()
 
     def _fail(self, one: Reservation, why: str) -> None:
         failed = self.by_workload[one.workload] = replace(one, failure=why)

@@ -4,8 +4,8 @@
 Rules
 - A pod counts by its declarations about the gang, by the gang when it was bound, and by whether it waits. The
   declarations of a pod that leaves no longer count.
-- Pods that agree make at most MOST_SAID different declarations: each of four values or none. Of more the first are
-  returned: two of them contradict each other, and the gang waits for that reason.
+- Pods that agree make at most MOST_DECLARATIONS different declarations: each of four values or none. Of more the first
+  are returned: two of them contradict each other, and the gang waits for that reason.
 """
 
 from __future__ import annotations

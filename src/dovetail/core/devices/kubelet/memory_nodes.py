@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of NUMA nodes: what of it is free, taken and given back.
+"""The memory of NUMA nodes: what of it is free, taken and released.
 
 Within a group of nodes the amounts fill the nodes in ascending order, and also leave them in ascending order. A node is
 in a group until the last of the memory in it is released.

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The field's words: identifiers, docstrings and comments of the sources use none of the words in `WORDS`.
+
+Names that users see, such as fields of JSON and of recordings, are strings and stay as they are. The right words are in
+docs/glossary.md.
+"""
+
+import ast
+import re
+import tokenize
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+SOURCE = ROOT / "src"
+ROOMS = (
+    "kubecel",
+    *(f"dovetail/{room}" for room in ("core", "kube", "playground", "recording", "scheduler", "views")),
+)
+WORDS = {
+    "alike": "equal, uniform, similar",
+    "debtor": "queue above its share",
+    "debtors": "queues above their share",
+    "give way": "are evicted, are preempted",
+    "gives way": "is evicted, is preempted",
+    "given": "allocated, passed, set; a noun of what it is",
+    "giving way": "eviction, preemption",
+    "ill": "unhealthy",
+    "looked at": "examined, checked",
+    "said": "reported, declared, described",
+    "say": "report, declare, describe",
+    "says": "reports, declares, describes",
+    "sick": "unhealthy",
+    "standing": "status, share class",
+    "standings": "statuses",
+    "tell": "report, distinguish",
+    "telling": "reporting",
+    "tells": "reports, distinguishes",
+    "told": "reported, known",
+    "who": "the pod, job, queue or user that",
+    "whom": "the pod, job, queue or user that",
+    "wish": "request, option",
+    "wished": "requested",
+    "wishes": "requests, options",
+}
+"""By word the words to use."""
+NAMES = {
+    "dovetail/core": {"tell_again_ms": "a field of the policy, in recordings and in docs/reference/placing.md"},
+    "dovetail/kube": {"given": "a field in the status of a GPUNode"},
+    "dovetail/recording": {"tell": "the method of a file"},
+    "dovetail/views": {"tell_again_ms": "as in dovetail/core"},
+}
+"""By room the identifiers that may have such a word, and why."""
+_FOUND = re.compile(
+    rf"(?<![A-Za-z])(?:{'|'.join(word.replace(' ', '[ _]') for word in WORDS)})(?![A-Za-z])", re.IGNORECASE
+)
+_PARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def words_in(text: str) -> list[str]:
+    """The words of `WORDS` in a text or, as one of its parts, in an identifier."""
+    return [found.lower().replace("_", " ") for found in _FOUND.findall(_PARTS.sub("_", text))]
+
+
+def prose(text: str) -> str:
+    """A docstring or comment without the code in it."""
+    return re.sub(r"`[^`]*`", "", text)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """All strings that are statements, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def of_python(text: str, names: set[str]) -> Iterator[tuple[int, str]]:
+    """Line and word of each use in a Python module; identifiers in `names` are permitted."""
+    for line, docstring in _docstrings(ast.parse(text)):
+        yield from ((line, word) for word in words_in(prose(docstring)))
+    for token in tokenize.generate_tokens(StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield from ((token.start[0], word) for word in words_in(prose(token.string)))
+        elif token.type == tokenize.NAME and token.string not in names:
+            yield from ((token.start[0], word) for word in words_in(token.string))
+
+
+def of_c(text: str) -> Iterator[tuple[int, str]]:
+    """The same in a C source, without its strings."""
+    for line, code in enumerate(text.splitlines(), 1):
+        yield from ((line, word) for word in words_in(re.sub(r'"(?:[^"\\]|\\.)*"', "", code)))
+
+
+def found_in(path: Path, names: set[str]) -> Iterator[str]:
+    """Each use in a file, as a message with the words to use."""
+    text = path.read_text()
+    uses = of_c(text) if path.suffix in (".c", ".h") else of_python(text, names)
+    for line, word in uses:
+        yield f"{path.relative_to(SOURCE)}:{line}: {word} (instead: {WORDS[word]})"
+
+
+def sources(room: str) -> list[Path]:
+    return sorted(path for path in (SOURCE / room).rglob("*") if path.suffix in (".py", ".c", ".h"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_sources_use_the_fields_words(room: str) -> None:
+    files = sources(room)
+    assert files
+    assert [use for path in files for use in found_in(path, set(NAMES.get(room, ())))] == []
+
+
+@pytest.mark.parametrize("room", NAMES)
+def test_each_permitted_name_is_used(room: str) -> None:
+    text = "\n".join(path.read_text() for path in sources(room))
+    assert [name for name in NAMES[room] if not re.search(rf"\b{name}\b", text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gang_told = 1", ["told"]),
+        ("class ToldRefusal: ...", ["told"]),
+        ("def f(who): ...", ["who"]),
+        ('def f() -> None:\n    """Pods that give way."""', ["give way"]),
+        ('x = 1\n"""What the kubelet says."""', ["says"]),
+        ("x = 1  # as it was given", ["given"]),
+        ("MOST_LOOKED_AT = 1", ["looked at"]),
+        ('x = "told"', []),
+        ('def f() -> None:\n    """As `told` is."""', []),
+        ("whole, essay, skill, outstanding = 1, 2, 3, 4", []),
+        ("tell_again_ms = 1", []),
+    ],
+)
+def test_uses_are_found_in_names_docstrings_and_comments(text: str, found: list[str]) -> None:
+    assert [word for _, word in of_python(text, {"tell_again_ms"})] == found
+
+
+def test_uses_are_found_in_c() -> None:
+    assert list(of_c('int gpus_told; // who\nf("told");')) == [(1, "told"), (1, "who")]
