@@ -71,18 +71,18 @@ def pod_lacks(spec: Field, means: Means) -> Iterator[Lack]:
         stored = any(mount.at("name").text in kept and not mount.at("readOnly").value for mount in mounts)
         words = [container.at(side).value for side in ("command", "args", "env")]
         if not stored and not _OBJECT_STORE.search(str(words)):
-            what = "no place for checkpoints outlives the pod: mount a PersistentVolumeClaim, or name an object store"
+            what = "checkpoints would be lost with the pod: mount a PersistentVolumeClaim, or name an object store"
             yield Lack(container.at("volumeMounts"), what, _mounted(spec, container, means.claim, _VOLUME in volumes))
         hook = container.at("lifecycle", "preStop")
         if not hook.value:
-            what = "no preStop hook: have one save, unless the program itself saves on SIGTERM as process 1"
+            what = "no preStop hook saves a checkpoint: add one, unless the program saves on SIGTERM as process 1"
             run = {"exec": {"command": ["/bin/sh", "-c", means.command]}}
             yield Lack(hook, what, (put(hook, run),) if means.command else ())
     grace = spec.at("terminationGracePeriodSeconds")
     seconds = _DEFAULT_GRACE_S if not grace else grace.whole
     if seconds is not None and seconds < means.save_s:
         default = "" if grace else ", the default,"
-        what = f"{seconds} s{default} to end, and a checkpoint takes {means.save_s:g} s: the last one is cut short"
+        what = f"{seconds} s{default} to end, and a checkpoint takes {means.save_s:g} s: the last one is incomplete"
         yield Lack(grace, what, (put(grace, ceil(means.save_s) + _SPARE_S),))
 
 
@@ -99,7 +99,7 @@ def _mounted(spec: Field, container: Field, claim: str, named: bool) -> tuple[Ed
 
 
 def _alone(pod: Field) -> Iterator[Lack]:
-    yield Lack(pod.at("kind"), "nothing makes a Pod again that was interrupted: have a Job make it")
+    yield Lack(pod.at("kind"), "nothing creates an interrupted Pod again: use a Job")
 
 
 def _job(job: Field) -> Iterator[Lack]:
@@ -127,7 +127,7 @@ def _cron_job(whole: Field) -> Iterator[Lack]:
 def _job_set(whole: Field) -> Iterator[Lack]:
     restarts = whole.at("spec", "failurePolicy", "maxRestarts")
     if not restarts.value:
-        what = "the first Job that fails ends the JobSet: say how often all of it starts again"
+        what = "the first failed Job ends the JobSet: set how often it restarts"
         yield Lack(restarts, what, (put(restarts, _RESTARTS),))
     for replicated in whole.at("spec", "replicatedJobs").each():
         yield from _job(replicated.at("template"))
@@ -138,27 +138,29 @@ def _training(whole: Field) -> Iterator[Lack]:
         for _, replica in replicas.entries() if key.endswith("ReplicaSpecs") else ():
             policy = replica.at("restartPolicy")
             if policy.value in (None, "Never"):
-                said = "Never ends the job" if policy else "is not said, and the default depends on the kind"
-                yield Lack(policy, f"{said}: write OnFailure, or ExitCode", (put(policy, "OnFailure"),))
+                value = "Never ends the job" if policy else "is not set, and the default depends on the kind"
+                yield Lack(policy, f"{value}: write OnFailure, or ExitCode", (put(policy, "OnFailure"),))
 
 
 def _leader_worker_set(whole: Field) -> Iterator[Lack]:
     policy = whole.at("spec", "leaderWorkerTemplate", "restartPolicy")
     if policy.text == "None":
-        what = "the others of a group go on without the pod that was interrupted: RecreateGroupOnPodRestart"
+        what = "the other pods of a group run on without the interrupted pod: write RecreateGroupOnPodRestart"
         yield Lack(policy, what, (put(policy, "RecreateGroupOnPodRestart"),))
 
 
 def _ray_cluster(whole: Field) -> Iterator[Lack]:
     options = whole.at("spec", "gcsFaultToleranceOptions")
     if not options.value:
-        yield Lack(options, "when the head is interrupted all is lost: keep it off spot, or have its state in Redis")
+        yield Lack(
+            options, "an interruption of the head loses all state: keep it off spot, or store its state in Redis"
+        )
 
 
 def _ray_job(whole: Field) -> Iterator[Lack]:
     limit = whole.at("spec", "backoffLimit")
     if not limit.value:
-        what = "the first interruption of the head or of the submitter ends the job: say how often it starts again"
+        what = "the first interruption of the head or of the submitter ends the job: set how often it restarts"
         yield Lack(limit, what, (put(limit, _RESTARTS),))
 
 
@@ -170,7 +172,7 @@ def _volcano_job(whole: Field) -> Iterator[Lack]:
         events = [policy.at("event").text, *(event.text for event in policy.at("events").each())]
         if policy.at("action").text.startswith("Restart") and {"PodEvicted", "PodFailed", "*"} & set(events):
             return
-    what = "no policy restarts it when a pod is evicted: on PodEvicted, RestartJob"
+    what = "no policy restarts the job when a pod is evicted: on PodEvicted, RestartJob"
     policies = spec.at("policies")
     yield Lack(policies, what, (append(policies, {"event": "PodEvicted", "action": "RestartJob"}),))
 

@@ -138,7 +138,7 @@ def _instance(row: _Row) -> CloudInstance:
 
     model = row.text("gpu_model")
     gpu = gpus.named(model)
-    told_mib = row.scaled("gpu_memory_gb", 10**9, "GB") >> 20
+    memory_mib = row.scaled("gpu_memory_gb", 10**9, "GB") >> 20
     for column in ("network_gbit", "local_nvme_gb"):
         row.maybe(column, lambda name: row.scaled(name, 1000, "a number"))
     price, lowest, spot = (row.maybe(c, dollars) for c in ("price_usd_h", "spot_usd_h_min", "spot_usd_h_median"))
@@ -146,7 +146,7 @@ def _instance(row: _Row) -> CloudInstance:
         raise row.wrong("spot_usd_h_median", "at least spot_usd_h_min")
     return CloudInstance(
         row.text("cloud"), row.text("instance_type"), model, row.scaled("gpu_count", 1000, "a number"),
-        gpu.usable_mib if gpu else told_mib, row.scaled("vcpus", 1000, "a number"),
+        gpu.usable_mib if gpu else memory_mib, row.scaled("vcpus", 1000, "a number"),
         row.scaled("host_memory_gib", 1024, "GiB"), row.cells["rdma"],
         row.cells["region"] if price is None and spot is None else row.text("region"),
         price, spot, _date(row), row.text("source"), gpu,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A comment silences a rule in the field that it stands at, and nowhere else; it has to say why."""
+"""A comment silences a rule in its field, and nowhere else; it must have a reason."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_several_rules_and_other_rules() -> None:
 @pytest.mark.parametrize(
     ("comment", "says"),
     [
-        ("# dovetail: ignore G01", "say why"),
+        ("# dovetail: ignore G01", "write the reason"),
         ("# dovetail: ignore G99 because", "there is no rule G99"),
         ("# dovetail: ignore everything", "write `# dovetail: ignore G18 why`"),
     ],

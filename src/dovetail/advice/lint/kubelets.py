@@ -65,28 +65,28 @@ def _known(facts: Facts) -> Mapping[str, KubeletVersion]:
 
 
 def _of_gpu_node(whole: Field) -> KubeletVersion | None:
-    told = whole.at("status", "kubelet")
-    if not told:
+    settings = whole.at("status", "kubelet")
+    if not settings:
         return None
-    reserved = set(_cpus(told.at("reservedSystemCPUs").text))
+    reserved = set(_cpus(settings.at("reservedSystemCPUs").text))
     numa: dict[int, Counter[str]] = {}
-    for one in told.at("numaNodes").each():
+    for one in settings.at("numaNodes").each():
         resources = numa.setdefault(one.at("id").whole or 0, Counter())
         for memory in one.at("memory").each():
             free_bytes = (memory.at("totalBytes").whole or 0) - (memory.at("reservedBytes").whole or 0)
             resources[memory.at("type").text] += free_bytes
-    for group in told.at("cpus").each():
+    for group in settings.at("cpus").each():
         cpus = [cpu for core in group.at("cores").each() for cpu in _cpus(core.text)]
         numa.setdefault(group.at("numaNode").whole or 0, Counter())["cpu"] += len(set(cpus) - reserved)
-    for plugin in told.at("devices").each():
+    for plugin in settings.at("devices").each():
         for device in plugin.at("devices").each():
             for near in device.at("numaNodes").each():
                 numa.setdefault(near.whole or 0, Counter())[plugin.at("resource").text] += 1
     return KubeletVersion(
-        told.at("topologyManagerPolicy").text,
-        told.at("topologyManagerScope").text == "pod",
-        told.at("cpuManagerPolicy").text,
-        told.at("memoryManagerPolicy").text,
+        settings.at("topologyManagerPolicy").text,
+        settings.at("topologyManagerScope").text == "pod",
+        settings.at("cpuManagerPolicy").text,
+        settings.at("memoryManagerPolicy").text,
         tuple({name: Fraction(value) for name, value in one.items()} for one in numa.values()),
     )
 
@@ -96,8 +96,8 @@ def _of_zones(whole: Field) -> KubeletVersion:
     numa = []
     for zone in whole.at("zones").each():
         if zone.at("type").text == "Node":
-            told = ((one.at("name").text, amount(one.at("allocatable"))) for one in zone.at("resources").each())
-            numa.append({name: value for name, value in told if value is not None})
+            amounts = ((one.at("name").text, amount(one.at("allocatable"))) for one in zone.at("resources").each())
+            numa.append({name: value for name, value in amounts if value is not None})
     policy, pod_scope = attributes.get("topologyManagerPolicy", ""), attributes.get("topologyManagerScope") == "pod"
     if not policy and whole.at("topologyPolicies", 0).text.startswith("SingleNUMANode"):
         policy, pod_scope = SINGLE_NUMA, whole.at("topologyPolicies", 0).text.endswith("PodLevel")

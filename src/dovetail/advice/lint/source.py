@@ -146,5 +146,5 @@ def _not_rendered(text: str, found: re.Match[str], first_line: int) -> Unreadabl
 def _broken(error: Exception, file: str, first_line: int) -> Unreadable:
     mark = error.problem_mark or error.context_mark if isinstance(error, yaml.MarkedYAMLError) else None
     line, column = (first_line + mark.line, mark.column + 1) if mark is not None else (first_line, 1)
-    told: ManifestError = not_yaml(error, file)
-    return Unreadable(told.message, line, column)
+    problem: ManifestError = not_yaml(error, file)
+    return Unreadable(problem.message, line, column)

@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator
 from msgspec import Struct
 
 _COMMENT = re.compile(r"#\s*dovetail:\s*ignore\b(.*)$")
-_SAID = re.compile(r"\s*(G\d\d(?:\s*,\s*G\d\d)*)[\s:,-]*(.*)")
+_SUPPRESSION = re.compile(r"\s*(G\d\d(?:\s*,\s*G\d\d)*)[\s:,-]*(.*)")
 _NOTHING = re.compile(r"\s*(#.*|---.*|%.*)?$")
 
 
@@ -40,17 +40,17 @@ def suppressions(text: str, known: Container[str]) -> Iterator[Suppression]:
         found = _COMMENT.search(line)
         if found is None:
             continue
-        said = _SAID.fullmatch(found[1])
-        if said is None:
+        parsed = _SUPPRESSION.fullmatch(found[1])
+        if parsed is None:
             yield Suppression(frozenset(), "", at + 1, 0, -1, "write `# dovetail: ignore G18 why`, with the rule's id")
             continue
-        rules = frozenset(re.findall(r"G\d\d", said[1]))
-        wrong = "" if said[2].strip() else "say why, behind the rule's id: the next reader has to know"
+        rules = frozenset(re.findall(r"G\d\d", parsed[1]))
+        wrong = "" if parsed[2].strip() else "write the reason after the id of the rule"
         wrong = next((f"there is no rule {rule}" for rule in sorted(rules) if rule not in known), wrong)
         first = next((here for here in content if here >= at), len(lines))
         whole = bool(content) and first == content[0] and _NOTHING.match(line) is not None
         last = len(lines) if whole else _last(lines, content, first)
-        yield Suppression(rules, said[2].strip(), at + 1, 1 if whole else first + 1, last, wrong)
+        yield Suppression(rules, parsed[2].strip(), at + 1, 1 if whole else first + 1, last, wrong)
 
 
 def _last(lines: list[str], content: list[int], first: int) -> int:

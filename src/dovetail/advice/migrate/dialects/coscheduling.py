@@ -29,8 +29,8 @@ from dovetail.core.queues.types import QUEUE_LABEL
 _GROUP = "scheduling.x-k8s.io"
 _GROUP_NAMES = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 _NOT_NEEDED = {
-    "minResources": "what the pods ask for counts",
-    "scheduleTimeoutSeconds": "a gang that waits holds nothing",
+    "minResources": "the requests of the pods count",
+    "scheduleTimeoutSeconds": "a waiting gang holds no resources",
 }
 _OLD_PREFIX = "pod-group.scheduling.sigs.k8s.io/"
 
@@ -59,16 +59,16 @@ def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
             found = world.named(_GROUP, "PodGroup", old.text, namespace_of(pod.whole))
             yield native_member(pod, labels, old, bool(found.at("spec", "minMember").whole))
         else:
-            yield MigrationStep(old, "Dovetail reads which PodGroup this names", understood=True)
+            yield MigrationStep(old, "Dovetail reads this name of the PodGroup", understood=True)
     for name, old in labels.entries():
         if name.startswith(_OLD_PREFIX):
-            message = f"belongs to the coscheduling of before its PodGroups: {old.value}; write dovetail.dev/gang and "
+            message = f"is from before the PodGroups of coscheduling: {old.value}; write dovetail.dev/gang and "
             yield left(old, message + "dovetail.dev/gang-min, annotations of the pods")
 
 
 def _quota(whole: Field) -> MigrationStep:
     spec, namespace = whole.at("spec"), namespace_of(whole)
-    lost = [Left(whole.at("metadata", "namespace"), "pods are in the queue by a label, which the namespace can have: "
+    lost = [Left(whole.at("metadata", "namespace"), "a label assigns pods to the queue, also on the namespace: "
                  f"kubectl label namespace {namespace} {QUEUE_LABEL}={whole.at('metadata', 'name').text}")]  # fmt: skip
     lost += unknown(spec, "min", "max")
     made = {

@@ -35,11 +35,11 @@ def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
             continue
         field = asked[0][1]
         if promises:
-            yield left(field, f"stays a resource: no claim keeps what {promises[0].name} promises")
+            yield left(field, f"stays a resource: no claim has the guarantees of {promises[0].name}")
         elif initial:
             yield left(field, "stays a resource: the init containers use the same GPUs, and claims would add up")
         elif not all(_request(resource, amount) for resource, amount in asked):
-            yield left(field, "stays a resource: no device class is known that gives the same")
+            yield left(field, "stays a resource: no known device class is equivalent")
         else:
             yield _claimed(pod, container, asked)
 

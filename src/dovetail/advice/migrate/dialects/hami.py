@@ -16,14 +16,14 @@ from dovetail.core.model import GPU
 _SHARES = ShareNames(GPU, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "HAMi")
 _PRIORITY = "nvidia.com/priority"
 _SELECT = "select nodes by nvidia.com/gpu.product: nodeSelector, or affinity with In or NotIn"
-_POLICY = "Dovetail packs, by what is wired together, and takes no policy from pods"
+_POLICY = "Dovetail packs by the wiring of the GPUs, and reads no policy from pods"
 _NO_EQUAL = {
     "nvidia.com/use-gputype": _SELECT,
     "nvidia.com/nouse-gputype": _SELECT,
-    "nvidia.com/use-gpuuuid": "no GPU can be asked for by its UUID",
-    "nvidia.com/nouse-gpuuuid": "no GPU can be left out by its UUID",
-    "nvidia.com/vgpu-mode": "sharing is a matter of the nodes' device plugin; for MIG ask for nvidia.com/mig-PROFILE",
-    "nvidia.com/numa-bind": "the kubelet's Topology Manager decides, on the node",
+    "nvidia.com/use-gpuuuid": "a pod cannot request a GPU by its UUID",
+    "nvidia.com/nouse-gpuuuid": "a pod cannot exclude a GPU by its UUID",
+    "nvidia.com/vgpu-mode": "the device plugin of the nodes configures sharing; for MIG request nvidia.com/mig-PROFILE",
+    "nvidia.com/numa-bind": "the Topology Manager of the kubelet decides this",
     "hami.io/node-scheduler-policy": _POLICY,
     "hami.io/gpu-scheduler-policy": _POLICY,
     "hami.io/vgpu-node": "HAMi wrote it: drop it",
@@ -45,7 +45,7 @@ def _template(pod: Template, _: World) -> Iterator[MigrationStep]:
         for side in ("limits", "requests"):
             priority = container.at("resources", side, _PRIORITY)
             if priority:
-                message = "containers on a card had priorities; pods have: name a PriorityClass in priorityClassName"
+                message = "priorities are those of pods, not of containers on a card: set priorityClassName"
                 yield left(priority, message)
 
 

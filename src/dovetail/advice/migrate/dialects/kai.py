@@ -54,18 +54,18 @@ _NO_EQUAL = {
     "kai.scheduler/segment-topology-required-placement": "make a PodGroup for each segment",
     "kai.scheduler/segment-topology-preferred-placement": "make a PodGroup for each segment",
     "kai.scheduler/subgroup-name": "make a PodGroup for each sub-group, below a CompositePodGroup",
-    "kai.scheduler/preemption-delay": "has no equal: minRuntime of the queue says how long others are left alone",
-    "kai.scheduler/staleness-grace-period": "a gang that lost pods goes on, and its controller replaces them",
+    "kai.scheduler/preemption-delay": "has no equivalent: minRuntime of the queue protects running jobs",
+    "kai.scheduler/staleness-grace-period": "a gang that lost pods continues, and its controller replaces them",
     "kai.scheduler/batch-min-member": "make the Job Indexed, with completions equal to parallelism, and write "
     "dovetail.dev/gang-min on it",
-    "kai.scheduler/skip-podgrouper": "nothing groups pods here but their owner and PodGroups: drop it",
+    "kai.scheduler/skip-podgrouper": "only owners and PodGroups group pods here: drop it",
     "runai/node-pool": "select nodes by nodeSelector",
 }
 _NO_KINDS = {
     ("kai.scheduler", "Topology"): "levels are node labels, which dovetail.dev/topology-required names",
-    ("kai.scheduler", "SchedulingShard"): "one scheduler looks at all nodes",
-    ("kai.scheduler", "Config"): "was of KAI's operator: delete it with KAI",
-    (_GROUP, "BindRequest"): "KAI made it: delete it with KAI",
+    ("kai.scheduler", "SchedulingShard"): "one scheduler manages all nodes",
+    ("kai.scheduler", "Config"): "belonged to the operator of KAI: delete it with KAI",
+    (_GROUP, "BindRequest"): "KAI created it: delete it with KAI",
 }
 _RESOURCES = {"gpu": "", "cpu": "m", "memory": "M"}
 """The suffix of Dovetail's quantities in the same unit."""
@@ -112,7 +112,7 @@ def _fraction(pod: Template, *, marked: bool) -> Iterator[MigrationStep]:
     try:
         TABLE[key.replace("_", "-")].parse(value)
     except ValueError:
-        yield left(field, f"{field.value!r} is no amount that can be read")
+        yield left(field, f"{field.value!r} is not a valid amount")
         return
     name = annotations.at(_CONTAINER).text
     held = next(
@@ -138,7 +138,7 @@ def _fraction(pod: Template, *, marked: bool) -> Iterator[MigrationStep]:
 def _priority(pod: Template) -> Iterator[MigrationStep]:
     label, place = pod.meta.at("labels", _PRIORITY), pod.spec.at("priorityClassName")
     if label and place and place.value != label.value:
-        yield left(label, "spec.priorityClassName says something else: drop one of them")
+        yield left(label, "spec.priorityClassName has another value: drop one of them")
     elif label:
         edits = (put(place, label.value), *without(pod.meta.at("labels"), _PRIORITY))
         yield MigrationStep(label, f"the label {_PRIORITY} is spec.priorityClassName: {label.value}", edits)
@@ -164,7 +164,8 @@ def _marks(whole: Field, meta: Field, world: World) -> Iterator[MigrationStep]:
         yield MigrationStep(preemptibility, f"{PREFIX}preemptible: {meant}", edits)
     elif preemptibility:
         yield left(
-            preemptibility, f"write {PREFIX}preemptible: true, or false, which binds it to its queue's guarantee"
+            preemptibility,
+            f"write {PREFIX}preemptible: true, or false, which keeps it within the guarantee of its queue",
         )
     for place in (labels, annotations):
         for name, field in place.entries():
@@ -187,21 +188,21 @@ def _pod_group(whole: Field, world: World) -> MigrationStep:
         [spec.at(name) for name in ("minSubGroup", "subGroups")],
         "make a PodGroup for each sub-group, below a CompositePodGroup",
     )
-    lost += queues.not_read([spec.at("priorityClassName")], "name the PriorityClass in the pods")
+    lost += queues.not_read([spec.at("priorityClassName")], "set priorityClassName of the pods")
     lost += queues.not_read(
         [
             spec.at(name)
             for name in ("markUnschedulable", "schedulingBackoff", "preemptionDelay", "stalenessGracePeriod")
         ],
-        "has no equal, and is not needed: a gang that waits is tried again when something changed",
+        "has no equivalent, and is not needed: a waiting gang is tried again after each change",
     )
     lost += unknown(
         spec, *(one.field.name for one in lost), "minMember", "queue", "preemptibility", "topologyConstraint"
     )
     constraint = spec.at("topologyConstraint")
-    said = [constraint.at(f"{which}TopologyLevel") for which in ("required", "preferred")]
-    required, preferred = (_label(one.text, world) for one in said)
-    lost += [Left(one, "is no node label: name one") for one in said if one and not _label(one.text, world)]
+    levels = [constraint.at(f"{which}TopologyLevel") for which in ("required", "preferred")]
+    required, preferred = (_label(one.text, world) for one in levels)
+    lost += [Left(one, "is not a node label: write one") for one in levels if one and not _label(one.text, world)]
     meant = _PREEMPTIBLE.get(spec.at("preemptibility").text)
     edits = annotated(meta, preemptible=meant, topology_preferred=preferred or None)
     if spec.at("queue"):
@@ -218,16 +219,16 @@ def _queue(whole: Field) -> MigrationStep:
     made: dict[str, Any] = {"parent": spec.at("parentQueue").value, "guarantee": {}, "limit": {}}
     weights = {}
     for name, resource in spec.at("resources").entries():
-        for said, ours in (("quota", "guarantee"), ("limit", "limit")):
-            field = resource.at(said)
+        for key, ours in (("quota", "guarantee"), ("limit", "limit")):
+            field = resource.at(key)
             if name not in _RESOURCES:
                 lost.append(Left(resource, f"Dovetail's queues count {', '.join(_RESOURCES)}"))
             elif isinstance(field.value, int | float) and field.value >= 0:
                 made[ours][name] = _amount(field.value, _RESOURCES[name])
             elif field and field.value != -1:
-                lost.append(Left(field, "is no amount that can be read"))
-            elif field and said == "quota":
-                lost.append(Left(field, "nothing can be guaranteed without a limit: write how much"))
+                lost.append(Left(field, "is not a valid amount"))
+            elif field and key == "quota":
+                lost.append(Left(field, "a guarantee needs an amount: write how much"))
         if resource.at("overQuotaWeight"):
             weights[name] = resource.at("overQuotaWeight")
     weight = weights.pop("gpu", None)
@@ -235,24 +236,26 @@ def _queue(whole: Field) -> MigrationStep:
         made["weight"] = weight.whole
     elif weight is not None:
         lost.append(
-            Left(weight, "weights are whole numbers from 1; who may not go beyond its guarantee has it as a limit")
+            Left(
+                weight, "weights are whole numbers from 1; to keep a queue within its guarantee, set that as its limit"
+            )
         )
-    lost += [Left(one, "a queue has one weight: that of gpu was taken") for one in weights.values()
+    lost += [Left(one, "a queue has one weight: that of gpu is used") for one in weights.values()
              if weight is None or one.value != weight.value]  # fmt: skip
     if spec.at("priority"):
         made["priority"] = spec.at("priority").value
     least = {}
-    for said, ours in (("preemptMinRuntime", "preempt"), ("reclaimMinRuntime", "reclaim")):
-        field = spec.at(said)
+    for key, ours in (("preemptMinRuntime", "preempt"), ("reclaimMinRuntime", "reclaim")):
+        field = spec.at(key)
         try:
             TABLE["max-runtime"].parse(field.text)
             least[ours] = field.text
         except ValueError:
             if field:
-                lost.append(Left(field, "write it in d, h, m and s, as in 1h30m"))
+                lost.append(Left(field, "write it in d, h, m and s, such as 1h30m"))
     made["minRuntime"] = least
     if spec.at("displayName"):
-        lost.append(Left(spec.at("displayName"), "a Queue is shown by its name"))
+        lost.append(Left(spec.at("displayName"), "a Queue has no other name for display"))
     return queues.became(whole, made, lost)
 
 

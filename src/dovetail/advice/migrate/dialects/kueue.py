@@ -42,34 +42,34 @@ _MADE_BY_IT = ("managed", "podset")
 _GATES = ("admission", "topology")
 _PRODUCT = "nvidia.com/gpu.product"
 _NO_EQUAL = {
-    "job-min-parallelism": "dovetail.dev/gang-min says how many pods must start together",
-    "job-completions-equal-parallelism": "write completions and parallelism alike",
-    "elastic-job": "dovetail.dev/gang-min and gang-max say how many pods start",
-    "podset-slice-required-topology": "a gang is inside one domain as a whole: make a PodGroup for each slice",
+    "job-min-parallelism": "write dovetail.dev/gang-min: the number of pods that must start together",
+    "job-completions-equal-parallelism": "write equal completions and parallelism",
+    "elastic-job": "write dovetail.dev/gang-min and gang-max: the least and most pods that start",
+    "podset-slice-required-topology": "a gang is placed in one domain as a whole: make a PodGroup for each slice",
     "podset-slice-size": "make a PodGroup for each slice",
-    "podset-group-name": "levels hold for the whole gang",
-    "retriable-in-group": "a pod that ended is replaced by its controller",
-    "pod-group-fast-admission": "a gang starts when all of its pods are there",
+    "podset-group-name": "levels apply to the whole gang",
+    "retriable-in-group": "the controller replaces pods that ended",
+    "pod-group-fast-admission": "a gang starts when all of its pods exist",
     "pod-group-serving": "use dovetail.dev/gang-min",
 }
 _NO_KINDS = {
-    "LocalQueue": "queues are of the cluster here; delete it with Kueue. Queue.spec.namespaces says who may use one",
-    "ResourceFlavor": "pods select nodes by labels, and a Queue's models count GPUs of each; delete it with Kueue",
-    "AdmissionCheck": "nothing is asked before a job starts",
+    "LocalQueue": "queues are cluster-wide, and Queue.spec.namespaces limits their namespaces; delete it with Kueue",
+    "ResourceFlavor": "pods select nodes by labels, and a Queue counts GPUs by model; delete it with Kueue",
+    "AdmissionCheck": "there are no checks before a job starts",
     "Topology": "levels are node labels, which dovetail.dev/topology-required names; delete it with Kueue",
-    "Workload": "Kueue made it: delete it with Kueue",
-    "MultiKueueCluster": "Dovetail is of one cluster",
-    "MultiKueueConfig": "Dovetail is of one cluster",
-    "ProvisioningRequestConfig": "nothing is asked before a job starts",
+    "Workload": "Kueue created it: delete it with Kueue",
+    "MultiKueueCluster": "Dovetail manages one cluster",
+    "MultiKueueConfig": "Dovetail manages one cluster",
+    "ProvisioningRequestConfig": "there are no checks before a job starts",
 }
 _QUEUE_LEFT = {
-    "preemption": "guarantees are always given back, and a higher priority goes first; minRuntime says after what time",
-    "flavorFungibility": "has no equal: any node that a pod allows is looked at",
-    "admissionChecks": "nothing is asked before a job starts",
-    "admissionChecksStrategy": "nothing is asked before a job starts",
+    "preemption": "guarantees are always reclaimed, and higher priorities preempt; minRuntime protects running jobs",
+    "flavorFungibility": "has no equivalent: all nodes that a pod allows are considered",
+    "admissionChecks": "there are no checks before a job starts",
+    "admissionChecksStrategy": "there are no checks before a job starts",
     "stopPolicy": "limit: {gpu: 0} stops a queue",
-    "admissionScope": "leastServedFirst and byUser order the jobs of a queue by what they used",
-    "concurrentAdmissionPolicy": "has no known equal",
+    "admissionScope": "leastServedFirst and byUser order the jobs of a queue by usage",
+    "concurrentAdmissionPolicy": "has no known equivalent",
 }
 _QUEUE_READ = ("cohort", "cohortName", "resourceGroups", "fairSharing", "namespaceSelector", "queueingStrategy")
 _STRICT = "StrictFIFO"
@@ -85,7 +85,7 @@ def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
         elif kind == "WorkloadPriorityClass":
             yield _priority_class(whole)
         else:
-            yield left(whole.at("kind"), _NO_KINDS.get(kind, f"{kind} has no known equal"))
+            yield left(whole.at("kind"), _NO_KINDS.get(kind, f"{kind} has no known equivalent"))
         return
     meta = whole.at("metadata")
     if meta.at("labels", _QUEUE) and any(templates_of(whole)):
@@ -104,9 +104,9 @@ def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
     gates = pod.spec.at("schedulingGates")
     held = [gate for gate in gates.each() if gate.at("name").text in {_PREFIX + name for name in _GATES}]
     if held and len(held) == len(list(gates.each())):
-        yield MigrationStep(gates, "the gates were Kueue's", (drop(gates),))
+        yield MigrationStep(gates, "the gates belonged to Kueue", (drop(gates),))
     elif held:
-        yield MigrationStep(held[-1], "the gate was Kueue's", (drop(held[-1]),))
+        yield MigrationStep(held[-1], "the gate belonged to Kueue", (drop(held[-1]),))
     yield from _marks(pod.whole, pod.meta, (pod,), world)
 
 
@@ -119,7 +119,7 @@ def _group(pod: Template) -> Iterator[MigrationStep]:
         edits += (*without(labels, _POD_GROUP), drop(total))
         yield MigrationStep(name, f"dovetail.dev/gang: {name.value}, dovetail.dev/gang-min: {total.value}", edits)
     elif name:
-        yield left(name, f"{_POD_GROUP_TOTAL} does not say how many: write dovetail.dev/gang and dovetail.dev/gang-min")
+        yield left(name, f"{_POD_GROUP_TOTAL} is not a number: write dovetail.dev/gang and dovetail.dev/gang-min")
 
 
 def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) -> Iterator[MigrationStep]:
@@ -133,7 +133,7 @@ def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) 
         edits = (*(put(place, priority.value) for place in places), *without(labels, _PRIORITY))
         yield MigrationStep(priority, f"priorityClassName is {priority.value}", edits)
     elif priority:
-        yield left(priority, "write a PriorityClass of its value, and name it in priorityClassName of the pods")
+        yield left(priority, "write a PriorityClass with its value, and set priorityClassName of the pods")
     if most_s:
         yield _most(whole, most_s, labels)
     for name, key in ((_REQUIRED, "topology-required"), (_PREFERRED, "topology-preferred")):
@@ -141,7 +141,7 @@ def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) 
             yield topology(meta, annotations.at(name), key, annotations.at(name).text)
     if annotations.at(_ANYWHERE):
         yield MigrationStep(
-            annotations.at(_ANYWHERE), "pods may go anywhere without it", without(annotations, _ANYWHERE)
+            annotations.at(_ANYWHERE), "without it, pods may run anywhere", without(annotations, _ANYWHERE)
         )
     for place in (labels, annotations):
         for name, field in place.entries():
@@ -149,7 +149,7 @@ def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) 
             if name.startswith(_PREFIX) and short in _MADE_BY_IT:
                 yield MigrationStep(field, "Kueue wrote it", without(place, name))
             elif name.startswith(_PREFIX) and name not in _READ:
-                yield left(field, _NO_EQUAL.get(short, "has no known equal"))
+                yield left(field, _NO_EQUAL.get(short, "has no known equivalent"))
 
 
 _READ = {_QUEUE, _PRIORITY, _MOST_S, _POD_GROUP, _POD_GROUP_TOTAL, _REQUIRED, _PREFERRED, _ANYWHERE}
@@ -175,7 +175,7 @@ def _most(whole: Field, most_s: Field, labels: Field) -> MigrationStep:
 def _priority_class(whole: Field) -> MigrationStep:
     version, kind = whole.at("apiVersion"), whole.at("kind")
     edits = (put(kind, "PriorityClass"), put(version, "scheduling.k8s.io/v1"))
-    return MigrationStep(version, "WorkloadPriorityClass is a PriorityClass, which counts among pods, too", edits)
+    return MigrationStep(version, "WorkloadPriorityClass is a PriorityClass, which also orders pods", edits)
 
 
 def _cohort(whole: Field) -> MigrationStep:
@@ -194,7 +194,9 @@ def _cluster_queue(whole: Field, world: World) -> MigrationStep:
     lost += unknown(spec, *_QUEUE_LEFT, *_QUEUE_READ)
     lost += [Left(spec.at(name), why) for name, why in _QUEUE_LEFT.items() if spec.at(name)]
     if spec.at("queueingStrategy").text == _STRICT:
-        lost.append(Left(spec.at("queueingStrategy"), "jobs that fit go before such as wait, where they delay none"))
+        lost.append(
+            Left(spec.at("queueingStrategy"), "jobs that fit start before waiting ones if they do not delay them")
+        )
     selector = spec.at("namespaceSelector")
     made: dict[str, Any] = {
         "parent": cohort,
@@ -208,10 +210,10 @@ def _cluster_queue(whole: Field, world: World) -> MigrationStep:
 
 
 def _weight(spec: Field, lost: list[Left]) -> int | None:
-    said = spec.at("fairSharing", "weight")
-    weight = count(said)
-    if said and (weight is None or weight < 1):
-        lost.append(Left(said, "weights are whole numbers from 1: write those of all siblings as such"))
+    weighted = spec.at("fairSharing", "weight")
+    weight = count(weighted)
+    if weighted and (weight is None or weight < 1):
+        lost.append(Left(weighted, "weights are whole numbers from 1: write all siblings so"))
         return None
     return weight
 
@@ -230,7 +232,7 @@ def _quota(spec: Field, lost: list[Left], borrows: bool, world: World) -> tuple[
                 lost.append(Left(resource, f"Dovetail's queues count {', '.join(queues.CLASSES)}: drop it"))
                 continue
             if resource.at("lendingLimit"):
-                lost.append(Left(resource.at("lendingLimit"), "what a queue does not use is always lent"))
+                lost.append(Left(resource.at("lendingLimit"), "unused quota is always lent"))
             guarantee[name] = guarantee.get(name, Fraction(0)) + nominal
             most = nominal if not borrows else None if more is None else nominal + more
             before = limit.get(name, Fraction(0))

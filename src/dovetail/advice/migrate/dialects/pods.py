@@ -19,7 +19,7 @@ from dovetail.kube.translate.annotations import NAME, PREFIX, level
 
 OURS = "dovetail"
 NATIVE_VERSION = "scheduling.k8s.io/v1beta1"
-READ = "Dovetail reads it as it is, while its definition is in the cluster; --to native makes one of Kubernetes"
+READ = "Dovetail reads it unchanged while its definition is in the cluster; --to native converts it"
 """The message about a PodGroup that stays."""
 _NOBODYS = ("", "default-scheduler")
 _LABELLED = {(owner.resource.group, owner.resource.kind) for owner in OWNER_KINDS} | {("", "Pod")}
@@ -59,15 +59,15 @@ def moved(whole: Field, old: Field, name: str, message: str) -> MigrationStep:
     meta = Field(_value(whole, old.path[:-2]), old.path[:-2])
     own = old.path[: len(whole.path) + 1] == (*whole.path, "metadata")
     if NAME.fullmatch(name) is None:
-        return left(old, f"{old.value} can name no queue: write a label {QUEUE_LABEL} with the name of one")
+        return left(old, f"{old.value} is not a valid queue name: write the label {QUEUE_LABEL}")
     if own and (group_of(whole), whole.at("kind").text) not in _LABELLED:
         places = [pod.meta.at("labels", QUEUE_LABEL) for pod in templates_of(whole)]
         if not places:
-            return left(old, f"write the label {QUEUE_LABEL}: {name} where the pods of this object get it")
+            return left(old, f"write the label {QUEUE_LABEL}: {name} in the pod template")
     else:
         places = [meta.at("labels", QUEUE_LABEL)]
     if any(place and place.value != name for place in places):
-        return left(old, f"{message}, but {QUEUE_LABEL} says something else: drop one of them")
+        return left(old, f"{message}, but {QUEUE_LABEL} has another value: drop one of them")
     if places[0].path[:-1] == old.path[:-1] and not places[0]:
         edits: tuple[Edit, ...] = (rename(old, QUEUE_LABEL),)
         edits += (put(places[0], name),) if name != old.value else ()
@@ -84,9 +84,9 @@ def topology(meta: Field, old: Field, key: str, label: str) -> MigrationStep:
     """The step that replaces an annotation that names a node label with Dovetail's annotation `key`."""
     place = meta.at("annotations", PREFIX + key)
     if not level(label):
-        return left(old, f"{old.value!r} is no node label that is known: write {place.name} with one")
+        return left(old, f"{old.value!r} is not a known node label: write {place.name} with one")
     if place:
-        return left(old, f"{place.name} is there already: drop one of them")
+        return left(old, f"{place.name} exists already: drop one of them")
     changed = (put(place, label),) if label != old.value else ()
     return MigrationStep(old, f"{old.name} is {place.name}: {label}", (rename(old, place.name), *changed))
 
@@ -95,7 +95,7 @@ def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), requi
     """The step that replaces another PodGroup with that of Kubernetes."""
     least = minimum.whole
     if least is None or least < 1:
-        return left(minimum, "must be a whole number from 1, so that a PodGroup of Kubernetes can be made of it")
+        return left(minimum, "must be a whole number from 1 for a PodGroup of Kubernetes")
     spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": least}}}
     if required:
         spec["schedulingConstraints"] = {"topology": [{"key": required}]}
@@ -133,46 +133,48 @@ class ShareNames(Struct, frozen=True):
 def shares(pod: Template, names: ShareNames) -> Iterator[MigrationStep]:
     """The step for the GPU shares of a pod. Dovetail's annotation is per pod, so all containers must request the same
     share."""
-    asking = [one for one in pod.all_containers if any(_said(one, name) for name in names.parts)]
+    asking = [one for one in pod.all_containers if any(_amount_of(one, name) for name in names.parts)]
     if names.number != GPU:
-        asking += [one for one in pod.all_containers if _said(one, names.number) and one not in asking]
+        asking += [one for one in pod.all_containers if _amount_of(one, names.number) and one not in asking]
     if not asking:
         return
-    field = next(said for name in (*names.parts, names.number) if (said := _said(asking[0], name)))
+    field = next(found for name in (*names.parts, names.number) if (found := _amount_of(asking[0], name)))
     needs = {_need(one, names) for one in asking}
     if len(needs) > 1:
-        message = "the containers need different parts of a GPU, and one annotation is for all: split the pod"
+        message = "the containers request different parts of a GPU, and the annotation applies to all: split the pod"
         for one in asking:
-            yield from (left(said, message) for name in (*names.parts, names.number) if (said := _said(one, name)))
+            yield from (
+                left(found, message) for name in (*names.parts, names.number) if (found := _amount_of(one, name))
+            )
         return
     key, value = needs.pop()
     if key == "?":
-        yield left(field, f"{value} is no amount that can be read")
+        yield left(field, f"{value} is not a valid amount")
         return
     resource = SHARED_GPU if key else GPU
     edits = tuple(edit for one in asking for edit in _asked(one, names, resource))
     edits += annotated(pod.meta, **{key: value}) if key else ()
     lost = []
     if key:
-        lost.append(Left(field, f"{names.enforcer} kept containers to their part; Dovetail counts the parts. Where the "
-                                "nodes share by MPS, dovetail.dev/gpu-isolation: memory asks for that"))  # fmt: skip
+        lost.append(Left(field, f"{names.enforcer} enforced the parts; Dovetail only counts them. If the nodes share "
+                                "by MPS, dovetail.dev/gpu-isolation: memory enforces them"))  # fmt: skip
     for one in asking:
-        number = _said(one, names.number)
+        number = _amount_of(one, names.number)
         if key and number is not None and (count(number) or 0) > 1:
             message = (
                 f"{number.value} replicas are as many cards only by time-slicing without failRequestsGreaterThanOne"
             )
-            lost.append(Left(number, f"{message}: split the pod, or see that some nodes share so"))
-        cores = _said(one, names.cores)
+            lost.append(Left(number, f"{message}: split the pod, or configure some nodes so"))
+        cores = _amount_of(one, names.cores)
         if cores:
-            lost.append(Left(cores, f"{names.cores}: {cores.value} limited the compute: ask for a MIG profile instead"))
+            lost.append(Left(cores, f"{names.cores}: {cores.value} limited the compute: request a MIG profile instead"))
     what = f"dovetail.dev/{key.replace('_', '-')}: {value}" if key else "the whole GPU"
     yield MigrationStep(
         field, f"a part of a GPU: {resource}, {what}" if key else f"{what}: {resource}", edits, left=tuple(lost)
     )
 
 
-def _said(container: Field, name: str) -> Field | None:
+def _amount_of(container: Field, name: str) -> Field | None:
     """The limit of the resource, else its request."""
     if not name:
         return None
@@ -182,7 +184,7 @@ def _said(container: Field, name: str) -> Field | None:
 
 def _need(container: Field, names: ShareNames) -> tuple[str, str]:
     """(annotation with _ for -, value); empty strings for a whole GPU, "?" if the amount is invalid."""
-    memory, percent = _said(container, names.memory), _said(container, names.percent)
+    memory, percent = _amount_of(container, names.memory), _amount_of(container, names.percent)
     for field in (memory, percent):
         if field is not None and (count(field) is None or (count(field) or 0) < 0):
             return "?", str(field.value)
@@ -197,7 +199,7 @@ def _need(container: Field, names: ShareNames) -> tuple[str, str]:
 def _asked(container: Field, names: ShareNames, resource: str) -> Iterator[Edit]:
     """The edits that request the number of GPUs as `resource` and remove the resources of the dialect."""
     limits = container.at("resources", "limits")
-    if not _said(container, names.number):
+    if not _amount_of(container, names.number):
         yield put(limits.at(resource), "1")
     for side in _SIDES:
         amounts = container.at("resources", side)
@@ -207,5 +209,5 @@ def _asked(container: Field, names: ShareNames, resource: str) -> Iterator[Edit]
             if side == "requests" and not limits.at(names.number):
                 yield put(limits.at(resource), number.value)
         gone = [name for name in names.parts if amounts.at(name)]
-        kept = bool(number) or (side == "limits" and not _said(container, names.number))
+        kept = bool(number) or (side == "limits" and not _amount_of(container, names.number))
         yield from (tuple(drop(amounts.at(name)) for name in gone) if kept else without(amounts, *gone))

@@ -21,10 +21,10 @@ def queue_document(name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": VERSION, "kind": "Queue", "metadata": {"name": name}, "spec": spec}
 
 
-def amounts(said: Field, lost: list[Left]) -> dict[str, Any]:
+def amounts(listed: Field, lost: list[Left]) -> dict[str, Any]:
     """The quantities by Dovetail's resource names. Other resources are added to `lost`."""
     found = {}
-    for name, amount in said.entries():
+    for name, amount in listed.entries():
         if name in CLASSES:
             found[CLASSES[name]] = amount.value
         else:

@@ -20,7 +20,7 @@ from dovetail.core.model import GPU
 
 _GPU = "alpha.kubernetes.io/nvidia-gpu"
 _GPU_NAME = "alpha.kubernetes.io/nvidia-gpu-name"
-_SEE_NODES = "`kubectl get nodes -L nvidia.com/gpu.product` shows the values of today"
+_SEE_NODES = "`kubectl get nodes -L nvidia.com/gpu.product` shows the current values"
 _LABELS = {
     "beta.kubernetes.io/arch": "kubernetes.io/arch",
     "beta.kubernetes.io/os": "kubernetes.io/os",
@@ -29,7 +29,7 @@ _LABELS = {
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
     "node-role.kubernetes.io/master": "node-role.kubernetes.io/control-plane",
 }
-_NO_LABELS = {_GPU_NAME: f"nobody writes this label any more: select nvidia.com/gpu.product; {_SEE_NODES}"}
+_NO_LABELS = {_GPU_NAME: f"no software sets this label any more: select nvidia.com/gpu.product; {_SEE_NODES}"}
 _NAMING = ("key", "topologyKey")
 """Fields with the key of a node label or of a taint as value."""
 
@@ -69,13 +69,13 @@ _NO_VERSIONS = {
     ("networking.k8s.io/v1beta1", "Ingress"): "backends are written differently in networking.k8s.io/v1",
     ("policy/v1beta1", "PodSecurityPolicy"): "use the labels of Pod Security admission on the namespace",
     ("extensions/v1beta1", "PodSecurityPolicy"): "use the labels of Pod Security admission on the namespace",
-    ("apiextensions.k8s.io/v1beta1", "CustomResourceDefinition"): "v1 wants a schema for each version",
+    ("apiextensions.k8s.io/v1beta1", "CustomResourceDefinition"): "v1 requires a schema for each version",
     ("node.k8s.io/v1alpha1", "RuntimeClass"): "its handler is no longer under spec in node.k8s.io/v1",
     ("scheduling.k8s.io/v1alpha1", "Workload"): "write a PodGroup of scheduling.k8s.io/v1beta1 for each of its groups, "
     "and name that in spec.schedulingGroup.podGroupName of the pods",
-    ("resource.k8s.io/v1alpha3", "DeviceClass"): "write it as resource.k8s.io/v1; suitableNodes is gone",
+    ("resource.k8s.io/v1alpha3", "DeviceClass"): "write it as resource.k8s.io/v1; suitableNodes was removed",
     **{
-        ("resource.k8s.io/v1alpha2", kind): "this was another way to claim devices: write a claim of resource.k8s.io/v1"
+        ("resource.k8s.io/v1alpha2", kind): "devices were claimed differently: write a claim of resource.k8s.io/v1"
         for kind in ("ResourceClass", "ResourceClaim", "ResourceClaimTemplate", "PodSchedulingContext")
     },
 }
@@ -97,8 +97,8 @@ _PROFILES: dict[str, dict[str, str]] = {
     "unconfined": {"type": "Unconfined"},
 }
 _NO_ANNOTATIONS = {
-    "scheduler.alpha.kubernetes.io/critical-pod": "means nothing since 1.16: name system-cluster-critical, or a "
-    "PriorityClass of your own, in priorityClassName",
+    "scheduler.alpha.kubernetes.io/critical-pod": "has no effect since 1.16: set priorityClassName to "
+    "system-cluster-critical, or to a PriorityClass of your own",
 }
 
 
@@ -121,7 +121,7 @@ def _version(whole: Field) -> Iterator[MigrationStep]:
         if {name for name, _ in whole.at("spec").entries()} <= _SAME_IN_GROUPS:
             yield MigrationStep(version, f"{version.text} PodGroup is {_BETA_GROUP}", (put(version, _BETA_GROUP),))
         else:
-            yield left(version, f"was of Kubernetes 1.36 alone: write it as {_BETA_GROUP}, with the fields of that")
+            yield left(version, f"existed only in Kubernetes 1.36: write it as {_BETA_GROUP}, with its fields")
     elif version.text in _APPS and kind in _APPS_KINDS:
         yield MigrationStep(
             version, f"{version.text} {kind} is apps/v1", (*_selector(whole), *_gone(whole), put(version, "apps/v1"))
@@ -138,7 +138,7 @@ def _changed(whole: Field) -> Iterator[Left]:
     """Fields with another meaning in the new version."""
     selector = whole.at("spec", "selector")
     if whole.at("kind").text == "PodDisruptionBudget" and selector.value == {}:
-        yield Left(selector, "selected no pod, and selects all of the namespace in policy/v1: say which pods are meant")
+        yield Left(selector, "selected no pod, and selects all pods of the namespace in policy/v1: write a selector")
 
 
 def _selector(whole: Field) -> Iterator[Edit]:
@@ -186,9 +186,9 @@ def _selected(selector: Field) -> Iterator[MigrationStep]:
         elif new is not None and not selector.at(new):
             yield MigrationStep(value, f"the label {name} is {new}", (rename(value, new),))
         elif new is not None and selector.at(new).value == value.value:
-            yield MigrationStep(value, f"the label {name} is {new}, which is there already", (drop(value),))
+            yield MigrationStep(value, f"the label {name} is now {new}, which exists already", (drop(value),))
         elif new is not None:
-            yield left(value, f"{name} and {new} say different things: no node has both; drop one of them")
+            yield left(value, f"{name} and {new} differ, and no node has both: drop one of them")
 
 
 def _template(pod: Template, _: World) -> Iterator[MigrationStep]:
@@ -202,7 +202,7 @@ def _resource(container: Field) -> Iterator[MigrationStep]:
     for side in sides:
         old = side.at(_GPU)
         if old and side.at(GPU):
-            yield left(old, f"both {_GPU} and {GPU} are there: nobody offers the first; drop it")
+            yield left(old, f"both {_GPU} and {GPU} are requested, and no plugin offers the first: drop it")
         elif old:
             edits: tuple[Edit, ...] = (rename(old, GPU),)
             if not sides[0].at(_GPU) and not sides[0].at(GPU):
@@ -227,7 +227,7 @@ def _annotations(pod: Template) -> Iterator[MigrationStep]:
             yield (
                 _moved(pod.meta.at("annotations"), value, place, profile)
                 if profile
-                else left(value, f"{value.text} is no profile that is known")
+                else left(value, f"{value.text} is not a known profile")
             )
 
 
@@ -236,15 +236,15 @@ def _from_json(pod: Template, name: str, value: Field) -> MigrationStep:
     try:
         meant = json.loads(value.text)
     except ValueError:
-        return left(value, f"is no JSON: write what it means in spec.{field}")
+        return left(value, f"is not JSON: write the value in spec.{field}")
     if not isinstance(meant, kind):
-        return left(value, f"is not what spec.{field} is: write what it means there")
+        return left(value, f"has not the type of spec.{field}: write the value there")
     return _moved(pod.meta.at("annotations"), value, pod.spec.at(field), meant)
 
 
 def _moved(annotations: Field, annotation: Field, place: Field, value: Any) -> MigrationStep:
     if place and place.value != value:
-        return left(annotation, f"is read by nobody, and {place} says something else: drop it, or change that")
+        return left(annotation, f"has no effect, and {place} has another value: drop it, or change that")
     return MigrationStep(
         annotation,
         f"the annotation {annotation.name} is {place}",

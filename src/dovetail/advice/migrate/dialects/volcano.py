@@ -48,10 +48,10 @@ _GROUP_NAMES = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-nam
 _SHARES = ShareNames("volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage",
                      "volcano.sh/vgpu-cores", "Volcano's vGPU")  # fmt: skip
 _NO_EQUAL = {
-    "volcano.sh/preemptable": "write dovetail.dev/preemptible on the pod: false binds it to its queue's guarantee",
-    "volcano.sh/vgpu-mode": "sharing is a matter of the nodes' device plugin; for MIG ask for nvidia.com/mig-PROFILE",
-    "volcano.sh/use-gpuuuid": "no GPU can be asked for by its UUID",
-    "volcano.sh/nouse-gpuuuid": "no GPU can be left out by its UUID",
+    "volcano.sh/preemptable": "write dovetail.dev/preemptible on the pod: false keeps it within its guarantee",
+    "volcano.sh/vgpu-mode": "the device plugin of the nodes configures sharing; for MIG request nvidia.com/mig-PROFILE",
+    "volcano.sh/use-gpuuuid": "a pod cannot request a GPU by its UUID",
+    "volcano.sh/nouse-gpuuuid": "a pod cannot exclude a GPU by its UUID",
 }
 _NO_KINDS = {
     ("topology.volcano.sh", "HyperNode"): "levels are node labels: see dovetail.dev/topology-required",
@@ -63,11 +63,11 @@ _NO_KINDS = {
 _RESTARTED = {"PodFailed", "PodEvicted", "*", "TaskFailed"}
 _INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
 _PLUGINS = {
-    "svc": "hosts are JOB-TASK-0-INDEX.JOB in a JobSet, and no VC_TASK_HOSTS lists them: change what reads that",
-    "ssh": "no keys are made: make a Secret, or start over the network (torchrun, MPIJob)",
+    "svc": "hosts are JOB-TASK-0-INDEX.JOB in a JobSet, without VC_TASK_HOSTS: change the program that reads it",
+    "ssh": "no SSH keys are created: create a Secret, or start over the network (torchrun, MPIJob)",
     "pytorch": "MASTER_ADDR and RANK are not set: use a PyTorchJob or TrainJob, or set them from JOB_COMPLETION_INDEX",
     "tensorflow": "TF_CONFIG is not set: use a TFJob",
-    "mpi": "no host file is made: use an MPIJob",
+    "mpi": "no host file is created: use an MPIJob",
     "ray": "use a RayJob",
 }
 _JOB_FIELDS = (
@@ -79,11 +79,11 @@ _TASK_FIELDS = (
     "partitionPolicy",
 )  # fmt: skip
 _QUEUE_LEFT = {
-    "reclaimable": "preemptible: false of the queue keeps its pods from giving way, but binds them to the guarantee",
-    "type": "has no meaning here",
-    "affinity": "node groups are chosen by the pods: nodeSelector or affinity",
-    "dequeueStrategy": "jobs that fit go before such as wait, within their run times",
-    "extendClusters": "is of one cluster",
+    "reclaimable": "preemptible: false of the queue protects its pods, but keeps them within the guarantee",
+    "type": "has no effect",
+    "affinity": "pods choose nodes: write nodeSelector or affinity",
+    "dequeueStrategy": "jobs that fit start before waiting ones, within their run times",
+    "extendClusters": "Dovetail manages one cluster",
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
     elif (group, kind) == (_BATCH, "Job"):
         yield _job(whole)
     elif (group, kind) == (_BATCH, "CronJob"):
-        yield left(whole.at("kind"), "write a CronJob of batch/v1; `dovetail migrate` shows how its Job is written")
+        yield left(whole.at("kind"), "write a CronJob of batch/v1; `dovetail migrate` converts its Job")
     elif (group, kind) == (_GROUP, "Queue"):
         yield _queue(whole)
     elif (group, kind) == (_GROUP, "PodGroup"):
@@ -114,13 +114,13 @@ def _of_kubeflow(whole: Field) -> Iterator[MigrationStep]:
     policy, label = whole.at("spec", "runPolicy", "schedulingPolicy"), whole.at("metadata", "labels", QUEUE_LABEL)
     queue = policy.at("queue")
     if queue and label and label.value != queue.value:
-        yield left(queue, f"the label {QUEUE_LABEL} says something else: drop one of them")
+        yield left(queue, f"the label {QUEUE_LABEL} has another value: drop one of them")
     elif queue:
         yield MigrationStep(
             queue, f"queue {queue.value}: the label {QUEUE_LABEL}", (put(label, queue.value), drop(queue))
         )
     if policy.at("priorityClass"):
-        yield left(policy.at("priorityClass"), "the priority of the pods counts: name the PriorityClass in theirs")
+        yield left(policy.at("priorityClass"), "the priority of the pods counts: set priorityClassName of the pods")
 
 
 def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
@@ -138,7 +138,7 @@ def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
             found = world.named(_GROUP, "PodGroup", old.text, namespace_of(pod.whole))
             yield native_member(pod, annotations, old, bool(found.at("spec", "minMember").whole))
         elif old:
-            yield MigrationStep(old, "Dovetail reads which PodGroup this names", understood=True)
+            yield MigrationStep(old, "Dovetail reads this name of the PodGroup", understood=True)
     for place in ("annotations", "labels"):
         for name, why in _NO_EQUAL.items():
             if pod.meta.at(place, name):
@@ -156,30 +156,32 @@ def _pod_group(whole: Field, world: World) -> Iterator[MigrationStep]:
             (put(labels.at(QUEUE_LABEL), queue.value), drop(queue)),
         )
     elif queue and labels.at(QUEUE_LABEL).value == queue.value:
-        yield MigrationStep(queue, f"queue {queue.value} is said by the label {QUEUE_LABEL}", (drop(queue),))
+        yield MigrationStep(queue, f"the label {QUEUE_LABEL} names queue {queue.value}", (drop(queue),))
     elif queue:
-        yield left(queue, f"the label {QUEUE_LABEL} says something else: drop one of them")
+        yield left(queue, f"the label {QUEUE_LABEL} has another value: drop one of them")
     if spec.at("minResources"):
         yield MigrationStep(
             spec.at("minResources"),
-            "minResources is not needed: what the pods ask for counts",
+            "minResources is not needed: the requests of the pods count",
             (drop(spec.at("minResources")),),
         )
     lost = [Left(spec.at(name), why) for name, why in (
-        ("priorityClassName", "the priority of its pods counts: name the PriorityClass in theirs"),
-        ("subGroupPolicy", "has no equal: make a PodGroup for each of its groups, below a CompositePodGroup"),
+        ("priorityClassName", "the priority of its pods counts: set priorityClassName of the pods"),
+        ("subGroupPolicy", "has no equivalent: make a PodGroup for each of its groups, below a CompositePodGroup"),
     ) if spec.at(name)]  # fmt: skip
     topology = spec.at("networkTopology")
     name, hard = topology.at("highestTierName").text, topology.at("mode").text != "soft"
     key = LEVELS.get(name) or (level(name) if "/" in name else "")
     if topology and not key:
-        lost.append(Left(topology, f"tiers are numbers of HyperNodes: name a node label in {PREFIX}topology-required"))
+        lost.append(Left(topology, f"tiers are numbers of HyperNodes: write a node label in {PREFIX}topology-required"))
     if MigrationTarget.NATIVE not in world.targets:
         yield from (left(one.field, one.message) for one in lost)
         yield MigrationStep(whole.at("apiVersion"), READ, understood=True)
         return
     if spec.at("minTaskMember"):
-        lost.append(Left(spec.at("minTaskMember"), "minCount counts all pods alike: make a PodGroup for each task"))
+        lost.append(
+            Left(spec.at("minTaskMember"), "minCount counts the pods of all tasks: make a PodGroup for each task")
+        )
     lost += unknown(
         spec, "minMember", "minTaskMember", "queue", "minResources", "priorityClassName", "subGroupPolicy",
         "networkTopology",
@@ -202,9 +204,7 @@ def _queue(whole: Field) -> MigrationStep:
     lost += unknown(spec, *_QUEUE_LEFT, "deserved", "guarantee", "capability", "parent", "weight", "priority")
     deserved, reserved = spec.at("deserved"), spec.at("guarantee", "resource")
     if deserved and reserved:
-        lost.append(
-            Left(reserved, "deserved is the guarantee here; nothing is kept free for a queue that asks for nothing")
-        )
+        lost.append(Left(reserved, "deserved is the guarantee here; no room is kept free for a queue without jobs"))
     parent = spec.at("parent").text
     made = {
         "parent": "" if parent == "root" else parent,
@@ -220,7 +220,7 @@ def _job(whole: Field) -> MigrationStep:
     spec, tasks = whole.at("spec"), list(whole.at("spec", "tasks").each())
     kind = whole.at("kind")
     if not tasks:
-        return left(kind, "has no tasks: nothing can be made of it")
+        return left(kind, "has no tasks, so it cannot be converted")
     for task in tasks:
         if not _complete(task):
             return left(task, "replicas must be a number from 0, and template must have a spec with containers")
@@ -247,9 +247,7 @@ def _job(whole: Field) -> MigrationStep:
     else:
         made = jobs[0] | ({} if retries is None else {"backoffLimit": retries})
     if retries is not None and as_set and not restarts:
-        lost.append(
-            Left(spec.at("maxRetry"), "nothing restarts the whole job: write failurePolicy.maxRestarts for that")
-        )
+        lost.append(Left(spec.at("maxRetry"), "nothing restarts the whole job: write failurePolicy.maxRestarts"))
     if spec.at("ttlSecondsAfterFinished"):
         made["ttlSecondsAfterFinished"] = spec.at("ttlSecondsAfterFinished").value
     meta = whole.at("metadata")
@@ -315,8 +313,8 @@ def _left_of_job(spec: Field, tasks: list[Field]) -> list[Left]:
              if not _restarts(one)]  # fmt: skip
     for name, why in (
         ("volumes", "write them as volumes and volumeMounts of the pods"),
-        ("runningEstimate", "dovetail.dev/max-runtime says how long pods run at most"),
-        ("networkTopology", "name a node label in dovetail.dev/topology-required"),
+        ("runningEstimate", "write dovetail.dev/max-runtime: the maximum run time of pods"),
+        ("networkTopology", "write a node label in dovetail.dev/topology-required"),
     ):
         if spec.at(name):
             lost.append(Left(spec.at(name), why))
@@ -327,9 +325,9 @@ def _left_of_job(spec: Field, tasks: list[Field]) -> list[Left]:
         for name, why in (
             ("minAvailable", "all pods of a task start together"),
             ("dependsOn", "a JobSet has dependsOn, which waits for Ready or Complete: write which"),
-            ("topologyPolicy", "the kubelet's Topology Manager decides, on the node"),
+            ("topologyPolicy", "the Topology Manager of the kubelet decides this"),
             ("maxRetry", "write backoffLimit of the replicated job"),
-            ("partitionPolicy", "has no known equal"),
+            ("partitionPolicy", "has no known equivalent"),
         ):
             least = task.at(name)
             if least and not (name == "minAvailable" and least.whole == _replicas(task)):

@@ -22,9 +22,9 @@ _QUEUE, _APP = _PREFIX + "queue", _PREFIX + "app-id"
 _OLD_APP, _OLD_QUEUE = "applicationId", "queue"
 _GROUPS, _GROUP, _POLICY = (_PREFIX + name for name in ("task-groups", "task-group-name", "schedulingPolicyParameters"))
 _NO_EQUAL = {
-    _POLICY: "a gang holds nothing while it waits, and starts whole or not at all: drop it",
-    _PREFIX + "allow-preemption": "dovetail.dev/preemptible: false on pods binds them to their queue's guarantee",
-    _PREFIX + "user.info": "the label dovetail.dev/user says whose a pod is",
+    _POLICY: "a waiting gang holds no resources, and starts as a whole or not at all: drop it",
+    _PREFIX + "allow-preemption": "dovetail.dev/preemptible: false keeps pods within the guarantee of their queue",
+    _PREFIX + "user.info": "the label dovetail.dev/user names the user of a pod",
     _PREFIX + "namespace.quota": "write a Queue with a limit, and the label dovetail.dev/queue on the namespace",
     _PREFIX
     + "namespace.guaranteed": "write a Queue with a guarantee, and the label dovetail.dev/queue on the namespace",
@@ -38,7 +38,7 @@ def _whole(whole: Field, _: World) -> Iterator[MigrationStep]:
     kind, meta = whole.at("kind").text, whole.at("metadata")
     if kind == "ConfigMap" and meta.at("name").text == _CONFIG and whole.at("data", _QUEUES_YAML):
         message = (
-            "write a Queue for each: guaranteed is guarantee, max is limit; limits of users and ACLs have no equal"
+            "write a Queue for each: guaranteed is guarantee, max is limit; limits of users and ACLs have no equivalent"
         )
         yield left(whole.at("data", _QUEUES_YAML), message)
     elif kind != "Pod" and not any(templates_of(whole)):
@@ -65,10 +65,10 @@ def _gang(pod: Template, app: Field | None, groups: Field, group: Field) -> Migr
     """The step for the task groups of an application, which start together."""
     field = groups or group
     if app is None or NAME.fullmatch(app.text) is None:
-        return left(field, "no label says which application: write dovetail.dev/gang and dovetail.dev/gang-min")
+        return left(field, "no label names the application: write dovetail.dev/gang and dovetail.dev/gang-min")
     least = _least(groups) if groups else None
     if groups and least is None:
-        return left(field, "is no list of task groups with minMember: write dovetail.dev/gang-min")
+        return left(field, "is not a list of task groups with minMember: write dovetail.dev/gang-min")
     annotations = pod.meta.at("annotations")
     edits = annotated(pod.meta, gang=app.text, gang_min=None if least is None else str(least))
     edits += tuple(drop(annotations.at(name)) for name in (_GROUPS, _GROUP) if annotations.at(name))
@@ -100,9 +100,9 @@ def _rest(meta: Field) -> Iterator[MigrationStep]:
             if name in _NO_EQUAL:
                 yield left(field, _NO_EQUAL[name])
             elif name in (_APP, _OLD_APP):
-                yield MigrationStep(field, "stays, as a label like any other: selectors may name it", understood=True)
+                yield MigrationStep(field, "stays as a plain label: selectors may use it", understood=True)
             elif name.startswith(_PREFIX) and name not in (_QUEUE, _GROUPS, _GROUP):
-                yield left(field, "has no known equal")
+                yield left(field, "has no known equivalent")
 
 
 YUNIKORN = SourceDialect("YuniKorn", _whole, _template, ("yunikorn",))
