@@ -136,7 +136,7 @@ class Gpu(Structure):
             "power_instant_mw module_power_mw utilization memory_utilization clock_mhz current_memory_clock_mhz "
             "performance_state fans fan_percent fan_rpm rows_corrected rows_uncorrected rows_pending rows_failed "
             "retired_single retired_double retired_pending pcie_gen_now pcie_width_now recovery_action "
-            "repair_pending bar1_used_mib"
+            "repair_pending bar1_used_mib encoder_sessions encoder_fps encoder_latency_us capture_sessions"
         ),
         ("since_ns", c_int64),
         ("clock_reasons", c_uint64),

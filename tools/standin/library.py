@@ -16,17 +16,18 @@ import sys
 import tempfile
 from collections.abc import Collection
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 from tools.standin import layout
 
 _HERE = Path(__file__).parent
-_SOURCES = sorted((_HERE / "nvml").glob("*.[ch]"))
+_SOURCES = tuple(sorted((_HERE / "nvml").glob("*.[ch]")))
 # The client of a host engine reads the same file.
-_DCGM_SOURCES = [
+_DCGM_SOURCES = (
     *sorted((_HERE / "dcgm").glob("*.[ch]")),
-    *(_HERE / "nvml" / f"{name}.c" for name in ("load", "mapped")),
-]
+    *(_HERE / "nvml" / name for name in ("load.c", "mapped.c", "nvml.h")),
+)
 FLAGS = (
     "-std=gnu11",
     "-O1",
@@ -54,7 +55,8 @@ def symbols() -> tuple[str, ...]:
     return _calls(_SOURCES)
 
 
-def _calls(sources: Collection[Path]) -> tuple[str, ...]:
+@cache
+def _calls(sources: tuple[Path, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for source in sources for name in _CALL.findall(source.read_text())))
 
 
@@ -80,19 +82,23 @@ def build(missing: Collection[str] = ()) -> Path:
     """The folder of libnvidia-ml.so.1 without the calls `missing`, built if the cache lacks it (a second).
 
     Raises StandinUnavailable, and ValueError for an unknown call."""
-    return _built(NAME, _SOURCES, sorted({symbol for call in missing for symbol in symbols_of(call)}))
+    return _built(NAME, _SOURCES, tuple(sorted({symbol for call in missing for symbol in symbols_of(call)})))
 
 
 def build_dcgm() -> Path:
     """The folder of libdcgm.so.4, as build()."""
-    return _built(DCGM_NAME, _DCGM_SOURCES, [])
+    return _built(DCGM_NAME, _DCGM_SOURCES, ())
 
 
-def _built(name: str, files: Collection[Path], hidden: Collection[str]) -> Path:
-    header = layout.header()
+@cache
+def _recipe(name: str, files: tuple[Path, ...], hidden: tuple[str, ...]) -> str:
     sources = (source.read_text() for source in files)
-    recipe = "\0".join((name, *sources, header, *FLAGS, *hidden, sys.platform, platform.machine()))
-    target = cache_dir() / hashlib.sha256(recipe.encode()).hexdigest()[:16]
+    whole = "\0".join((name, *sources, layout.header(), *FLAGS, *hidden, sys.platform, platform.machine()))
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def _built(name: str, files: tuple[Path, ...], hidden: tuple[str, ...]) -> Path:
+    target = cache_dir() / _recipe(name, files, hidden)
     if (target / name).is_file():
         return target
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
@@ -104,7 +110,7 @@ def _built(name: str, files: Collection[Path], hidden: Collection[str]) -> Path:
     except OSError as error:
         raise StandinUnavailable(f"cannot write the cache: {error}; set XDG_CACHE_HOME to a writable folder") from error
     try:
-        (partial / "layout.h").write_text(header)
+        (partial / "layout.h").write_text(layout.header())
         (partial / "symbols").write_text(f"{{ {'local: ' + '; '.join(hidden) + ';' if hidden else ''} }};\n")
         argv = [*compiler.split(), *FLAGS, f"-Wl,-soname,{name}", f"-I{partial}", "-o", str(partial / name), "-pthread"]
         argv += [str(source) for source in files if source.suffix == ".c"]

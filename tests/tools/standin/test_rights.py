@@ -46,7 +46,14 @@ CALLS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "destroy an instance": ("config", lambda gpu, gi: nvml.nvmlGpuInstanceDestroy(gi)),
     "MIG mode": ("admin", lambda gpu, gi: nvml.nvmlDeviceSetMigMode(gpu, 1)),
     "compute mode": ("admin", lambda gpu, gi: nvml.nvmlDeviceSetComputeMode(gpu, 3)),
+    # "Aggregate information, only if the caller has appropriate privileges."
+    "memory of all instances": ("monitor", lambda gpu, gi: nvml.nvmlDeviceGetMemoryInfo(gpu)),
+    "processes of all instances": ("monitor", lambda gpu, gi: nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
     # Without a word on privilege.
+    "memory of an instance": (
+        "none",
+        lambda gpu, gi: nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)),
+    ),
     "profile": ("none", lambda gpu, gi: nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, 0)),
     "instance info": ("none", lambda gpu, gi: nvml.nvmlGpuInstanceGetInfo(gi)),
     "MIG device": ("none", lambda gpu, gi: nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)),

@@ -230,3 +230,33 @@ def test_what_a_load_is_not_is_refused(standin: MakeStandin) -> None:
         machine.load(0, dram=math.nan)
     with pytest.raises(HostError, match="GPU 0 has no instance 3"):
         machine.load(0, gi=3)
+
+
+def test_an_instance_has_its_part_of_the_bar1(standin: MakeStandin) -> None:
+    machine = standin("dgx-a100")
+    machine.divide(0, [("3g.20gb", 0), ("1g.5gb", 4)])
+    gpu = first()
+    whole = nvml.nvmlDeviceGetBAR1MemoryInfo(gpu).bar1Total
+    parts = [nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number) for number in range(2)]
+    assert sorted(nvml.nvmlDeviceGetBAR1MemoryInfo(part).bar1Total for part in parts) == [whole // 8, whole // 2]
+
+
+def test_encoders_have_sessions_and_a_divided_gpu_has_none(standin: MakeStandin) -> None:
+    machine = standin("pcie-l40s")
+    gpu = first()
+    machine.set(0, encoder_sessions=2, encoder_fps=60, encoder_latency_us=900, capture_sessions=1)
+    assert nvml.nvmlDeviceGetEncoderStats(gpu) == (2, 60, 900)
+    assert nvml.nvmlDeviceGetFBCStats(gpu).sessionsCount == 1
+    machine.load(0, encoder=0.25, decoder=0.5, jpeg=0.75, ofa=1)
+    calls = [
+        nvml.nvmlDeviceGetEncoderUtilization,
+        nvml.nvmlDeviceGetDecoderUtilization,
+        nvml.nvmlDeviceGetJpgUtilization,
+        nvml.nvmlDeviceGetOfaUtilization,
+    ]
+    assert [call(gpu)[0] for call in calls] == [25, 50, 75, 100]
+    standin("dgx-a100").divide(0, [("1g.5gb", 0)])
+    gpu = first()
+    for call in (*calls, nvml.nvmlDeviceGetEncoderStats):
+        with pytest.raises(nvml.NVMLError_NotSupported):
+            call(gpu)

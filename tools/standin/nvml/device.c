@@ -163,12 +163,18 @@ API nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *out) {
     return SUCCESS;
 }
 
+// An instance has a part of the BAR1 by its memory slices.
 API nvmlDeviceGetBAR1MemoryInfo(void *device, struct memory *out) {
-    ENTER(device, GPU);
+    ENTER(device, GPU | MIG);
     NEED(out);
-    *out = (struct memory){gpu->bar1_mib * MIB, (gpu->bar1_mib - gpu->bar1_used_mib) * MIB, gpu->bar1_used_mib * MIB};
+    int whole = in.kind == GPU;
+    uint64_t total = whole ? gpu->bar1_mib : gpu->bar1_mib * in.profile->size / gpu->memory_slices;
+    uint64_t used = whole ? gpu->bar1_used_mib : 0;
+    *out = (struct memory){total * MIB, (total - used) * MIB, used * MIB};
     return SUCCESS;
 }
+
+UNSUPPORTED(nvmlDeviceGetConfComputeProtectedMemoryUsage)
 
 // ---- Topology
 

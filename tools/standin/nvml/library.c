@@ -65,7 +65,7 @@ struct entered enter(const char *call, void *handle, unsigned kinds) {
     in.code = fault(call, kinds && value >> 40 == 0x5D ? value >> 16 & 0xFFFF : NONE, 1);
     if (!in.code && kinds)
         in.code = decode(handle, kinds, &in);
-    if (!in.code && !permitted(call))
+    if (!in.code && !permitted(call, in.kind == GPU && in.gpu->mig_mode))
         in.code = NO_PERMISSION;
     return in;
 }

@@ -78,7 +78,7 @@ int compute_fits(const struct profile *profile, unsigned index);
 int compute_free(const struct instance *instance, unsigned start, unsigned size);
 
 // rights.c
-int permitted(const char *call);
+int permitted(const char *call, int divided);
 
 // mig_read.c
 void mig_name(const struct profile *profile, unsigned slices, char out[96]);

@@ -41,6 +41,30 @@ ENGINE(nvmlDeviceGetDecoderUtilization, RATE_DECODER, 0)
 ENGINE(nvmlDeviceGetJpgUtilization, RATE_JPEG, 8)
 ENGINE(nvmlDeviceGetOfaUtilization, RATE_OFA, 8)
 
+API nvmlDeviceGetEncoderStats(void *device, unsigned *sessions, unsigned *fps, unsigned *latency_us) {
+    ENTER(device, GPU);
+    NEED(sessions && fps && latency_us);
+    if (gpu->mig_mode)
+        return NOT_SUPPORTED;
+    *sessions = gpu->encoder_sessions;
+    *fps = gpu->encoder_fps;
+    *latency_us = gpu->encoder_latency_us;
+    return SUCCESS;
+}
+
+struct capture_stats {
+    unsigned sessions, fps, latency_us;
+};
+
+API nvmlDeviceGetFBCStats(void *device, struct capture_stats *out) {
+    ENTER(device, GPU);
+    NEED(out);
+    if (gpu->mig_mode)
+        return NOT_SUPPORTED;
+    *out = (struct capture_stats){gpu->capture_sessions, 0, 0};
+    return SUCCESS;
+}
+
 struct sample {
     unsigned long long timestamp_us;
     union {
@@ -150,6 +174,9 @@ REASON(nvmlDeviceGetCurrentClocksThrottleReasons, gpu->clock_reasons)
 REASON(nvmlDeviceGetSupportedClocksEventReasons, KNOWN_REASONS)
 REASON(nvmlDeviceGetSupportedClocksThrottleReasons, KNOWN_REASONS)
 REASON(nvmlDeviceGetTotalEnergyConsumption, energy_mj(gpu, now_ns()))
+
+// Not since Pascal.
+UNSUPPORTED(nvmlDeviceGetAutoBoostedClocksEnabled)
 
 NUMBER(nvmlDeviceGetPerformanceState, gpu->performance_state)
 NUMBER(nvmlDeviceGetPowerState, gpu->performance_state)

@@ -80,7 +80,6 @@ _GPU, _SWITCH, _UNKNOWN = (
 )
 Observed = Callable[[], dict[str, ReadDivision]]
 _BUS_ID = re.compile(r"0*([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
-_MIB = 1 << 20
 
 
 class Links(Struct, frozen=True):
@@ -124,7 +123,6 @@ class GpuReader:
             self._miss(f"{at}.numa", f"the kernel lists no PCI device {bus_id}")
         elif place.numa is None:
             self._miss(f"{at}.numa", f"numa_node of {bus_id} is -1: the firmware sets none")
-        memory = self.ask(f"{at}.memory_mib", None, "nvmlDeviceGetMemoryInfo", handle)
         mode, pending = self.ask(f"{at}.mig", (0, 0), "nvmlDeviceGetMigMode", handle)
         uuid = nvml.call("nvmlDeviceGetUUID", handle)
         divided = self._divided(handle, uuid, bool(mode), at)
@@ -134,7 +132,7 @@ class GpuReader:
             uuid=uuid,
             product=self.ask(f"{at}.product", "", "nvmlDeviceGetName", handle),
             pci_bus_id=bus_id,
-            memory_mib=memory.total // _MIB if memory is not None else 0,
+            memory_mib=divided.memory_mib,
             brand=_BRANDS.get(self.ask(f"{at}.brand", None, "nvmlDeviceGetBrand", handle), ""),
             architecture=_ARCHITECTURES.get(
                 self.ask(f"{at}.architecture", None, "nvmlDeviceGetArchitecture", handle), ""
@@ -172,7 +170,7 @@ class GpuReader:
         return GpuFabric(state, str(UUID(bytes=bytes(info.clusterUuid))), info.cliqueId)
 
     def _divided(self, handle: Any, uuid: str, mode: bool, at: str) -> ReadDivision:
-        """Its MIG instances and profiles; from the observer if this process may not read them."""
+        """Its memory, MIG instances and profiles; from the observer if this process may not read them."""
         found = read(self._nvml, handle, mode)
         if found.refused and self._observed is not None:
             try:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MIG instances and profiles of one GPU, read from NVML.
+"""The memory, MIG instances and profiles of one GPU, read from NVML.
 
 Rules
 - An instance is listed with its placement, and only if its compute instance fills its GPU instance; others are
   `unread`. While MIG mode is off a driver may return profiles without placements: these have no starts, and size 0.
-- NVML returns placements only to privileged users (CAP_SYS_ADMIN, or the kernel's capability mig/monitor; NVML API
-  reference, "Requires privileged user"). For others the result is `refused` and has no instance. A GPU that is not in
-  MIG mode lacks nothing then.
+- NVML returns placements, and the memory of a GPU in MIG mode, only to privileged users (CAP_SYS_ADMIN, or the kernel's
+  capability mig/monitor; NVML API reference, "Requires privileged user" and "only if the caller has appropriate
+  privileges"). For others the result is `refused` and has no instance. A GPU that is not in MIG mode lacks nothing
+  then.
 Calls raise NvmlError only if the GPU is lost.
 """
 
@@ -30,12 +31,14 @@ _ENDS = frozenset({codes.NOT_FOUND, codes.INVALID_ARGUMENT, codes.NOT_SUPPORTED}
 
 class ReadDivision(Struct, frozen=True):
     """`profiles` are in the order of NVML's enumerators, `instances` by their starts, None if MIG mode is off. `unread`
-    are fields of the GPU (`mig[0]`), `refused` is the call without permission, if that hides instances."""
+    are fields of the GPU (`mig[0]`), `refused` is the call without permission, if that hides instances. `memory_mib` is
+    that of the whole GPU, 0 if unread."""
 
     profiles: tuple[GpuProfile, ...] = ()
     instances: tuple[GpuInstance, ...] | None = None
     unread: tuple[Unread, ...] = ()
     refused: str = ""
+    memory_mib: int = 0
 
 
 def read(nvml: Nvml, handle: Any, mode: bool) -> ReadDivision:
@@ -43,9 +46,10 @@ def read(nvml: Nvml, handle: Any, mode: bool) -> ReadDivision:
     reader = _Reader(nvml, handle, mode)
     profiles = reader.profiles()
     instances = reader.instances(profiles) if mode else None
+    memory_mib = reader.memory_mib()
     if reader.refused and mode:
-        return ReadDivision(profiles, (), (), reader.refused)
-    return ReadDivision(profiles, instances, tuple(reader.unread))
+        return ReadDivision(profiles, (), (), reader.refused, memory_mib)
+    return ReadDivision(profiles, instances, tuple(reader.unread), memory_mib=memory_mib)
 
 
 class _Reader:
@@ -70,6 +74,10 @@ class _Reader:
             if error.code != codes.NOT_SUPPORTED:
                 self._miss(what, error)
             return default
+
+    def memory_mib(self) -> int:
+        memory = self._ask("memory_mib", None, "nvmlDeviceGetMemoryInfo", self._handle)
+        return int(memory.total >> 20) if memory is not None else 0
 
     def profiles(self) -> tuple[GpuProfile, ...]:
         found = []
