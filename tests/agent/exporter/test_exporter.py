@@ -274,14 +274,18 @@ async def serving(server: ExporterServer) -> AsyncIterator[None]:
 async def test_the_port_serves_metrics_compressed_if_wanted(node: Node) -> None:
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with reading(node), serving(ExporterServer("127.0.0.1:0", node.exporter, port.set_result)):
-        url = f"http://127.0.0.1:{await port}"
+        url, plain = f"http://127.0.0.1:{await port}", {"Accept-Encoding": "identity"}
         async with aiohttp.ClientSession(auto_decompress=False) as client:
             async with client.get(f"{url}/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
                 assert answer.headers["Content-Encoding"] == "gzip"
                 assert TEMPERATURE in gzip.decompress(await answer.read()).decode()
-            async with client.get(f"{url}/metrics", headers={"Accept-Encoding": "identity"}) as answer:
+            async with client.get(f"{url}/metrics", headers=plain) as answer:
                 assert answer.content_type == "text/plain"
                 assert TEMPERATURE in await answer.text()
+            names = f"name[]={TEMPERATURE}&name[]={SHARE}&name[]=other"
+            async with client.get(f"{url}/metrics?{names}", headers=plain) as answer:
+                found = text_string_to_metric_families(await answer.text())
+                assert {family.name for family in found} == {TEMPERATURE, SHARE}
             async with client.get(f"{url}/health") as answer:
                 assert answer.status == 200
 

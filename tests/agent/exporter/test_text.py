@@ -29,7 +29,7 @@ def test_what_is_written_is_read_back(series: list[tuple[int, str, dict[str, flo
     writer = Writer(table()[name] for name in _NAMES)
     given_series = [Series(labels_of((("gpu", str(gpu)), ("pod", pod))), values) for gpu, pod, values in series]
     for _ in range(2):  # the second time from what is kept
-        text = writer.write(given_series).decode()
+        text = "".join(writer.write(given_series).values())
         read = {
             (sample.name, sample.labels["gpu"], sample.labels["pod"]): float(sample.value)
             for family in text_string_to_metric_families(text)
@@ -46,7 +46,7 @@ def test_the_lines_of_a_kind_are_together_after_its_head() -> None:
     writer = Writer(table()[name] for name in _NAMES)
     one = Series('gpu="0"', {"DCGM_FI_DEV_POWER_USAGE": 84.5, "DCGM_FI_DEV_GPU_TEMP": 31})
     two = Series('gpu="1"', {"DCGM_FI_DEV_GPU_TEMP": 30.0}, {"dovetail_gpu_xids_total": (("xid", "79", 2),)})
-    lines = writer.write([one, two]).decode().splitlines()
+    lines = "".join(writer.write([one, two]).values()).splitlines()
     assert [line for line in lines if not line.startswith("# HELP")] == [
         "# TYPE DCGM_FI_DEV_GPU_TEMP gauge",
         'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 31',

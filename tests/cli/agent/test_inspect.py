@@ -69,7 +69,14 @@ def test_links_levels_and_places_of_a_cube_mesh(standin: Machine) -> None:
     ]
     assert section(text, "NUMA nodes")[1] == ["1", "20-39,60-79", "256.0", "none", "32", "10", "4-7"]
     assert "Not read" not in text
-    assert "MIG" not in text.replace("MIG\n", "")
+    assert "MIG" not in text.partition("Metrics\n")[0].replace("MIG\n", "")
+
+
+def test_metrics_that_gpus_lack_are_listed_by_reason(standin: Machine) -> None:
+    rows = section(inspect(standin("dgx1-v100")).output, "Metrics")
+    assert rows[0][0] == "0-7"
+    assert rows[0][2] == "read"
+    assert any("nvmlGpmQueryDeviceSupport" in row[2] and "DCGM_FI_PROF_SM_ACTIVE" in row[2] for row in rows[1:])
 
 
 def test_mig_instances_and_profiles(standin: Machine) -> None:
@@ -116,7 +123,9 @@ def test_the_memory_of_a_grace_is_one_row(standin: Machine) -> None:
 def test_json_has_the_host_and_the_gpu_node(standin: Machine) -> None:
     done = inspect(standin("dgx-h100"), "-o", "json", "--node", "gpu-1")
     told = json.loads(done.output)
-    assert set(told) == {"host", "numaNodes", "gpuNode"}
+    assert set(told) == {"host", "numaNodes", "gpuNode", "metrics"}
+    assert told["metrics"]["read"]["0"] >= 120
+    assert {"why", "gpus", "kinds"} == set(told["metrics"]["absent"][0])
     assert [gpu["minor"] for gpu in told["host"]["gpus"]] == list(range(8))
     assert told["host"]["gpus"][0]["profiles"][0]["name"] == "1g.10gb"
     assert [node["id"] for node in told["numaNodes"]] == [0, 1]

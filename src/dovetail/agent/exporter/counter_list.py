@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from dovetail.agent.exporter.kinds import Kind, KindType, OwnSource, table
 
 _OWN = "dovetail_"
+_DRIVER = "DCGM_FI_DRIVER_VERSION"
 _TYPES = ("gauge", "counter", "label")
 _ELSEWHERE = {
     "DCGM_FI_DEV_VGPU_": "vGPU is not supported",
@@ -39,9 +40,9 @@ class CounterListError(Exception):
 
 
 def default() -> dict[str, Kind]:
-    """All kinds but the labels; of these only the version of the driver."""
-    kinds = table()
-    return {name: kind for name, kind in kinds.items() if kind.type != "label" or name == "DCGM_FI_DRIVER_VERSION"}
+    """All kinds that can have values, and of the labels the version of the driver."""
+    found = {name: kind for name, kind in table().items() if kind.type != "label" and kind.group != "unavailable"}
+    return found | {_DRIVER: table()[_DRIVER]}
 
 
 def read_counter_list(path: Path) -> dict[str, Kind]:

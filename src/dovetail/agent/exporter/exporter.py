@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -62,28 +62,31 @@ class Exporter:
         self._owners = Owners({}, time.monotonic())
         self._changed_s: dict[str, float] = {}
         self._asking: asyncio.Future[Owners | None] | None = None
-        self._scraping: asyncio.Task[bytes] | None = None
+        self._scraping: asyncio.Task[None] | None = None
+        self._kinds: dict[str, str] = {}
         self._text = b""
         self._text_s = float("-inf")
         self.fault = ""
         """Why owners are unknown, as a sentence for an operator."""
 
-    async def scrape(self) -> bytes:
-        """The metrics in Prometheus' text format."""
-        if time.monotonic() - self._text_s < FRESH_S:
+    async def scrape(self, names: Collection[str] = ()) -> bytes:
+        """The metrics in Prometheus' text format: all, or those with these names."""
+        if time.monotonic() - self._text_s >= FRESH_S:
+            if self._scraping is None or self._scraping.done():
+                self._scraping = asyncio.create_task(self._scrape())
+            await asyncio.shield(self._scraping)
+        if not names:
             return self._text
-        if self._scraping is None or self._scraping.done():
-            self._scraping = asyncio.create_task(self._scrape())
-        return await asyncio.shield(self._scraping)
+        return "".join(text for name, text in self._kinds.items() if name in names).encode()
 
-    async def _scrape(self) -> bytes:
+    async def _scrape(self) -> None:
         begun_s = time.monotonic()
         owners = await self._read_owners()
         fresh_s = max((begun_s - FRESH_S, *self._changed_s.values()))
         sampled = await self._sampler.read(fresh_s)
-        self._text = self._writer.write(list(self._series(sampled, owners)))
+        self._kinds = self._writer.write(list(self._series(sampled, owners)))
+        self._text = "".join(self._kinds.values()).encode()
         self._text_s = begun_s
-        return self._text
 
     async def _read_owners(self) -> Owners:
         if self._asking is None:

@@ -2,7 +2,8 @@
 """Profiling values of a GPU or GPU instance from NVML's GPM samples: Hopper and later.
 
 Rules: a value is the mean between this sample and the one before, whatever their distance. The first reading takes two
-samples at `_FIRST_S`. After an error both samples are freed, and the next reading begins anew.
+samples at `_FIRST_S`. Samples that do not fit together (the driver was reloaded between
+  them) have no means. After an error both samples are freed, and the next reading begins anew.
 Source: NVML API reference, "GPM Functions"; percentages are 0 to 100, rates in MiB per second.
 """
 
@@ -17,14 +18,14 @@ import pynvml
 from msgspec import Struct
 
 from dovetail.agent.exporter.field_values import plausible
-from dovetail.agent.machine.nvml import NOT_SUPPORTED, Nvml, NvmlError
+from dovetail.agent.machine.nvml import INVALID_ARGUMENT, Nvml, NvmlError
 
 _FIRST_S = 0.1
 
 
 class GpmValues(Struct, frozen=True):
-    """Values by metric, over the time since `since_s` of the monotonic clock; `failed` has NVML's result code of the
-    other metrics."""
+    """Values by metric, over the time since `since_s` of the monotonic clock; `failed` has NVML's result code of
+    those that failed. The others have no data."""
 
     values: dict[int, float]
     failed: dict[int, int]
@@ -57,7 +58,12 @@ class GpmSamples:
             for entry, metric in zip(request.metrics, metrics, strict=False):
                 entry.metricId = metric
             self._spare, self._last = self._last, now
-            self._nvml.call("nvmlGpmMetricsGet", request)
+            try:
+                self._nvml.call("nvmlGpmMetricsGet", request)
+            except NvmlError as error:
+                if error.code != INVALID_ARGUMENT:
+                    raise
+                return GpmValues({}, {}, since_s)
         except NvmlError:
             self.close()
             raise
@@ -65,9 +71,9 @@ class GpmSamples:
         for number, metric in enumerate(metrics):
             entry = request.metrics[number]
             value = plausible(entry.value)
-            if entry.nvmlReturn or value is None:
-                failed[metric] = entry.nvmlReturn or NOT_SUPPORTED
-            else:
+            if entry.nvmlReturn:
+                failed[metric] = entry.nvmlReturn
+            elif value is not None:
                 values[metric] = value
         return GpmValues(values, failed, since_s)
 

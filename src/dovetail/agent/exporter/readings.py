@@ -17,6 +17,7 @@ from ctypes import byref
 from typing import Any
 
 import pynvml
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.agent.exporter.kinds import Kind, OwnSource
@@ -32,7 +33,16 @@ _EVENTS = {
 }  # fmt: skip
 _READER_PARTS = {"margin", "fb_used_percent", "nvlinks_active", "gpm_support", "clock_events", "throttle"}
 _FABRIC_PARTS = {"fabric_status", "fabric_error", "fabric_clique", "fabric_health", "fabric_ready"}
-_MIB = 1 << 20
+_SAMPLES_S = 2.0
+"""Longer than the time between two of NVML's samples."""
+
+
+class _Used(Struct, frozen=True):
+    """The use of the SMs by pid, and the time of its newest sample, by NVML's clock and by ours."""
+
+    last_us: int = 0
+    percent: dict[int, int] = {}
+    read_s: float = float("-inf")
 
 
 class DeviceReader:
@@ -62,7 +72,7 @@ class DeviceReader:
         self._parts = {kind.sources[0].part for kind in kinds if isinstance(kind.sources[0], OwnSource)}
         self._instances: dict[str, DeviceSources] = {}
         self._events: deque[tuple[float, int]] = deque()
-        self._seen_us = 0
+        self._used: dict[str, _Used] = {}
         self.texts: dict[str, str] = {}
         """The label kinds: name and text."""
         self._read_texts()
@@ -242,7 +252,7 @@ class DeviceReader:
                 memory[process.pid] = process.usedGpuMemory
         if not memory:
             return
-        percent = self._utilization(handle)
+        percent = self._utilization(handle, uuid)
         for pid, used in memory.items():
             yield Process(pid, uuid, used, percent.get(pid, 0) if percent is not None else None)
 
@@ -258,19 +268,26 @@ class DeviceReader:
                     return ()
         return ()
 
-    def _utilization(self, handle: Any) -> dict[int, int] | None:
+    def _utilization(self, handle: Any, uuid: str) -> dict[int, int] | None:
         """The use of the SMs in percent by process, since the reading before; None if NVML does not report it."""
+        seen = self._used.get(uuid, _Used())
         try:
-            samples = self._nvml.call("nvmlDeviceGetProcessUtilization", handle, self._seen_us)
+            samples = self._nvml.call("nvmlDeviceGetProcessUtilization", handle, seen.last_us)
         except NvmlError as error:
             if error.code in GONE:
                 raise
-            return {} if error.code == codes.NOT_FOUND else None
+            if error.code != codes.NOT_FOUND:
+                return None
+            # NVML has no newer sample, or no process did anything.
+            return seen.percent if time.monotonic() - seen.read_s < _SAMPLES_S else {}
         sums: dict[int, list[int]] = {}
+        last_us = seen.last_us
         for sample in samples:
             sums.setdefault(sample.pid, []).append(sample.smUtil)
-            self._seen_us = max(self._seen_us, sample.timeStamp)
-        return {pid: round(sum(each) / len(each)) for pid, each in sums.items()}
+            last_us = max(last_us, sample.timeStamp)
+        percent = {pid: round(sum(each) / len(each)) for pid, each in sums.items()}
+        self._used[uuid] = _Used(last_us, percent, time.monotonic())
+        return percent
 
     def _count_errors(self) -> None:
         for sources in (self._sources, *self._instances.values()):

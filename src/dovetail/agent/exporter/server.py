@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The port of the exporter: /metrics, and /health.
 
-Rules: a port that is taken is a fault, and is tried again every `AGAIN_S`. Answers are compressed for clients that
-accept it. `kube.probe_server` bounds connections.
+Rules: `?name[]=NAME` (repeated) asks for the kinds with these names only. A port that is taken is a fault, and is tried
+again every `AGAIN_S`. Answers are compressed for clients that accept it. `kube.probe_server` bounds connections.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class ExporterServer:
         return web.Response(text="ok\n")
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
-        text = await self._exporter.scrape()
+        names = frozenset(request.query.getall("name[]", ()))
+        text = await self._exporter.scrape(names)
         headers = {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
         if "gzip" not in request.headers.get("Accept-Encoding", ""):
             return web.Response(body=text, headers=headers)
@@ -60,5 +61,6 @@ class ExporterServer:
         if source is not text:
             packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | _GZIP)
             packed = packer.compress(text) + packer.flush()
-            self._packed = text, packed
+            if not names:
+                self._packed = text, packed
         return web.Response(body=packed, headers=headers | {"Content-Encoding": "gzip"})

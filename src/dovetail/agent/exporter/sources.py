@@ -37,7 +37,6 @@ UNSUPPORTED = frozenset(
         pynvml.NVML_ERROR_DEPRECATED,
         pynvml.NVML_ERROR_NO_DATA,
         pynvml.NVML_ERROR_CORRUPTED_INFOROM,
-        pynvml.NVML_ERROR_NOT_READY,
     }
 )
 _AGAIN_S = 600.0
@@ -103,12 +102,13 @@ class DeviceSources:
         if time.monotonic() >= self._again_s:
             self._begin()
         values: dict[str, float] = {}
-        for _ in range(_PASSES):
-            values = {}
+        for number in range(_PASSES):
             refused: dict[str, str] = {}
             self._read_fields(values, refused)
             self._read_calls(values, refused)
-            self._read_gpm(values, refused)
+            if not number:
+                # Profiling values have no alternatives, and a second sample would end their mean too early.
+                self._read_gpm(values, refused)
             if not refused:
                 break
             for name, why in refused.items():
@@ -218,8 +218,7 @@ class DeviceSources:
         for name, metric, factor in self._metrics:
             if metric in found.values:
                 values[name] = found.values[metric] * factor
-            else:
-                code = found.failed[metric]
+            elif code := found.failed.get(metric, 0):
                 self._refuse(name, NvmlError("nvmlGpmMetricsGet", code, _text(code)), refused)
 
     def _refuse(self, name: str, error: NvmlError, refused: dict[str, str]) -> None:

@@ -46,19 +46,20 @@ class Writer:
         self._heads = {kind.name: _head(kind) for kind in kinds}
         self._begins: dict[str, dict[str, str]] = {}
 
-    def write(self, series: Sequence[Series]) -> bytes:
-        """Series of other kinds are left out."""
+    def write(self, series: Sequence[Series]) -> dict[str, str]:
+        """The text of each kind that has a value, by name, with a line feed at its end. Series of other kinds are left
+        out."""
         used = {one.labels for one in series}
         for labels in self._begins.keys() - used:
             del self._begins[labels]
         begins = [self._begins.setdefault(one.labels, {}) for one in series]
-        lines: list[str] = []
+        found: dict[str, str] = {}
         labelled = defaultdict(list)
         for one in series:
             for name, values in one.labelled.items():
                 labelled[name].append((one.labels, values))
         for name, head in self._heads.items():
-            empty = len(lines)
+            lines = [head]
             for one, begin in zip(series, begins, strict=True):
                 value = one.values.get(name)
                 if value is None:
@@ -71,10 +72,10 @@ class Writer:
                 comma = "," if labels else ""
                 for label, text, number in values:
                     lines.append(f'{name}{{{labels}{comma}{label}="{_escaped(text)}"}} {_number(number)}')
-            if len(lines) > empty:
-                lines.insert(empty, head)
-        lines.append("")
-        return "\n".join(lines).encode()
+            if len(lines) > 1:
+                lines.append("")
+                found[name] = "\n".join(lines)
+        return found
 
 
 def _head(kind: Kind) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
+from dovetail.agent.exporter.coverage import MetricCoverage, coverage, shortened
 from dovetail.agent.machine.discovery import UNLISTED_GPU, discover
 from dovetail.agent.machine.host import Gpu, Host, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
@@ -37,28 +38,48 @@ def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) ->
     """Show the GPUs of this machine, their topology, and what could not be read.
 
     Reads NVML and the kernel, changes nothing, and needs no cluster, no GPU and no root. In the JSON answer, `host` has
-    all that was found, and `gpuNode` is the GPUNode that the agent would publish.
+    all that was found, `gpuNode` is the GPUNode that the agent would publish, and `metrics` counts the metrics of each
+    GPU and lists the absent ones by reason.
     """
     name = node or socket.gethostname().lower()
     sysfs = Sysfs(sysfs_root, proc_root)
-    host, nodes, unread = _look(sysfs)
+    host, nodes, unread, metrics = _look(sysfs)
     if output == "json":
         published = gpu_node(name, {}, {"status": document(status_of(host, unread=unread))})
-        write_json({"host": host, "numaNodes": nodes, "gpuNode": published})
+        write_json({"host": host, "numaNodes": nodes, "gpuNode": published, "metrics": metrics})
         return
-    show(name, host, nodes, (*host.unread, *unread), Console())
+    console = Console()
+    show(name, host, nodes, (*host.unread, *unread), console)
+    if metrics.read:
+        console.print("\n[bold]Metrics[/bold]")
+        console.print(_metrics(metrics))
 
 
-def _look(sysfs: Sysfs) -> tuple[Host, tuple[SysfsNumaNode, ...], tuple[Unread, ...]]:
+def _look(sysfs: Sysfs) -> tuple[Host, tuple[SysfsNumaNode, ...], tuple[Unread, ...], MetricCoverage]:
+    metrics = MetricCoverage()
     try:
         with Nvml() as nvml:
             host = discover(nvml, sysfs)
+            metrics = coverage(nvml)
     except NvmlError as error:
         host = discover(error, sysfs)
     try:
-        return host, sysfs.numa_nodes, ()
+        return host, sysfs.numa_nodes, (), metrics
     except SysfsError as error:
-        return host, (), (Unread("numaNodes", str(error)),)
+        return host, (), (Unread("numaNodes", str(error)),), metrics
+
+
+def _metrics(metrics: MetricCoverage) -> Table:
+    """How many metrics the GPUs have, and the absent ones by reason."""
+    table = Table("GPUs", "number", prose("metrics of the exporter"))
+    for number in sorted(set(metrics.read.values()), reverse=True):
+        gpus = _ranges(gpu for gpu, read in metrics.read.items() if read == number)
+        table.add_row(gpus, str(number), "read")
+    for group in metrics.absent:
+        table.add_row(
+            _ranges(group.gpus), str(len(group.kinds)), escape(f"absent, {group.why}: {shortened(group.kinds)}")
+        )
+    return table
 
 
 def show(name: str, host: Host, nodes: Sequence[SysfsNumaNode], unread: Sequence[Unread], console: Console) -> None:
