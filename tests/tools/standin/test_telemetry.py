@@ -260,3 +260,27 @@ def test_encoders_have_sessions_and_a_divided_gpu_has_none(standin: MakeStandin)
     for call in (*calls, nvml.nvmlDeviceGetEncoderStats):
         with pytest.raises(nvml.NVMLError_NotSupported):
             call(gpu)
+
+
+def test_a_divided_gpu_reports_errors_by_instance(standin: MakeStandin) -> None:
+    machine = standin("dgx-a100")
+    gpu = first()
+    machine.set(0, rows_corrected=2)
+    sram = nvml.NVML_MEMORY_LOCATION_SRAM
+    machine.divide(0, [])
+    assert nvml.nvmlDeviceGetRemappedRows(gpu) == (2, 0, 0, 0)
+    machine.divide(0, [("3g.20gb", 0), ("3g.20gb", 4)])
+    left = machine.parts(0)[0].gi
+    machine.ecc(0, uncorrected=3, location=sram, gi=left)
+    assert nvml.nvmlDeviceGetMemoryErrorCounter(gpu, 1, nvml.NVML_AGGREGATE_ECC, sram) == 3
+    parts = [nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number) for number in range(2)]
+    for refused in (
+        lambda: nvml.nvmlDeviceGetRemappedRows(gpu),
+        lambda: nvml.nvmlDeviceGetMemoryErrorCounter(gpu, 1, nvml.NVML_VOLATILE_ECC, sram),
+        lambda: nvml.nvmlDeviceGetMemoryErrorCounter(parts[0], 0, nvml.NVML_VOLATILE_ECC, sram),
+    ):
+        with pytest.raises(nvml.NVMLError_NotSupported):
+            refused()
+    counted = [nvml.nvmlDeviceGetMemoryErrorCounter(part, 1, nvml.NVML_VOLATILE_ECC, sram) for part in parts]
+    assert counted == [3, 0]
+    assert field(gpu, nvml.NVML_FI_DEV_REMAPPED_COR)[0] == nvml.NVML_ERROR_NOT_SUPPORTED

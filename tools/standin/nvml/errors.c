@@ -7,6 +7,14 @@
 
 enum { L1, L2, DRAM, REGISTERS, TEXTURE, SHARED, CBU, SRAM };
 
+// Whether a GPU in MIG mode has instances.
+static int is_divided(const struct gpu *gpu) {
+    unsigned instances = 0;
+    for (const struct instance *i = gpu->instance; i < gpu->instance + MOST_INSTANCES; i++)
+        instances += i->used != 0;
+    return gpu->mig_mode && instances;
+}
+
 // Until Volta the errors of each cache are counted, then those of SRAM and DRAM.
 static int has_location(const struct gpu *gpu, unsigned location) {
     return location == DRAM || (gpu->cc_major < 8 ? location != SRAM : location == SRAM);
@@ -20,8 +28,14 @@ uint64_t ecc_errors(const struct gpu *gpu, unsigned error, unsigned counter, uns
     return sum;
 }
 
-int ecc_location(const struct gpu *gpu, unsigned location) {
-    return has_location(gpu, location) ? SUCCESS : NOT_SUPPORTED;
+// "Querying volatile errors using device handles is currently not supported" with MIG mode on (nvml.h).
+int ecc_location(const struct gpu *gpu, unsigned counter, unsigned location) {
+    return has_location(gpu, location) && (counter || !gpu->mig_mode) ? SUCCESS : NOT_SUPPORTED;
+}
+
+// "On MIG-enabled GPUs with active instances, querying the number of remapped rows is not supported" (nvml.h).
+int has_rows(const struct gpu *gpu) {
+    return gpu->cc_major >= 8 && !is_divided(gpu);
 }
 
 API nvmlDeviceGetTotalEccErrors(void *device, unsigned error, unsigned counter, unsigned long long *out) {
@@ -35,13 +49,13 @@ API nvmlDeviceGetMemoryErrorCounter(void *device, unsigned error, unsigned count
                                     unsigned long long *out) {
     ENTER(device, GPU | MIG);
     NEED(out && error < 2 && counter < 2 && location < ECC_LOCATIONS);
-    if (!has_location(gpu, location))
-        return NOT_SUPPORTED;
     // Of an instance the driver knows the uncorrected errors outside of DRAM since it was loaded.
-    if (in.kind == MIG && !(error == 1 && counter == 0 && location == SRAM))
-        return NOT_SUPPORTED;
-    *out = in.kind == MIG ? in.instance->sram_errors : ecc_errors(gpu, error, counter, location);
-    return SUCCESS;
+    if (in.kind == MIG) {
+        *out = in.instance->sram_errors;
+        return error == 1 && counter == 0 && location == SRAM ? SUCCESS : NOT_SUPPORTED;
+    }
+    *out = ecc_errors(gpu, error, counter, location);
+    return ecc_location(gpu, counter, location);
 }
 
 struct detailed_ecc {
@@ -130,7 +144,7 @@ API nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncor
                               unsigned *failed) {
     ENTER(device, GPU);
     NEED(corrected && uncorrected && pending && failed);
-    if (gpu->cc_major < 8)
+    if (!has_rows(gpu))
         return NOT_SUPPORTED;
     *corrected = gpu->rows_corrected;
     *uncorrected = gpu->rows_uncorrected;

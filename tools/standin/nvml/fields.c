@@ -34,7 +34,7 @@ static int ecc_field(const struct gpu *gpu, unsigned id, struct value *out) {
     // uncorrected ones of the control units.
     static const unsigned locations[] = {L1, L2, DRAM, REGISTERS, TEXTURE, CBU};
     unsigned counter = (id - ECC_LOCAL) / 11, place = (id - ECC_LOCAL) % 11, location = locations[place / 2];
-    int code = ecc_location(gpu, location);
+    int code = ecc_location(gpu, counter, location);
     if (!code)
         out->bits = ecc_errors(gpu, location == CBU ? 1 : place % 2, counter, location);
     return code;
@@ -65,7 +65,7 @@ static int limit_field(const struct gpu *gpu, unsigned id, struct value *out) {
 }
 
 static int rows_field(const struct gpu *gpu, unsigned id, struct value *out) {
-    if (gpu->cc_major < 8)
+    if (!has_rows(gpu))
         return NOT_SUPPORTED;
     out->bits = id == REMAPPED_CORRECTED     ? gpu->rows_corrected
                 : id == REMAPPED_UNCORRECTED ? gpu->rows_uncorrected

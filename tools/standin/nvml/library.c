@@ -23,11 +23,11 @@ void *handle(unsigned kind, unsigned g, unsigned gi, unsigned ci) {
 }
 
 // A call for GPU g, or for none: what faults do to it, and whether the library is open.
-int fault(const char *call, unsigned g, int everyone) {
-    int code = injected(call, g, everyone);
+int fault(const char *call, unsigned g, int all) {
+    int code = injected(call, g, all);
     if (code || !opened)
         return code ? code : UNINITIALIZED;
-    // The files of a driver that is no longer loaded are closed to whoever had them open.
+    // The files of a driver that is no longer loaded are closed, also for a process that had them open.
     return loads == host->loads ? SUCCESS : UNKNOWN;
 }
 

@@ -60,7 +60,7 @@ double link_mib(const struct gpu *gpu, unsigned number, int sent, int64_t now) {
     return before + gpu->load.rate[sent ? RATE_NVLINK_TX : RATE_NVLINK_RX] / links_up(gpu) * elapsed_s(gpu, now);
 }
 
-// Stores all counters as of now. Whoever changes a rate, the power, the reasons or a link does this first.
+// Stores all counters as of now. Before a rate, the power, a reason or a link changes.
 static void settle(struct host *at, struct gpu *gpu) {
     int64_t now = clock_of(at);
     for (unsigned i = 0; i < gpu->link_count; i++) {
@@ -103,7 +103,7 @@ void instances_changed(struct gpu *gpu) {
     aggregate(gpu);
 }
 
-// Not NVML's: for a test that changes the file, with the lock of the file held.
+// No calls of NVML: for a test that changes the file, with its lock held.
 EXPORTED void standin_settle(struct host *at, unsigned g) {
     settle(at, &at->gpu[g]);
 }

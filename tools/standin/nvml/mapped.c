@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file that a library maps: its lock, those who wait for a change of it, and the faults and overrides in it.
+// The file that a library maps: its lock, its waiters, and the faults and overrides in it.
 
 #include "nvml.h"
 
@@ -34,17 +34,17 @@ void unlock(void) {
     pthread_mutex_unlock(&mutex);
 }
 
-// Wakes those who wait for a change of the word, in this process or another.
+// Wakes the waiters for a change of the word, in this process and others.
 void wake(uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-// Not NVML's: for who changes the file from outside.
+// No call of NVML: for a test that changes the file.
 __attribute__((visibility("default"))) void standin_wake(uint32_t *word) {
     wake(word);
 }
 
-// Waits until the fault is gone or is another one, with the lock given up.
+// Waits until the fault is gone or is another one, without the lock.
 static void hang(const struct fault *f, const char *call) {
     while (f->used && f->ms == NONE && !strcmp(f->call, call)) {
         struct host *mapped = host;
@@ -55,11 +55,11 @@ static void hang(const struct fault *f, const char *call) {
     }
 }
 
-// What a call for GPU g, or for none, is told to do: by faults of all GPUs (`everyone`) and of this one. With the lock
-// held; gives it up while it waits.
-int injected(const char *call, unsigned g, int everyone) {
+// Applies faults to a call for GPU g, or for none: those of all GPUs (`all`) and of this one. With the lock
+// held, but not during waits.
+int injected(const char *call, unsigned g, int all) {
     for (struct fault *f = host->fault; f < host->fault + MOST_FAULTS; f++) {
-        if (!f->used || !(f->gpu == NONE ? everyone : f->gpu == g) || strcmp(f->call, call))
+        if (!f->used || !(f->gpu == NONE ? all : f->gpu == g) || strcmp(f->call, call))
             continue;
         if (f->ms == NONE)
             hang(f, call);

@@ -54,14 +54,14 @@ int map(const int *opened);
 void lock(void);
 void unlock(void);
 void wake(uint32_t *word);
-int injected(const char *call, unsigned g, int everyone);
+int injected(const char *call, unsigned g, int all);
 const struct override *override_of(unsigned space, unsigned g, unsigned id, unsigned scope);
 
 // library.c: handles
 extern int opened;
 extern unsigned order[MOST_GPUS], order_count;
 void leave(struct entered *in);
-int fault(const char *call, unsigned g, int everyone);
+int fault(const char *call, unsigned g, int all);
 int decode(void *handle, unsigned kinds, struct entered *in);
 struct entered enter(const char *call, void *handle, unsigned kinds);
 void *handle(unsigned kind, unsigned g, unsigned gi, unsigned ci);
@@ -100,7 +100,8 @@ void instances_changed(struct gpu *gpu);
 unsigned least_power_mw(const struct gpu *gpu);
 int has_margins(const struct gpu *gpu);
 uint64_t ecc_errors(const struct gpu *gpu, unsigned error, unsigned counter, unsigned location);
-int ecc_location(const struct gpu *gpu, unsigned location);
+int ecc_location(const struct gpu *gpu, unsigned counter, unsigned location);
+int has_rows(const struct gpu *gpu);
 int violation_ns(const struct gpu *gpu, unsigned policy, int64_t now, uint64_t *out);
 
 // links.c: for field values
@@ -109,7 +110,7 @@ int link_field(const struct gpu *gpu, unsigned id, unsigned scope, int64_t now, 
 // watch.c
 void forget_event_sets(void);
 
-// processes.c: who has a GPU open
+// processes.c: processes that have a GPU open
 int held(const struct gpu *gpu, unsigned gi, unsigned ci);
 uint64_t used_mib(const struct gpu *gpu, unsigned gi);
 

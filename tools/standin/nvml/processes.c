@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who uses a GPU: its processes, their memory and how busy each keeps it.
+// The processes on a GPU, their memory and utilization.
 
 #include "nvml.h"
 

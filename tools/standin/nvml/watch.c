@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a GPU: event sets, and those who wait for events.
+// What happens to a GPU: event sets and waits for events.
 
 #include "nvml.h"
 
