@@ -15,8 +15,9 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from dovetail.agent import endpoints as agent_endpoints
 from dovetail.agent import metrics as vitals
-from dovetail.agent.health import xids
+from dovetail.agent.health import watched, xids
 from dovetail.agent.health.health import Unhealthy
+from dovetail.agent.health.xids import ACTIONS
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.plugins import Counts
 from dovetail.agent.publish.publisher import NodeFacts
@@ -184,6 +185,20 @@ def test_fabric() -> None:
     assert [row.code[1][0] for row in reference("placing", "level")] == list(DEFAULT_FABRIC)
 
 
+def test_actions_of_xids() -> None:
+    table = xids.default()
+    rows = {row.code[0][0]: row.cells[1] for row in reference("health", "action", "XIDs")}
+    written = {
+        xid: ACTIONS[word]
+        for word, cell in rows.items()
+        for first_xid, last in re.findall(r"\b(\d+)(?:-(\d+))?", cell)
+        for xid in range(int(first_xid), int(last or first_xid) + 1)
+    }
+    assert written == {xid: row.action for xid, row in table.rows.items()}
+    assert [row.code[0][0] for row in reference("health", "action", "Actions")] == [*ACTIONS]
+    assert f"version {table.version}" in page("docs/reference/health.md").text
+
+
 def rights(role: str) -> set[tuple[str, str, str]]:
     documents = yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text())
     rules = next(d for d in documents if d["kind"] == role)["rules"]
@@ -210,4 +225,4 @@ def test_environment_variables() -> None:
     sources = [p.read_text() for where in ("src", "tools") for p in (ROOT / where).rglob("*.py")]
     sources += [(ROOT / name).read_text() for name in ("setup.py", "tests/needs.py")]
     known = {name for text in sources for names in asked.findall(text) for name in names if name}
-    assert set(first(reference("environment", "variable"))) == known | {xids.DISABLE, xids.ENABLE}
+    assert set(first(reference("environment", "variable"))) == known | {watched.DISABLE, watched.ENABLE}

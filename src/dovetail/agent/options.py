@@ -18,6 +18,7 @@ class AgentOptions(Struct, frozen=True):
     config: a configuration file of the device plugin (`agent.config`), or a folder of them (`agent.config_watch`).
     mig_layouts: a file with MIG layouts (`agent.mig.layouts`).
     mig_observer: the socket of the MIG observer (`agent.mig.observer`).
+    xid_actions: a file with actions of XIDs (`agent.health.xids`).
     kubelet_config: the kubelet's configuration file, if the kubelet cannot be queried.
     state_folder: must outlive this process.
     *_root: the host's folders as this process sees them; *_on_host as the container runtime sees them, if its paths
@@ -38,6 +39,7 @@ class AgentOptions(Struct, frozen=True):
     config: Path | None = None
     mig_layouts: Path | None = None
     mig_observer: Path | None = None
+    xid_actions: Path | None = None
     kubelet_config: Path | None = None
     kubelet_folder: Path = Path("/var/lib/kubelet")
     state_folder: Path = Path("/var/lib/dovetail")

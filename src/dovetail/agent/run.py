@@ -25,7 +25,7 @@ from dovetail.agent.config import Config
 from dovetail.agent.config_watch import Configuring
 from dovetail.agent.dra.partitions import NvmlPartitions
 from dovetail.agent.exporter.reading import Sample
-from dovetail.agent.health import xids
+from dovetail.agent.health import watched, xids
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.health.watch import HealthWatch
 from dovetail.agent.kubelet.allocations import Allocations
@@ -58,10 +58,12 @@ _FIRST_S = 1.0
 
 
 async def run(cluster: ClusterConfig, options: AgentOptions) -> None:
-    """Run the agent until cancelled. Raises AgentConfigError, MigLayoutError, ManifestError or WatchedError for wrong
-    input, CheckpointError if a checkpoint of an earlier process cannot be read, OSError if a port is taken."""
+    """Run the agent until cancelled. Raises AgentConfigError, MigLayoutError, ManifestError, WatchedError or
+    XidActionsError for wrong input, CheckpointError if a checkpoint of an earlier process cannot be read, OSError if a
+    port is taken."""
     layouts = read_layouts(options.mig_layouts) if options.mig_layouts is not None else Layouts()
-    watched = xids.watched(os.environ)
+    table = xids.read(options.xid_actions) if options.xid_actions is not None else xids.default()
+    counting = watched.watched(os.environ, table)
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(cluster, concurrency=8, user_agent="dovetail-agent"))
         configuring = Configuring(client, options.node_name, options.config) if options.config is not None else None
@@ -70,7 +72,7 @@ async def run(cluster: ClusterConfig, options: AgentOptions) -> None:
             log.warning("%s", note)
         if config.mps_root is not None:
             options = replace(options, mps_folder=config.mps_root)
-        agent = Agent(cluster, client, options, config, configuring, layouts, watched)
+        agent = Agent(cluster, client, options, config, configuring, layouts, counting)
         if options.listen:
             # Imported only here: its library takes memory.
             from dovetail.agent.endpoints import serving
@@ -90,7 +92,7 @@ class Agent:
         config: Config,
         configuring: Configuring | None,
         layouts: Layouts,
-        watched: xids.Watched,
+        counting: watched.Watched,
     ) -> None:
         self._options = options
         self._configuring = configuring
@@ -117,7 +119,7 @@ class Agent:
             self._health_changed,
             checkpoint=options.state_folder / "health.json",
             holders=self._held,
-            watched=watched,
+            watched=counting,
             sysfs=options.sysfs_root,
             proc=options.proc_root,
             open_library=self._exporting.open_anew if self._exporting is not None else Nvml,

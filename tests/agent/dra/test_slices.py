@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.slices import contents, taint
 from dovetail.agent.health.health import Unhealthy
+from dovetail.agent.health.xids import Action
 from dovetail.agent.machine.host import GpuFabric, GpuInstance, Host
 from dovetail.core.dra.types import Constraint, Slice, Version
 from dovetail.kube.objects.claims import DeviceClass as WireClass
@@ -201,17 +202,17 @@ def test_slices_are_no_larger_than_the_api_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    "code, expected",
+    "code, action, expected",
     [
-        ("xid-48", ("gpu.nvidia.com/xid", "48", "NoSchedule")),
-        ("xid-79", ("gpu.nvidia.com/xid", "79", "NoExecute")),
-        ("lost", ("gpu.nvidia.com/gpu-lost", None, "NoExecute")),
-        ("ecc-double-bit", ("dovetail.dev/ecc-double-bit", None, "NoSchedule")),
-        ("nvml", ("dovetail.dev/nvml", None, "NoSchedule")),
+        ("xid-48", Action.QUARANTINE_GPU, ("gpu.nvidia.com/xid", "48", "NoSchedule")),
+        ("xid-79", Action.QUARANTINE_NODE, ("gpu.nvidia.com/xid", "79", "NoExecute")),
+        ("lost", Action.QUARANTINE_NODE, ("gpu.nvidia.com/gpu-lost", None, "NoExecute")),
+        ("ecc-double-bit", Action.QUARANTINE_GPU, ("dovetail.dev/ecc-double-bit", None, "NoSchedule")),
+        ("nvml", Action.QUARANTINE_GPU, ("dovetail.dev/nvml", None, "NoSchedule")),
     ],
 )
-def test_only_what_a_reboot_heals_ends_pods(code: str, expected: tuple[str, str | None, str]) -> None:
-    found = taint(Unhealthy("GPU-0", code, "", SINCE_MS), DRIVER)
+def test_only_what_a_reboot_heals_ends_pods(code: str, action: Action, expected: tuple[str, str | None, str]) -> None:
+    found = taint(Unhealthy("GPU-0", code, "", SINCE_MS, action), DRIVER)
     assert (found["key"], found.get("value"), found["effect"]) == expected
     assert found["timeAdded"] == "2026-09-21T14:13:20Z"
 

@@ -20,7 +20,7 @@ from dovetail.agent import checkpoint
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.health.gpu_events import EventsRead, GpuEvent, GpuEvents
 from dovetail.agent.health.watch import HealthWatch, Unhealthy
-from dovetail.agent.health.xids import IGNORED, XIDS, Remedy, Watched, WatchedError, meaning, watched
+from dovetail.agent.health.watched import IGNORED, Watched, watched
 from dovetail.agent.machine.nvml import Nvml
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
@@ -635,30 +635,6 @@ async def test_a_checkpoint_that_cannot_be_written_is_said_until_it_can_and_the_
 # Which errors count
 
 
-@pytest.mark.parametrize(
-    ("variables", "counting", "ignored"),
-    [
-        ({}, {48, 63, 999}, {13, 31, 43, 45, 68, 109}),
-        ({"DP_DISABLE_HEALTHCHECKS": "48, 74"}, {95}, {48, 74, 13}),
-        ({"DP_ENABLE_HEALTHCHECKS": "109"}, {48, 109}, {13}),
-        ({"DP_DISABLE_HEALTHCHECKS": "xids"}, set(), {48, 79, 13}),
-        ({"DP_DISABLE_HEALTHCHECKS": "XIDs", "DP_ENABLE_HEALTHCHECKS": "79"}, {79}, {48}),
-        ({"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "79"}, {79}, {48}),
-        ({"DP_DISABLE_HEALTHCHECKS": "48", "DP_ENABLE_HEALTHCHECKS": "48"}, {48}, {13}),
-        ({"DP_ENABLE_HEALTHCHECKS": "all"}, {13, 48}, set()),
-    ],
-)
-def test_the_variables_of_nvidia_s_plugin(variables: dict[str, str], counting: set[int], ignored: set[int]) -> None:
-    read = watched(variables)
-    assert not read.none
-    assert {xid for xid in counting | ignored if read.counts(xid)} == counting
-
-
-def test_a_variable_that_is_none_is_refused_by_name() -> None:
-    with pytest.raises(WatchedError, match=r"DP_DISABLE_HEALTHCHECKS: 'xid48' is neither the number of an XID"):
-        watched({"DP_DISABLE_HEALTHCHECKS": "48,xid48"})
-
-
 async def test_switched_off_it_watches_nothing(machine: Machine) -> None:
     watching = watched({"DP_DISABLE_HEALTHCHECKS": "all"})
     assert watching.none
@@ -707,11 +683,3 @@ async def test_an_error_that_is_made_to_count_ends_with_its_application(machine:
     await machine.is_unhealthy((machine.uuids[0], "xid-43"))
     machine.held = ()
     await machine.is_unhealthy()
-
-
-def test_the_table_of_xids() -> None:
-    """Some whose remedy NVIDIA's catalogue names, and one that it does not have."""
-    remedies = {13: 1, 31: 1, 43: 0, 48: 2, 63: 0, 64: 2, 74: 2, 79: 3, 92: 0, 94: 1, 95: 2, 109: 2, 119: 2, 151: 3}
-    assert {xid: meaning(xid)[0] for xid in remedies} == remedies
-    assert all(1 <= xid <= 172 and name for xid, (_, name) in XIDS.items())
-    assert meaning(500)[0] == Remedy.RESET

@@ -124,7 +124,7 @@ def test_the_memory_of_a_grace_is_one_row(standin: Machine) -> None:
 def test_json_has_the_host_and_the_gpu_node(standin: Machine) -> None:
     done = inspect(standin("dgx-h100"), "-o", "json", "--node", "gpu-1")
     told = json.loads(done.output)
-    assert set(told) == {"host", "numaNodes", "gpuNode", "metrics"}
+    assert set(told) == {"host", "numaNodes", "gpuNode", "metrics", "xidTable"}
     assert told["metrics"]["read"]["0"] >= 120
     assert {"why", "gpus", "kinds"} == set(told["metrics"]["absent"][0])
     assert [gpu["minor"] for gpu in told["host"]["gpus"]] == list(range(8))

@@ -25,7 +25,7 @@ from msgspec.structs import astuple
 
 from dovetail.agent.dra.offer import Offered, Partition, places
 from dovetail.agent.health.health import LOST, Unhealthy
-from dovetail.agent.health.xids import Remedy, meaning
+from dovetail.agent.health.xids import Action
 from dovetail.agent.machine.host import Gpu, GpuEngines, Host
 
 MOST_DEVICES = 64
@@ -60,14 +60,14 @@ def faults_of(device: Offered, unhealthy: Iterable[Unhealthy]) -> list[Unhealthy
 
 def taint(fault: Unhealthy, driver: str) -> Document:
     """The taint of a health problem; the key is NVIDIA's if it has one."""
-    key, value, remedy = f"{_OURS}/{fault.code}", "", Remedy.RESET
+    key, value = f"{_OURS}/{fault.code}", ""
     if fault.code == LOST:
-        key, remedy = f"{driver}/gpu-lost", Remedy.REBOOT
+        key = f"{driver}/gpu-lost"
     elif fault.code.startswith("xid-"):
         value = fault.code.removeprefix("xid-")
-        key, remedy = f"{driver}/xid", meaning(int(value))[0]
+        key = f"{driver}/xid"
     since = datetime.fromtimestamp(fault.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    effect = "NoExecute" if remedy is Remedy.REBOOT else "NoSchedule"
+    effect = "NoExecute" if fault.action is Action.QUARANTINE_NODE else "NoSchedule"
     return {"key": key, **({"value": value} if value else {}), "effect": effect, "timeAdded": since}
 
 

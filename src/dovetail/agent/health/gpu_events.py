@@ -22,7 +22,8 @@ import pynvml
 from msgspec import Struct
 
 from dovetail.agent.health.health import LOST, NVML, RECOVERY, RESET_REQUIRED, GpuFault, HealthReading, Mark
-from dovetail.agent.health.xids import BY_DRIVER, Remedy
+from dovetail.agent.health.watched import BY_DRIVER
+from dovetail.agent.health.xids import Action
 from dovetail.agent.machine import nvml as library
 from dovetail.agent.machine.nvml import Nvml, NvmlError
 
@@ -43,13 +44,13 @@ _ALL_FAIL = {library.UNINITIALIZED, library.DRIVER_NOT_LOADED, library.MISMATCH}
 # Errors with which a GPU answers that it does not support the query.
 _ANSWERED = {library.NOT_SUPPORTED, library.NO_PERMISSION, library.FUNCTION_NOT_FOUND}
 _RECOVERY = {
-    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: Remedy.RESET.advice,
-    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: Remedy.REBOOT.advice,
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: Action.QUARANTINE_GPU.advice,
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: Action.QUARANTINE_NODE.advice,
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "end what uses NVLink or peer access with it",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: f"drain it, then {Remedy.RESET.advice}",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: f"drain it, then {Action.QUARANTINE_GPU.advice}",
     pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "recover the IMEX domain",
     pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "reset its PCI bus",
-    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: Remedy.REBOOT.advice,
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: Action.QUARANTINE_NODE.advice,
 }
 
 
@@ -263,7 +264,9 @@ class _Watch:
         if action:
             todo = _RECOVERY.get(action, f"see nvidia-smi -q (action {action})")
             return GpuFault(RECOVERY, f"the driver asks for a recovery: {todo}")
-        return GpuFault(RESET_REQUIRED, f"the driver requires a reset: {Remedy.RESET.advice}") if reset else None
+        return (
+            GpuFault(RESET_REQUIRED, f"the driver requires a reset: {Action.QUARANTINE_GPU.advice}") if reset else None
+        )
 
     def events(self, wait_s: float) -> Iterator[GpuEvent]:
         """Wait for the first event, up to the time, then yield all that have arrived. Raises NvmlError."""
@@ -332,9 +335,9 @@ class _Watch:
 
 def _unanswered(error: NvmlError) -> GpuFault:
     if error.code in (library.GPU_IS_LOST, library.NOT_FOUND):
-        return GpuFault(LOST, f"{error}; {Remedy.REBOOT.advice}")
+        return GpuFault(LOST, f"{error}; {Action.QUARANTINE_NODE.advice}", Action.QUARANTINE_NODE)
     if error.code == library.RESET_REQUIRED:
-        return GpuFault(RESET_REQUIRED, f"{error}; {Remedy.RESET.advice}")
+        return GpuFault(RESET_REQUIRED, f"{error}; {Action.QUARANTINE_GPU.advice}")
     return GpuFault(NVML, f"{error}; see dmesg")
 
 

@@ -3,16 +3,16 @@
 
 There are two kinds of faults. A state lasts as long as it is observed: a GPU does not answer, its driver requests a
 reset, or NVML fails as a whole. An event passes while the damage stays: it is remembered until there is evidence that
-its remedy (`agent.health.xids`) was applied.
+its remedy was applied. The remedy follows from the action of the event (`agent.health.xids`).
 
-| remedy      | evidence                                                                                      |
-|-------------|-----------------------------------------------------------------------------------------------|
-| APPLICATION | no pod holds the GPU or one of its MIG instances any more; or as for RESET                    |
-| RESET       | the GPU answers, its driver requests no recovery, and one of: the driver has requested one    |
-|             | since the event; the driver was reloaded; the PCI device was recreated; the energy counter,   |
-|             | which starts with the driver, is lower than at the event although persistence mode kept the   |
-|             | driver loaded; or as for REBOOT                                                               |
-| REBOOT      | the machine has another boot id                                                               |
+| action              | evidence of the remedy                                                                |
+|---------------------|---------------------------------------------------------------------------------------|
+| restart-application | no pod holds the GPU or one of its MIG instances any more; or as for quarantine-gpu   |
+| quarantine-gpu      | the GPU answers, its driver requests no recovery, and one of: the driver has          |
+|                     | requested one since the event; the driver was reloaded; the PCI device was recreated; |
+|                     | the energy counter, which starts with the driver, is lower than at the event although |
+|                     | persistence mode kept the driver loaded; or as for quarantine-node                    |
+| quarantine-node     | the machine has another boot id                                                       |
 
 When a check is switched off, its findings are dropped.
 So a restart of the agent clears no fault, and a GPU that was reset while no agent ran is healthy at the next start.
@@ -23,10 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dovetail.agent.health.xids import Remedy
+from dovetail.agent.health.xids import Action
 
 LOST = "lost"
 NVML = "nvml"
@@ -43,6 +43,7 @@ class Unhealthy(Struct, frozen=True):
     code: str
     message: str
     since_ms: int
+    action: Action = Action.QUARANTINE_GPU
 
 
 class Mark(Struct, frozen=True):
@@ -68,6 +69,7 @@ class GpuFault(Struct, frozen=True):
 
     code: str
     message: str
+    action: Action = Action.QUARANTINE_GPU
 
 
 class HealthReading(Struct, frozen=True):
@@ -87,7 +89,7 @@ class HealthRecord(Struct, frozen=True):
     code: str
     message: str
     since_ms: int
-    remedy: Remedy
+    action: Action = field(name="remedy")
     devices: tuple[str, ...]
     mark: Mark = Mark()
     asked: bool = False
@@ -117,9 +119,10 @@ class HealthLedger:
     @property
     def unhealthy(self) -> tuple[Unhealthy, ...]:
         """The unhealthy devices, in the order in which their faults began."""
-        found = [Unhealthy(r.hit, r.code, r.message, r.since_ms) for r in self._memory.records]
+        found = [Unhealthy(r.hit, r.code, r.message, r.since_ms, r.action) for r in self._memory.records]
         found += [
-            Unhealthy(uuid, fault.code, fault.message, since_ms) for uuid, (fault, since_ms) in self._seen.items()
+            Unhealthy(uuid, fault.code, fault.message, since_ms, fault.action)
+            for uuid, (fault, since_ms) in self._seen.items()
         ]
         if self._down is not None:
             message, since_ms = self._down
@@ -129,7 +132,7 @@ class HealthLedger:
     @property
     def waits_for_pods(self) -> bool:
         """Whether a fault will be cleared as soon as no pod holds the device."""
-        return any(record.remedy <= Remedy.APPLICATION for record in self._memory.records)
+        return any(record.action <= Action.RESTART_APPLICATION for record in self._memory.records)
 
     def event(self, record: HealthRecord) -> None:
         """Remember an event. It replaces an earlier record of the same device and code."""
@@ -167,12 +170,12 @@ class HealthLedger:
 
     def held(self, uuids: Collection[str]) -> None:
         """Take the GPUs and MIG instances that pods hold, and drop the records that waited for the other ones."""
-        kept = (r for r in self._memory.records if r.remedy > Remedy.APPLICATION or set(r.devices) & set(uuids))
+        kept = (r for r in self._memory.records if r.action > Action.RESTART_APPLICATION or set(r.devices) & set(uuids))
         self._memory = replace(self._memory, records=tuple(kept))
 
     def _checked(self, record: HealthRecord, gpu: HealthReading | None) -> HealthRecord | None:
         """The record after a check of its GPU; None if the check is evidence of the remedy."""
-        if gpu is None or record.remedy == Remedy.REBOOT:
+        if gpu is None or record.action == Action.QUARANTINE_NODE:
             return record
         if gpu.fault is not None:
             return replace(record, asked=record.asked or gpu.fault.code in (RECOVERY, RESET_REQUIRED))
@@ -183,4 +186,6 @@ class HealthLedger:
         return replace(record, mark=gpu.mark) if record.mark == Mark() else record
 
 
-_GONE = GpuFault(LOST, f"the GPU is gone: NVML no longer lists it; {Remedy.REBOOT.advice}")
+_GONE = GpuFault(
+    LOST, f"the GPU is gone: NVML no longer lists it; {Action.QUARANTINE_NODE.advice}", Action.QUARANTINE_NODE
+)

@@ -2,8 +2,8 @@
 """The health of the GPUs of this machine: a thread watches NVML's events, and each change is reported at once.
 
 Rules
-- `agent.health.gpu_events` waits in NVML. `agent.health.xids` defines which errors count, `agent.health.health` which
-  GPUs are unhealthy and until when.
+- `agent.health.gpu_events` waits in NVML. `agent.health.watched` defines which errors count, `agent.health.health`
+  which GPUs are unhealthy and until when.
 - A change is reported within milliseconds of the event. Then it is written to a file, so that a restart of the agent
   clears no fault. If the write fails, the state is kept in memory, and the write is retried at every check.
 - A damaged file is set aside, and its readable part counts. Both failures show in `faults`; neither ends the process.
@@ -26,7 +26,8 @@ from pathlib import Path
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
 from dovetail.agent.health.gpu_events import DOUBLE_BIT, XID, Away, Down, EventsRead, GpuEvent, GpuEvents, HealthEvent
 from dovetail.agent.health.health import HealthLedger, HealthMemory, HealthRecord, Unhealthy
-from dovetail.agent.health.xids import BY_DRIVER, Remedy, Watched, meaning
+from dovetail.agent.health.watched import BY_DRIVER, Watched
+from dovetail.agent.health.xids import Action
 from dovetail.agent.machine.nvml import Nvml
 
 __all__ = ["HealthWatch", "Unhealthy"]
@@ -40,7 +41,7 @@ class HealthWatch:
     checkpoint: the file with the remembered events.
     holders: returns the uuids of the GPUs and MIG instances that pods hold now; for a replica the uuid of its GPU. It
     is called only while a GPU waits for its pods to end; if it raises OSError, no fault is cleared.
-    watched: which errors count, see `agent.health.xids`.
+    watched: which errors count, see `agent.health.watched`.
     sysfs, proc: the mount points. look_s: the interval between checks of all GPUs, in seconds.
     """
 
@@ -195,9 +196,10 @@ def _records(event: GpuEvent, watched: Watched, now_ms: int) -> list[HealthRecor
     """The records to remember for an event; empty if it does not count."""
     xid: int | None
     if event.kind == DOUBLE_BIT:
-        xid, code, remedy, name = None, _DOUBLE_BIT, Remedy.RESET, "double-bit ECC error"
+        xid, code, action, name = None, _DOUBLE_BIT, Action.QUARANTINE_GPU, "double-bit ECC error"
     elif event.kind == XID and event.number != BY_DRIVER:
-        remedy, name = meaning(event.number)
+        meaning = watched.table.meaning(event.number)
+        action, name = meaning.action, meaning.name
         xid, code, name = event.number, f"{_XID}{event.number}", f"XID {event.number}, {name}"
     else:
         return []
@@ -205,11 +207,11 @@ def _records(event: GpuEvent, watched: Watched, now_ms: int) -> list[HealthRecor
     logger.warning("%s: %s%s", ", ".join(event.hit or (event.gpu,)), name, "" if counts else " (does not count)")
     if not counts:
         return []
-    # An error without remedy only counts if it was enabled: then the GPU is healthy again once its application ends.
-    remedy = max(remedy, Remedy.APPLICATION)
+    # An error that is only to be noted counts if it was enabled: until its application ends.
+    action = max(action, Action.RESTART_APPLICATION)
     hit = [(uuid, (uuid,)) for uuid in event.hit] if event.hit is not None else [(event.gpu, event.instances)]
-    message = f"{name}: {remedy.advice}"
-    return [HealthRecord(uuid, event.gpu, code, message, now_ms, remedy, (uuid, *more)) for uuid, more in hit]
+    message = f"{name}: {action.advice}"
+    return [HealthRecord(uuid, event.gpu, code, message, now_ms, action, (uuid, *more)) for uuid, more in hit]
 
 
 def _xid(code: str) -> int | None:

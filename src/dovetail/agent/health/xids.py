@@ -1,38 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's XID errors: the name and the remedy of each, and which ones count.
+"""NVIDIA's XID errors: the name and the action of each, as one table with a version (`xids.csv`).
 
-Rules: the table is NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, sheet "Catalog", as of October 2025),
-with its resolutions reduced to four remedies. A workflow of the catalogue maps to its last step, for the case that
-nothing milder helps. An XID that is not in the table belongs to a newer driver or is unused, and counts as RESET.
-
-The ignored XIDs are those of NVIDIA's device plugin, with its two environment variables. DP_DISABLE_HEALTHCHECKS lists
-XIDs to ignore, besides 13, 31, 43, 45, 68 and 109; `xids` ignores all XIDs and ECC errors, `all` disables every check.
-DP_ENABLE_HEALTHCHECKS lists XIDs that count anyway, or `all`; it takes precedence.
+Rules
+- The table is NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, sheet "Catalog"), with its resolutions reduced
+  to four actions. A workflow of the catalogue maps to its last step, for the case that nothing milder helps.
+- An XID that is not in the table belongs to a newer driver or is unused, and has the action quarantine-gpu.
+- A file of the administrator replaces rows: lines `xid,action[,name]`, empty lines, and comments after `#`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import csv
+import difflib
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
+from functools import cache
+from pathlib import Path
 
 from msgspec import Struct
 
-DISABLE = "DP_DISABLE_HEALTHCHECKS"
-ENABLE = "DP_ENABLE_HEALTHCHECKS"
-IGNORED = frozenset({13, 31, 43, 45, 68, 109})
-"""The errors that applications cause, as in NVIDIA's device plugin."""
+TABLE = Path(__file__).with_name("xids.csv")
+MOST_BYTES = 1 << 20
+_HEAD = ("xid", "action", "name")
+_VERSION = "# version "
+_LARGEST = 65_535
+_LONGEST_NAME = 200
 
-BY_DRIVER = 154
-"""Not an error, but the notice that the driver's recommended recovery action has changed: the driver is queried."""
 
+class Action(IntEnum):
+    """What an error requires before the GPU can be allocated again, mildest first. The numbers are in checkpoints."""
 
-class Remedy(IntEnum):
-    """The action that is needed before the GPU can be allocated again, mildest first."""
+    NOTE = 0
+    RESTART_APPLICATION = 1
+    QUARANTINE_GPU = 2
+    QUARANTINE_NODE = 3
 
-    NONE = 0
-    APPLICATION = 1
-    RESET = 2
-    REBOOT = 3
+    @property
+    def word(self) -> str:
+        """As in tables and labels: `quarantine-gpu`."""
+        return self.name.lower().replace("_", "-")
 
     @property
     def advice(self) -> str:
@@ -40,108 +46,88 @@ class Remedy(IntEnum):
 
 
 _ADVICE = {
-    Remedy.NONE: "nothing has to be done",
-    Remedy.APPLICATION: "restart the application; the GPU is offered again when no pod holds it",
-    Remedy.RESET: "reset the GPU (nvidia-smi --gpu-reset, with nothing using it), load the driver anew, or reboot",
-    Remedy.REBOOT: "reboot the node; if it comes back, have the hardware checked",
+    Action.NOTE: "nothing has to be done",
+    Action.RESTART_APPLICATION: "restart the application; the GPU is offered again when no pod holds it",
+    Action.QUARANTINE_GPU: "reset the GPU (nvidia-smi --gpu-reset, with nothing using it), load the driver anew, or "
+    "reboot",
+    Action.QUARANTINE_NODE: "reboot the node; if it comes back, have the hardware checked",
 }
-
-_TABLE: tuple[tuple[Remedy, str, Iterable[int]], ...] = (
-    (Remedy.NONE, "driver firmware error", (37,)),
-    (Remedy.NONE, "firmware watchdog", (38,)),
-    (Remedy.NONE, "an application's channel was stopped", (43,)),
-    (Remedy.NONE, "fault while contexts were switched", (44,)),
-    (Remedy.NONE, "clean-up after another error", (45,)),
-    (Remedy.NONE, "a memory row was remapped, or a page retired", (63,)),
-    (Remedy.NONE, "illegal access by the driver", (66, 67)),
-    (Remedy.NONE, "many single-bit ECC errors, all corrected", (92,)),
-    (Remedy.NONE, "InfoROM is worn", (93,)),
-    (Remedy.NONE, "test message", (14, 106, 107)),
-    (Remedy.NONE, "NVLink address translation or privilege error", (108, 137)),
-    (Remedy.NONE, "C2C link error", (121,)),
-    (Remedy.NONE, "CUDA fast path error", (141,)),
-    (Remedy.NONE, "DLA error", (152, 153)),
-    (Remedy.NONE, "resources or channels could not be retired", (157, 160, 161)),
-    (Remedy.NONE, "power smoothing changed", (162, 163, 164, 165)),
-    (Remedy.NONE, "a vGPU could not be started", (78,)),
-    (Remedy.APPLICATION, "GPU stopped processing", (8,)),
-    (Remedy.APPLICATION, "corrupted or illegal commands were submitted", (11, 25, 32, 80)),
-    (Remedy.APPLICATION, "graphics engine exception", (13, 69)),
-    (Remedy.APPLICATION, "GPU memory page fault", (31,)),
-    (Remedy.APPLICATION, "copy engine exception", (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136))),
-    (Remedy.APPLICATION, "video, image or optical flow engine exception", (60, 68, 82, 83, 84, 86, 88, 89)),
-    (Remedy.APPLICATION, "video, image or optical flow engine exception", (*range(96, 106), 139, 142)),
-    (Remedy.APPLICATION, "contained memory error", (94,)),
-    (Remedy.APPLICATION, "error on the CPU's side of the link (CHI)", (159,)),
-    (Remedy.RESET, "GPU timeout", (46,)),
-    (Remedy.RESET, "double-bit ECC error", (48,)),
-    (Remedy.RESET, "micro-controller halt", (62, 169)),
-    (Remedy.RESET, "a memory row could not be remapped, or a page not retired", (64,)),
-    (Remedy.RESET, "NVLink error", (74, 136, *range(144, 151), 155, 166, 170)),
-    (Remedy.RESET, "uncontained memory error", (95,)),
-    (Remedy.RESET, "context switch timeout", (109,)),
-    (Remedy.RESET, "security fault", (110,)),
-    (Remedy.RESET, "the GPU's own processor (GSP) does not answer or failed", (119, 120)),
-    (Remedy.RESET, "ECC error that was not recovered", (140, 171, 172)),
-    (Remedy.RESET, "GPU could not be initialised", (143,)),
-    (Remedy.RESET, "a resource of the GPU was retired", (156,)),
-    (Remedy.RESET, "GPU fatal timeout", (158,)),
-    (Remedy.RESET, "PCIe fatal timeout", (167,)),
-    (Remedy.RESET, "errors in protected memory", (168,)),
-    (Remedy.REBOOT, "auxiliary power is not connected", (54,)),
-    (Remedy.REBOOT, "fallen off the bus", (79,)),
-    (Remedy.REBOOT, "key rotation failed", (151,)),
-)
-XIDS = {xid: (remedy, name) for remedy, name, xids in _TABLE for xid in xids}
+ACTIONS: Mapping[str, Action] = {action.word: action for action in Action}
 
 
-def meaning(xid: int) -> tuple[Remedy, str]:
-    """The remedy of an XID, and its name."""
-    return XIDS.get(xid, (Remedy.RESET, "an error that this release does not know"))
+class XidMeaning(Struct, frozen=True):
+    action: Action
+    name: str
 
 
-class WatchedError(ValueError):
-    """One of the two variables is invalid; the text names it, its value, and the valid values."""
+UNKNOWN = XidMeaning(Action.QUARANTINE_GPU, "an error that this release does not know")
 
 
-class Watched(Struct, frozen=True):
-    """Which errors count. `none`: no health checks at all. `events`: ECC errors count, and XIDs that are not in
-    `ignored`; without it only the XIDs in `enabled` count, and ECC errors do not."""
-
-    none: bool = False
-    events: bool = True
-    ignored: frozenset[int] = IGNORED
-    enabled: frozenset[int] = frozenset()
-
-    def counts(self, xid: int) -> bool:
-        return xid in self.enabled or (self.events and xid not in self.ignored)
-
-    def makes_unhealthy(self, xid: int | None) -> bool:
-        """Whether this XID, or a double-bit ECC error (None), makes a GPU unhealthy."""
-        if self.none:
-            return False
-        if xid is None:
-            return self.events
-        return xid in self.enabled or (self.counts(xid) and meaning(xid)[0] != Remedy.NONE)
+class XidActionsError(ValueError):
+    """The administrator's file is invalid; the text names it, the line, and what is valid."""
 
 
-def watched(variables: Mapping[str, str]) -> Watched:
-    """The errors that count according to the two variables (see above). Raises WatchedError."""
-    disabled, off = _listed(DISABLE, variables)
-    enabled, on = _listed(ENABLE, variables)
-    return Watched(
-        none="all" in off and not enabled and not on,
-        events=bool(on) or not off,
-        ignored=frozenset() if on else IGNORED | disabled,
-        enabled=enabled,
-    )
+class XidTable(Struct, frozen=True):
+    """`version` is that of the catalogue, with the number of rows that a file replaces. `replaced` are their XIDs."""
+
+    version: str
+    rows: Mapping[int, XidMeaning]
+    replaced: frozenset[int] = frozenset()
+
+    def meaning(self, xid: int) -> XidMeaning:
+        return self.rows.get(xid, UNKNOWN)
 
 
-def _listed(variable: str, variables: Mapping[str, str]) -> tuple[frozenset[int], set[str]]:
-    """The XIDs and the keywords in a variable."""
-    items = [item.strip().lower() for item in variables.get(variable, "").split(",") if item.strip()]
-    words = {item for item in items if item in ("all", "xids")}
-    for item in items:
-        if item not in words and not (item.isdecimal() and item.isascii()):
-            raise WatchedError(f"{variable}: {item!r} is neither the number of an XID nor `all` or `xids`")
-    return frozenset(int(item) for item in items if item not in words), words
+@cache
+def default() -> XidTable:
+    """The table of this release."""
+    text = TABLE.read_text(encoding="utf-8")
+    version, _, rest = text.partition("\n")
+    return XidTable(version.removeprefix(_VERSION), dict(_rows(rest, str(TABLE), {})))
+
+
+def read(path: Path) -> XidTable:
+    """The table of this release with the rows of a file of the administrator. Raises XidActionsError."""
+    table = default()
+    try:
+        data = path.read_bytes()
+        if len(data) > MOST_BYTES:
+            raise XidActionsError(f"{path} has {len(data)} bytes; at most {MOST_BYTES} are read")
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise XidActionsError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise XidActionsError(f"{path} is not a text in UTF-8: {error.reason}") from error
+    rows = dict(_rows(text, str(path), table.rows))
+    version = f"{table.version}, {len(rows)} replaced by {path.name}"
+    return XidTable(version, {**table.rows, **rows}, frozenset(rows))
+
+
+def _rows(text: str, file: str, named: Mapping[int, XidMeaning]) -> Iterator[tuple[int, XidMeaning]]:
+    """Raises XidActionsError. A row without a name has that of `named`."""
+    lines_of: dict[int, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        content = line.partition("#")[0].strip()
+        cells = [cell.strip() for cell in next(csv.reader([content], skipinitialspace=True), ())]
+        if not cells or (len(cells) > 1 and tuple(cells) == _HEAD[: len(cells)]):
+            continue
+        at = f"{file}, line {number}"
+        if len(cells) not in (2, 3):
+            raise XidActionsError(f"{at}: {content!r} is not `xid,action` or `xid,action,name`")
+        if not (cells[0].isascii() and cells[0].isdecimal() and len(cells[0]) < 6 and int(cells[0]) <= _LARGEST):
+            raise XidActionsError(f"{at}: {cells[0]!r} is not the number of an XID, 0 to {_LARGEST}")
+        xid = int(cells[0])
+        if (action := ACTIONS.get(cells[1].lower())) is None:
+            raise XidActionsError(f"{at}: no action is called {cells[1]!r}{_nearest(cells[1])}")
+        if xid in lines_of:
+            raise XidActionsError(f"{at}: XID {xid} is already in line {lines_of[xid]}")
+        lines_of[xid] = number
+        name = cells[2] if len(cells) == 3 and cells[2] else named.get(xid, UNKNOWN).name
+        if len(name) > _LONGEST_NAME or not name.isprintable():
+            raise XidActionsError(f"{at}: the name must be printable, of at most {_LONGEST_NAME} characters")
+        yield xid, XidMeaning(action, name)
+
+
+def _nearest(word: str) -> str:
+    near = difflib.get_close_matches(word.lower(), ACTIONS, 1, 0.4)
+    return f"; did you mean {near[0]}?" if near else f"; the actions are {', '.join(ACTIONS)}"

@@ -12,6 +12,7 @@ import click
 from rich.markup import escape
 
 from dovetail.agent.exporter.coverage import MetricCoverage, coverage, shortened
+from dovetail.agent.health import xids
 from dovetail.agent.machine.discovery import UNLISTED_GPU, discover
 from dovetail.agent.machine.host import Gpu, Host, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
@@ -46,7 +47,15 @@ def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) ->
     host, nodes, unread, metrics = _look(sysfs)
     if output == "json":
         published = gpu_node(name, {}, {"status": document(status_of(host, unread=unread))})
-        write_json({"host": host, "numaNodes": nodes, "gpuNode": published, "metrics": metrics})
+        write_json(
+            {
+                "host": host,
+                "numaNodes": nodes,
+                "gpuNode": published,
+                "metrics": metrics,
+                "xidTable": xids.default().version,
+            }
+        )
         return
     console = Console()
     show(name, host, nodes, (*host.unread, *unread), console)
@@ -88,6 +97,7 @@ def show(name: str, host: Host, nodes: Sequence[SysfsNumaNode], unread: Sequence
     for title, table in _tables(host, nodes, unread):
         console.print(f"\n[bold]{title}[/bold]")
         console.print(table)
+    console.print(f"\nTable of XIDs: version {xids.default().version}")
 
 
 def _head(host: Host, nodes: Sequence[SysfsNumaNode]) -> str:

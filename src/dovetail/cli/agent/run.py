@@ -15,7 +15,8 @@ import click
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.config import AgentConfigError
 from dovetail.agent.exporter.counter_list import CounterListError
-from dovetail.agent.health.xids import WatchedError
+from dovetail.agent.health.watched import WatchedError
+from dovetail.agent.health.xids import XidActionsError
 from dovetail.agent.mig.layouts import MigLayoutError
 from dovetail.agent.options import AgentOptions
 from dovetail.agent.run import run as run_agent
@@ -30,7 +31,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _log = logging.getLogger("dovetail.agent")
 _Run = Callable[..., None]
-_WRONG = (CheckpointError, AgentConfigError, CounterListError, MigLayoutError, ManifestError, WatchedError)
+_WRONG_FILE = (AgentConfigError, CounterListError, MigLayoutError, ManifestError, XidActionsError)
+_WRONG = (CheckpointError, WatchedError, *_WRONG_FILE)
 
 
 def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
@@ -65,6 +67,9 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
     type=click.Path(path_type=Path),
     metavar="SOCKET",
     help="Socket of `dovetail agent observe`, for an agent without the privilege to read MIG instances.",
+)
+@click.option(
+    "--xid-actions", type=_FILE, metavar="FILE", help="Actions of XIDs that replace the table's: `xid,action[,name]`."
 )
 @click.option(
     "--kubelet-config", type=_FILE, metavar="FILE", help="The kubelet's configuration, if its API cannot be read."
