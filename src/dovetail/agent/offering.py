@@ -260,6 +260,16 @@ class Offering:
         prepared = self._driver.in_use if self._driver is not None else frozenset()
         return frozenset(id.partition("::")[0] for id in ids) | prepared
 
+    def claimed(self, claim: tuple[str, str], device: str) -> str | None:
+        """As `DraDriver.claimed`; None without claims."""
+        return self._driver.claimed(claim, device) if self._driver is not None else None
+
+    @property
+    def by_mps(self) -> frozenset[str]:
+        """The resources that MPS shares."""
+        shared = (one for one in self._mps_config.sharing.values() if one.strategy == "mps")
+        return frozenset(one.renamed for one in shared)
+
     async def _claims_held(self) -> Names:
         """The claims (namespace, name) that pods of this node use. Raises SocketError."""
         return frozenset(claim for pod in await self._kubelet.list() for claim in pod.claims)

@@ -29,6 +29,7 @@ from dovetail.agent.health import watched, xids
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.health.watch import HealthWatch
 from dovetail.agent.kubelet.allocations import Allocations
+from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.machine.discovery import UNLISTED_GPU, discover
 from dovetail.agent.machine.gpus import Observed
 from dovetail.agent.machine.host import Host, Sight
@@ -146,10 +147,20 @@ class Agent:
         if not self._options.exporter:
             return None
         # Imported only here: its libraries take memory.
+        from dovetail.agent.exporter.accounting import PodAccounting
         from dovetail.agent.exporter.exporter import Parts
         from dovetail.agent.exporter.exporting import Exporting
+        from dovetail.agent.exporter.owners import TIMEOUT_S, OwnerReader
 
-        return Exporting(self._options, Parts(samples=self._samples))
+        owners = OwnerReader(
+            PodResources(self._options.pod_resources, TIMEOUT_S),
+            lambda: self._chosen.objects,
+            lambda: self._known.host,
+            lambda: self._offering.by_mps,
+            self._offering.claimed,
+        )
+        accounting = PodAccounting(lambda: owners.pods, self._options.proc_root)
+        return Exporting(self._options, Parts(owners, accounting, self._samples))
 
     def _samples(self) -> Iterator[Sample]:
         """What the agent knows of GPUs beyond their readings."""

@@ -196,7 +196,7 @@ def test_the_options_are_those_of_the_command() -> None:
         own = [operation["value"] for patch in patches(function) if isinstance(patch, list) for operation in patch]
         words = [*words, *own]
         # Mounts, rights and capabilities of a function come with what makes use of them.
-        assert own or function in ("mps", "kubelet-certificate")
+        assert own or function in ("mps", "kubelet-certificate", "processes")
     assert {word.partition("=")[0] for word in words[2:]} <= known
 
 

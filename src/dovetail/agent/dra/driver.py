@@ -119,6 +119,15 @@ class DraDriver:
         devices = [device for record in self._prepared.records.values() for device in record.devices]
         return frozenset(uuid for each in devices for uuid in (each.gpu, each.uuid) if uuid)
 
+    def claimed(self, claim: tuple[str, str], device: str) -> str | None:
+        """The uuid of the device of a prepared claim (namespace, name); "" with admin access, None if the claim or its
+        device is not known."""
+        for record in self._prepared.records.values():
+            for each in record.devices if (record.namespace, record.name) == claim else ():
+                if each.name == device:
+                    return "" if each.admin else each.uuid or (None if each.profile else each.gpu)
+        return None
+
     @property
     def registered(self) -> bool:
         """Whether the kubelet has registered the driver since it was started."""
