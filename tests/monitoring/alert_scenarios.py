@@ -104,11 +104,12 @@ HOSTS = [GPU(f"g{number}", host=f"n{number}") for number in range(100)]
 
 
 def owners_read(*ages_s: int) -> list[Series]:
-    """One GPU on each of these nodes; the age of the list of owners."""
+    """One GPU on each of these nodes; the age of the list of owners. A GPU whose owners are unknown has none."""
     made = []
     for gpu, age_s in zip(HOSTS, ages_s, strict=False):
         node = plain("dovetail_exporter_owners_age_seconds", f"{age_s}x60", instance=gpu.host, Hostname=gpu.host)
-        made += [gpu.held(), node]
+        unknown = GPU(gpu.name, host=gpu.host, pod="", job="")
+        made += [unknown.held("0x60") if age_s > 60 else gpu.held(), node]
     return made
 
 

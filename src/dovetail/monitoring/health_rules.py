@@ -31,11 +31,6 @@ _FLIT, _DATA = (
 _HARDWARE = 'reason=~"hw_.*|thermal|board_limit|reliability"'
 _NEW_XID = f"""(time() - gpu:xid_last < @xid_window.seconds)
 unless on ({DEVICE}, xid, action) (gpu:xid_last < on ({DEVICE}) group_left () gpu:since)"""
-_UNATTRIBUTED = f"""count(
-  (gpu:allocated > 0) and on (hostname) ({node("dovetail_exporter_owners_age_seconds")} > @owners_age.seconds)
-  or (gpu:allocated == 0) and on (UUID) (dovetail_gpu_processes{{holder="other_pod"}} > 0)
-) / count(gpu:allocated > 0)"""
-
 _RECORDINGS = (
     Recording("gpu:xid_last", device("dovetail_gpu_xid_last_seconds", "xid, action"),
               "When an XID was reported last, Unix time in seconds, with its code and action."),
@@ -53,9 +48,10 @@ _RECORDINGS = (
               "GPUs that a node should have and has not."),
     Recording("agent:last_report_age", "max by (instance, node) (dovetail_agent_look_age_seconds)",
               "Seconds since an agent's last look at its machine."),
-    Recording("cluster:attribution_missing:ratio", _UNATTRIBUTED,
-              "Part of the allocated GPUs whose owner is unknown: the list of owners is old, or pods compute on a GPU "
-              "that no pod holds."),
+    Recording("cluster:attribution_missing:ratio",
+              "count(gpu:unattributed) / count(gpu:allocated > 0 or gpu:unattributed)",
+              "Part of the allocated devices whose owner is unknown. All devices of a node whose owners cannot be read "
+              "count as allocated."),
 )  # fmt: skip
 
 _XID_CHECK = (
@@ -187,7 +183,8 @@ _NODE_ALERTS = (
           "All GPUs are found, or the expected number is changed.", lasts="@count_for"),
     Alert("AttributionMissing", "cluster:attribution_missing:ratio > @attribution_missing", "warning", "operator",
           "Owners of allocated GPUs are unknown", "{{ $value | humanizePercentage }} of the allocated GPUs.",
-          "Series, chargeback and alerts of these GPUs name no owner, or an old one.",
+          "Series, chargeback and alerts of these GPUs name no owner. After 15 s without an answer of the kubelet the "
+          "exporter leaves owners out.",
           "`dovetail_exporter_owners_age_seconds` by node: does the kubelet answer on its PodResources socket? "
           "OrphanGpuMemory for pods past the device plugin.",
           "Restart the kubelet where its socket hangs.", "At most @attribution_missing of them are unknown.",

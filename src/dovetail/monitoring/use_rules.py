@@ -9,7 +9,7 @@ reads more than some thousand samples of a series.
 
 from __future__ import annotations
 
-from dovetail.monitoring.rule import JOB, POD, Alert, Recording, RuleGroup, device, team
+from dovetail.monitoring.rule import JOB, POD, Alert, Recording, RuleGroup, device, node, team
 
 _PROFILE = "DCGM_FI_PROF_"
 _UTIL = "DCGM_FI_DEV_GPU_UTIL / 100"
@@ -40,7 +40,11 @@ _STARTUP = f"""(gpu:allocated > 0) and (
 _IDLE = "((gpu:allocated > 0) * (avg_over_time(gpu:real_util[5m]) < bool @idle_util)) unless gpu:startup"
 _FREE = """(max by (hostname, modelName, UUID) (gpu:allocated{GPU_I_ID=""}) == 0)
 unless on (UUID) gpu:allocated{GPU_I_ID!=""}
-unless on (UUID) (dovetail_gpu_healthy == 0)"""
+unless on (UUID) (dovetail_gpu_healthy == 0)
+unless on (UUID) gpu:unattributed"""
+_OLD = f"{node('dovetail_exporter_owners_age_seconds')} > @owners_age.seconds"
+_UNATTRIBUTED = f"""(gpu:allocated and on (hostname) ({_OLD}))
+or ((gpu:allocated == 0) and on (UUID) (dovetail_gpu_processes{{holder="other_pod"}} > 0))"""
 
 _DEVICES = RuleGroup("dovetail-gpu", (
     Recording("gpu:real_util", device(_REAL_UTIL),
@@ -48,6 +52,9 @@ _DEVICES = RuleGroup("dovetail-gpu", (
               "engine. Parts that the card does not report are taken from its utilization."),
     Recording("gpu:allocated", device(_ALLOCATED),
               "Part of the device that the pod holds, 0 (and no pod) for a free one."),
+    Recording("gpu:unattributed", _UNATTRIBUTED,
+              "Devices whose owner is unknown: the node's list of owners is old (`owners_age`), or pods compute on a "
+              "device that no pod holds. Its value is what is known of `gpu:allocated`."),
     Recording("gpu:since", _SINCE, "When the pod was first seen on the device, Unix time in seconds."),
     Recording("gpu:used", "gpu:real_util * gpu:allocated", "Use, weighted by the part that the pod holds."),
     Recording("gpu:startup", _STARTUP,
