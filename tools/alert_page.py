@@ -23,7 +23,7 @@ _HEAD = """\
 Made from the table of rules by `python -m tools.alert_page`. How to install them and how to change thresholds:
 [monitoring](../how-to/monitoring.md).
 
-`critical` alerts page somebody, `warning` is a ticket, `info` a message. The label `audience` is `owner` for alerts
+`critical` is a page, `warning` a ticket, `info` a message. The label `audience` is `owner` for alerts
 that the owner of the job can end, and `operator` for all others. Alerts about a GPU have the labels of the GPU and of
 its owner: `namespace`, `pod`, `container`, and `queue`, `job`, `owner` where the exporter sets them.
 

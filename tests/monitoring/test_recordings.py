@@ -169,7 +169,7 @@ def test_gpu_hours_of_a_day_by_team(rules: Rules) -> None:
 
 
 def test_free_gpus_are_whole_healthy_and_nobody_s(rules: Rules) -> None:
-    ill, parent = GPU("i", pod="", job=""), GPU("m", pod="", job="")
+    unhealthy, parent = GPU("i", pod="", job=""), GPU("m", pod="", job="")
     free_slice = replace(parent, mig="1")
     second, unknown = GPU("g", pod="", job="", host="n2"), GPU("u", pod="", job="", host="n3")
     old = selector("dovetail_exporter_owners_age_seconds", {"hostname": "n3"})
@@ -178,7 +178,7 @@ def test_free_gpus_are_whole_healthy_and_nobody_s(rules: Rules) -> None:
     rules.holds(
         [
             A.held(), FREE.held("0x20"), second.held("0x20"), unknown.held("0x20"), (old, "61x20"),
-            ill.held("0x20"), ill.series("dovetail_gpu_healthy", "0x20"),
+            unhealthy.held("0x20"), unhealthy.series("dovetail_gpu_healthy", "0x20"),
             parent.held("0x20"), free_slice.held("0x20"), (waiting, "0x10 1x10"), (by_quota, "3x20"),
         ],
         value("node:largest_free_block", "5m", ({"hostname": "n1"}, 1), ({"hostname": "n2"}, 1)),

@@ -85,7 +85,7 @@ _GPU_ALERTS = (
           "The agent offers the GPU as healthy again.", lasts="@unhealthy_for"),
     Alert("GpuQuarantined", device('dovetail_gpu_health_state{state="quarantined"}') + " == 1", "warning", "operator",
           f"{_GPU} is quarantined for more than @quarantine_for", f"{_WHERE}.",
-          "A quarantined GPU comes back only after its exit test; nobody seems to have run it.",
+          "A quarantined GPU comes back only after its exit test, which has not passed yet.",
           "`dovetail nodes`: the reason, and the exit test that is due.", "Run the exit test, or replace the GPU.",
           "The GPU is not quarantined any more.", lasts="@quarantine_for", inhibits=("GpuUnhealthy",), equal=("UUID",)),
     Alert("RowRemapFailure", _owners(f"{_by_uuid('DCGM_FI_DEV_ROW_REMAP_FAILURE')} > 0"), "critical", "operator",

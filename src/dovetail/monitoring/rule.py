@@ -31,7 +31,7 @@ class Recording(Struct, frozen=True):
 class Alert(Struct, frozen=True):
     """An alert and its page.
 
-    severity: `critical` (somebody is paged), `warning` (a ticket) or `info` (a message). audience: `owner` (of the job)
+    severity: `critical` (a page), `warning` (a ticket) or `info` (a message). audience: `owner` (of the job)
     or `operator`. lasts: how long the expression must hold, "" for at once. summary and description are annotations.
     meaning, check, action, clears: its page. inhibits: alerts that are noise while this one fires, for the same labels
     `equal`.

@@ -100,7 +100,7 @@ _ALERTS = (
     Alert("RecordingEnded", "dovetail_recording_errors_total > 0", "info", "operator",
           "The scheduler does not record any more", "Scheduling goes on.",
           "Writing the recording failed, usually because the disk is full.",
-          "The log of the scheduler says which error.",
+          "The error is in the log of the scheduler.",
           "Make room, and restart the scheduler.", "The scheduler was restarted."),
 )  # fmt: skip
 

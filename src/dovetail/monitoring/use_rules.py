@@ -63,7 +63,7 @@ _DEVICES = RuleGroup("dovetail-gpu", (
     Recording("gpu:idle_allocated", _IDLE,
               "The part that is held and idle (mean of five minutes below `idle_util`), 0 where it is used; absent "
               "during start-up."),
-    Recording("gpu:free", _FREE, "One series (0) for each whole, healthy GPU that nobody holds."),
+    Recording("gpu:free", _FREE, "One series (0) for each whole, healthy GPU that no pod holds."),
     Recording("node:gpus:count", 'count by (hostname) (group by (hostname, UUID) (gpu:allocated))', "GPUs by node."),
     Recording("node:largest_free_block", "count by (hostname) (gpu:free)",
               "Whole, healthy, free GPUs of a node: the largest job that fits on it. Absent where there are none."),
