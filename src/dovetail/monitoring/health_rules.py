@@ -16,12 +16,13 @@ _WHERE = f"{_GPU} ({{{{ $labels.modelName }}}}, {{{{ $labels.UUID }}}}), {_OWNED
 
 
 def _owners(expr: str) -> str:
-    """An expression by UUID with the labels of each owner of the GPU; its value stays."""
-    return f"(gpu:allocated * 0 + 1) * on (UUID) group_left () ({expr})"
+    """The devices of these GPUs with the labels of each owner."""
+    return f"gpu:allocated and on (UUID) ({expr})"
 
 
-def _by_uuid(expr: str) -> str:
-    return f"max by (UUID) ({expr})"
+def _valued(rule: str, least: str) -> str:
+    """The same, with the values of a recording rule by UUID that are above a threshold."""
+    return f"(gpu:allocated and on (UUID) {rule}) * 0 + on (UUID) group_left () ({rule} > {least})"
 
 
 _DBE = "max by (hostname, UUID) (DCGM_FI_DEV_ECC_DBE_VOL_TOTAL)"
@@ -31,18 +32,24 @@ _FLIT, _DATA = (
 _HARDWARE = 'reason=~"hw_.*|thermal|board_limit|reliability"'
 _NEW_XID = f"""(time() - gpu:xid_last < @xid_window.seconds)
 unless on ({DEVICE}, xid, action) (gpu:xid_last < on ({DEVICE}) group_left () gpu:since)"""
-_RECORDINGS = (
+_XIDS = (
     Recording("gpu:xid_last", device("dovetail_gpu_xid_last_seconds", "xid, action"),
               "When an XID was reported last, Unix time in seconds, with its code and action."),
     Recording("gpu:xid_new", _NEW_XID,
               "Seconds since an XID was reported; for ten minutes (`xid_window`), and not for a pod that came later."),
+)  # fmt: skip
+_ERRORS = (
     Recording("gpu:ecc_dbe:max", _DBE, "Double-bit ECC errors since the driver was loaded."),
-    Recording("gpu:ecc_dbe_delta", "increase(gpu:ecc_dbe:max[@ecc_window])",
-              "Double-bit ECC errors in the last ten minutes (`ecc_window`)."),
-    Recording("gpu:throttle_ratio", device("rate(dovetail_gpu_throttle_seconds_total[5m])", "reason"),
-              "Part of the last five minutes in which the clocks were lowered, by reason."),
-    Recording("nvlink:crc_rate", f"({_FLIT} + {_DATA}) or {_FLIT} or {_DATA}",
-              "NVLink CRC errors per second, all links of a GPU."),
+    Recording("gpu:ecc_dbe_delta", "increase(gpu:ecc_dbe:max[@ecc_window]) > 0",
+              "Double-bit ECC errors in the last ten minutes (`ecc_window`), where there are any."),
+    Recording("gpu:throttle_ratio", device("rate(dovetail_gpu_throttle_seconds_total[5m]) > 0", "reason"),
+              "Part of the last five minutes in which the clocks were lowered, by reason, where they were."),
+    Recording("nvlink:crc_rate", f"(({_FLIT} + {_DATA}) or {_FLIT} or {_DATA}) > 0",
+              "NVLink CRC errors per second, all links of a GPU, where there are any."),
+    Recording("pcie:replay_rate", "max by (hostname, UUID) (rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER[5m]) > 0)",
+              "PCIe replays per second, where there are any."),
+)  # fmt: skip
+_NODES = (
     Recording("node:gpus_missing:count",
               f"{node('dovetail_gpu_expected')} - on (hostname) {node('dovetail_gpu_found')}",
               "GPUs that a node should have and has not."),
@@ -59,7 +66,7 @@ _XID_CHECK = (
 )
 _XID_CLEARS = "No XID of this action for ten minutes (`xid_window`). Whether the GPU is offered again is its health."
 
-_GPU_ALERTS = (
+_XID_ALERTS = (
     Alert("XidNode", 'gpu:xid_new{action="quarantine-node"}', "critical", "operator",
           f"XID {{{{ $labels.xid }}}} on {_GPU}: the node has to be rebooted or repaired",
           f"{_WHERE}.",
@@ -78,26 +85,29 @@ _GPU_ALERTS = (
           "The driver reported an error that an application causes (13, 31: illegal access). The GPU itself is well.",
           "The log of the pod; `compute-sanitizer` finds illegal accesses.",
           "Restart the pod. If other pods get the same XID on the same GPU, suspect the GPU.", _XID_CLEARS),
-    Alert("GpuUnhealthy", f"{device('dovetail_gpu_healthy')} == 0", "warning", "operator",
+)  # fmt: skip
+
+_GPU_ALERTS = (
+    Alert("GpuUnhealthy", device("dovetail_gpu_healthy == 0"), "warning", "operator",
           f"{_GPU} is unhealthy", f"{_WHERE}.",
           "The agent does not offer the GPU to new pods.",
           "`dovetail nodes`: since when, why, and what is next.", "Follow the next step that is named there.",
           "The agent offers the GPU as healthy again.", lasts="@unhealthy_for"),
-    Alert("GpuQuarantined", device('dovetail_gpu_health_state{state="quarantined"}') + " == 1", "warning", "operator",
+    Alert("GpuQuarantined", device('dovetail_gpu_health_state{state="quarantined"} == 1'), "warning", "operator",
           f"{_GPU} is quarantined for more than @quarantine_for", f"{_WHERE}.",
           "A quarantined GPU comes back only after its exit test, which has not passed yet.",
           "`dovetail nodes`: the reason, and the exit test that is due.", "Run the exit test, or replace the GPU.",
           "The GPU is not quarantined any more.", lasts="@quarantine_for", inhibits=("GpuUnhealthy",), equal=("UUID",)),
-    Alert("RowRemapFailure", _owners(f"{_by_uuid('DCGM_FI_DEV_ROW_REMAP_FAILURE')} > 0"), "critical", "operator",
+    Alert("RowRemapFailure", _owners("DCGM_FI_DEV_ROW_REMAP_FAILURE > 0"), "critical", "operator",
           f"{_GPU} could not remap a memory row", f"{_WHERE}.",
           "The spare rows for a broken memory row are used up. The GPU gives wrong data or faults.",
           "`nvidia-smi -q -d ROW_REMAPPER`", "Take the GPU out of service and have it replaced.",
           "The driver does not report the failure any more, which is after a replacement."),
-    Alert("RowRemapPending", _owners(f"{_by_uuid('DCGM_FI_DEV_ROW_REMAP_PENDING')} > 0"), "warning", "operator",
+    Alert("RowRemapPending", _owners("DCGM_FI_DEV_ROW_REMAP_PENDING > 0"), "warning", "operator",
           f"{_GPU} waits for a reset to remap a memory row", f"{_WHERE}.",
           "A memory row is to be remapped (XID 63). This repairs the GPU, but only at the next reset.",
           "`nvidia-smi -q -d ROW_REMAPPER`", "Reset the GPU when its pods have ended.", "The row is remapped."),
-    Alert("EccDbe", _owners("gpu:ecc_dbe_delta > 0"), "critical", "operator",
+    Alert("EccDbe", _valued("gpu:ecc_dbe_delta", "0"), "critical", "operator",
           f"{_GPU} has double-bit ECC errors", f"{{{{ $value }}}} in @ecc_window; {_WHERE}.",
           "Memory errors that ECC cannot correct. What was computed with that data is lost.",
           "`nvidia-smi -q -d ECC,ROW_REMAPPER`; XIDs 48, 63, 64, 94, 95 in `dmesg`.",
@@ -112,8 +122,8 @@ _GPU_ALERTS = (
           "Repair cooling or power; until then cordon the node if jobs of many nodes run on it.",
           "It happens in less than @throttle_ratio of the time.", lasts="@throttle_for"),
     Alert("GpuHot",
-          device("dovetail_gpu_slowdown_margin_celsius") + " <= @gpu_margin or ("
-          + device("DCGM_FI_DEV_GPU_TEMP") + " >= @gpu_temp unless on (UUID) dovetail_gpu_slowdown_margin_celsius)",
+          device("dovetail_gpu_slowdown_margin_celsius <= @gpu_margin") + " or ("
+          + device("DCGM_FI_DEV_GPU_TEMP >= @gpu_temp") + " unless on (UUID) dovetail_gpu_slowdown_margin_celsius)",
           "warning", "operator", f"{_GPU} is hot",
           f"Margin to the slowdown, or temperature: {{{{ $value }}}} C; {_WHERE}.",
           "The GPU is close to the temperature at which it slows down. The margin is used where the driver reports it: "
@@ -121,42 +131,43 @@ _GPU_ALERTS = (
           "`nvidia-smi -q -d TEMPERATURE`; fans and inlet temperature.", "Repair the cooling.",
           "The margin is larger again.", lasts="@temp_for"),
     Alert("GpuOverheated",
-          device("dovetail_gpu_slowdown_margin_celsius") + " <= 0 or (" + device("DCGM_FI_DEV_GPU_TEMP")
-          + " >= @gpu_temp_critical unless on (UUID) dovetail_gpu_slowdown_margin_celsius)",
+          device("dovetail_gpu_slowdown_margin_celsius <= 0") + " or ("
+          + device("DCGM_FI_DEV_GPU_TEMP >= @gpu_temp_critical")
+          + " unless on (UUID) dovetail_gpu_slowdown_margin_celsius)",
           "critical", "operator", f"{_GPU} is overheated",
           f"Margin to the slowdown, or temperature: {{{{ $value }}}} C; {_WHERE}.",
           "The GPU has reached the temperature at which it slows down; some degrees more and it shuts off.",
           "As for GpuHot.", "Drain the node, and repair the cooling.", "The margin is above 0 again.",
           lasts="@temp_for", inhibits=("GpuHot", "ThrottleHw"), equal=("UUID",)),
-    Alert("MemoryHot", device("DCGM_FI_DEV_MEMORY_TEMP") + " >= @memory_temp", "warning", "operator",
+    Alert("MemoryHot", device("DCGM_FI_DEV_MEMORY_TEMP >= @memory_temp"), "warning", "operator",
           f"The memory of {_GPU} is hot", f"{{{{ $value }}}} C; {_WHERE}.",
           "High-bandwidth memory above this temperature is refreshed more often, slows down, and ages.",
           "As for GpuHot.", "Repair the cooling.", "The temperature is below @memory_temp C.", lasts="@temp_for"),
-    Alert("MemoryOverheated", device("DCGM_FI_DEV_MEMORY_TEMP") + " >= @memory_temp_critical", "critical", "operator",
+    Alert("MemoryOverheated", device("DCGM_FI_DEV_MEMORY_TEMP >= @memory_temp_critical"), "critical", "operator",
           f"The memory of {_GPU} is overheated", f"{{{{ $value }}}} C; {_WHERE}.",
           "The memory has reached its limit.", "As for GpuHot.", "Drain the node, and repair the cooling.",
           "The temperature is below @memory_temp_critical C.", lasts="@temp_for",
           inhibits=("MemoryHot",), equal=("UUID",)),
-    Alert("NvlinkCrc", _owners("nvlink:crc_rate > @crc_rate"), "warning", "operator",
+    Alert("NvlinkCrc", _valued("nvlink:crc_rate", "@crc_rate"), "warning", "operator",
           f"NVLink errors on {_GPU}", f"{{{{ $value | humanize }}}} CRC errors per second; {_WHERE}.",
           "Packets on NVLink are damaged and sent again, for ten minutes on end. Bandwidth falls before links fail.",
           "`nvidia-smi nvlink --errorcounters`; with NVSwitch the log of the fabric manager.",
           "Have cables, trays and the baseboard checked. Keep jobs of several GPUs away from the node until then.",
           "Five minutes without an error.", lasts="@crc_for"),
     Alert("PcieReplay",
-          _owners(_by_uuid("rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER[5m])") + " > @replay_rate"), "warning", "operator",
+          _valued("pcie:replay_rate", "@replay_rate"), "warning", "operator",
           f"PCIe replays on {_GPU}", f"{{{{ $value | humanize }}}} replays per second; {_WHERE}.",
           "Packets on PCIe are damaged and sent again, for ten minutes on end.",
           "`nvidia-smi -q -d PCIE`: width and generation of the link; `dmesg` for AER messages.",
           "Reseat the card or riser; replace what is broken.", "Five minutes without a replay.", lasts="@replay_for"),
-    Alert("FabricNotReady", _owners(f"{_by_uuid('dovetail_gpu_fabric_ready')} == 0"), "warning", "operator",
+    Alert("FabricNotReady", _owners("dovetail_gpu_fabric_ready == 0"), "warning", "operator",
           f"{_GPU} is not in its NVLink fabric", f"{_WHERE}.",
           "The GPU has not joined the fabric of its NVSwitches. CUDA does not start on it, or only without peers.",
           "`nvidia-smi -q` (section Fabric); state and log of `nvidia-fabricmanager`, or of the IMEX daemon.",
           "Restart the fabric manager; its version has to be that of the driver.", "The GPU has joined the fabric.",
           lasts="@fabric_for"),
     Alert("OrphanGpuMemory",
-          device("dovetail_gpu_unowned_memory_bytes", "holder") + " > @orphan_bytes", "warning", "operator",
+          device("dovetail_gpu_unowned_memory_bytes > @orphan_bytes", "holder"), "warning", "operator",
           f"Memory of {_GPU} is held by processes without a right to it",
           f"{{{{ $value | humanize1024 }}}}B, holder {{{{ $labels.holder }}}}; {_WHERE}.",
           "Processes use the memory of the GPU that are of another pod, of no pod, or of a pod that is gone. The owner "
@@ -165,8 +176,8 @@ _GPU_ALERTS = (
           "End the processes. `NVIDIA_VISIBLE_DEVICES=all` in an image is the usual way past the device plugin.",
           "Their memory is below @orphan_bytes bytes.", lasts="@orphan_for"),
     Alert("UseWithoutProcess",
-          device("DCGM_FI_DEV_GPU_UTIL") + " > @no_process_util and on (UUID) "
-          "(sum by (UUID) (dovetail_gpu_processes) == 0)", "warning", "operator",
+          device("DCGM_FI_DEV_GPU_UTIL > @no_process_util unless on (UUID) dovetail_gpu_processes > 0") +
+          " and on (UUID) dovetail_gpu_processes", "warning", "operator",
           f"{_GPU} computes without a process", f"Utilization {{{{ $value }}}} %; {_WHERE}.",
           "NVML reports use and no process: a process hangs in the driver, or runs where NVML does not see it (in "
           "another PID namespace or a virtual machine).",
@@ -189,7 +200,7 @@ _NODE_ALERTS = (
           "OrphanGpuMemory for pods past the device plugin.",
           "Restart the kubelet where its socket hangs.", "At most @attribution_missing of them are unknown.",
           lasts="@temp_for"),
-    Alert("ExporterStale", device("dovetail_exporter_reading_age_seconds") + " > @reading_age.seconds",
+    Alert("ExporterStale", device("dovetail_exporter_reading_age_seconds > @reading_age.seconds"),
           "warning", "operator", f"{_GPU} is not read any more", "The last reading is {{ $value }} s old.",
           "Calls of NVML for this GPU hang. Its series keep their last values or are absent.",
           "`nvidia-smi -i GPU` on the node: does it hang too? `dmesg` for XIDs.", "Reset the GPU or reboot the node.",
@@ -227,4 +238,8 @@ _NODE_ALERTS = (
           "Five minutes without such a pod."),
 )  # fmt: skip
 
-GROUPS = (RuleGroup("dovetail-health", (*_RECORDINGS, *_GPU_ALERTS, *_NODE_ALERTS)),)
+GROUPS = (
+    RuleGroup("dovetail-xid", (*_XIDS, *_XID_ALERTS)),
+    RuleGroup("dovetail-health", (*_ERRORS, *_GPU_ALERTS)),
+    RuleGroup("dovetail-nodes", (*_NODES, *_NODE_ALERTS)),
+)

@@ -63,6 +63,9 @@ _DEVICES = RuleGroup("dovetail-gpu", (
     Recording("gpu:idle_allocated", _IDLE,
               "The part that is held and idle (mean of five minutes below `idle_util`), 0 where it is used; absent "
               "during start-up."),
+))  # fmt: skip
+
+_FLEET = RuleGroup("dovetail-fleet", (
     Recording("gpu:free", _FREE, "One series (0) for each whole, healthy GPU that no pod holds."),
     Recording("node:gpus:count", 'count by (hostname) (group by (hostname, UUID) (gpu:allocated))', "GPUs by node."),
     Recording("node:largest_free_block", "count by (hostname) (gpu:free)",
@@ -201,4 +204,4 @@ _ALERTS = RuleGroup("dovetail-use", (
           "The gap is below the threshold.", lasts="@straggler_for"),
 ))  # fmt: skip
 
-GROUPS = (_DEVICES, _JOBS, _HOURLY, _DAILY, _MEANS, _ALERTS)
+GROUPS = (_DEVICES, _FLEET, _JOBS, _HOURLY, _DAILY, _MEANS, _ALERTS)
