@@ -152,6 +152,7 @@ class Gpu(Structure):
         ("pcie_rollovers", c_uint64),
         ("pcie_recoveries", c_uint64),
         ("pcie_error", c_uint64 * PCIE_ERRORS),
+        ("c2c_error", c_uint64 * 3),
         ("load", Load),
         ("instance", Instance * MOST_INSTANCES),
         ("process", Process * MOST_PROCESSES),

@@ -159,7 +159,7 @@ def restart(gpu: layout.Gpu) -> None:
     volatile = [i for i in range(len(gpu.ecc)) if i // layout.ECC_LOCATIONS % 2 == pynvml.NVML_VOLATILE_ECC]
     for i in volatile:
         gpu.ecc[i] = 0
-    for name in ("reason_ns", "link_error", "link_tx", "link_rx", "pcie_error"):
+    for name in ("reason_ns", "link_error", "link_tx", "link_rx", "pcie_error", "c2c_error"):
         ctypes.memset(ctypes.byref(getattr(gpu, name)), 0, ctypes.sizeof(getattr(gpu, name)))
     gpu.energy_mj = gpu.pcie_replays = gpu.pcie_rollovers = gpu.pcie_recoveries = gpu.used_mib = 0
     gpu.load = layout.Load()

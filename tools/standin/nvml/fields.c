@@ -13,7 +13,7 @@ enum {
     REMAPPED_PENDING, REMAPPED_FAILURE, RECOVERIES = 169, C2C_LINKS, C2C_STATUS, C2C_BANDWIDTH, PCIE_FIRST,
     PCIE_LAST = 183, RESETLESS_MIG, POWER_AVERAGE, POWER_INSTANT, POWER_LEAST, POWER_MOST, POWER_DEFAULT, POWER_LIMIT,
     ENERGY, POWER_REQUESTED, LIMIT_SHUTDOWN, LIMIT_SLOWDOWN, LIMIT_MEMORY, LIMIT_MAXIMUM, PCIE_SENT, PCIE_RECEIVED,
-    MIG_QUERY, RESET_STATUS = 226, DRAIN_STATUS, RECOVERY_ACTION = 230, SW_THERMAL_NS = 269, HW_THERMAL_NS,
+    MIG_QUERY, RESET_STATUS = 226, DRAIN_STATUS, RECOVERY_ACTION = 230, C2C_ERRORS, C2C_POWER = 234, SW_THERMAL_NS = 269, HW_THERMAL_NS,
     BRAKE_NS, CORRECTED_INACTIVE = 301, UNCORRECTED_INACTIVE
 };
 enum { L1, L2, DRAM, REGISTERS, TEXTURE, CBU = 6 };
@@ -113,7 +113,11 @@ static int c2c_field(const struct gpu *gpu, unsigned id, unsigned scope, struct 
         return NOT_SUPPORTED;
     if (id != C2C_LINKS && scope >= LINKS)
         return INVALID_ARGUMENT;
-    out->bits = id == C2C_LINKS ? LINKS : id == C2C_STATUS ? 1 : BANDWIDTH_MBPS;
+    out->bits = id == C2C_LINKS                          ? LINKS
+                : id == C2C_STATUS                         ? 1
+                : id == C2C_BANDWIDTH                      ? BANDWIDTH_MBPS
+                : id >= C2C_ERRORS && id < C2C_POWER ? gpu->c2c_error[id - C2C_ERRORS]
+                                                           : 0;
     return SUCCESS;
 }
 
@@ -133,7 +137,7 @@ static int field(const struct gpu *gpu, unsigned id, unsigned scope, int64_t now
     if (id == REPLAYS || id == ROLLOVERS || id == RECOVERIES || (id >= PCIE_FIRST && id <= PCIE_LAST) ||
         id == PCIE_SENT || id == PCIE_RECEIVED)
         return pcie_field(gpu, id, now, out);
-    if (id >= C2C_LINKS && id <= C2C_BANDWIDTH)
+    if ((id >= C2C_LINKS && id <= C2C_BANDWIDTH) || (id >= C2C_ERRORS && id <= C2C_POWER))
         return c2c_field(gpu, id, scope, out);
     if ((id >= REMAPPED_CORRECTED && id <= REMAPPED_FAILURE) || id == CORRECTED_INACTIVE || id == UNCORRECTED_INACTIVE)
         return rows_field(gpu, id, out);

@@ -66,11 +66,16 @@ class Nvml:
             return
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call the binding's function of that name; bytes are decoded. Raises NvmlError."""
+        """Call the binding's function of that name, or its second version if the driver is older than the binding's
+        first choice; bytes are decoded. Raises NvmlError."""
         try:
             answer = getattr(pynvml, name)(*arguments)
         except pynvml.NVMLError as error:
             raise NvmlError(name, error.value, str(error)) from None
+        except pynvml.NVMLLibraryMismatchError as mismatch:
+            if not hasattr(pynvml, f"{name}_v2"):
+                raise NvmlError(name, FUNCTION_NOT_FOUND, str(mismatch)) from None
+            return self.call(f"{name}_v2", *arguments)
         except AttributeError:
             raise NvmlError(name, FUNCTION_NOT_FOUND, "the binding does not have it") from None
         return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
