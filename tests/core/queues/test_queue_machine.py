@@ -638,24 +638,25 @@ class Machine(RuleBasedStateMachine):
 
     def check(self) -> None:
         assert self.state.cluster.check() == []
-        self.queues_hold_what_their_pods_hold()
-        self.queues_are_charged_what_their_pods_use()
-        self.ledgers_are_the_integral()
+        snapshots = self.queue_snapshots()
+        self.queues_hold_what_their_pods_hold(snapshots)
+        self.queues_are_charged_what_their_pods_use(snapshots)
+        self.ledgers_are_the_integral(snapshots)
         self.no_limit_was_exceeded()
         self.what_must_not_be_preempted_is_within_guarantees()
         self.nominations_are_held_or_given_up()
 
-    def queues_hold_what_their_pods_hold(self) -> None:
-        for one in self.queue_snapshots():
+    def queues_hold_what_their_pods_hold(self, snapshots: Iterable[QueueSnapshot]) -> None:
+        for one in snapshots:
             assert dict(one.allocated) == +self.model.held(one.name), one.name
 
-    def queues_are_charged_what_their_pods_use(self) -> None:
+    def queues_are_charged_what_their_pods_use(self, snapshots: Iterable[QueueSnapshot]) -> None:
         rates = self.model.rates()
-        for one in self.queue_snapshots():
+        for one in snapshots:
             assert one.rate_milli == rates[one.name, None], one.name
 
-    def ledgers_are_the_integral(self) -> None:
-        for one in self.queue_snapshots():
+    def ledgers_are_the_integral(self, snapshots: Iterable[QueueSnapshot]) -> None:
+        for one in snapshots:
             assert near(one.used, self.model.used[one.name, None]), (one.name, one.used, self.model.used)
             for user, used in one.users:
                 assert near(used, self.model.used.get((one.name, user), 0.0)), (one.name, user)
