@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 BUILDER ?= podman
 IMAGE ?= dovetail:0.1.0
-# Test files are handed out to so many processes; each may start a control plane of its own (about 1 GiB).
-WORKERS ?= 2
+# Tests are handed out to so many processes. One of them mostly waits, for the control plane; each may start one of its own
+# (about 1 GiB).
+WORKERS ?= 3
 # The quick tests wait for more than half of their time, and start nothing large.
 QUICK_WORKERS ?= 4
 # Containers often set it. Without bytecode each of these processes compiles all tests, with their assertions, anew: 7 s.

@@ -7,6 +7,7 @@ tests are skipped with the reason, and the end of the run says so once more and 
 the machine itself cannot carry a node (no root, no namespaces) they are skipped in CI too.
 """
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -91,6 +92,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         marked = {mark: {item.path for item in items if item.get_closest_marker(mark)} for mark in ("plane", "node")}
         items.sort(key=lambda item: (item.path not in marked["plane"], item.path not in marked["node"]))
+
+
+def pytest_collection_finish() -> None:
+    """Tell the garbage collector to pass over what was imported and collected, which stays to the end."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -93,6 +93,7 @@ def short_back_offs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejections, "_BACKOFFS_MS", (200, 400, rejections.FOR_EVER_MS))
 
 
+@pytest.mark.slow
 async def test_three_pods_fail_on_a_node_until_it_changes(cluster: Cluster) -> None:
     node, counted = await cluster.node("a"), metrics.REJECTIONS.labels(REASON, cluster.namespace)._value.get()
     async with cluster.scheduler(), rejecting(cluster, node), controlled(cluster) as controller:
@@ -118,6 +119,7 @@ async def test_the_next_pod_goes_where_it_is_admitted(cluster: Cluster) -> None:
         await stays(controller.failed, lambda failed: failed <= 2, for_s=0.5)
 
 
+@pytest.mark.slow
 async def test_after_a_restart_one_more_fails_at_most(cluster: Cluster) -> None:
     node = await cluster.node("a")
     async with rejecting(cluster, node), controlled(cluster) as controller:

@@ -130,6 +130,7 @@ async def test_losing_the_lease_ends_the_process(cluster: Cluster) -> None:
 
 
 @WITH_FAULTS
+@pytest.mark.slow
 async def test_an_old_refusal_is_never_written_after_the_bind(cluster: Cluster) -> None:
     assert cluster.playground is not None
     cluster.playground.faults.add(Fault("delay", "PATCH", "pods/status", delay_s=1.0))

@@ -256,6 +256,7 @@ async def test_a_second_plugin_for_a_resource_says_so_and_waits_for_the_first_to
         del first.plugins
 
 
+@pytest.mark.slow
 async def test_the_same_gpus_under_another_name_are_a_second_plugin_too(place: Path) -> None:
     shared = Config(sharing={GPU: Shared("time-slicing", 2, False, SHARED)})
     async with running(place, shared) as first, Node(place / "other") as second:
