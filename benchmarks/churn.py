@@ -139,8 +139,8 @@ def least_idle_milli(parts: Sequence[int]) -> int:
 
 def thinned(nodes: Sequence[Node], every: int, seed: int) -> list[Node]:
     """Every `every`-th node of each kind, shuffled by the seed."""
-    alike = sorted(nodes, key=lambda node: (node.labels, node.allocatable, node.name))
-    kept = alike[::every]
+    ordered = sorted(nodes, key=lambda node: (node.labels, node.allocatable, node.name))
+    kept = ordered[::every]
     random.Random(seed).shuffle(kept)
     return kept
 

@@ -136,7 +136,7 @@ CASES: dict[str, tuple[tuple[ClaimSpec, ...], int]] = {
 """The specs of the claims, used in turn, and the number of claims that fit a node."""
 
 
-def told(case: str, nodes: int) -> Iterator[Event]:
+def case_events(case: str, nodes: int) -> Iterator[Event]:
     layout = assumed_layout("NVIDIA-H100-80GB-HBM3", GPUS)
     for kind in ("gpu", "mig"):
         yield DeviceClassChanged(
@@ -160,7 +160,7 @@ def run(case: str, nodes: int) -> dict[str, float]:
     """Pods per second on a state that has all objects, and the time of the first decisions."""
     gc.collect()
     state = State(Policy())
-    step(state, list(told(case, nodes)), 0)
+    step(state, list(case_events(case, nodes)), 0)
     specs, per_node = CASES[case]
     pods = nodes * per_node
     events = list(waiting(case, pods))

@@ -82,7 +82,7 @@ def job(
     return SimJob(at_ms, (pod,), duration_ms=minutes * MINUTE_MS or None)
 
 
-def alike(queues: int, jobs: int, gpus: int, node_gpus: int, half_life_ms: int, work: Work = NO_WORK) -> Workload:
+def equal_jobs(queues: int, jobs: int, gpus: int, node_gpus: int, half_life_ms: int, work: Work = NO_WORK) -> Workload:
     """`queues` queues of equal weight with `jobs` equal jobs each."""
     names = [f"q{number}" for number in range(queues)]
     made = [job(f"{name}-{i}", name, gpus, work=work) for i in range(jobs) for name in names]
@@ -95,7 +95,7 @@ def guarantees() -> Workload:
     return _workload([node("h", 4), node("a", 4, "A100")], jobs, queues)
 
 
-def given_back() -> Workload:
+def reclaimed() -> Workload:
     jobs = [job(f"y{i}", "y", 1) for i in range(8)] + [job(f"x{i}", "x", 1, MINUTE_MS) for i in range(4)]
     return _workload([node("a", 8)], jobs, [Queue("x", guarantee=((GPU_CLASS, 4000),)), Queue("y")])
 
@@ -133,17 +133,17 @@ def _workload(nodes: Iterable[NodeChanged], jobs: Iterable[SimJob], queues: Iter
 
 CASES: dict[str, Workload] = {
     "guarantees": guarantees(),
-    "given back": given_back(),
+    "given back": reclaimed(),
     **{
-        f"large{saves}, {queues} queues, {told}": alike(queues, 1, 8, 8, half_life_ms, work)
+        f"large{saves}, {queues} queues, {half_life}": equal_jobs(queues, 1, 8, 8, half_life_ms, work)
         for saves, work in (("", NO_WORK), (", saving", SAVING))
         for queues in (2, 10)
-        for told, half_life_ms in (("1h", HOUR_MS), ("7d", WEEK_MS))
+        for half_life, half_life_ms in (("1h", HOUR_MS), ("7d", WEEK_MS))
     },
     **{
-        f"odd, {gpus} GPUs, {queues} queues, {told}": alike(queues, gpus, 1, gpus, half_life_ms)
+        f"odd, {gpus} GPUs, {queues} queues, {half_life}": equal_jobs(queues, gpus, 1, gpus, half_life_ms)
         for gpus, queues in ((1, 2), (8, 10))
-        for told, half_life_ms in (("1h", HOUR_MS), ("7d", WEEK_MS))
+        for half_life, half_life_ms in (("1h", HOUR_MS), ("7d", WEEK_MS))
     },
 }
 

@@ -5,8 +5,8 @@
 
 The cluster and the pods are those of `core_speed` (nodes x 8 GPUs, 30 % of the nodes partly busy, 48 shapes, 5,000
 nodes). Each curve varies one parameter. `nodes` and `shapes`: the time to place a lone pod, out of 10,000 (4 per node
-if that is less). `waiting`: a step of a full cluster of 500 nodes after 20 pods have ended, with the given number of
-lone pods waiting that were refused before. `gang`: the time to place a gang of the given number of pods x 8 GPUs that
+if that is less). `waiting`: a step of a full cluster of 500 nodes after 20 pods have ended, with this number of
+lone pods waiting that were refused before. `gang`: the time to place a gang of this number of pods x 8 GPUs that
 prefers a rack.
 The figures are CPU time of one process and medians of the runs. Each run is a separate process.
 """

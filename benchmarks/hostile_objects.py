@@ -52,7 +52,7 @@ WHOLE, ANNOTATED = 1_500_000, 250_000
 PREFIX = "dovetail.dev/"
 
 Document = dict[str, Any]
-Told = tuple[str, Document]
+Sent = tuple[str, Document]
 """The name of a source and one of its objects."""
 
 
@@ -79,7 +79,7 @@ def upto(size: int, make: Callable[[int], Any]) -> list[Any]:
     return found
 
 
-def _annotated(i: str, pairs: list[tuple[str, str]], **more: Any) -> Iterator[Told]:
+def _annotated(i: str, pairs: list[tuple[str, str]], **more: Any) -> Iterator[Sent]:
     yield "pods", pod(i, metadata={"annotations": dict(pairs)}, **more)
 
 
@@ -88,21 +88,21 @@ def _term(i: str, n: int, **more: Any) -> Document:
     return {"topologyKey": f"t{i}-{n % 1000}", "labelSelector": selector} | more
 
 
-def _affinity(i: str, kind: str, how: str, terms: list[Any], **more: Any) -> Iterator[Told]:
+def _affinity(i: str, kind: str, how: str, terms: list[Any], **more: Any) -> Iterator[Sent]:
     field = f"{how}DuringSchedulingIgnoredDuringExecution"
     yield "pods", pod(i, spec={"affinity": {kind: {field: terms}}}, **more)
 
 
-def _terms(i: str, kind: str, size: int = WHOLE, **more: Any) -> Iterator[Told]:
+def _terms(i: str, kind: str, size: int = WHOLE, **more: Any) -> Iterator[Sent]:
     return _affinity(i, kind, "required", upto(size, lambda n: _term(i, n)), **more)
 
 
-def _preferred(i: str) -> Iterator[Told]:
+def _preferred(i: str) -> Iterator[Sent]:
     terms = upto(WHOLE, lambda n: {"weight": 1, "podAffinityTerm": _term(i, n)})
     return _affinity(i, "podAntiAffinity", "preferred", terms)
 
 
-def _node_terms(i: str, terms: list[Any]) -> Iterator[Told]:
+def _node_terms(i: str, terms: list[Any]) -> Iterator[Sent]:
     return _affinity(i, "nodeAffinity", "required", {"nodeSelectorTerms": terms})  # type: ignore[arg-type]
 
 
@@ -110,23 +110,23 @@ def _expressions(i: str, operator: str, values: Callable[[int], list[str]]) -> l
     return upto(WHOLE, lambda n: {"key": f"k{i}-{n}", "operator": operator, "values": values(n)})
 
 
-def _gang_of_one(i: str) -> Iterator[Told]:
+def _gang_of_one(i: str) -> Iterator[Sent]:
     return _annotated(i, [(f"{PREFIX}gang", f"g-{i}"), (f"{PREFIX}gang-min", "999999999")])
 
 
-def _owned(i: str, owner: Document, document: Document, labels: dict[str, str]) -> Iterator[Told]:
+def _owned(i: str, owner: Document, document: Document, labels: dict[str, str]) -> Iterator[Sent]:
     meta = {"ownerReferences": [{"controller": True, "uid": f"o-{i}", "name": f"o-{i}"} | owner], "labels": labels}
     yield "pods", pod(i, metadata=meta)
     yield "owner", document
 
 
-def _jobset(i: str) -> Iterator[Told]:
+def _jobset(i: str) -> Iterator[Sent]:
     jobs = upto(WHOLE, lambda n: {"name": f"r{n}", "replicas": 1})
     labels = {"jobset.sigs.k8s.io/jobset-name": f"o-{i}", "jobset.sigs.k8s.io/replicatedjob-name": "r1"}
     return _owned(i, {"apiVersion": "batch/v1", "kind": "Job"}, {"spec": {"replicatedJobs": jobs}}, labels)
 
 
-def _deep_job(i: str) -> Iterator[Told]:
+def _deep_job(i: str) -> Iterator[Sent]:
     deep: Any = 1
     for _ in range(900):
         deep = {"a": deep}
@@ -134,24 +134,24 @@ def _deep_job(i: str) -> Iterator[Told]:
     return _owned(i, {"apiVersion": "batch/v1", "kind": "Job"}, {"spec": {"template": deep}}, index)
 
 
-def _group(i: str, source: str, spec: Document) -> Iterator[Told]:
+def _group(i: str, source: str, spec: Document) -> Iterator[Sent]:
     yield source, {"metadata": {"name": f"g-{i}", "namespace": "tenant", "uid": f"g-{i}"}, "spec": spec}
 
 
-def _volcano(i: str) -> Iterator[Told]:
+def _volcano(i: str) -> Iterator[Sent]:
     tasks = dict.fromkeys(upto(WHOLE // 4 * 3, lambda n: f"t{n:06}"), 1)
     yield from _group(i, "volcano", {"minMember": len(tasks), "minTaskMember": tasks})
     yield "pods", pod(i, metadata={"annotations": {"scheduling.k8s.io/group-name": f"g-{i}"}})
 
 
-def _composites(i: str) -> Iterator[Told]:
+def _composites(i: str) -> Iterator[Sent]:
     """One more link of a chain: each object of a round is the parent of the next."""
     tag, _, number = i.rpartition("-")
     parent = {"parentCompositePodGroupName": f"g-{tag}-{int(number) - 1}"} if int(number) else {}
     yield from _group(i, "composite", {"schedulingPolicy": {"basic": {}}} | parent)
 
 
-def _composite(i: str) -> Iterator[Told]:
+def _composite(i: str) -> Iterator[Sent]:
     """One more child of a group that has hundreds, and its pod."""
     tag, _, number = i.rpartition("-")
     gang = {"schedulingPolicy": {"gang": {"minCount": 1}}, "parentCompositePodGroupName": f"root-{tag}"}
@@ -170,28 +170,28 @@ def _asking(n: int, amounts: Document) -> Document:
     return {"name": f"c{n}", "resources": {"limits": amounts}} | _DEFAULTS
 
 
-def _containers(i: str, **spec: Any) -> Iterator[Told]:
+def _containers(i: str, **spec: Any) -> Iterator[Sent]:
     made = upto(WHOLE, lambda n: _asking(n, {"cpu": f"{n}m", f"example.com/r{i}-{n}": 1}))
     yield "pods", pod(i, spec={"containers": made} | spec)
 
 
-def _gpu_containers(i: str, **spec: Any) -> Iterator[Told]:
+def _gpu_containers(i: str, **spec: Any) -> Iterator[Sent]:
     """Each container requests a resource that always counts and one that differs from the others."""
     made = upto(WHOLE, lambda n: _asking(n, {"cpu": f"{n}m", "memory": f"{n}Mi", f"nvidia.com/mig-{i}-{n % 50}": 1}))
     yield "pods", pod(i, spec={"containers": made} | spec)
 
 
-def _wide_containers(i: str, **spec: Any) -> Iterator[Told]:
+def _wide_containers(i: str, **spec: Any) -> Iterator[Sent]:
     made = upto(WHOLE, lambda n: _asking(n, {f"example.com/r{i}-{n}-{m}": 1 for m in range(2_000)}))
     yield "pods", pod(i, spec={"containers": made} | spec)
 
 
-def _resources(i: str) -> Iterator[Told]:
+def _resources(i: str) -> Iterator[Sent]:
     limits = {f"example.com/r{i}-{n}": 1 for n in range(len(upto(WHOLE, lambda n: f"example.com/r{i}-{n}:1")))}
     yield "pods", pod(i, spec={"containers": [{"name": "main", "resources": {"limits": limits}}]})
 
 
-def _claim(i: str, requests: list[Any], parameters: list[Any] | None = None) -> Iterator[Told]:
+def _claim(i: str, requests: list[Any], parameters: list[Any] | None = None) -> Iterator[Sent]:
     config = [{"opaque": {"driver": "x.example", "parameters": one}} for one in parameters or ()]
     devices = {"requests": requests, "config": config}
     yield "resource_claims", {
@@ -200,7 +200,7 @@ def _claim(i: str, requests: list[Any], parameters: list[Any] | None = None) -> 
     yield "pods", pod(i, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": f"c-{i}"}]})
 
 
-def _selectors(i: str, whole: bool) -> Iterator[Told]:
+def _selectors(i: str, whole: bool) -> Iterator[Sent]:
     def expression(n: int) -> str:
         parts = [f'device.attributes["{i}-{n}-{m}.example"].model == "x"' for m in range(180)]
         return " || ".join(parts)[: 10_000 if whole else 300].rpartition(" || ")[0]
@@ -223,35 +223,35 @@ def _selectors(i: str, whole: bool) -> Iterator[Told]:
     )
 
 
-def _ports(i: str) -> Iterator[Told]:
+def _ports(i: str) -> Iterator[Sent]:
     ports = upto(WHOLE, lambda n: {"hostPort": 1 + n % 65_535, "containerPort": 1, "protocol": ("TCP", "UDP")[n % 2]})
     yield "pods", pod(i, spec={"containers": [{"name": "main", "ports": ports}]})
 
 
-def _spread(i: str) -> Iterator[Told]:
+def _spread(i: str) -> Iterator[Sent]:
     wanted = upto(WHOLE, lambda n: _term(i, n, topologyKey=f"t{i}-{n}", whenUnsatisfiable="DoNotSchedule"))
     yield "pods", pod(i, spec={"topologySpreadConstraints": wanted})
 
 
-def _of_spec(field: str, make: Callable[[str, int], Any], **more: Any) -> Callable[[str], Iterator[Told]]:
-    def build(i: str) -> Iterator[Told]:
+def _of_spec(field: str, make: Callable[[str, int], Any], **more: Any) -> Callable[[str], Iterator[Sent]]:
+    def build(i: str) -> Iterator[Sent]:
         yield "pods", pod(i, spec={field: upto(WHOLE, lambda n: make(i, n))}, **more)
 
     return build
 
 
-def _owners(i: str) -> Iterator[Told]:
+def _owners(i: str) -> Iterator[Sent]:
     owners = upto(WHOLE, lambda n: {"apiVersion": "x/v1", "kind": "X", "name": f"o{n}", "uid": f"{i}-{n}"})
     yield "pods", pod(i, metadata={"ownerReferences": owners})
 
 
-def _long_owner(i: str) -> Iterator[Told]:
+def _long_owner(i: str) -> Iterator[Sent]:
     owner = {"apiVersion": "x/v1", "kind": "X", "name": i + "-0" * 500_000 + "!", "uid": "o", "controller": True}
     yield "pods", pod(i, metadata={"ownerReferences": [owner]})
 
 
-def _selected(source: str) -> Callable[[str], Iterator[Told]]:
-    def build(i: str) -> Iterator[Told]:
+def _selected(source: str) -> Callable[[str], Iterator[Sent]]:
+    def build(i: str) -> Iterator[Sent]:
         selector = {"matchExpressions": _expressions(i, "In", lambda n: [f"v{n}"])}
         yield from _group(i, source, {"selector": selector, "storageClassName": "fast"})
         volume = {"name": "v", "persistentVolumeClaim": {"claimName": f"g-{i}"}}
@@ -260,40 +260,40 @@ def _selected(source: str) -> Callable[[str], Iterator[Told]]:
     return build
 
 
-def _unknown(scheduler: str) -> Callable[[str], Iterator[Told]]:
-    def build(i: str) -> Iterator[Told]:
+def _unknown(scheduler: str) -> Callable[[str], Iterator[Sent]]:
+    def build(i: str) -> Iterator[Sent]:
         return _annotated(i, [(f"{PREFIX}gnag-{i}-{n}", "x") for n in range(3_000)], scheduler=scheduler)
 
     return build
 
 
-def _values(i: str) -> Iterator[Told]:
+def _values(i: str) -> Iterator[Sent]:
     keys = ("gang", "gang-min", "nvlink", "gpu-memory", "max-runtime", "last-checkpoint", "devices")
     each = ANNOTATED // len(keys)
     return _annotated(i, [(PREFIX + key, (i + "1h" * each)[:each]) for key in keys])
 
 
-def _levels(i: str) -> Iterator[Told]:
+def _levels(i: str) -> Iterator[Sent]:
     return _annotated(i, [(f"{PREFIX}topology-preferred", ",".join(f"l{i}-{n}" for n in range(22_000)))])
 
 
-def _labels(i: str) -> Iterator[Told]:
+def _labels(i: str) -> Iterator[Sent]:
     yield "pods", pod(i, metadata={"labels": {f"k{i}-{n}": "" for n in range(60_000)}})
 
 
-def _gpu_names(i: str) -> Iterator[Told]:
+def _gpu_names(i: str) -> Iterator[Sent]:
     """Relevant names among names that the scheduler ignores."""
     limits = {f"nvidia.com/mig-{i}-{n}": 1 for n in range(len(upto(WHOLE, lambda n: f"nvidia.com/mig-{i}-{n}:1")))}
     yield "pods", pod(i, spec={"containers": [{"name": "main", "resources": {"limits": limits}}]})
 
 
-def _last_has_gpu(i: str) -> Iterator[Told]:
+def _last_has_gpu(i: str) -> Iterator[Sent]:
     for source, one in _containers(i):
         one["spec"]["containers"][-1]["resources"]["limits"] = {"nvidia.com/gpu": 1}
         yield source, one
 
 
-def _longest_names(i: str) -> Iterator[Told]:
+def _longest_names(i: str) -> Iterator[Sent]:
     """A pod of ordinary size that shares nothing with any other pod, so it fills the caches."""
     domain = f"{'x' * 180}.{'y' * 60}"
     containers = [
@@ -308,14 +308,14 @@ def _longest_names(i: str) -> Iterator[Told]:
     yield "pods", pod(i, metadata=metadata | {"ownerReferences": [owner]}, spec=spec)
 
 
-def _member(i: str) -> Iterator[Told]:
+def _member(i: str) -> Iterator[Sent]:
     """One more pod of a large gang, with settings that differ from the others."""
     number = int(i.rpartition("-")[2])
     annotations = {f"{PREFIX}gang": f"g-{i.partition('-')[0]}", f"{PREFIX}gang-min": str(5_000 + number)}
     yield "pods", pod(i, metadata={"annotations": annotations})
 
 
-def _user(i: str) -> Iterator[Told]:
+def _user(i: str) -> Iterator[Sent]:
     """A pod of a new user, in a queue with fair share among its users."""
     amounts = {"cpu": "1m"}
     containers = [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]
@@ -323,13 +323,13 @@ def _user(i: str) -> Iterator[Told]:
     yield "pods", pod(i, metadata={"labels": labels}, spec={"containers": containers})
 
 
-def _managed_fields(i: str) -> Iterator[Told]:
+def _managed_fields(i: str) -> Iterator[Sent]:
     yield "pods", pod(i, metadata={"managedFields": upto(WHOLE, lambda n: {"manager": f"m{i}-{n}", "fieldsV1": {}})})
 
 
 FOREIGN = "another"
 BY_USER = "by-user"
-HOSTILE: dict[str, Callable[[str], Iterator[Told]]] = {
+HOSTILE: dict[str, Callable[[str], Iterator[Sent]]] = {
     "3,000 unknown keys": _unknown("dovetail"),
     "3,000 unknown keys, another scheduler": _unknown(FOREIGN),
     "long values": _values,
@@ -438,28 +438,28 @@ class World:
         }  # fmt: skip
         for name, dialect in dialects.items():
             rows[name] = dialect.resources[0], dialect.kind, partial(self.feed.pod_groups, dialect)
-        self._rows = {name: (Reader(where, kind), told) for name, (where, kind, told) in rows.items()}
+        self._rows = {name: (Reader(where, kind), feed) for name, (where, kind, feed) in rows.items()}
         for n in range(NODES):
             amounts = {"cpu": "128", "memory": "2Ti", "pods": 250, "nvidia.com/gpu": 8}
             labels = {"kubernetes.io/hostname": f"node-{n}", "topology.kubernetes.io/zone": f"z{n % 4}", "rank": str(n)}
-            self.tell(
+            self.send(
                 "nodes", {"metadata": {"name": f"node-{n}", "labels": labels}, "status": {"allocatable": amounts}}
             )
         for tag in range(8):
             policy = {"gang": {"minGroupCount": 1_000_000}}
-            self.tell("composite", {
+            self.send("composite", {
                 "metadata": {"name": f"root-r{tag}", "namespace": "tenant"}, "spec": {"schedulingPolicy": policy},
             })  # fmt: skip
-        self.tell("queues", {"metadata": {"name": BY_USER, "uid": BY_USER}, "spec": {"byUser": True}})
-        self.tell("device_classes", {"metadata": {"name": "gpu"}, "spec": {}})
-        self.tell("classes", {
+        self.send("queues", {"metadata": {"name": BY_USER, "uid": BY_USER}, "spec": {"byUser": True}})
+        self.send("device_classes", {"metadata": {"name": "gpu"}, "spec": {}})
+        self.send("classes", {
             "metadata": {"name": "fast"}, "provisioner": "x.example", "volumeBindingMode": "WaitForFirstConsumer",
         })  # fmt: skip
         for n in range(ORDINARY):
-            self.tell("pods", pod(f"ordinary-{n}", node=f"node-{n % NODES}"))
+            self.send("pods", pod(f"ordinary-{n}", node=f"node-{n % NODES}"))
         self.run()
 
-    def tell(self, source: str, document: Document, kind: str = "ADDED") -> None:
+    def send(self, source: str, document: Document, kind: str = "ADDED") -> None:
         self.read(source, msgspec.json.encode({"type": kind, "object": document}))
 
     def read(self, source: str, line: bytes) -> None:
@@ -469,7 +469,7 @@ class World:
                 read = owner_document(line, "/")
                 self.run([event for ref in self.feed.wanted_owners() for event in self.feed.owner(ref, read)])
             return
-        reader, told = self._rows[source]
+        reader, feed = self._rows[source]
         event = reader.line(line)
         if not isinstance(event, Line):
             # The object is invalid and is reported.
@@ -480,7 +480,7 @@ class World:
             self.known.pop(key, None)
         else:
             self.known[key] = _KEPT.get(source, whole)(event.object)
-        self.run(told([Change("deleted" if event.type == "DELETED" else "added", event.object)]))
+        self.run(feed([Change("deleted" if event.type == "DELETED" else "added", event.object)]))
 
     def run(self, events: list[Event] | None = None) -> int:
         """Run steps until no attempt remains. Returns the number of bound pods."""
@@ -496,9 +496,9 @@ class World:
         for n in range(20):
             document = pod(f"probe-{tag}-{n}", metadata={"namespace": "other", "labels": {"app": "serve", "n": str(n)}})
             started = time.process_time()
-            self.tell("pods", document)
+            self.send("pods", document)
             took.append(time.process_time() - started)
-            self.tell("pods", document, "DELETED")
+            self.send("pods", document, "DELETED")
         return 1_000 * sorted(took)[len(took) // 2]
 
 
@@ -526,7 +526,7 @@ def measure(kind: str, rounds: list[Path]) -> Cost:
     """Measure one kind. `rounds` are files; each line has a source, an object and the same object without content."""
     world = World()
 
-    def told(file: Path, deleted: bool) -> Iterator[float]:
+    def read(file: Path, deleted: bool) -> Iterator[float]:
         with file.open("rb") as lines:
             for source, line, small in zip(lines, lines, lines, strict=True):
                 if deleted and source == b"owner\n":
@@ -536,21 +536,21 @@ def measure(kind: str, rounds: list[Path]) -> Cost:
                 yield 1_000 * (time.process_time() - started)
 
     # Imports and allocations for the first object are not part of the cost of the others.
-    for _ in told(rounds[0], deleted=False):
+    for _ in read(rounds[0], deleted=False):
         pass
-    for _ in told(rounds[0], deleted=True):
+    for _ in read(rounds[0], deleted=True):
         pass
     cost = Cost(kind, 0, 0.0, 0.0, 0.0, world.ordinary_ms("before"), 0.0, [])
     start = resident_mib()
     for number, file in enumerate(rounds[1:]):
-        there, took = resident_mib(), list(told(file, deleted=False))
+        there, took = resident_mib(), list(read(file, deleted=False))
         if number == 0:
             count = int(file.name.partition("-")[0])
             cost.size = file.stat().st_size // count
             cost.cpu_ms, cost.worst_ms = sum(took) / count, max(took)
             cost.mib = (resident_mib() - there) / count
             cost.beside_ms = world.ordinary_ms("beside")
-        for _ in told(file, deleted=True):
+        for _ in read(file, deleted=True):
             pass
         cost.left_mib.append(resident_mib() - start)
     return cost
@@ -572,8 +572,8 @@ def write(kind: str, count: int, rounds: int, folder: Path) -> list[Path]:
                         "spec": {"schedulerName": document.get("spec", {}).get("schedulerName", "")},
                     }
                     lines.write(source.encode() + b"\n")
-                    told = document if source == "owner" else {"type": "ADDED", "object": document}
-                    lines.write(msgspec.json.encode(told) + b"\n")
+                    sent = document if source == "owner" else {"type": "ADDED", "object": document}
+                    lines.write(msgspec.json.encode(sent) + b"\n")
                     lines.write(msgspec.json.encode({"type": "DELETED", "object": small}) + b"\n")
         files.append(file)
     return files

@@ -164,10 +164,10 @@ class Cards:
         self._move(card, self._of_card[card] & ~bit)
 
     def _move(self, card: int, state: int) -> None:
-        alike = self._cards[self._of_card[card]]
-        alike.remove(card)
-        heapq.heapify(alike)
-        if not alike:
+        cards = self._cards[self._of_card[card]]
+        cards.remove(card)
+        heapq.heapify(cards)
+        if not cards:
             del self._cards[self._of_card[card]]
         self._of_card[card] = state
         heapq.heappush(self._cards.setdefault(state, []), card)

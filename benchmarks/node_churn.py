@@ -222,7 +222,7 @@ async def churn(
 async def killed(
     kill: Callable[[], object], begin: Callable[[], object], times: int, down_s: float, length_s: float
 ) -> None:
-    """Kill and restart a process the given number of times, at evenly spaced times of the stream."""
+    """Kill and restart a process a number of times, at evenly spaced times of the stream."""
     for _ in range(times):
         await asyncio.sleep(length_s / (times + 1))
         await asyncio.to_thread(kill)
@@ -278,7 +278,7 @@ async def measure(
         waiting = ("wait", f"node/{node.name}", f"--for=jsonpath={ready}={len(plugin.DEVICES)}", "--timeout=60s")
         await asyncio.to_thread(plane.kubectl, *waiting)
         if devices == "agent":
-            await asyncio.to_thread(told, plane, node.name)
+            await asyncio.to_thread(await_agent, plane, node.name)
         log = stack.enter_context((node.work_dir / "scheduler.log").open("wb"))
         argv = contestant.argv(plane, plane.kubeconfig)
         process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=log, stderr=log)
@@ -290,11 +290,11 @@ async def measure(
         def kill_kubelet() -> None:
             node.stop_kubelet()
             # During this time the agent reports that the kubelet is down, and no pod is bound to the node.
-            time.sleep(told_s)
+            time.sleep(down_s)
             on_the_way.update(caught(plane))
 
-        told_s = min(1.0, kills.down_s)
-        kubelet = killed(kill_kubelet, node.start_kubelet, kills.kubelet, kills.down_s - told_s, length_s)
+        down_s = min(1.0, kills.down_s)
+        kubelet = killed(kill_kubelet, node.start_kubelet, kills.kubelet, kills.down_s - down_s, length_s)
         killing = [asyncio.create_task(kubelet)]
         if agent is not None:
             killing.append(asyncio.create_task(killed(agent.kill, agent.begin, kills.agent, kills.down_s, length_s)))
@@ -327,7 +327,7 @@ async def measure(
         )
 
 
-def told(plane: Plane, node: str) -> None:
+def await_agent(plane: Plane, node: str) -> None:
     """Wait until the agent has published its node."""
     honours = ("get", "gpunode", node, "--ignore-not-found", "-o=jsonpath={.status.agent.honoursChoice}")
     while plane.kubectl(*honours) != "true":
@@ -336,8 +336,8 @@ def told(plane: Plane, node: str) -> None:
 
 async def gpu_uuids(client: Client, node: str) -> list[str]:
     """The UUIDs of the node's GPUs, by index."""
-    told = await client.request("GET", GPU_NODES.path(name=node), decode=GPUNode)
-    return [gpu.uuid for gpu in told.status.gpus]
+    found = await client.request("GET", GPU_NODES.path(name=node), decode=GPUNode)
+    return [gpu.uuid for gpu in found.status.gpus]
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -347,9 +347,9 @@ def table(outcomes: list[Outcome]) -> str:
     rows = [["scheduler", "pods", "finished", *reasons, "caught", "chosen", "different", "left", "s"]]
     for run in outcomes:
         counts = [str(run.refused.get(reason, 0)) for reason in reasons]
-        given = [str(run.caught), str(run.chosen), str(run.different)]
+        devices = [str(run.caught), str(run.chosen), str(run.different)]
         left = [str(run.left), f"{run.seconds:.0f}"]
-        rows.append([run.scheduler, str(run.pods), str(run.finished), *counts, *given, *left])
+        rows.append([run.scheduler, str(run.pods), str(run.finished), *counts, *devices, *left])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
 
@@ -362,7 +362,12 @@ def main() -> int:
     parser.add_argument("--every-s", type=float, default=0.8, help="mean time between two pods (%(default)s)")
     parser.add_argument("--run-s", type=int, default=3, help="longest run of a pod (%(default)s)")
     parser.add_argument("--limit-s", type=float, default=300, help="how long to wait after the last pod (%(default)s)")
-    parser.add_argument("--devices", choices=("agent", "plain"), default="agent", help="who offers GPUs (%(default)s)")
+    parser.add_argument(
+        "--devices",
+        choices=("agent", "plain"),
+        default="agent",
+        help="the device plugin that offers GPUs (%(default)s)",
+    )
     parser.add_argument("--policy", default="single-numa-node", help="of the Topology Manager (%(default)s)")
     parser.add_argument("--kubelet-restarts", type=int, default=0, metavar="N", help="how often the kubelet is killed")
     parser.add_argument("--agent-restarts", type=int, default=0, metavar="N", help="how often the agent is killed")

@@ -71,13 +71,13 @@ def nodes(count: int) -> list[Event]:
 def tree(gpus: int, dice: random.Random, *, equal: bool) -> list[Event]:
     """Four teams of five queues. With `equal`, the guarantee of each queue is its usage."""
     each = 1000 * gpus // len(LEAVES)
-    told: list[Event] = []
+    events: list[Event] = []
     for i in range(4):
-        told.append(QueueChanged(Queue(f"team-{i}", guarantee=((GPUS, 5 * each),))))
+        events.append(QueueChanged(Queue(f"team-{i}", guarantee=((GPUS, 5 * each),))))
     for name in LEAVES:
         guarantee = each if equal else dice.randrange(each // 2000) * 1000
         usage = Usage(NOW_MS, dice.randrange(each * 24 * HOUR_MS), each)
-        told.append(
+        events.append(
             QueueChanged(
                 Queue(
                     name,
@@ -89,7 +89,7 @@ def tree(gpus: int, dice: random.Random, *, equal: bool) -> list[Event]:
                 )
             )
         )
-    return told
+    return events
 
 
 def work(family: str, dice: random.Random) -> Work:
@@ -123,9 +123,9 @@ class Day(Struct):
         name = f"job-{self.count}"
         created_ms = self.now_ms - (self.dice.randrange(20 * HOUR_MS) if nodes else 0)
         gang = f"group/{name}" if pods > 1 else ""
-        told: list[Event] = []
+        events: list[Event] = []
         if gang:
-            told.append(GangChanged(Gang(gang, "ns", name, min_count=pods, preferred=(RACK,), created_ms=created_ms)))
+            events.append(GangChanged(Gang(gang, "ns", name, min_count=pods, preferred=(RACK,), created_ms=created_ms)))
         self.jobs[gang or f"pod/{name}-0"] = [f"{name}-{i}" for i in range(pods)]
         user = f"user-{self.dice.randrange(5)}"
         for i in range(pods):
@@ -135,13 +135,13 @@ class Day(Struct):
                 saved_ms = self.now_ms - self.dice.randrange(work.checkpoint_interval_ms or 1)
                 saved_ms = max(created_ms, saved_ms) if work.checkpoint_interval_ms else 0
                 pod = replace(pod, node=nodes[i], bound_ms=created_ms, checkpoint_ms=saved_ms)
-            told.append(PodChanged(pod))
-        return told
+            events.append(PodChanged(pod))
+        return events
 
     def fill(self, node_count: int, queues: list[str], pinned: int = 0) -> list[Event]:
         """Fill all GPUs with pods of one GPU, the same number for each queue. On each of the first `pinned` nodes one
         pod must not be preempted."""
-        told: list[Event] = []
+        events: list[Event] = []
         one = Request(((CPU, 8_000), (GPU, 1), (MEMORY, 64 * GIB)))
         held = dict.fromkeys(queues, 0)
 
@@ -155,7 +155,7 @@ class Day(Struct):
             size = min(most, len(homes), max(1, part - held[queue]))
             held[queue] += size
             runs = replace(self.dice.choice(works[queue]), preemptible=preemptible)
-            told.extend(self.job(queue, one, size, runs, tuple(homes[:size])))
+            events.extend(self.job(queue, one, size, runs, tuple(homes[:size])))
             return homes[size:]
 
         for i in range(0, node_count, 2):
@@ -169,7 +169,7 @@ class Day(Struct):
                     put([home], 1, preemptible=False)
             while homes:
                 homes = put(homes, GANG if self.dice.randrange(5) == 0 else 1)
-        return told
+        return events
 
     def step(self, events: Iterable[Event]) -> tuple[list[Decision], float]:
         """The decisions, and the CPU seconds of the step."""
@@ -180,15 +180,15 @@ class Day(Struct):
 
     def settle(self, decisions: list[Decision]) -> list[Event]:
         """The events that follow from decisions: pods are bound and victims removed."""
-        told: list[Event] = []
+        events: list[Event] = []
         pods = self.state.workloads.pods
         for decision in decisions:
             match decision:
                 case Bind():
-                    told.append(PodChanged(replace(pods[decision.uid], node=decision.node, bound_ms=self.now_ms)))
+                    events.append(PodChanged(replace(pods[decision.uid], node=decision.node, bound_ms=self.now_ms)))
                 case Evict():
-                    told += [PodRemoved(uid, self.now_ms) for uid in decision.uids]
-        return told
+                    events += [PodRemoved(uid, self.now_ms) for uid in decision.uids]
+        return events
 
 
 def shapes(dice: random.Random, gpus: tuple[int, ...]) -> list[Request]:
@@ -210,12 +210,12 @@ def steady(case: str, node_count: int, waiting: int, steps: int, seed: int) -> d
     known = templates(wanted, dice)
 
     def arrive(count: int) -> list[Event]:
-        told: list[Event] = []
+        events: list[Event] = []
         for _ in range(count):
             queue = dice.choice(LEAVES)
             request, runs = dice.choice(known[queue])
-            told += day.job(queue, request, size, runs)
-        return told
+            events += day.job(queue, request, size, runs)
+        return events
 
     events = nodes(node_count) + tree(node_count * GPUS_PER_NODE, dice, equal=case != "unequal")
     events += day.fill(node_count, LEAVES) + arrive(waiting)

@@ -50,22 +50,22 @@ def nodes(count: int) -> list[Event]:
 def pods(count: int, dice: random.Random) -> list[Event]:
     """Pods with one GPU each, and uids and names like those of a Job."""
     shapes = [Request(((CPU, 1000 * n), (MEMORY, 8 * n * GIB), (GPU, 1))) for n in range(1, 13)]
-    told: list[Event] = []
+    events: list[Event] = []
     for number in range(count):
         gang = ""
         if number < count // 4:
             gang = f"batch/Job/default/train-{number // _GANG}"
             if number % _GANG == 0:
                 least = min(_GANG, count // 4 - number)
-                told.append(GangChanged(Gang(gang, "default", gang, min_count=least, preferred=(RACK,))))
+                events.append(GangChanged(Gang(gang, "default", gang, min_count=least, preferred=(RACK,))))
         uid = f"{dice.getrandbits(128):032x}"
         name = f"train-{number // _GANG}-{number % _GANG}-{uid[:5]}"
         labels = (("batch.kubernetes.io/job-name", f"train-{number // _GANG}"),)
         created_ms = 1_700_000_000_000 + 1000 * (number // _BATCH)
-        told.append(
+        events.append(
             PodChanged(Pod(uid, "default", name, dice.choice(shapes), labels, created_ms=created_ms, gang=gang))
         )
-    return told
+    return events
 
 
 def live(step: Step, renewed: Callable[[State], State], node_count: int, pod_count: int) -> tuple[State, int]:

@@ -119,7 +119,7 @@ class Core:
         self._pick = pick
         self._layouts = [layout for _, layout in machines]
         self._jobs: dict[str, Job] = {}
-        self._told: list[Event] = [
+        self._events: list[Event] = [
             NodeChanged(Node(str(i), ((GPU, layout.gpus), (PODS, 110)), layout=None if pick else layout))
             for i, layout in enumerate(self._layouts)
         ]
@@ -127,18 +127,18 @@ class Core:
     def decide(self, now_ms: int, free: list[int], gone: list[Placed], come: list[Job]) -> Iterator[Placed]:
         """The jobs that start now, after the jobs in `gone` have ended and those in `come` have arrived. `free` are the
         bit masks of the free GPUs of each node; the caller updates it before it takes the next job."""
-        self._told += [PodRemoved(str(placed.job.number)) for placed in gone]
+        self._events += [PodRemoved(str(placed.job.number)) for placed in gone]
         for job in come:
             uid = str(job.number)
             self._jobs[uid] = job
             request = Request(((GPU, job.gpus),))
-            self._told.append(PodChanged(Pod(uid, "default", uid, request, created_ms=job.at_ms)))
-        while self._told or self._state.busy:
-            events, self._told = self._told, []
+            self._events.append(PodChanged(Pod(uid, "default", uid, request, created_ms=job.at_ms)))
+        while self._events or self._state.busy:
+            events, self._events = self._events, []
             for decision in step(self._state, events, now_ms):
                 if isinstance(decision, Bind):
                     pod = replace(self._state.workloads.pods[decision.uid], node=decision.node, bound_ms=now_ms)
-                    self._told.append(PodChanged(pod))
+                    self._events.append(PodChanged(pod))
                     job, node, pick = self._jobs.pop(decision.uid), int(decision.node), self._pick
                     gpus = pick(self._layouts[node], free[node], job.gpus) if pick else _mask(decision.devices)
                     yield Placed(job, node, gpus)

@@ -158,8 +158,8 @@ class ClaimScenario(Struct, frozen=True):
     def problems(self, pods: Iterable[SeenPod], claims: Iterable[SeenClaim]) -> list[str]:
         """The errors in the placement and the allocations, one line per kind of error."""
         node_of = {pod.metadata.uid: pod.spec.node_name for pod in pods if pod.spec.node_name}
-        given = [(claim.status.allocation, claim.status.reserved_for) for claim in claims]
-        results = [(r, users) for allocation, users in given if allocation for r in allocation.devices.results]
+        allocations = [(claim.status.allocation, claim.status.reserved_for) for claim in claims]
+        results = [(r, users) for allocation, users in allocations if allocation for r in allocation.devices.results]
         twice = [device for device, times in Counter((r.pool, r.device) for r, _ in results).items() if times > 1]
         # A pool has the name of its node.
         elsewhere = [r for r, users in results if [node_of.get(user.uid) for user in users] != [r.pool]]

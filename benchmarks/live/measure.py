@@ -178,7 +178,7 @@ async def _watched_run(plane: Plane, client: Client, heat: Heat, argv: list[str]
         p50_ms=1000 * percentile(waited_s, 50),
         p99_ms=1000 * percentile(waited_s, 99),
         last_event_s=max(0.0, last_event_s - start_s),
-        events=await _told(client),
+        events=await _scheduled_events(client),
         cpu_s=own_cpu_s,
         apiserver_cpu_s=server_cpu_s[0],
         etcd_cpu_s=server_cpu_s[1],
@@ -223,7 +223,7 @@ async def _until_quiet(client: Client) -> float:
     return last_s
 
 
-async def _told(client: Client) -> int:
+async def _scheduled_events(client: Client) -> int:
     """The number of pods with a Scheduled event."""
     events = (await list_all(client, EVENTS, _Event)).objects.values()
     return len({event.regarding.uid for event in events if event.reason == "Scheduled"})

@@ -91,11 +91,11 @@ def free_on(*nodes: tuple[str, int], sizes: list[int]) -> list[tuple[int, int]]:
     """What the oracle gives to jobs of these sizes, on nodes with these GPUs free: (node, GPUs)."""
     machines = [(name, KNOWN[name]) for name, _ in nodes]
     free = [gpus for _, gpus in nodes]
-    given = []
+    placements = []
     for placed in Oracle(machines).decide(0, free, [], [Job(i, 0, size, 1) for i, size in enumerate(sizes)]):
         free[placed.node] ^= placed.gpus
-        given.append((placed.node, placed.gpus))
-    return given
+        placements.append((placed.node, placed.gpus))
+    return placements
 
 
 class TestOracle:
@@ -140,7 +140,7 @@ def test_who_does_not_fit_waits_and_gpu_time_counts_until_the_last_arrival(name:
         assert [(start.mbps, start.missed, start.split) for start in starts] == [(20_000, False, False)] * 3
 
 
-class Told(Oracle):
+class Answers(Oracle):
     """Gives each job that comes the next of these GPUs."""
 
     def __init__(self, *gpus: int) -> None:
@@ -152,17 +152,17 @@ class Told(Oracle):
 
 def test_a_job_misses_what_was_free_when_it_started_and_is_split_either_way() -> None:
     jobs = [Job(0, 0, 1, 100), Job(1, 10, 2, 100), Job(2, 20, 1, 300), Job(3, 500, 4, 1)]
-    starts = simulate(Told(0b1000, 0b0101, 0b0010, 0b1111), L40S, jobs)
+    starts = simulate(Answers(0b1000, 0b0101, 0b0010, 0b1111), L40S, jobs)
     assert [(start.mbps, start.ideal_mbps) for start in starts] == [(0, 0), (10_000, 20_000), (0, 0), (10_000, 10_000)]
     assert [(start.missed, start.split) for start in starts] == [(False, False), (True, True), *[(False, False)] * 2]
     # When the second pair comes no better one is left.
-    second = simulate(Told(0b0101, 0b1010), L40S, [Job(0, 0, 2, 100), Job(1, 10, 2, 100)])[1]
+    second = simulate(Answers(0b0101, 0b1010), L40S, [Job(0, 0, 2, 100), Job(1, 10, 2, 100)])[1]
     assert (second.missed, second.split) == (False, True)
 
 
 def test_a_gpu_that_is_given_twice_ends_the_run() -> None:
     with pytest.raises(RuntimeError, match="1100 are free"):
-        simulate(Told(0b11, 0b11), L40S, [Job(0, 0, 2, 100), Job(1, 10, 2, 100)])
+        simulate(Answers(0b11, 0b11), L40S, [Job(0, 0, 2, 100), Job(1, 10, 2, 100)])
 
 
 def test_a_job_that_never_starts_ends_the_run() -> None:

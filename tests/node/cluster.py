@@ -103,9 +103,9 @@ class Cluster:
     def bind(self, name: str, devices: str) -> None:
         """Bind the pod to the node as a scheduler would that chose these devices."""
         meta = self.get("pod", name)["metadata"]
-        told = {"name": name, "uid": meta["uid"], "annotations": {"dovetail.dev/devices": devices}}
+        metadata = {"name": name, "uid": meta["uid"], "annotations": {"dovetail.dev/devices": devices}}
         target = {"kind": "Node", "name": self.node.name}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": told, "target": target}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
         self._kubectl("create", f"--raw={path}", "-f", "-", input=json.dumps(body))
 

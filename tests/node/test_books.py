@@ -145,8 +145,8 @@ class Scene:
 
     def pod_resources(self, uids: dict[str, str]) -> dict[str, Devices]:
         """By the kubelet's service; `uids` of the pods by name."""
-        told = asyncio.run(self.cluster.node.pod_resources.list())
-        mine = [one for one in told if one.namespace == self.cluster.namespace]
+        listed = asyncio.run(self.cluster.node.pod_resources.list())
+        mine = [one for one in listed if one.namespace == self.cluster.namespace]
         return {uids.get(one.name, one.name): self.named([*ids]) for one in mine if (ids := one.ids(self.resource))}
 
     def checkpoint(self) -> dict[str, Devices]:
@@ -166,17 +166,19 @@ class Scene:
         name_of = {uid: name for name, uid in uids.items()}
         active = {uids[name] for name, pod in there.items() if pod["status"]["phase"] in ("Pending", "Running")}
         try:
-            told = {"the books": self.books(), "PodResources": self.pod_resources(uids)}
+            views = {"the books": self.books(), "PodResources": self.pod_resources(uids)}
         except SocketError as error:
             return [f"the kubelet does not say: {error}"]
         # The device manager forgets pods that have ended when it is next asked for devices.
-        told["the checkpoint"] = {uid: held for uid, held in self.checkpoint().items() if uid in active}
+        views["the checkpoint"] = {uid: held for uid, held in self.checkpoint().items() if uid in active}
         wrong = []
-        for uid in sorted({uid for held in told.values() for uid in held}):
-            if len({held.get(uid, ()) for held in told.values()}) > 1:
-                said = ", ".join(f"{who}: {','.join(held.get(uid, ('nothing',)))}" for who, held in told.items())
-                wrong.append(f"{name_of.get(uid, uid)}: {said}")
-        free = Counter(device for held in told["PodResources"].values() for device in held)
+        for uid in sorted({uid for held in views.values() for uid in held}):
+            if len({held.get(uid, ()) for held in views.values()}) > 1:
+                differences = ", ".join(
+                    f"{view}: {','.join(held.get(uid, ('nothing',)))}" for view, held in views.items()
+                )
+                wrong.append(f"{name_of.get(uid, uid)}: {differences}")
+        free = Counter(device for held in views["PodResources"].values() for device in held)
         most = 2 if self.resource == SHARED else 1
         wrong += [f"{device} is given {count} times" for device, count in free.items() if count > most]
         return wrong
@@ -270,5 +272,5 @@ def test_the_accounts_equal_the_kubelets_allocations(scene: Scene) -> None:
 def why(status: dict[str, Any]) -> list[str]:
     """The reason and message of a pod that failed, and of its containers."""
     ended = [one["state"].get("terminated", {}) for one in status.get("containerStatuses", ())]
-    told = [f"{one.get('reason', '')}: {one.get('message', '')}" for one in (status, *ended)]
-    return [text for text in told if text != ": "]
+    reasons = [f"{one.get('reason', '')}: {one.get('message', '')}" for one in (status, *ended)]
+    return [text for text in reasons if text != ": "]

@@ -48,8 +48,12 @@ def runs(cluster: Cluster, *names: str) -> None:
         cluster.until(lambda name=name: cluster.phase(name) == "Running", f"{name} runs")  # type: ignore[misc]
 
 
-def device_files(given: dict[str, Any]) -> set[str]:
-    return {path for path in (*given["devices"], *given["files"]) if path.removeprefix("/dev/nvidia")[:1].isdecimal()}
+def device_files(resources: dict[str, Any]) -> set[str]:
+    return {
+        path
+        for path in (*resources["devices"], *resources["files"])
+        if path.removeprefix("/dev/nvidia")[:1].isdecimal()
+    }
 
 
 def test_the_very_gpus_that_were_chosen_are_in_the_container(cluster: Cluster) -> None:
@@ -63,7 +67,7 @@ def test_the_very_gpus_that_were_chosen_are_in_the_container(cluster: Cluster) -
         assert len(indices) == count
         assert len({NUMA_OF[index] for index in indices}) == 1
         assert held(cluster, name) == cluster.uuids(chosen)
-        assert device_files(cluster.node.given(cluster.namespace, name)) == {f"/dev/nvidia{i}" for i in indices}
+        assert device_files(cluster.node.resources_of(cluster.namespace, name)) == {f"/dev/nvidia{i}" for i in indices}
 
 
 def test_pods_of_one_size_go_one_by_one_and_each_gets_its_own(cluster: Cluster) -> None:
@@ -80,13 +84,15 @@ def test_pods_of_one_size_go_one_by_one_and_each_gets_its_own(cluster: Cluster) 
 def test_an_image_that_asks_for_all_gpus_without_a_request_sees_none(cluster: Cluster) -> None:
     cluster.pod("nosy", {"cpu": "10m"}, env={"NVIDIA_VISIBLE_DEVICES": "all"})
     runs(cluster, "nosy")
-    assert device_files(cluster.node.given(cluster.namespace, "nosy")) == set()
+    assert device_files(cluster.node.resources_of(cluster.namespace, "nosy")) == set()
 
 
 def test_a_pod_that_has_gpus_sees_no_others_whatever_its_image_states(cluster: Cluster) -> None:
     cluster.pod("nosy", {GPU: 1}, env={"NVIDIA_VISIBLE_DEVICES": "all"})
     runs(cluster, "nosy")
-    assert device_files(cluster.node.given(cluster.namespace, "nosy")) == {f"/dev/nvidia{cluster.chosen('nosy')}"}
+    assert device_files(cluster.node.resources_of(cluster.namespace, "nosy")) == {
+        f"/dev/nvidia{cluster.chosen('nosy')}"
+    }
 
 
 def test_devices_that_were_not_chosen_are_reported_and_not_allocated_again(cluster: Cluster) -> None:
@@ -111,8 +117,8 @@ def test_behind_a_fence_the_kubelet_gives_what_it_would_not_have_taken(cluster: 
         cluster.fence("chosen", "5,6")
     cluster.bind("chosen", "5,6")
     runs(cluster, "chosen")
-    given = held(cluster, "chosen")
-    assert given == cluster.uuids("5,6") if fenced else given < cluster.uuids("0,1,2,3")
+    devices = held(cluster, "chosen")
+    assert devices == cluster.uuids("5,6") if fenced else devices < cluster.uuids("0,1,2,3")
     # Who comes next finds all of them in their places, and so does whoever reads the GPUNode.
     cluster.pod("next", {GPU: 4})
     runs(cluster, "next")

@@ -47,8 +47,8 @@ def test_a_layout_is_applied_by_label_and_its_instances_reach_containers(cluster
     cluster.pod("part", {SLICE: 1})
     runs(cluster, "part")
     card = cluster.chosen("part").partition("/")[0]
-    given = node.given(cluster.namespace, "part")
-    assert device_files(given) == {f"/dev/nvidia{card}"}
+    resources = node.resources_of(cluster.namespace, "part")
+    assert device_files(resources) == {f"/dev/nvidia{card}"}
     node.plane.kubectl("label", "node", node.name, "nvidia.com/mig.config-")
     # No label names a layout any more: the scheduler may repartition cards for waiting pods.
     cluster.pod("large", {"nvidia.com/mig-3g.20gb": 1})
@@ -81,15 +81,15 @@ def test_a_claimed_gpu_is_in_the_container_and_released_afterwards(cluster: Clus
     cluster.scheduler()
     cluster.until(lambda: plane.kubectl("get", "resourceslices", "-o=name"), "slices are published")
     # A kubelet that does not know the driver yet tries a pod again only after a minute or more.
-    said = cluster.folder / "agent.log"
-    cluster.until(lambda: "has registered the DRA driver" in said.read_text(), "the kubelet knows the driver")
+    log = cluster.folder / "agent.log"
+    cluster.until(lambda: "has registered the DRA driver" in log.read_text(), "the kubelet knows the driver")
     claims = [{"name": "gpus", "resourceClaimTemplateName": "two"}]
     for name in ("first", "second"):
         cluster.pod(
             name, {"cpu": "10m"}, resourceClaims=claims, container={"resources": {"claims": [{"name": "gpus"}]}}
         )
     runs(cluster, "first", "second")
-    seen = [device_files(cluster.node.given(cluster.namespace, name)) for name in ("first", "second")]
+    seen = [device_files(cluster.node.resources_of(cluster.namespace, name)) for name in ("first", "second")]
     assert [len(files) for files in seen] == [2, 2]
     assert not seen[0] & seen[1]
     files = cluster.node.outside("/var/run/cdi")

@@ -94,8 +94,8 @@ def test_a_pod_runs_and_its_output_is_read_through_the_server_and_from_the_node(
     ended = await_phase(real_node, namespace, "ends", "Failed")
     assert ended["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
     printed = real_node.plane.kubectl("logs", "ends", f"-n={namespace}")
-    assert json.loads(printed) == real_node.given(namespace, "ends")
-    assert real_node.given(namespace, "ends")["devices"]["/dev/null"] == "ok"
+    assert json.loads(printed) == real_node.resources_of(namespace, "ends")
+    assert real_node.resources_of(namespace, "ends")["devices"]["/dev/null"] == "ok"
 
 
 @pytest.mark.node
@@ -106,18 +106,18 @@ async def test_pods_get_whole_numa_nodes_and_one_that_fits_on_none_is_refused(re
         refused = await_phase(real_node, namespace, "five", "Failed")
         assert refused["reason"] == "TopologyAffinityError"
         assert "Topology locality" in refused["message"]
-        given = []
+        resources = []
         for name in ("four-a", "four-b"):
             pod(real_node, namespace, name, limits={"toy.test/whole": 4})
-            given.append(set(real_node.given(namespace, name)["env"][plugin.VARIABLE].split(",")))
-        return given
+            resources.append(set(real_node.resources_of(namespace, name)["env"][plugin.VARIABLE].split(",")))
+        return resources
 
     async with plugin.offered(real_node.device_plugins, "toy.test/whole"):
-        given = await asyncio.to_thread(story)
-        assert sorted(given, key=min) == [{f"{numa}-{number}" for number in range(4)} for numa in (0, 1)]
-        for name, devices in zip(("four-a", "four-b"), given, strict=True):
-            said = await real_node.pod_resources.get(namespace, name)
-            assert said and said.ids("toy.test/whole") == devices
+        resources = await asyncio.to_thread(story)
+        assert sorted(resources, key=min) == [{f"{numa}-{number}" for number in range(4)} for numa in (0, 1)]
+        for name, devices in zip(("four-a", "four-b"), resources, strict=True):
+            reported = await real_node.pod_resources.get(namespace, name)
+            assert reported and reported.ids("toy.test/whole") == devices
 
 
 @pytest.mark.node
@@ -139,14 +139,14 @@ async def test_containerd_injects_the_devices_of_a_cdi_name(real_node: Node, nam
     def story() -> dict[str, str]:
         await_allocatable(real_node, "toy.test/cdi", 8)
         pod(real_node, namespace, "cdi", limits={"toy.test/cdi": 2})
-        env: dict[str, str] = real_node.given(namespace, "cdi")["env"]
+        env: dict[str, str] = real_node.resources_of(namespace, "cdi")["env"]
         return env
 
     async with plugin.offered(real_node.device_plugins, "toy.test/cdi", by_cdi):
         injected = {name for name, value in (await asyncio.to_thread(story)).items() if value == "injected"}
-        said = await real_node.pod_resources.get(namespace, "cdi")
-        assert said and len(injected) == 2
-        assert injected == {f"TOY_{device.replace('-', '_')}" for device in said.ids("toy.test/cdi")}
+        reported = await real_node.pod_resources.get(namespace, "cdi")
+        assert reported and len(injected) == 2
+        assert injected == {f"TOY_{device.replace('-', '_')}" for device in reported.ids("toy.test/cdi")}
 
 
 @pytest.mark.node
@@ -192,19 +192,19 @@ async def test_the_static_managers_give_a_pod_cpu_and_memory_of_one_numa_node(
     def story() -> tuple[Node, dict[str, Any]]:
         node = node_factory(real_node.plane, name="static", kubelet=options)
         pod(node, "default", "pinned", limits={"cpu": 1, "memory": "64Mi"})
-        return node, node.given("default", "pinned")
+        return node, node.resources_of("default", "pinned")
 
-    node, given = await asyncio.to_thread(story)
+    node, resources = await asyncio.to_thread(story)
     request = podresources.GetPodResourcesRequest(pod_name="pinned", pod_namespace="default")
     answer = await call(
         node.pod_resources.socket, "/v1.PodResourcesLister/Get", request, podresources.GetPodResourcesResponse
     )
     container = answer.pod_resources.containers[0]
-    assert set(container.cpu_ids) == members(given["cpus"])
+    assert set(container.cpu_ids) == members(resources["cpus"])
     numa = {cell.ID for memory in container.memory for cell in memory.topology.nodes}
     assert len(numa) == 1
     cpulist = node.run("cat", f"/sys/devices/system/node/node{numa.pop()}/cpulist")
-    assert members(given["cpus"]) <= members(cpulist)
+    assert members(resources["cpus"]) <= members(cpulist)
 
 
 @pytest.mark.node

@@ -33,7 +33,7 @@ def main() -> int:
         "--features", action=argparse.BooleanOptionalAction, default=True, help="serve the workload API (PodGroup)"
     )
     commands.add_parser("down", help="stop the plane that is up")
-    commands.add_parser("status", help="say what is up; exit status 1 if nothing is")
+    commands.add_parser("status", help="print what runs; exit status 1 if nothing does")
     commands.add_parser("env", help='print shell settings for the plane that is up: eval "$(... env)"')
     commands.add_parser("build", help="build the binaries if the cache lacks them, and print where they are")
     commands.add_parser("referee", help="answer cases, one JSON object a line, with Kubernetes' own packages")

@@ -61,8 +61,8 @@ def answers(program: Path, cases: Iterable[Case], workers: int | None = None) ->
             process.kill()
         if status or answered != asked:
             log.seek(0)
-            said = log.read().decode(errors="replace").strip()
-            raise RefereeFailed(f"{answered} of {asked} cases answered, exit status {status}: {said}")
+            error_output = log.read().decode(errors="replace").strip()
+            raise RefereeFailed(f"{answered} of {asked} cases answered, exit status {status}: {error_output}")
 
 
 def _write(cases: Iterable[Case], stdin: IO[bytes]) -> int:

@@ -35,7 +35,7 @@ The node {name} is Ready: Kubernetes {version}, containerd {containerd}, {numa} 
 export KUBECONFIG={kubeconfig}
 export PATH={bin_dir}:$PATH
 
-The one image, {image}, prints what a container was given. {pods_by}
+The one image, {image}, prints the resources of its container. {pods_by}
   kubectl run show --image={image} --image-pull-policy=Never --overrides='{overrides}' -- show
   sleep 3 && kubectl logs show
 A program on the node, an agent for instance (its own /var/lib/kubelet, /var/run/cdi and /run/containerd):
@@ -62,7 +62,7 @@ def main() -> int:
     )
     up_parser.add_argument("--scheduler", default="dovetail", choices=("dovetail", "stock", "none"))
     commands.add_parser("build", help="build the programs if the cache lacks them, and print the PATH that has them")
-    commands.add_parser("missing", help="say what this machine lacks to run a node; exit status 1 if anything")
+    commands.add_parser("missing", help="print what this machine lacks to run a node; exit status 1 if anything")
     arguments = parser.parse_args()
     try:
         match arguments.command:

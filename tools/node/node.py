@@ -34,7 +34,7 @@ from tools.node.space import Space
 
 IMAGE = image.NAME
 READY_WITHIN_S = 60.0
-GIVEN_WITHIN_S = 30.0
+REPORT_WITHIN_S = 30.0
 POLL_S = 0.1
 MEMORY_FREE_BYTES = 2 << 30
 
@@ -140,10 +140,10 @@ class Node:
     def run(self, *argv: str) -> str:
         """Run a program in the node to its end and return its output. Raises NodeFailed."""
         process = self.spawn(argv, output=subprocess.PIPE)
-        printed, said = process.communicate()
+        printed, error_output = process.communicate()
         if process.returncode:
             raise NodeFailed(
-                f"{' '.join(argv)} ended with {process.returncode}: {said.decode(errors='replace').strip()}"
+                f"{' '.join(argv)} ended with {process.returncode}: {error_output.decode(errors='replace').strip()}"
             )
         return printed.decode()
 
@@ -206,15 +206,15 @@ class Node:
         lines = (line.split(" ", 3) for line in files[-1].read_text().splitlines()) if files else ()
         return "".join(text + ("\n" if flag == "F" else "") for _, _, flag, text in lines)
 
-    def given(self, namespace: str, pod: str, container: str = "*") -> dict[str, Any]:
+    def resources_of(self, namespace: str, pod: str, container: str = "*") -> dict[str, Any]:
         """Wait for the report of a container that runs `show` about its resources: see tools/node/pod/main.go.
 
         Raises NodeFailed if there is none within 30 s.
         """
-        deadline = time.monotonic() + GIVEN_WITHIN_S
+        deadline = time.monotonic() + REPORT_WITHIN_S
         while not (text := self.logs(namespace, pod, container)):
             if time.monotonic() > deadline:
-                raise NodeFailed(f"the pod {namespace}/{pod} wrote nothing within {GIVEN_WITHIN_S:.0f} s")
+                raise NodeFailed(f"the pod {namespace}/{pod} wrote nothing within {REPORT_WITHIN_S:.0f} s")
             time.sleep(POLL_S)
         result: dict[str, Any] = json.loads(text.splitlines()[0])
         return result

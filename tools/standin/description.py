@@ -146,8 +146,8 @@ def level(one: Device, other: Device) -> int:
 
 def load(host: str | Mapping[str, Any]) -> Description:
     """The description for a host name or a dict. Raises HostError."""
-    told: dict[str, Any] = {"like": host} if isinstance(host, str) else dict(host)
-    raw: dict[str, Any] = {**_file(told["like"]), **told} if "like" in told else told
+    settings: dict[str, Any] = {"like": host} if isinstance(host, str) else dict(host)
+    raw: dict[str, Any] = {**_file(settings["like"]), **settings} if "like" in settings else settings
     raw.setdefault("name", "custom")
     _known("host", raw, _FIELDS)
     numa = [
@@ -301,8 +301,8 @@ class _Tree:
         raise HostError(f"pcie: no bus number is left below {root}")
 
 
-def _known(where: str, given: Mapping[str, Any], fields: tuple[str, ...]) -> None:
-    for name in given:
+def _known(where: str, settings: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+    for name in settings:
         _one_of(where, name, fields)
 
 

@@ -26,7 +26,7 @@ _BITS = {
 class Faults(Mapped):
     def xid(self, gpu: int, code: int, gi: int | None = None, ci: int | None = None) -> None:
         """Report an XID for the whole GPU or one of its MIG instances."""
-        self._tell(gpu, pynvml.nvmlEventTypeXidCriticalError, code, gi, ci)
+        self._post_event(gpu, pynvml.nvmlEventTypeXidCriticalError, code, gi, ci)
 
     def ecc(
         self,
@@ -45,9 +45,9 @@ class Faults(Mapped):
             if gi is not None:
                 state.gpu[gpu].instance[gi].sram_errors += uncorrected
         if corrected:
-            self._tell(gpu, pynvml.nvmlEventTypeSingleBitEccError, 0)
+            self._post_event(gpu, pynvml.nvmlEventTypeSingleBitEccError, 0)
         if uncorrected:
-            self._tell(gpu, pynvml.nvmlEventTypeDoubleBitEccError, 0)
+            self._post_event(gpu, pynvml.nvmlEventTypeDoubleBitEccError, 0)
 
     def link_errors(
         self,
@@ -109,11 +109,11 @@ class Faults(Mapped):
             entry.type, entry.code, entry.bits = value_type, code, int.from_bytes(bits.ljust(8, b"\0"), "little")
             entry.used = 1
 
-    def _tell(self, gpu: int, kind: int, data: int, gi: int | None = None, ci: int | None = None) -> None:
+    def _post_event(self, gpu: int, kind: int, data: int, gi: int | None = None, ci: int | None = None) -> None:
         with self._changing() as state:
-            event = state.event[state.events_told % layout.EVENTS]
+            event = state.event[state.events_reported % layout.EVENTS]
             event.gpu, event.type, event.data, event.gi, event.ci = gpu, kind, data, or_none(gi), or_none(ci)
-            state.events_told = (state.events_told + 1) % 2**32
+            state.events_reported = (state.events_reported + 1) % 2**32
 
     def _fault(self, call: str, gpu: int | None, code: int = 0, ms: int = 0, times: int = 0) -> None:
         with self._changing() as state:

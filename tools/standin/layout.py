@@ -178,7 +178,7 @@ class Event(Structure):
 
 
 class Host(Structure):
-    """The file. `events_told` counts all reported events; the last EVENTS of them are stored. `changes` is the futex
+    """The file. `events_reported` counts all events; the last EVENTS of them are stored. `changes` is the futex
     word of waiters. The clock of the file is the monotonic clock and `clock_ns`, or with `clock_stopped` only that.
     `loads` counts the loads of the driver: a process that opened the library before the last one cannot use it.
     `fields` and `metrics`: the first ids of field values and GPM metrics that the driver does not know."""
@@ -194,7 +194,7 @@ class Host(Structure):
         ("gpu_count", c_uint32),
         ("mismatch", c_uint32),
         ("changes", c_uint32),
-        ("events_told", c_uint32),
+        ("events_reported", c_uint32),
         *_words("loads clock_stopped fields metrics engine_running engine_starts engine_port engine_unprivileged"),
         ("clock_ns", c_int64),
         ("override", Override * MOST_OVERRIDES),

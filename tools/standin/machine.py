@@ -47,7 +47,7 @@ def restore_gpu(description: Description, index: int, sysfs: Path) -> None:
         _link(sysfs / "bus/pci/devices" / device.bdf, sysfs / "devices" / device.path)
 
 
-def tell_module(version: str, sysfs: Path, proc: Path) -> None:
+def write_module(version: str, sysfs: Path, proc: Path) -> None:
     """Write the version of the kernel module."""
     _write(sysfs / "module/nvidia", {"version": version})
     _write(proc / "driver/nvidia", {"version": _proc_version(version)})

@@ -93,14 +93,14 @@ class Standin(Engine, Readings):
 
     def mismatch(self, module: str = "535.104.05") -> None:
         """Simulate a library update while the old kernel module is loaded: initialization fails."""
-        machine.tell_module(module, self.sysfs, self.proc)
+        machine.write_module(module, self.sysfs, self.proc)
         with self._changing() as state:
             state.mismatch = 1
 
     def clear(self) -> None:
         """Remove all faults, delays and overrides, restore lost GPUs, and make the versions of library and module
         equal."""
-        machine.tell_module(self.description.driver, self.sysfs, self.proc)
+        machine.write_module(self.description.driver, self.sysfs, self.proc)
         with self._changing() as state:
             state.mismatch = 0
             for each in (*state.fault, *state.override):
@@ -163,15 +163,15 @@ class Standin(Engine, Readings):
         self.clear()
 
     def _describe(self, host: str | Mapping[str, Any]) -> None:
-        told = json.dumps(host, sort_keys=True)
+        wanted = json.dumps(host, sort_keys=True)
         note = self.folder / "host.json"
         if self.state_file.exists():
-            if note.read_text() != told:
+            if note.read_text() != wanted:
                 raise HostError(f"{self.folder} holds another machine: {note.read_text()}")
             return
         self._written("dev", machine.write_dev)
         self._written("proc", machine.write_proc)
-        note.write_text(told)
+        note.write_text(wanted)
         fresh = self.folder / f"state.{uuid.uuid4().hex}"
         fresh.write_bytes(state_of(self.description, self.proc, self.dev))
         # The first process creates the machine, the others use it.

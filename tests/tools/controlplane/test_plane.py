@@ -83,9 +83,9 @@ def test_a_service_account_may_do_what_a_role_allows(plane: Plane, namespace: st
 
 def test_a_client_certificate_carries_user_and_groups(plane: Plane) -> None:
     as_user = f"--kubeconfig={plane.kubeconfig_for('ann', ['ops', 'gpu'])}"
-    who = json.loads(plane.kubectl("auth", "whoami", "--output=json", as_user))["status"]["userInfo"]
-    assert who["username"] == "ann"
-    assert set(who["groups"]) == {"ops", "gpu", "system:authenticated"}
+    user = json.loads(plane.kubectl("auth", "whoami", "--output=json", as_user))["status"]["userInfo"]
+    assert user["username"] == "ann"
+    assert set(user["groups"]) == {"ops", "gpu", "system:authenticated"}
 
 
 def test_the_workload_api_is_served_and_its_fields_are_kept(plane: Plane, namespace: str) -> None:

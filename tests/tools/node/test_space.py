@@ -32,8 +32,8 @@ def open_space(tmp_path: Path) -> Iterator[Open]:
 
 def run(space: Space, script: str) -> str:
     process = space.start(["sh", "-c", script], os.environ, subprocess.PIPE)
-    printed, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, said
+    printed, error_output = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, error_output
     return printed.decode()
 
 

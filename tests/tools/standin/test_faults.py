@@ -37,7 +37,7 @@ def watch(gpus: list[nvml.c_nvmlDevice_t], types: int = XID) -> nvml.c_nvmlEvent
     return events
 
 
-def told(events: nvml.c_nvmlEventSet_t, timeout_ms: int = 0) -> tuple[int, int, int, int]:
+def event(events: nvml.c_nvmlEventSet_t, timeout_ms: int = 0) -> tuple[int, int, int, int]:
     event = nvml.nvmlEventSetWait(events, timeout_ms)
     return nvml.nvmlDeviceGetIndex(event.device), event.eventData, event.gpuInstanceId, event.computeInstanceId
 
@@ -57,10 +57,10 @@ def test_xids_come_in_order_and_once(standin: MakeStandin) -> None:
     events = watch(open_all())
     machine.xid(3, 79)
     machine.xid(0, 94, gi=9, ci=0)
-    assert told(events) == (3, 79, NO_INSTANCE, NO_INSTANCE)
-    assert told(events) == (0, 94, 9, 0)
+    assert event(events) == (3, 79, NO_INSTANCE, NO_INSTANCE)
+    assert event(events) == (0, 94, 9, 0)
     with pytest.raises(nvml.NVMLError_Timeout):
-        told(events)
+        event(events)
 
 
 def test_only_what_was_registered_comes_and_only_from_then_on(standin: MakeStandin) -> None:
@@ -71,9 +71,9 @@ def test_only_what_was_registered_comes_and_only_from_then_on(standin: MakeStand
     nvml.nvmlDeviceRegisterEvents(gpus[2], XID, events)
     machine.ecc(1, uncorrected=1)
     machine.xid(2, 63)
-    assert told(events) == (2, 63, NO_INSTANCE, NO_INSTANCE)
+    assert event(events) == (2, 63, NO_INSTANCE, NO_INSTANCE)
     with pytest.raises(nvml.NVMLError_Timeout):
-        told(events)
+        event(events)
     supported = nvml.nvmlDeviceGetSupportedEventTypes(gpus[0])
     assert supported & XID
     with pytest.raises(nvml.NVMLError_NotSupported):
@@ -85,10 +85,10 @@ def test_two_sets_hear_the_same_and_a_freed_one_nothing(standin: MakeStandin) ->
     gpus = open_all()
     one, other = watch(gpus), watch(gpus)
     machine.xid(5, 62)
-    assert told(one) == told(other) == (5, 62, NO_INSTANCE, NO_INSTANCE)
+    assert event(one) == event(other) == (5, 62, NO_INSTANCE, NO_INSTANCE)
     nvml.nvmlEventSetFree(one)
     with pytest.raises(nvml.NVMLError_InvalidArgument):
-        told(one)
+        event(one)
 
 
 def test_ecc_errors_are_counted_and_told(standin: MakeStandin) -> None:
@@ -108,11 +108,11 @@ def test_a_wait_ends_when_something_happens_or_its_time_is_up(standin: MakeStand
     events = watch(open_all())
     before = time.monotonic()
     with pytest.raises(nvml.NVMLError_Timeout):
-        told(events, 60)
+        event(events, 60)
     assert time.monotonic() - before >= 0.06
     later = threading.Timer(0.1, machine.xid, (7, 119))
     later.start()
-    assert told(events, 60_000) == (7, 119, NO_INSTANCE, NO_INSTANCE)
+    assert event(events, 60_000) == (7, 119, NO_INSTANCE, NO_INSTANCE)
     later.join()
 
 

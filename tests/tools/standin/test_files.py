@@ -81,9 +81,9 @@ def test_devices_and_the_drivers_files_are_there(standin: MakeStandin) -> None:
     library = machine.driver_root / f"usr/lib/x86_64-linux-gnu/libcuda.so.{version}"
     assert library.is_file()
     assert (library.parent / "libcuda.so.1").resolve() == library.resolve()
-    told = read(machine.proc / "driver/nvidia/gpus" / machine.description.gpus[0].device.bdf / "information")
-    assert f"GPU UUID:        {machine.description.gpus[0].uuid}" in told
-    assert "Device Minor:    1" in told
+    information = read(machine.proc / "driver/nvidia/gpus" / machine.description.gpus[0].device.bdf / "information")
+    assert f"GPU UUID:        {machine.description.gpus[0].uuid}" in information
+    assert "Device Minor:    1" in information
     assert version in read(machine.proc / "driver/nvidia/version")
 
 
@@ -98,9 +98,9 @@ def test_instances_have_files_by_which_containers_are_let_in(standin: MakeStandi
     mig = machine.proc / "driver/nvidia/capabilities/gpu2/mig"
     minors = dict(line.rsplit(" ", 1) for line in read(machine.proc / "driver/nvidia-caps/mig-minors").splitlines())
     for name in (f"gi{gi}/access", f"gi{gi}/ci0/access"):
-        told = dict(line.split(": ") for line in read(mig / name).splitlines())
-        assert told["DeviceFileMinor"] == minors[f"gpu2/{name}"]
-        assert (machine.dev / f"nvidia-caps/nvidia-cap{told['DeviceFileMinor']}").exists()
+        information = dict(line.split(": ") for line in read(mig / name).splitlines())
+        assert information["DeviceFileMinor"] == minors[f"gpu2/{name}"]
+        assert (machine.dev / f"nvidia-caps/nvidia-cap{information['DeviceFileMinor']}").exists()
     nvml.nvmlComputeInstanceDestroy(compute)
     assert not (mig / f"gi{gi}/ci0").exists()
     nvml.nvmlGpuInstanceDestroy(instance)

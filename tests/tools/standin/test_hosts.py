@@ -53,21 +53,21 @@ def test_identity(
     assert nvml.nvmlSystemGetNVMLVersion() == f"{cuda // 1000}.{driver}"
     assert nvml.nvmlSystemGetCudaDriverVersion_v2() == nvml.nvmlSystemGetCudaDriverVersion() == cuda
     for index, gpu in enumerate(found):
-        told = machine.description.gpus[index]
+        expected = machine.description.gpus[index]
         uuid, bus = nvml.nvmlDeviceGetUUID(gpu), nvml.nvmlDeviceGetPciInfo(gpu)
-        assert uuid == told.uuid
-        assert bus.busId.lower() == f"0000{told.device.bdf}"
-        assert bus.busIdLegacy.lower() == told.device.bdf
-        assert (bus.domain, bus.bus, bus.device) == tuple(int(part, 16) for part in told.device.bdf[:-2].split(":"))
+        assert uuid == expected.uuid
+        assert bus.busId.lower() == f"0000{expected.device.bdf}"
+        assert bus.busIdLegacy.lower() == expected.device.bdf
+        assert (bus.domain, bus.bus, bus.device) == tuple(int(part, 16) for part in expected.device.bdf[:-2].split(":"))
         assert bus.pciDeviceId & 0xFFFF == 0x10DE
-        assert nvml.nvmlDeviceGetMinorNumber(gpu) == told.minor
-        assert nvml.nvmlDeviceGetModuleId(gpu) == told.module
-        assert nvml.nvmlDeviceGetSerial(gpu) == told.serial
+        assert nvml.nvmlDeviceGetMinorNumber(gpu) == expected.minor
+        assert nvml.nvmlDeviceGetModuleId(gpu) == expected.module
+        assert nvml.nvmlDeviceGetSerial(gpu) == expected.serial
         for same in (
             nvml.nvmlDeviceGetHandleByUUID(uuid.encode()),
             nvml.nvmlDeviceGetHandleByPciBusId(bus.busId.encode()),
-            nvml.nvmlDeviceGetHandleByPciBusId(told.device.bdf.encode()),
-            nvml.nvmlDeviceGetHandleBySerial(told.serial.encode()),
+            nvml.nvmlDeviceGetHandleByPciBusId(expected.device.bdf.encode()),
+            nvml.nvmlDeviceGetHandleBySerial(expected.serial.encode()),
         ):
             assert nvml.nvmlDeviceGetIndex(same) == index
     assert len({nvml.nvmlDeviceGetUUID(gpu) for gpu in found}) == gpus
@@ -136,8 +136,8 @@ def test_wiring_is_that_of_the_published_machine(
     for i, gpu in enumerate(found):
         assert [nvlinks(found, i)[j] for j in range(len(found))] == list(published.nvlinks[i])
         for j, other in enumerate(found):
-            told = LEVEL_OF_NVML[nvml.nvmlDeviceGetTopologyCommonAncestor(gpu, other)]
-            assert published.pcie[i][j] == UNKNOWN or told == LEVELS[published.pcie[i][j]]
+            expected = LEVEL_OF_NVML[nvml.nvmlDeviceGetTopologyCommonAncestor(gpu, other)]
+            assert published.pcie[i][j] == UNKNOWN or expected == LEVELS[published.pcie[i][j]]
     assert tuple(gpu.device.numa for gpu in machine.gpus) == published.numa
     by_name = {nic.name: nic for nic in machine.nics}
     for number, nic in zip(nics, published.nics, strict=True):

@@ -78,11 +78,11 @@ def mig_devices(gpu: nvml.c_nvmlDevice_t) -> list[nvml.c_nvmlDevice_t]:
 def test_profiles_and_placements_are_those_of_the_table(standin: MakeStandin, host: str) -> None:
     standin(host)
     gpu, geometry = first_gpu()
-    told = {info.id: info for info in infos(gpu).values()}
-    assert sorted(told) == sorted(profile.gi_id for profile in geometry.profiles)
+    reported = {info.id: info for info in infos(gpu).values()}
+    assert sorted(reported) == sorted(profile.gi_id for profile in geometry.profiles)
     assert nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == geometry.compute_slices
     for profile in geometry.profiles:
-        info = told[profile.gi_id]
+        info = reported[profile.gi_id]
         engines = (info.copyEngineCount, info.decoderCount, info.encoderCount, info.jpegCount, info.ofaCount)
         assert (info.sliceCount, info.instanceCount, info.memorySizeMB, info.multiprocessorCount, info.name) == (
             profile.compute_slices, profile.most, profile.memory_mib, profile.sm_count, f"MIG {profile.name}",

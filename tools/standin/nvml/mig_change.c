@@ -27,15 +27,15 @@ static void access_file(unsigned minor, int wanted, const char *format, unsigned
     snprintf(relative, sizeof relative, format, a, b, c);
     snprintf(path, sizeof path, "%s/driver/nvidia/capabilities/%s", host->proc, relative);
     snprintf(device, sizeof device, "%s/nvidia-caps/nvidia-cap%u", host->dev, minor);
-    char told[656], partial[656];
-    snprintf(told, sizeof told, "%s/access", path);
+    char access_file[656], partial[656];
+    snprintf(access_file, sizeof access_file, "%s/access", path);
     snprintf(partial, sizeof partial, "%s/partial", path);
-    if ((access(told, F_OK) == 0) == wanted)
+    if ((access(access_file, F_OK) == 0) == wanted)
         return;
     if (!wanted) {
         unlink(device);
         unlink(partial);
-        unlink(told);
+        unlink(access_file);
         rmdir(path);
         return;
     }
@@ -47,11 +47,11 @@ static void access_file(unsigned minor, int wanted, const char *format, unsigned
     if (made >= 0) {
         dprintf(made, "DeviceFileMinor: %u\nDeviceFileMode: 292\nDeviceFileModify: 1\n", minor);
         close(made);
-        rename(partial, told);
+        rename(partial, access_file);
     }
 }
 
-// Makes the files agree with the instances, also after somebody was killed between the two.
+// Makes the files agree with the instances, also after a process was killed between the two.
 void sync_access(const struct gpu *gpu) {
     if (!host->proc[0] || !gpu->mig_capable)
         return;
@@ -134,7 +134,7 @@ API nvmlDeviceSetMigMode(void *device, unsigned mode, unsigned *status) {
     NEED(status && mode < 2);
     if (!gpu->mig_capable)
         return NOT_SUPPORTED;
-    // The driver takes the mode down at once, and changes to it where nobody has the GPU open. Where that needs a reset
+    // The driver takes the mode down at once, and changes to it if no process has the GPU open. Where that needs a reset
     // instances do not survive it; elsewhere they stand in the way.
     int busy = held(gpu, NONE, NONE);
     for (unsigned gi = 0; gi < MOST_INSTANCES && !gpu->mode_change_resets; gi++)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls want a privileged user, and whether the process is one.
+// Which calls require a privileged user, and whether the process is one.
 //
-// NVML documents it call by call (nvml.h 12.2: "Requires privileged user", "Requires root user"). Privileged is who has
-// CAP_SYS_ADMIN, or may open the node of the kernel's capability: mig/config to change MIG instances, mig/monitor to
-// read them all (open-gpu-kernel-modules: rmclientIsCapableOrAdmin, NV_RM_CAP_SYS_SMC_CONFIG and _MONITOR). MIG mode and
-// the compute mode want CAP_SYS_ADMIN. What a process has its container decides; here a variable says it.
+// NVML documents it call by call (nvml.h 12.2: "Requires privileged user", "Requires root user"). A process with
+// CAP_SYS_ADMIN is privileged, and one that may open the node of the kernel's capability: mig/config to change MIG
+// instances, mig/monitor to read them all (open-gpu-kernel-modules: rmclientIsCapableOrAdmin, NV_RM_CAP_SYS_SMC_CONFIG
+// and _MONITOR). MIG mode and the compute mode require CAP_SYS_ADMIN. On a node the container decides the rights; here a variable does.
 
 #include "nvml.h"
 
@@ -48,10 +48,10 @@ static const char *const sums[] = {
 
 // $DOVETAIL_STANDIN_RIGHTS: none, monitor, config or admin; without it the process is root on the host.
 static int rights(void) {
-    const char *told = getenv("DOVETAIL_STANDIN_RIGHTS");
-    if (!told || !*told || !strcmp(told, "admin"))
+    const char *value = getenv("DOVETAIL_STANDIN_RIGHTS");
+    if (!value || !*value || !strcmp(value, "admin"))
         return ADMIN;
-    return !strcmp(told, "config") ? CONFIG : !strcmp(told, "monitor") ? MONITOR : NONE_NEEDED;
+    return !strcmp(value, "config") ? CONFIG : !strcmp(value, "monitor") ? MONITOR : NONE_NEEDED;
 }
 
 int permitted(const char *call, int divided) {

@@ -29,7 +29,7 @@ API nvmlEventSetCreate(void **out) {
     NEED(out);
     for (struct event_set *set = sets; set < sets + SETS; set++)
         if (!set->used) {
-            *set = (struct event_set){.used = 1, .next = host->events_told};
+            *set = (struct event_set){.used = 1, .next = host->events_reported};
             *out = set;
             return SUCCESS;
         }
@@ -55,7 +55,7 @@ API nvmlDeviceRegisterEvents(void *device, unsigned long long types, struct even
     if (types & ~(unsigned long long)SUPPORTED_EVENTS)
         return NOT_SUPPORTED;
     if (!set->types[in.g])
-        set->since[in.g] = host->events_told;
+        set->since[in.g] = host->events_reported;
     set->types[in.g] |= types;
     return SUCCESS;
 }
@@ -77,9 +77,9 @@ API nvmlEventSetWait_v2(struct event_set *set, struct event_data *out, unsigned 
         if (!opened)
             return UNINITIALIZED;
         NEED(is_set(set));
-        if (host->events_told - set->next > EVENTS)
-            set->next = host->events_told - EVENTS;
-        while (set->next != host->events_told) {
+        if (host->events_reported - set->next > EVENTS)
+            set->next = host->events_reported - EVENTS;
+        while (set->next != host->events_reported) {
             unsigned number = set->next++;
             struct event *e = &host->event[number % EVENTS];
             if (!(set->types[e->gpu] & e->type) || (int)(number - set->since[e->gpu]) < 0)
