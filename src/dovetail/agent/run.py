@@ -125,6 +125,8 @@ class Agent:
             proc=options.proc_root,
             open_library=self._exporting.open_anew if self._exporting is not None else Nvml,
         )
+        if self._exporting is not None:
+            self._health.on_event = self._exporting.event
         self._mig: MigManager | None = None
         self._dividing: MigRequests | None = None
         if options.mig:

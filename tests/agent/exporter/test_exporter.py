@@ -164,6 +164,10 @@ async def test_the_series_of_a_lost_gpu_end_and_come_back(node: Node) -> None:
             return gpus(await node.scrape()) == left
 
         await until(ended)
+        node.samples = (Sample("dovetail_gpu_xids_total", 1, node.uuid(1), (("xid", "79"),)),)
+        lost = await node.scrape()
+        assert [labels["gpu"] for labels, _ in lost["dovetail_gpu_xids_total"]] == ["1"]
+        assert gpus(lost, POWER) == left
         assert any("GPU 1 is not read" in fault for fault in node.sampler.faults)
         node.standin.restore(1)
 

@@ -4,6 +4,7 @@
 Rules
 - Owners are read before the GPUs. A reading that began before the last change of a device's owners is not exported, and
   profiling values are left out if their time began before it: no value is counted for the wrong pod.
+- A lost GPU keeps what other parts of the agent know of it: its XIDs, its health, its owner.
 - A device with several owners has its series once for each. A free device has them without pod labels.
 - Scrapes share one result for `FRESH_S`. Owners that cannot be read are used for `OWNERS_STALE_S`, then none are.
 """
@@ -44,6 +45,13 @@ class Parts(Struct, frozen=True):
     samples: Callable[[], Iterable[Sample]] = lambda: ()
 
 
+class KnownDevice(Struct, frozen=True):
+    """The last reading of a device, for its labels; and the label kinds of its GPU."""
+
+    device: DeviceReading
+    texts: dict[str, str]
+
+
 class Exporter:
     """The text of a scrape. `kinds` are exported; `job_labels`: with the labels queue, job and owner."""
 
@@ -61,6 +69,7 @@ class Exporter:
         self._writer = Writer(kind for kind in kinds.values() if kind.type != "label")
         self._owners = Owners({}, time.monotonic())
         self._changed_s: dict[str, float] = {}
+        self._known: dict[str, KnownDevice] = {}
         self._asking: asyncio.Future[Owners | None] | None = None
         self._scraping: asyncio.Task[None] | None = None
         self._kinds: dict[str, str] = {}
@@ -125,9 +134,13 @@ class Exporter:
             samples.setdefault(sample.uuid, []).append(sample)
         host = ("hostname", self._node_name)
         yield from _plain((host,), samples.get("", ()))
+        for lost in self._lost(sampled, samples):
+            owned = [sample for sample in samples[lost.device.uuid] if sample.owned]
+            yield from self._of_owners(lost, {}, owned, owners, use)
         for one in sampled:
             begun_s = one.reading.read_s - one.took_s
             for device in one.reading.devices:
+                self._known[device.uuid] = known = KnownDevice(device, one.texts)
                 changed_s = self._changed_s.get(device.uuid, float("-inf"))
                 labels = self._labels(device, one.texts)
                 mine = samples.get(device.uuid, ())
@@ -138,8 +151,27 @@ class Exporter:
                 if one.since_s < changed_s:
                     values = {name: each for name, each in values.items() if not name.startswith(_PROFILING)}
                 owned = [sample for sample in mine if sample.owned]
-                for owner in owners.by_device.get(device.uuid) or (None,):
-                    yield from self._owned(device, values, owner, labels, owned, use)
+                yield from self._of_owners(known, values, owned, owners, use)
+
+    def _lost(self, sampled: Sequence[Sampled], samples: Collection[str]) -> Iterator[KnownDevice]:
+        """The devices without a reading of which other parts know something: their faults."""
+        read = {device.uuid for one in sampled for device in one.reading.devices}
+        for uuid in self._known.keys() & samples:
+            if uuid not in read:
+                yield self._known[uuid]
+
+    def _of_owners(
+        self,
+        known: KnownDevice,
+        values: dict[str, float],
+        samples: Sequence[Sample],
+        owners: Owners,
+        use: PodValues,
+    ) -> Iterator[Series]:
+        """The series of a device, once for each owner."""
+        labels = self._labels(known.device, known.texts)
+        for owner in owners.by_device.get(known.device.uuid) or (None,):
+            yield from self._owned(known.device, values, owner, labels, samples, use)
 
     def _owned(
         self,
@@ -156,7 +188,7 @@ class Exporter:
             merged.update(use.values.get((device.uuid, owner.pod_uid), ()))
             labels += self._owner_labels(owner)
         merged.update((sample.name, sample.value) for sample in samples if not sample.labels)
-        yield Series(labels_of(labels), merged, device.labelled)
+        yield Series(labels_of(labels), merged, device.labelled if values else {})
         yield from _plain(labels, [sample for sample in samples if sample.labels])
 
     def _labels(self, device: DeviceReading, texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

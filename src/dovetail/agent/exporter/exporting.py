@@ -7,12 +7,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from msgspec.structs import replace
+
 from dovetail.agent.exporter.counter_list import default, read_counter_list
 from dovetail.agent.exporter.counters import Counters
 from dovetail.agent.exporter.exporter import Exporter, Parts
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
 from dovetail.agent.exporter.shared_nvml import SharedNvml
+from dovetail.agent.exporter.xid_counts import XidCounts
+from dovetail.agent.health.gpu_events import GpuEvent
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.options import AgentOptions
 
@@ -25,8 +29,10 @@ class Exporting:
         kinds = read_counter_list(counters) if counters is not None else default()
         self._library = SharedNvml()
         self._sampler = Sampler(self._library, kinds.values(), Counters(options.state_folder / "counters.json"))
+        self._xids = XidCounts(options.state_folder / "xids.json")
+        with_xids = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()))
         self._exporter = Exporter(
-            self._sampler, kinds, options.node_name, parts, job_labels=options.exporter_job_labels
+            self._sampler, kinds, options.node_name, with_xids, job_labels=options.exporter_job_labels
         )
         self._server = ExporterServer(options.exporter, self._exporter, opened)
 
@@ -34,7 +40,11 @@ class Exporting:
     def faults(self) -> tuple[str, ...]:
         """Sentences for an operator."""
         own = (self._server.fault, self._exporter.fault)
-        return (*(fault for fault in own if fault), *self._sampler.faults)
+        return (*(fault for fault in own if fault), *self._sampler.faults, *self._xids.faults)
+
+    def event(self, event: GpuEvent) -> None:
+        """Count an event of a GPU, if it is an XID."""
+        self._xids.event(event)
 
     async def run(self) -> None:
         """Read and serve until cancelled."""
@@ -42,6 +52,7 @@ class Exporting:
         try:
             await self._server.run()
         finally:
+            self._xids.write()
             await asyncio.to_thread(self._sampler.stop)
 
     @asynccontextmanager

@@ -155,6 +155,9 @@ class DeviceReader:
         if self._sources.own("nvlinks_active") and self._links:
             up = sum(bool(self._optional("nvmlDeviceGetNvLinkState", link)) for link in range(self._links))
             values["dovetail_gpu_nvlinks_active"] = up
+        if "xid" in parts:
+            # Other parts of the agent replace it.
+            values["DCGM_FI_DEV_XID_ERRORS"] = 0
         if "gpm_support" in parts:
             values["DCGM_FI_DEV_GPM_SUPPORT"] = int(self._sources.gpm)
         if "clock_events" in parts:

@@ -67,6 +67,8 @@ class HealthWatch:
         self._thread: threading.Thread | None = None
         self._away = asyncio.Event()
         self._faults = {"read": "", "write": ""}
+        self.on_event: Callable[[GpuEvent], None] = lambda _: None
+        """Called with each event of a GPU, before it counts."""
         self.unwatched: tuple[tuple[str, str], ...] = ()
         """The GPUs without events: uuid and reason."""
         self.answered = False
@@ -150,6 +152,7 @@ class HealthWatch:
                 self._ledger.checked(seen.gpus, now_ms)
                 self._log_unwatched(seen.unwatched)
             case GpuEvent():
+                self.on_event(seen)
                 for record in _records(seen, self._watched, now_ms):
                     self._ledger.event(record)
         self._report()
