@@ -115,7 +115,7 @@ class Agent:
             changed=self._due.set, registered=lambda: self._publisher.notify(), differed=self._differed,
         )  # fmt: skip
         self._publisher = Publisher(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
-        self._exporting = self._exporter()
+        self._exporting = self._exporter(counting.table)
         self._health = HealthWatch(
             self._health_changed,
             checkpoint=options.state_folder / "health.json",
@@ -144,7 +144,7 @@ class Agent:
         if options.topology_objects:
             self._chosen.on_change(self._publisher.notify)
 
-    def _exporter(self) -> Exporting | None:
+    def _exporter(self, table: xids.XidTable) -> Exporting | None:
         """Raises CounterListError."""
         if not self._options.exporter:
             return None
@@ -162,7 +162,7 @@ class Agent:
             self._offering.claimed,
         )
         accounting = PodAccounting(lambda: owners.pods, self._options.proc_root)
-        return Exporting(self._options, Parts(owners, accounting, self._samples))
+        return Exporting(self._options, Parts(owners, accounting, self._samples), table)
 
     def _samples(self) -> Iterator[Sample]:
         """What the agent knows of GPUs beyond their readings."""

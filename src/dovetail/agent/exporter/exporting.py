@@ -17,19 +17,22 @@ from dovetail.agent.exporter.server import ExporterServer
 from dovetail.agent.exporter.shared_nvml import SharedNvml
 from dovetail.agent.exporter.xid_counts import XidCounts
 from dovetail.agent.health.gpu_events import GpuEvent
+from dovetail.agent.health.xids import XidTable
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.options import AgentOptions
 
 
 class Exporting:
-    """Raises CounterListError. `opened` is called with the port."""
+    """`table` has the actions of XIDs. `opened` is called with the port. Raises CounterListError."""
 
-    def __init__(self, options: AgentOptions, parts: Parts, opened: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self, options: AgentOptions, parts: Parts, table: XidTable, opened: Callable[[int], None] = lambda _: None
+    ) -> None:
         counters = options.exporter_counters
         kinds = read_counter_list(counters) if counters is not None else default()
         self._library = SharedNvml()
         self._sampler = Sampler(self._library, kinds.values(), Counters(options.state_folder / "counters.json"))
-        self._xids = XidCounts(options.state_folder / "xids.json")
+        self._xids = XidCounts(options.state_folder / "xids.json", table)
         with_xids = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()))
         self._exporter = Exporter(
             self._sampler, kinds, options.node_name, with_xids, job_labels=options.exporter_job_labels

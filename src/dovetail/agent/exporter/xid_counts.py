@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,17 +18,11 @@ from msgspec import Struct
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
 from dovetail.agent.exporter.reading import Sample
 from dovetail.agent.health.gpu_events import XID, GpuEvent
-from dovetail.agent.health.xids import Remedy, meaning
+from dovetail.agent.health.xids import XidTable
 
 WINDOW_S = 300.0
 _WRITE_S = 1.0
 _MOST_RECENT = 10_000
-_ACTIONS = {
-    Remedy.NONE: "note",
-    Remedy.APPLICATION: "restart-application",
-    Remedy.RESET: "quarantine-gpu",
-    Remedy.REBOOT: "quarantine-node",
-}
 
 
 class XidCount(Struct):
@@ -44,19 +38,14 @@ class XidMemory(Struct):
     devices: dict[str, dict[int, XidCount]] = {}
 
 
-def action_of(xid: int) -> str:
-    """note, restart-application, quarantine-gpu or quarantine-node."""
-    return _ACTIONS[meaning(xid)[0]]
-
-
 class XidCounts:
-    """The counts of all devices, kept at `path`. `action` names what an XID asks for."""
+    """The counts of all devices, kept at `path`; the actions are those of `table`."""
 
-    def __init__(self, path: Path, action: Callable[[int], str] = action_of) -> None:
+    def __init__(self, path: Path, table: XidTable) -> None:
         self._file = CheckpointFile(path, XidMemory)
         memory, wrong = self._file.rescue()
         self._memory = memory or XidMemory()
-        self._action = action
+        self._table = table
         self._recent: deque[tuple[float, str, int]] = deque(maxlen=_MOST_RECENT)
         self._last: dict[str, int] = {}
         self._written_s = float("-inf")
@@ -86,7 +75,7 @@ class XidCounts:
         self.write(now=False)
         for uuid, counts in self._memory.devices.items():
             for xid, count in counts.items():
-                labels = (("xid", str(xid)), ("action", self._action(xid)))
+                labels = (("xid", str(xid)), ("action", self._table.meaning(xid).action.word))
                 yield Sample("dovetail_gpu_xids_total", count.count, uuid, labels)
                 yield Sample("dovetail_gpu_xid_last_seconds", count.last_s, uuid, labels)
         for uuid, xid in self._last.items():
