@@ -66,14 +66,14 @@ class Readings(Mapped):
 
         Of the GPU follow its utilization (`graphics`), memory utilization (`dram`), power, clocks, temperature and
         clock event reasons. Energy, bytes and the integrals of GPM grow at these rates. The load of a divided GPU is
-        that of its instances. Raises ValueError for a number out of range."""
+        that of its instances. Raises ValueError for a number out of range, HostError for an instance that is not there
+        or not named."""
         rates = _rates(load)
         with self._changing() as state:
             self._settle(gpu)
             mine = state.gpu[gpu]
-            if gi is not None and not mine.instance[gi].used:
-                raise HostError(f"GPU {gpu} has no instance {gi}")
-            (mine if gi is None else mine.instance[gi]).load.rate[:] = rates
+            for part in _loaded(mine, gi, any(rates)):
+                part.load.rate[:] = rates
             self._aggregate(gpu)
             run(mine, dict(zip(layout.RATES, mine.load.rate, strict=True)))
             if "power_w" in load:
@@ -166,6 +166,16 @@ def _rates(load: Load) -> list[float]:
         if not 0 <= rate <= (1 if number < _RATIOS else math.inf):
             raise ValueError(f"{layout.RATES[number]}: {rate} is neither a ratio nor MiB/s")
     return rates
+
+
+def _loaded(gpu: layout.Gpu, gi: int | None, busy: bool) -> list[Any]:
+    """The parts of the GPU that get the load: the GPU, one instance, or all instances that become idle."""
+    instances = [instance for instance in gpu.instance if instance.used]
+    if gi is not None and not gpu.instance[gi].used:
+        raise HostError(f"{gpu.uuid.decode()} has no instance {gi}")
+    if gi is None and gpu.mig_mode and busy:
+        raise HostError(f"{gpu.uuid.decode()} is divided: a load is on one of its instances")
+    return [gpu.instance[gi]] if gi is not None else [gpu, *instances]
 
 
 def _address(thing: Any) -> tuple[int, int, int]:

@@ -114,3 +114,27 @@ def test_only_hopper_and_later_have_it(standin: MakeStandin) -> None:
         if not supported:
             with pytest.raises(nvml.NVMLError_NotSupported):
                 sample(gpu)
+
+
+def test_each_engine_that_there_is_has_a_metric(standin: MakeStandin) -> None:
+    machine = standin("dgx-h100")
+    gpu = first()
+    machine.divide(1, [("1g.10gb", 0), ("1g.10gb+me", 1)])
+    machine.stop_clock()
+    machine.load(0, decoder=0.5, jpeg=0.25, ofa=1)
+    second = nvml.nvmlDeviceGetHandleByIndex(1)
+    parts = [part.gi for part in machine.parts(1)]
+    before = [sample(gpu), *(sample(second, gi) for gi in parts)]
+    machine.advance(1)
+    after = [sample(gpu), *(sample(second, gi) for gi in parts)]
+
+    def engines(number: int, name: str, most: int) -> list[float]:
+        ids = [getattr(nvml, f"NVML_GPM_METRIC_{name}_{engine}_UTIL") for engine in range(most)]
+        return [value for code, value in means(before[number], after[number], *ids) if code == nvml.NVML_SUCCESS]
+
+    assert engines(0, "NVDEC", 8) == [50] * 7
+    assert engines(0, "NVJPG", 8) == [25] * 7
+    assert engines(0, "NVOFA", 2) == [100]
+    assert engines(0, "NVENC", 4) == []
+    assert [len(engines(number, "NVOFA", 2)) for number in (1, 2)] == [0, 1]
+    assert [len(engines(number, "NVDEC", 8)) for number in (1, 2)] == [1, 1]

@@ -228,8 +228,17 @@ def test_what_a_load_is_not_is_refused(standin: MakeStandin) -> None:
         machine.load(0, nvlink_tx=5)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="dram: nan is neither"):
         machine.load(0, dram=math.nan)
-    with pytest.raises(HostError, match="GPU 0 has no instance 3"):
+    with pytest.raises(HostError, match="has no instance 3"):
         machine.load(0, gi=3)
+    machine.divide(0, [("3g.40gb", 0)])
+    gi = machine.parts(0)[0].gi
+    with pytest.raises(HostError, match="is divided"):
+        machine.load(0, sm=1)
+    gpu = first()
+    machine.load(0, gi=gi, sm=1)
+    assert nvml.nvmlDeviceGetPowerUsage(gpu) > 68_920
+    machine.load(0)
+    assert nvml.nvmlDeviceGetPowerUsage(gpu) == 68_920
 
 
 def test_an_instance_has_its_part_of_the_bar1(standin: MakeStandin) -> None:

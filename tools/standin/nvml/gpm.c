@@ -111,7 +111,6 @@ static const struct known {
     {10, RATE_DRAM, "DRAM Activity", "%"}, {11, RATE_FP64, "FP64 Activity", "%"},
     {12, RATE_FP32, "FP32 Activity", "%"}, {13, RATE_FP16, "FP16 Activity", "%"},
     {20, RATE_PCIE_TX, "PCIe TX", "MiB/s"}, {21, RATE_PCIE_RX, "PCIe RX", "MiB/s"},
-    {30, RATE_DECODER, "NVDEC 0", "%"}, {40, RATE_JPEG, "NVJPG 0", "%"}, {50, RATE_OFA, "NVOFA 0", "%"},
     {60, RATE_NVLINK_RX, "NVLink RX", "MiB/s"}, {61, RATE_NVLINK_TX, "NVLink TX", "MiB/s"},
     {100, RATE_C2C_TX, "C2C TX", "MiB/s"}, {101, RATE_C2C_RX, "C2C RX", "MiB/s"},
     {102, RATE_C2C_TX, "C2C Data TX", "MiB/s"}, {103, RATE_C2C_RX, "C2C Data RX", "MiB/s"}};
@@ -126,11 +125,33 @@ static int link_metric(const struct gpu *gpu, unsigned id, unsigned *link, int *
     return *link < gpu->link_count;
 }
 
+// Engines have an id each: those of the GPU or of the instance are equally busy.
+static int engine_metric(const struct gpu *gpu, const struct gpm_sample *sample, unsigned id, enum rate *rate) {
+    static const struct {
+        unsigned first, ids, engine;
+        enum rate rate;
+    } engines[] = {{30, 8, 1, RATE_DECODER}, {40, 8, 3, RATE_JPEG}, {50, 2, 4, RATE_OFA}, {166, 4, 2, RATE_ENCODER}};
+    for (unsigned i = 0; i < sizeof engines / sizeof *engines; i++) {
+        unsigned number = id - engines[i].first, engine = engines[i].engine;
+        if (id < engines[i].first || number >= engines[i].ids)
+            continue;
+        *rate = engines[i].rate;
+        return number < (sample->gi == NONE ? gpu->engines[engine]
+                                            : gpu->profile[gpu->instance[sample->gi].profile].engines[engine]);
+    }
+    return 0;
+}
+
+static double mean(const struct gpm_sample *first, const struct gpm_sample *second, enum rate rate) {
+    return (second->sum[rate] - first->sum[rate]) / ((second->at_ns - first->at_ns) / 1e9);
+}
+
 static void answer(const struct gpu *gpu, const struct metrics *get, struct metric *m) {
     const struct gpm_sample *first = get->first, *second = get->second;
     double seconds = (second->at_ns - first->at_ns) / 1e9;
     unsigned link;
     int sent;
+    enum rate engine;
     const struct override *instead = override_of(METRIC_SPACE, first->g, m->id, first->gi);
     m->value = 0;
     m->name = m->long_name = m->unit = NULL;
@@ -146,6 +167,11 @@ static void answer(const struct gpu *gpu, const struct metrics *get, struct metr
         m->unit = "MiB/s";
         m->code = first->gi == NONE ? SUCCESS : NOT_SUPPORTED;
         m->value = m->code ? 0 : (to[link] - from[link]) / seconds;
+    } else if (engine_metric(gpu, first, m->id, &engine)) {
+        m->name = m->long_name = "Activity of an engine";
+        m->unit = "%";
+        m->code = SUCCESS;
+        m->value = mean(first, second, engine) * 100;
     }
     for (const struct known *k = table; !instead && m->id < host->metrics && k < table + sizeof table / sizeof *table; k++) {
         if (k->id != m->id)
@@ -158,7 +184,7 @@ static void answer(const struct gpu *gpu, const struct metrics *get, struct metr
             ((k->rate == RATE_NVLINK_TX || k->rate == RATE_NVLINK_RX) && !gpu->link_count))
             continue;
         m->code = SUCCESS;
-        m->value = (second->sum[k->rate] - first->sum[k->rate]) / seconds * (bytes ? 1 : 100);
+        m->value = mean(first, second, k->rate) * (bytes ? 1 : 100);
     }
 }
 
