@@ -63,7 +63,7 @@ def test_what_is_wrong_is_named(config: dict[str, Any], told: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_every_family_says_what_is_missing(kind: str) -> None:
+def test_every_family_reports_missing_fields(kind: str) -> None:
     with pytest.raises(ModelConfigError, match=f"model_type '{kind}' lacks "):
         read({"model_type": kind})
 
@@ -90,7 +90,7 @@ def test_any_configuration_is_read_or_refused(kind: str, changes: dict[str, Any]
         assert found.parameters > 0
 
 
-def test_a_decoder_that_is_not_known_is_taken_for_llama_and_says_so() -> None:
+def test_an_unknown_decoder_counts_as_llama_with_a_note() -> None:
     newest = read(llama(model_type="newest", architectures=["NewestForCausalLM"]))
     assert newest.parameters == read(llama()).parameters
     assert newest.notes == ("model_type 'newest' is not known: taken for a decoder like Llama",)
@@ -178,7 +178,7 @@ def test_the_format_of_the_checkpoint(config: dict[str, Any], weights: str) -> N
     assert (found.weights, found.notes) == (weights, ())
 
 
-def test_a_format_that_is_not_known_is_told() -> None:
+def test_an_unknown_format_is_reported() -> None:
     found = read(llama(quantization_config={"quant_method": "newest"}))
     assert found.weights == "bf16"
     assert found.notes == ("quantization_config: 'newest' is unknown, so 16 bits are assumed; set --weights otherwise",)

@@ -63,7 +63,7 @@ def test_an_object_store_keeps_checkpoints() -> None:
     assert fields(job(pod(container={"volumeMounts": [], "args": ["--save", "s3://bucket/run"]}))) == []
 
 
-def test_the_grace_that_is_not_said_is_30_s() -> None:
+def test_the_default_grace_is_30_s() -> None:
     without = pod()
     del without["spec"]["terminationGracePeriodSeconds"]
     assert fields(job(without), 30) == []
@@ -141,7 +141,7 @@ def test_what_can_be_written_is_written(kind: tuple[str, str]) -> None:
     assert [str(one.field) for one in lacks(Field(document), means)] == left
 
 
-def test_what_is_not_told_is_not_made_up() -> None:
+def test_without_known_values_there_are_no_edits() -> None:
     document = {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -106,7 +106,7 @@ def test_the_need_of_several_nodes() -> None:
     ],
     ids=str,
 )
-def test_what_is_said_of_the_layout_is_kept(asked: MemoryQuestion, layout: ParallelLayout) -> None:
+def test_the_chosen_layout_is_kept(asked: MemoryQuestion, layout: ParallelLayout) -> None:
     assert memory(asked, L4).layout == layout
 
 
@@ -147,7 +147,7 @@ def test_slices_hold_what_one_gpu_holds() -> None:
     assert not memory(replace(asked, gpus=2), H100, (H100,)).gpus[0].mig
 
 
-def test_notes_say_what_is_not_done() -> None:
+def test_notes_name_the_unsupported_parts() -> None:
     small = model("llama-3.2-1b")
     assert "exceed the 131072 of the configuration" in memory(MemoryQuestion(small, Serving(1 << 20)), H100).notes[0]
     assert memory(MemoryQuestion(small, Training(1024, zero=2)), H100).notes == (

@@ -92,7 +92,7 @@ def test_what_is_never_finished_is_no_option() -> None:
     assert "nothing is ever finished" in over.reason
 
 
-def test_of_an_unknown_model_the_memory_is_what_the_file_says() -> None:
+def test_the_memory_of_an_unknown_model_is_that_of_the_file() -> None:
     assert offered(gpu_model="X9").usable_mib == 80 * 10**9 // 2**20
     assert offered(gpu_model="NVIDIA H100 80GB HBM3").usable_mib == 81_079
 

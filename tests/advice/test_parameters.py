@@ -100,7 +100,7 @@ def test_as_published(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROUNDED)
-def test_near_to_what_reports_say(name: str) -> None:
+def test_close_to_published_reports(name: str) -> None:
     total, active = ROUNDED[name]
     assert model(name).parameters == pytest.approx(total, rel=0.01)
     assert model(name).active == pytest.approx(active, rel=0.06)

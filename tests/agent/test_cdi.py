@@ -15,7 +15,7 @@ GPU = Edits(device_nodes=(DeviceNode("/dev/nvidia0"),))
 NAME = "dovetail.dev-gpu"
 
 
-def test_a_specification_says_all_that_its_edits_do() -> None:
+def test_a_specification_has_all_edits() -> None:
     edits = Edits(
         (("A", "b=c"),),
         (DeviceNode("/dev/nvidia0", "/host/dev/nvidia0", 195, 0), DeviceNode("/dev/nvidiactl", permissions="r")),
@@ -105,7 +105,7 @@ def test_files_are_written_listed_and_removed(tmp_path: Path) -> None:
     assert list((tmp_path / "cdi").iterdir()) == []
 
 
-def test_what_says_the_same_is_not_written_again(tmp_path: Path) -> None:
+def test_an_equal_specification_is_not_written_again(tmp_path: Path) -> None:
     folder = CdiFolder(tmp_path)
     folder.write(NAME, GPU_KIND, {"GPU-1": GPU})
     before = (tmp_path / f"{NAME}.json").stat().st_ino
@@ -116,7 +116,7 @@ def test_what_says_the_same_is_not_written_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b'{"kind": "nvidia.com/gpu"}', b"kind: nvidia.com/gpu", b"[]", b"", b'{"kind": "\xff"}', b"[" * 10_000]
 )
-def test_a_file_of_somebody_else_is_neither_overwritten_nor_removed(content: bytes, tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_neither_overwritten_nor_removed(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"{NAME}.json"
     path.write_bytes(content)
     folder = CdiFolder(tmp_path)

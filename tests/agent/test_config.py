@@ -146,14 +146,14 @@ def test_strategies_may_be_one_name_or_several(tmp_path: Path) -> None:
         ("timeSlicing", "failRequestsGreaterThanOne: null", False),
     ],
 )
-def test_more_than_one_replica_is_refused_with_mps_unless_told(
+def test_more_than_one_replica_is_refused_with_mps_by_default(
     tmp_path: Path, way: str, field: str, one_only: bool
 ) -> None:
     text = f"version: v1\nsharing:\n  {way}:\n    resources: [{{name: nvidia.com/gpu, replicas: 2}}]\n    {field}\n"
     assert config(tmp_path, text).sharing["nvidia.com/gpu"].fail_requests_greater_than_one is one_only
 
 
-def test_mps_counts_where_both_ways_are_given_and_that_is_said(tmp_path: Path) -> None:
+def test_mps_counts_with_a_note_if_both_ways_are_configured(tmp_path: Path) -> None:
     found = config(
         tmp_path,
         """version: v1
@@ -235,7 +235,7 @@ def test_a_bad_field_is_reported_with_line_path_and_nearest_value(tmp_path: Path
     assert len(found) == 1 and found[0].startswith("2: ") and expected in found[0]
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     text = "version: v1\nflags:\n  migStrategy: 7\n  plugin:\n    passDeviceSpec: true\nsharing: no\n"
     assert [line.split(":")[0] for line in problems(tmp_path, text)] == ["3", "5", "6"]
 

@@ -45,7 +45,7 @@ def test_the_label_names_the_file_that_counts(tmp_path: Path, there: tuple[str, 
     assert chosen(tmp_path / there[0], "whatever") == tmp_path / there[0]
 
 
-def test_a_label_that_names_none_and_a_node_without_one_are_told(tmp_path: Path) -> None:
+def test_a_label_of_no_file_and_a_node_without_a_label_are_reported(tmp_path: Path) -> None:
     files(tmp_path, shared="", whole="")
     with pytest.raises(AgentConfigError, match=r"names shard, which is not there; nearest valid value: shared"):
         chosen(tmp_path, "shard")

@@ -42,7 +42,7 @@ async def test_a_pod_that_waits_for_its_devices_gets_them_before_the_agent_ends(
         await seat.ends(one)
 
 
-async def test_nobody_is_waited_for_where_no_pod_waits_and_no_longer_than_allowed(chosen: Allocations) -> None:
+async def test_the_end_waits_only_for_pending_pods_and_not_beyond_the_limit(chosen: Allocations) -> None:
     clock = asyncio.get_running_loop().time
 
     async def took_s(*resources: str) -> float:

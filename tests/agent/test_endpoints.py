@@ -43,7 +43,7 @@ SEEN = NodeFacts(
 WELL = AgentMetrics(3.0, Looks(4, 0.25, 100.0), True, True, SEEN, True, 2, Counts(1, 5, 3, 1, 1), 1)
 
 
-def test_it_is_stuck_where_nobody_has_looked_for_a_quarter_of_an_hour() -> None:
+def test_it_is_stuck_without_a_look_for_a_quarter_of_an_hour() -> None:
     assert not stuck(replace(WELL, idle_s=STUCK_S))
     assert "no look at the machine has ended for 901 s" in stuck(replace(WELL, idle_s=STUCK_S + 1))
 

@@ -60,7 +60,7 @@ def test_the_exact_solver_finds_what_trying_everything_finds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_serves_more_than_the_exact_solver(seed: int) -> None:
+def test_no_policy_serves_more_than_the_exact_solver(seed: int) -> None:
     rows = small(A100, "uniform", seed)
     exact = rows[-1]
     assert exact.policy == "exact"

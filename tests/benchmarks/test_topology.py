@@ -79,7 +79,7 @@ class TestBestEffort:
         assert best_effort(layout, free, size) == chosen
 
     @pytest.mark.parametrize(("gpus", "size", "ways"), [(8, 2, 105), (8, 4, 35), (7, 4, 35), (6, 4, 15), (5, 4, 5)])
-    def test_all_partitions_are_looked_at_once_and_one_group_is_short(self, gpus: int, size: int, ways: int) -> None:
+    def test_all_partitions_are_examined_once_and_one_group_is_short(self, gpus: int, size: int, ways: int) -> None:
         found = list(partitions((*range(gpus), *[NOBODY] * (-gpus % size)), size))
         assert len(found) == len({frozenset(map(frozenset, parts)) for parts in found}) == ways
         for parts in found:
@@ -115,7 +115,7 @@ class TestOracle:
         assert free_on(("a100-pcie-4gpu-one-bridge", 0b1111), sizes=[1, 2]) == [(0, 0b0100), (0, 0b0011)]
         assert free_on(("dgx1-v100", 0b11110001), sizes=[1, 4]) == [(0, 0b0001), (0, 0b11110000)]
 
-    def test_who_does_not_fit_lets_others_pass(self) -> None:
+    def test_a_job_that_does_not_fit_lets_others_pass(self) -> None:
         assert free_on(("h100-4gpu-vm-phb", 0b0111), sizes=[4, 8, 2, 1, 1]) == [(0, 0b0011), (0, 0b0100)]
 
 
@@ -131,7 +131,7 @@ L40S = [("l40s", KNOWN["l40s-4gpu-two-numa"])]
 
 
 @pytest.mark.parametrize("name", CONTESTANTS)
-def test_who_does_not_fit_waits_and_gpu_time_counts_until_the_last_arrival(name: str) -> None:
+def test_a_job_that_does_not_fit_waits_and_gpu_time_counts_until_the_last_arrival(name: str) -> None:
     jobs = [Job(0, 0, 2, 100), Job(1, 10, 2, 500), Job(2, 20, 2, 300)]
     starts = simulate(CONTESTANTS[name](L40S, random.Random(3)), L40S, jobs)
     assert [start.waited_ms for start in starts] == [0, 0, 80]
@@ -160,7 +160,7 @@ def test_a_job_misses_what_was_free_when_it_started_and_is_split_either_way() ->
     assert (second.missed, second.split) == (False, True)
 
 
-def test_a_gpu_that_is_given_twice_ends_the_run() -> None:
+def test_a_gpu_allocated_twice_ends_the_run() -> None:
     with pytest.raises(RuntimeError, match="1100 are free"):
         simulate(Answers(0b11, 0b11), L40S, [Job(0, 0, 2, 100), Job(1, 10, 2, 100)])
 

@@ -59,7 +59,7 @@ def test_sentences_break_between_words_of_a_terminal_and_nowhere_in_a_pipe(text:
     assert all(len(line) <= max(width, *map(len, [*text.split(), ""])) for line in shown.splitlines())
 
 
-def test_prose_gives_way_to_names_on_a_terminal() -> None:
+def test_prose_is_narrower_than_names_on_a_terminal() -> None:
     rows = table([("team/" + "x" * 40, "word " * 30, "8", "word " * 30)])
     assert all(len(line) <= 80 for line in on_terminal(lambda out: out.print(rows), 80).splitlines())
 

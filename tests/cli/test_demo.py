@@ -32,7 +32,7 @@ def test_parts_of_gpus_and_claimed_devices_are_placed(settled: Answers) -> None:
     }
 
 
-def test_who_waits_for_a_slice_is_told_who_has_it_and_how_it_could_be_made(settled: Answers) -> None:
+def test_a_pod_that_waits_for_a_slice_sees_its_holders_and_a_possible_layout(settled: Answers) -> None:
     tune = settled["tune"]
     assert (tune["state"], tune["code"]) == ("NotYet", "NoNodeFits")
     assert [(one["pod"], one["devices"]) for one in tune["holders"]] == [("default/infer", ["0/3g.20gb@0"])]

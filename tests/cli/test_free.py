@@ -86,7 +86,7 @@ async def test_it_fits_a_terminal(world: World) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-async def test_a_cluster_without_gpus_says_so(world: World) -> None:
+async def test_a_cluster_without_gpus_is_reported(world: World) -> None:
     world.node("a", {})
     assert "No node offers GPUs" in (await world.run()).stdout
 

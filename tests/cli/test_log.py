@@ -51,7 +51,7 @@ def test_lines_for_programs() -> None:
     assert second["error"].endswith("ValueError: no")
 
 
-def test_every_way_to_say_something_makes_a_line() -> None:
+def test_every_logger_call_makes_a_line() -> None:
     program = """
 import logging, sys
 from dovetail.cli.log import start_log

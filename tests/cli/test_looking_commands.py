@@ -120,7 +120,7 @@ def test_why_of_a_pod_of_a_queue_and_of_what_is_neither(cluster: str) -> None:
     assert "did you mean default/train" in result.output and "there is no queue of that name either" in result.output
 
 
-def test_each_of_several_that_take_back_is_told_so(cluster: str) -> None:
+def test_queue_and_why_agree_on_each_preempting_job(cluster: str) -> None:
     line = {one["job"]: one["code"] for one in _ask(cluster, "queue")["jobs"]}
     assert line == {f"default/{name}": _ask(cluster, "why", name)["code"] for name in ("train", "small")}
     assert "WaitingForEvictions" in line.values()
@@ -261,7 +261,7 @@ def test_a_time_belongs_to_files() -> None:
     assert result.exit_code == 2 and "--at needs --file" in result.output
 
 
-def test_what_cannot_be_used_of_the_files_is_told(tmp_path: Path) -> None:
+def test_unusable_parts_of_files_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "odd.yaml"
     file.write_text(yaml.safe_dump_all([*CLUSTER, {"apiVersion": "example.com/v1", "kind": "Odd"}]))
     result = _run("queue", "-f", str(file))

@@ -77,7 +77,7 @@ def test_json(old: Path) -> None:
     )
 
 
-def test_a_file_that_cannot_be_read_is_told_and_never_written(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_and_never_written(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_bytes(b"kind: \xff\n")
     result = run("--write", str(tmp_path))

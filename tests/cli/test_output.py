@@ -34,7 +34,7 @@ def test_times_have_their_two_largest_units(ms: int, text: str) -> None:
         (Expected(Sure.KNOWN, 10 + 1), "any moment"),
     ],
 )
-def test_starts_say_how_sure_they_are(expected: Expected | None, text: str) -> None:
+def test_expected_starts_have_a_certainty(expected: Expected | None, text: str) -> None:
     assert start(expected, 10) == text
 
 
@@ -58,6 +58,6 @@ def test_amounts_are_read_and_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["gpu", "gpu=-1", "gpu/=1", "disk=1", "cpu=lots", "memory="])
-def test_what_is_no_amount_is_told(text: str) -> None:
+def test_an_invalid_amount_is_reported(text: str) -> None:
     with pytest.raises(AmountError):
         changed((), (text,))

@@ -127,7 +127,7 @@ def answer(*arguments: str, given: str = "") -> Any:
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
-async def test_it_tells_what_the_server_tells(playground: Playground, tmp_path: Path, output: str) -> None:
+async def test_a_snapshot_equals_the_lists_of_the_server(playground: Playground, tmp_path: Path, output: str) -> None:
     file = tmp_path / "cluster"
     result = await run(playground, tmp_path, "snapshot", str(file), "-o", output)
     assert (result.exit_code, result.stdout) == (0, "")
@@ -254,7 +254,7 @@ def test_what_is_missing_is_unknown_and_never_wrong(missing: list[str]) -> None:
         assert "`dovetail snapshot` saves" in result.stderr or missing == ["PriorityClass"]
 
 
-def test_what_many_name_and_nobody_has_is_told_once() -> None:
+def test_a_missing_object_that_many_name_is_reported_once() -> None:
     pod = POD_OF_ALL[-1]
     many = [{**pod, "metadata": {**pod["metadata"], "name": f"pod-{i}"}} for i in range(50)]
     result = CliRunner().invoke(cli, ["simulate", "-"], input=yaml.safe_dump_all([POD_OF_ALL[0], *many]))

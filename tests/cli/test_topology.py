@@ -143,7 +143,7 @@ def test_one_gpu_has_no_sets_and_no_links() -> None:
     assert "NVLink" not in text
 
 
-def test_json_has_all_fields_as_the_reference_says() -> None:
+def test_json_has_all_fields_of_the_reference() -> None:
     answer = told(str(WIRINGS / DGX1))
     assert list(answer) == [field.name for field in fields(Topology)]
     assert answer["nvlinks"][0] == [0, 1, 1, 2, 2, 0, 0, 0]

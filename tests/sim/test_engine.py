@@ -44,12 +44,12 @@ def test_devices_that_stand_in_for_a_resource_are_free_when_their_pod_leaves() -
     assert times(simulated(told, *jobs)) == [(0, 5), (5, 10), (5, 10)]
 
 
-def test_who_does_not_fit_waits_until_others_leave() -> None:
+def test_a_job_that_does_not_fit_waits_until_others_leave() -> None:
     done = simulated(cluster(8), job("a", 0, 8, 10), job("b", 1, 4, 5), job("c", 2, 4, 5))
     assert times(done) == [(0, 10), (10, 15), (10, 15)]
 
 
-def test_who_leaves_at_the_time_of_an_arrival_makes_room_for_it() -> None:
+def test_a_job_that_ends_at_an_arrival_makes_room_for_it() -> None:
     assert times(simulated(cluster(8), job("a", 0, 8, 10), job("b", 10, 8, 1))) == [(0, 10), (10, 11)]
 
 
@@ -66,7 +66,7 @@ def test_room_is_held_for_the_first_that_does_not_fit_as_far_as_run_times_are_de
     assert times(simulated(cluster(4, 4), *jobs, long, policy=held)) == [(0, 10), (10, 30), (30, 33)]
 
 
-def test_who_never_fits_waits_to_the_end_with_a_reason() -> None:
+def test_a_job_that_never_fits_waits_to_the_end_with_a_reason() -> None:
     done = simulated(cluster(8), job("a", 0, 9, 10), job("b", 1, 1, 1))
     assert times(done) == [(None, None), (1, 2)]
     refusal = done.result.fates[0].refusal
@@ -74,7 +74,7 @@ def test_who_never_fits_waits_to_the_end_with_a_reason() -> None:
     assert refusal.reason is Reason.NO_NODE_FITS
 
 
-def test_an_impatient_simulation_drops_who_does_not_fit_at_once() -> None:
+def test_an_impatient_simulation_drops_jobs_that_do_not_fit_at_once() -> None:
     jobs = (job("a", 0, 8, 10), job("b", 1, 4, 5), job("c", 20, 4, 5))
     done = Simulation(Workload("w", cluster(8), jobs), Policy(), patient=False)
     done.run()
@@ -83,7 +83,7 @@ def test_an_impatient_simulation_drops_who_does_not_fit_at_once() -> None:
 
 
 @pytest.mark.parametrize(("grace_s", "expected"), [(0, [(0, 14), (5, 7)]), (2, [(0, 16), (7, 9)])])
-def test_who_gives_way_holds_its_gpus_for_its_grace_and_comes_back_later(
+def test_an_evicted_job_holds_its_gpus_for_its_grace_and_comes_back_later(
     grace_s: int, expected: list[tuple[int, int]]
 ) -> None:
     low, high = job("a", 0, 4, 10, checkpoint_s=4, startup_s=1), job("b", 5, 4, 2)
@@ -156,7 +156,7 @@ def test_the_report_of_nothing_has_no_numbers_but_does_not_fail() -> None:
     assert (told.arrived_pods, told.wait_s.mean, told.allocated_gpu_percent) == (0, None, None)
 
 
-def test_a_snapshot_places_who_waits_beside_who_runs() -> None:
+def test_a_snapshot_places_pending_pods_beside_running_ones() -> None:
     running = Pod("r", "ns", "r", Request(((GPU, 6),)), node="n0", managed=False)
     waiting = [
         Pod(uid, "ns", uid, Request(((GPU, n),)), created_ms=i) for i, (uid, n) in enumerate([("a", 2), ("b", 1)])

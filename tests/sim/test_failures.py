@@ -63,7 +63,7 @@ def test_a_gang_stops_as_one_and_starts_elsewhere(scheduler: Callable[[Workload]
     assert {done.result.placed[f"g-{i}"] for i in (0, 1)} <= {"n1", "n2"}
 
 
-def test_who_waits_for_the_node_starts_when_it_is_back(scheduler: Callable[[Workload], VirtualClock]) -> None:
+def test_a_job_that_waits_for_the_node_starts_when_it_is_back(scheduler: Callable[[Workload], VirtualClock]) -> None:
     assert times(ran(scheduler, (4,), job("a", 6, 4, 2), down=(DOWN,))) == [(8, 10)]
 
 

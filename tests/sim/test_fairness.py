@@ -52,7 +52,7 @@ def moment(at_s: int, held: tuple[int, int], wanted: tuple[int, int]) -> Moment:
     return Moment(1000 * at_s, 0, held, wanted, 4000)
 
 
-def test_windows_mean_over_what_happens_in_them_and_leave_out_where_nobody_lacks() -> None:
+def test_windows_average_their_moments_and_skip_those_without_contention() -> None:
     both = (4000, 4000)
     moments = [
         moment(0, (4000, 0), both),

@@ -55,7 +55,7 @@ def test_three_jobs_for_one_place(order: str, expected: list[tuple[int, int]]) -
         (BackfillRule.EASY, 20, [(0, 10), (10, 15), (15, 35)]),
     ],
 )
-def test_who_may_pass_the_first_that_does_not_fit(
+def test_the_backfill_rule_decides_about_jobs_behind_the_head(
     backfill: BackfillRule, seconds: int, expected: list[tuple[int, int]]
 ) -> None:
     jobs = [job("a", 0, 3, 10), job("head", 1, 4, 5), job("c", 2, 1, seconds)]
@@ -67,7 +67,7 @@ def test_backfill_may_last_longer_beside_the_head() -> None:
     assert times(run("fifo", jobs, BackfillRule.EASY)) == [(0, 10), (10, 15), (2, 101)]
 
 
-def test_backfill_goes_by_the_limits_that_jobs_say() -> None:
+def test_backfill_uses_the_run_time_limits_of_jobs() -> None:
     jobs = [job("a", 0, 3, 10), job("head", 1, 4, 5), job("c", 2, 1, 5, limit_s=9)]
     assert times(run("fifo", jobs, BackfillRule.EASY)) == [(0, 10), (10, 15), (15, 20)]
 
@@ -77,12 +77,12 @@ def test_backfill_and_preemption_exclude_each_other() -> None:
         run("srtf", THREE, BackfillRule.EASY)
 
 
-def test_las_gives_way_after_sixteen_gpu_hours_to_those_that_had_less() -> None:
+def test_las_preempts_after_sixteen_gpu_hours_for_jobs_with_less_service() -> None:
     jobs = [job("a", 0, 4, 10 * HOUR_S), job("b", HOUR_S, 4, 2 * HOUR_S)]
     assert times(run("las", jobs)) == [(0, 12 * HOUR_S), (4 * HOUR_S, 6 * HOUR_S)]
 
 
-def test_las_stops_nobody_for_an_equal() -> None:
+def test_las_preempts_no_job_for_an_equal_one() -> None:
     jobs = [job("a", 0, 4, 3 * HOUR_S), job("b", HOUR_S, 4, HOUR_S)]
     assert times(run("las", jobs)) == [(0, 3 * HOUR_S), (3 * HOUR_S, 4 * HOUR_S)]
 
@@ -129,7 +129,7 @@ def test_usage_fades() -> None:
         assert [start for start, _ in times(simulation)][2:] == starts
 
 
-def test_who_is_stopped_goes_on_from_its_last_checkpoint() -> None:
+def test_a_stopped_job_continues_from_its_last_checkpoint() -> None:
     jobs = [job("a", 0, 4, 10, checkpoint_s=4, startup_s=1), job("b", 5, 4, 2)]
     done = run(replace(ORDERS["srtf"], suspends=False), jobs)
     # Four of five seconds are saved; from 7 on one second to start, and six of work.
@@ -160,7 +160,7 @@ def test_a_guess_is_off_as_often_and_as_much_as_helios_predictions() -> None:
     assert guesses == [ORDERS["qssf"].job(again, fate)[0] for fate in again.result.fates]
 
 
-def test_on_one_gpu_who_knows_more_waits_less() -> None:
+def test_on_one_gpu_better_informed_orders_wait_less() -> None:
     waits: dict[str, list[float]] = {order: [] for order in ("fifo", "sjf", "srtf")}
     for seed in range(25):
         jobs = stream(seed, (1,), 60, 1)
@@ -201,7 +201,7 @@ def finished(jobs: Workload, order: PlainOrder, backfill: BackfillRule | None) -
 @pytest.mark.parametrize("backfill", list(BackfillRule))
 @pytest.mark.parametrize("suspends", [True, False])
 @pytest.mark.parametrize("order", list(ORDERS))
-def test_no_gpu_is_given_twice_and_all_work_is_done_once(
+def test_no_gpu_is_allocated_twice_and_all_work_is_done_once(
     order: str, suspends: bool, backfill: BackfillRule, seed: int
 ) -> None:
     chosen = replace(ORDERS[order], suspends=suspends)
@@ -233,7 +233,7 @@ class Promising(Plain):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_backfill_delays_nobody_beyond_its_first_promise(seed: int) -> None:
+def test_backfill_delays_no_job_beyond_its_first_promise(seed: int) -> None:
     simulation = Promising(stream(seed, (4, 4), 80, 4))
     simulation.run()
     assert simulation.promised_ms

@@ -81,7 +81,7 @@ def test_every_decision_is_the_published_formula_s(policy: str, chunk: int) -> N
 
 
 @pytest.mark.slow
-def test_the_scenes_tell_the_policies_apart() -> None:
+def test_the_scenes_distinguish_the_policies() -> None:
     alike = Counter[str]()
     for seed in range(30):
         machines, tasks = scene(seed)

@@ -65,7 +65,7 @@ def test_published_files(
     assert parse(write(layout)) == layout
 
 
-def test_a_file_that_does_not_say_what_its_devices_are_is_refused() -> None:
+def test_a_file_without_device_kinds_is_refused() -> None:
     with pytest.raises(LayoutError, match="names no GPU: 9 <pci> have neither a class nor a <gpu>"):
         parse(sample("aws-g5.48xl"))
 
@@ -160,13 +160,13 @@ class TestNvlinks:
         assert reading.layout.assumed
         assert "the file does not speak of NVLinks: what A100-SXM4-40GB has is assumed" in reading.notes
 
-    def test_without_a_product_there_are_none_and_that_is_said(self) -> None:
+    def test_without_a_product_there_are_no_rates_and_a_note(self) -> None:
         reading = read(sample("aws-p4d-24xl"))
         assert not any(map(any, reading.layout.nvlinks))
         assert not reading.layout.assumed
         assert any("no product is named: none are assumed" in note for note in reading.notes)
 
-    def test_what_the_file_says_wins_over_the_product(self) -> None:
+    def test_the_file_overrides_the_product(self) -> None:
         text = self.pair(self.link("0000:02:00.0", 4), self.link("0000:01:00.0", 4))
         assert parse(text, "H200-NVL").nvlinks == ((0, 4), (4, 0))
         with pytest.raises(LayoutError, match="a GPU of L40S has 0 NVLinks"):
@@ -194,7 +194,7 @@ def test_a_slot_of_unknown_speed_has_the_product_s_or_an_assumed_one(speed: str)
     assert parse(text, "H100-SXM5").pcie_mbps == 48_000
 
 
-def test_the_slowest_slot_counts_and_that_is_said() -> None:
+def test_the_slowest_slot_counts_with_a_note() -> None:
     slots = (f'link_speed="{speed} GT/s" link_width="16"' for speed in (16, 8))
     reading = read(system(cpu(0, *(gpu(bus, more=slot) for bus, slot in enumerate(slots, 1)))))
     assert reading.layout.pcie_mbps == 12_000
@@ -344,7 +344,7 @@ def test_what_is_written_is_read_back(layout: Layout) -> None:
         if not path.stem.startswith(("rtx4090", "a100-custom", "truncated"))
     ),
 )
-def test_a_layout_from_nvidia_smi_survives_as_far_as_nccl_tells_levels_apart(name: str) -> None:
+def test_a_layout_from_nvidia_smi_survives_as_far_as_nccl_distinguishes_levels(name: str) -> None:
     layout = coarse(nvidia_smi.parse((WIRINGS / f"{name}.txt").read_text()))
     assert parse(write(layout)) == layout
 

@@ -153,7 +153,7 @@ class TestNumaFromCpuAffinity:
         assert set(self.numa("0-3", "4-7", between="NODE")) == {UNKNOWN}
         assert set(self.numa("0-3", "0-3", "4-7", inside="SYS")) == {UNKNOWN}
 
-    def test_the_reader_is_told(self) -> None:
+    def test_the_reader_gets_notes(self) -> None:
         assert "the text has no NUMA nodes: they follow from the CPU affinities" in read(sample("dgx1-v100")).notes
         assert any("do not follow" in note for note in read(matrix("X PHB", "PHB X")).notes)
 
@@ -164,7 +164,7 @@ def test_rates_are_those_of_the_product() -> None:
     assert read(sample("dgx-h100-h200-8gpu-12nic"), "NVIDIA-H100-80GB-HBM3").notes == ()
 
 
-def test_without_a_product_what_is_assumed_is_said() -> None:
+def test_without_a_product_assumptions_are_noted() -> None:
     reading = read(sample("dgx1-v100"))
     assert (reading.layout.nvlink_mbps, reading.layout.pcie_mbps) == (20_000, 12_000)
     rates = "NVLink 20000 MB/s per link, PCIe 12000 MB/s per GPU, 10000 MB/s between NUMA nodes"

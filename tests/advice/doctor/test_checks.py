@@ -257,7 +257,7 @@ def test_what_was_not_read_is_not_judged(field: str) -> None:
             assert check.id not in found or field not in check.needs
 
 
-def test_a_pod_that_waits_is_told_once() -> None:
+def test_a_pending_pod_is_reported_once() -> None:
     for _, *both in CASES:
         for seen in both:
             told = [one.object for one in examine(seen) if one.object.startswith("pod/")]
@@ -280,7 +280,7 @@ def test_the_rights_of_each_check() -> None:
     assert groups == [(one.group or "core", one.plural, "list") for one in resources]
 
 
-def test_who_is_there() -> None:
+def test_schedulers_plugins_and_drivers_are_listed() -> None:
     pods = with_parts(
         PLUGIN, replace(PLUGIN, pod="k/h", name="HAMi"), replace(PLUGIN, node="b"), DISCOVERY,
         schedulers=(Scheduler("Volcano", "v/volcano-scheduler-1"),),

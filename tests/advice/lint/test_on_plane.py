@@ -164,7 +164,7 @@ def waited_for(plane: Plane, pod: dict[str, Any], words: str, *flags: str) -> st
 
 
 @pytest.mark.parametrize("action", ["warn", "deny"])
-def test_policies_say_what_the_rules_say(alone: Plane, action: str) -> None:
+def test_policies_agree_with_the_rules(alone: Plane, action: str) -> None:
     assert WITH_CEL
     ids = ",".join(rule.id for rule in WITH_CEL)
     made = CliRunner().invoke(cli, ["lint", "--policy", *(["--deny", ids] if action == "deny" else [])]).stdout

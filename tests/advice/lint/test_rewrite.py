@@ -92,7 +92,7 @@ def test_a_new_field_changes_no_other_line(document: Any, layout: str, new: Any,
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(DOCUMENTS, st.one_of(SCALARS, VALUES), st.randoms(use_true_random=False))
-def test_json_patch_says_the_same(document: Any, new: Any, dice: random.Random) -> None:
+def test_the_json_patch_makes_the_same_change(document: Any, new: Any, dice: random.Random) -> None:
     edit = an_edit(document, dice, new)
     before = json.dumps(document)
     patched = document

@@ -61,7 +61,7 @@ def test_several_rules_and_other_rules() -> None:
         ("# dovetail: ignore everything", "write `# dovetail: ignore G18 why`"),
     ],
 )
-def test_a_comment_that_is_wrong_silences_nothing_and_is_told(comment: str, says: str) -> None:
+def test_an_invalid_comment_silences_nothing_and_is_reported(comment: str, says: str) -> None:
     found = findings(POD.format(top="", above=comment, first="", line=""))
     assert [one.line for one in found if one.rule == "G01"] == [11, 13]
     assert [one.line for one in found if one.rule == "G00" and says in one.message] == [5]

@@ -54,7 +54,7 @@ def test_twice_changes_nothing_more(name: str, targets: tuple[MigrationTarget, .
 
 @pytest.mark.parametrize("targets", TARGETS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_stays_is_told(name: str, targets: tuple[MigrationTarget, ...]) -> None:
+def test_remaining_fields_are_reported(name: str, targets: tuple[MigrationTarget, ...]) -> None:
     found = migrated(text_of(name), *targets)
     told = {(one.object, one.path) for one in found.notes if one.outcome is not MigrationOutcome.CHANGED}
     for each in documents("test.yaml", found.text):
@@ -326,7 +326,7 @@ def test_an_anchor_that_others_share_is_left_to_the_user() -> None:
     assert "by hand" in " ".join(one.message for one in found.notes if one.outcome is MigrationOutcome.LEFT)
 
 
-def test_a_template_that_was_not_rendered_is_told_and_stays() -> None:
+def test_an_unrendered_template_is_reported_and_stays() -> None:
     text = "kind: Pod\nmetadata: {name: {{ .Values.name }}}\n"
     found = migrated(text)
     assert found.text == text and "helm template" in found.notes[0].message
@@ -384,7 +384,7 @@ def test_pod_groups_of_1_36() -> None:
         ("scheduling.run.ai/v2alpha2", "PodGroup", "minMember: 1"),
     ],
 )
-def test_a_field_that_nobody_knows_is_told_where_the_spec_is_written_anew(version: str, kind: str, spec: str) -> None:
+def test_an_unknown_field_is_reported_if_the_spec_is_rewritten(version: str, kind: str, spec: str) -> None:
     head = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\n"
     found = migrated(f"{head}spec:\n  {spec}\n  newer: 1\nstatus: {{state: Open}}\n", MigrationTarget.NATIVE)
     assert "spec.newer" in left(found)

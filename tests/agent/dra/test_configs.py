@@ -31,7 +31,7 @@ def test_intervals_are_those_of_nvidia_smi(value: str, number: int) -> None:
     assert interval(DRIVER, "gpu", "r", [config(slices(value))]) == number
 
 
-def test_nothing_said_is_the_default() -> None:
+def test_the_default_interval_applies_without_a_configuration() -> None:
     assert interval(DRIVER, "gpu", "r", []) == 0
     assert interval(DRIVER, "gpu", "r", [config()]) == 0
     assert interval(DRIVER, "gpu", "r", [config({"strategy": "TimeSlicing"})]) == 0

@@ -215,7 +215,7 @@ async def test_another_number_of_slices_is_a_new_generation(bench: Bench) -> Non
     assert {each["spec"]["pool"]["generation"] for each in bench.slices()} == {3}
 
 
-async def test_slices_that_somebody_deletes_or_changes_are_put_back(bench: Bench) -> None:
+async def test_deleted_or_changed_slices_are_restored(bench: Bench) -> None:
     await bench.update()
     before = [each["spec"]["devices" if i else "sharedCounters"] for i, each in enumerate(bench.slices())]
     name = bench.slices()[1]["metadata"]["name"]
@@ -368,7 +368,7 @@ async def test_a_claim_that_is_gone_makes_way_unless_a_pod_has_it(bench: Bench) 
     assert bench.records() == {"second"}
 
 
-async def test_claims_that_ended_while_nobody_listened_are_unprepared_at_the_start(bench: Bench) -> None:
+async def test_claims_that_ended_while_the_driver_was_down_are_unprepared_at_the_start(bench: Bench) -> None:
     await bench.update()
     claims = [bench.claim(name, device) for name, device in (("gone", SMALL), ("held", "gpu-2"), ("there", "gpu-3"))]
     await bench.prepare(*claims)

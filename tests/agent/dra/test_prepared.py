@@ -90,7 +90,7 @@ def test_what_overlaps_is_refused_as_long_as_it_is_prepared(node: Node) -> None:
     assert node.troubles() == []
 
 
-def test_a_whole_gpu_is_not_given_twice(node: Node) -> None:
+def test_a_whole_gpu_is_not_prepared_twice(node: Node) -> None:
     node.prepare("a", "gpu-2")
     with pytest.raises(TakenDevice):
         node.prepare("b", "gpu-3", "gpu-2")
@@ -115,7 +115,7 @@ def test_another_allocation_of_the_same_claim_takes_the_place_of_the_first(node:
     assert node.troubles() == []
 
 
-def test_an_instance_that_somebody_else_made_is_used_and_stays(node: Node) -> None:
+def test_an_instance_of_another_program_is_used_and_stays(node: Node) -> None:
     there = node.silicon.make(node.found.gpus[0], node.devices()[SMALL].partition)
     node.prepared.host = node.silicon.seen(node.found)
     assert SMALL in node.devices() and HALF not in node.devices()
@@ -146,7 +146,7 @@ def _hangs() -> None:
 
 
 @pytest.mark.parametrize("why", REFUSALS)
-def test_a_time_slice_that_cannot_be_set_fails_its_claim_and_nobody_else(why: str, node: Node) -> None:
+def test_a_time_slice_that_cannot_be_set_fails_only_its_claim(why: str, node: Node) -> None:
     sets: list[tuple[str, int]] = []
 
     def refuse(uuid: str, interval: int) -> None:
@@ -173,7 +173,7 @@ def test_a_time_slice_that_cannot_be_set_fails_its_claim_and_nobody_else(why: st
     assert node.silicon.intervals == {node.found.gpus[2].uuid: 2} and node.troubles() == []
 
 
-def test_a_time_slice_that_cannot_be_put_back_keeps_nobody_from_the_gpu_and_is_put_back_later(node: Node) -> None:
+def test_a_time_slice_that_cannot_be_restored_blocks_no_claim_and_is_restored_later(node: Node) -> None:
     node.prepare("a", "gpu-2", interval=2)
     works = node.silicon.interval
 
@@ -216,7 +216,7 @@ def test_a_cdi_folder_that_cannot_be_written_is_named(node: Node) -> None:
     assert node.troubles() == []
 
 
-def test_a_checkpoint_of_somebody_else_is_refused(node: Node) -> None:
+def test_a_checkpoint_of_another_program_is_refused(node: Node) -> None:
     node.prepare("a", "gpu-2")
     path = node.root / "plugin/claims.json"
     path.write_bytes(path.read_bytes().replace(b"gpu-2", b"gpu-3"))
@@ -269,7 +269,7 @@ def test_while_no_gpu_can_be_read_running_claims_stay(node: Node) -> None:
     assert node.troubles() == []
 
 
-def test_while_nobody_can_tell_how_a_gpu_is_divided_its_claims_stay(node: Node) -> None:
+def test_claims_stay_while_the_instances_of_a_gpu_are_unknown(node: Node) -> None:
     node.prepare("a", SMALL)
     first, *others = node.found.gpus
     readable, node.found = (
@@ -461,7 +461,7 @@ def _state(node: Node) -> object:
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_nothing_is_given_twice_and_nothing_lost(tmp_path: Path) -> None:
+def test_a_driver_killed_repeatedly_prepares_nothing_twice_and_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.agent.dra.kills", str(tmp_path), "--kills", "40", "--seed", "11"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

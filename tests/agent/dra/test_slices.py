@@ -162,7 +162,7 @@ def test_partitions_of_two_gpus_do_not_meet() -> None:
     assert allocated(made, "gpu.nvidia.com/type=gpu") == ["gpu-2"]
 
 
-def test_what_somebody_else_made_is_offered_as_it_is_and_nothing_over_it() -> None:
+def test_instances_of_other_programs_are_offered_and_nothing_overlaps_them() -> None:
     found = offered(host(gpu(0, (SMALL,))), True)
     assert found[0].instance == SMALL
     over = [each.name for each in found if each.partition.overlaps(6, 1)]
@@ -173,7 +173,7 @@ def test_what_somebody_else_made_is_offered_as_it_is_and_nothing_over_it() -> No
     assert allocated(made, fives) is None
 
 
-def test_the_media_engines_that_somebody_else_has_are_not_offered() -> None:
+def test_media_engines_of_other_instances_are_not_offered() -> None:
     theirs = replace(SMALL, profile="1g.5gb+me", engines=gpu(0).profiles[1].engines)
     made = world(*slices(host(gpu(0, (theirs,))), True))
     media = "gpu.nvidia.com/profile=1g.5gb+me"
@@ -217,7 +217,7 @@ def test_only_what_a_reboot_heals_ends_pods(code: str, action: Action, expected:
     assert found["timeAdded"] == "2026-09-21T14:13:20Z"
 
 
-def test_an_ill_gpu_is_kept_from_claims_with_all_that_is_on_it() -> None:
+def test_an_unhealthy_gpu_is_tainted_with_all_its_devices() -> None:
     unhealthy = [Unhealthy("GPU-0", "xid-48", "double-bit ECC error", SINCE_MS)]
     found = slices(host(gpu(0, ()), gpu(1, (SMALL,))), True, unhealthy)
     devices = [device for one in found for device in one.devices]
@@ -226,7 +226,7 @@ def test_an_ill_gpu_is_kept_from_claims_with_all_that_is_on_it() -> None:
     assert (allocated(world(*found), "gpu.nvidia.com/profile=1g.5gb") or [""])[0].startswith("gpu-1-")
 
 
-def test_an_ill_instance_alone_is_kept_from_claims() -> None:
+def test_only_the_unhealthy_instance_is_tainted() -> None:
     unhealthy = [Unhealthy("MIG-1", "xid-48", "", SINCE_MS)]
     for found in (offered(host(gpu(0, (SMALL,))), True), offered(host(gpu(0)), True)):
         wired = [device for part in contents(host(), found, DRIVER, unhealthy) for device in part.get("devices", ())]

@@ -93,7 +93,7 @@ def test_memory_and_sm_time_are_summed_by_pod() -> None:
     assert found.foreign == ()
 
 
-def test_processes_that_hold_nothing_are_told_apart() -> None:
+def test_processes_without_devices_are_distinguished() -> None:
     processes = [Process(pid, "GPU-a", pid, None) for pid in range(1, 6)]
     origins = {
         1: Origin(UID), 2: Origin(OTHER), 3: Origin(), 4: Origin("cccccccc-0000-4000-8000-000000000002"),

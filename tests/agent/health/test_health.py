@@ -143,7 +143,7 @@ async def machine(standin: MakeStandin, tmp_path: Path) -> AsyncIterator[Machine
 # Events
 
 
-async def test_an_xid_makes_its_gpu_ill_at_once_and_says_what_to_do(machine: Machine) -> None:
+async def test_an_xid_makes_its_gpu_unhealthy_at_once_with_its_remedy(machine: Machine) -> None:
     """Long before the next look."""
     await machine.start(look_s=60)
     assert machine.reported == ()
@@ -153,7 +153,7 @@ async def test_an_xid_makes_its_gpu_ill_at_once_and_says_what_to_do(machine: Mac
     assert fault.message.startswith("XID 95, uncontained memory error: reset the GPU (nvidia-smi --gpu-reset")
 
 
-async def test_errors_of_applications_make_nobody_ill(machine: Machine) -> None:
+async def test_errors_of_applications_make_no_gpu_unhealthy(machine: Machine) -> None:
     await machine.start()
     for xid in sorted(IGNORED | {63, 92, 137}):
         machine.standin.xid(0, xid)
@@ -163,7 +163,7 @@ async def test_errors_of_applications_make_nobody_ill(machine: Machine) -> None:
     assert machine.reports == 2
 
 
-async def test_a_double_bit_ecc_error_makes_its_gpu_ill(machine: Machine) -> None:
+async def test_a_double_bit_ecc_error_makes_its_gpu_unhealthy(machine: Machine) -> None:
     await machine.start()
     machine.standin.ecc(1, uncorrected=1)
     await machine.is_unhealthy((machine.uuids[1], "ecc-double-bit"))
@@ -202,7 +202,7 @@ async def test_an_event_of_an_instance_that_it_may_not_see_is_one_of_the_whole_g
     await machine.is_unhealthy((machine.uuids[2], "xid-95"))
 
 
-async def test_an_event_of_an_instance_that_is_gone_makes_nobody_ill(machine: Machine) -> None:
+async def test_an_event_of_a_removed_instance_makes_no_gpu_unhealthy(machine: Machine) -> None:
     machine.standin.divide(2, [("3g.20gb", 0)])
     await machine.start()
     machine.standin.xid(2, 95, 13, 0)
@@ -232,7 +232,7 @@ async def test_events_are_passed_on_in_the_midst_of_a_look(machine: Machine) -> 
     assert [*seen] == []
 
 
-async def test_a_gpu_that_tells_no_events_is_said_and_is_not_ill(machine: Machine) -> None:
+async def test_a_gpu_without_events_is_reported_and_healthy(machine: Machine) -> None:
     machine.standin.fail("nvmlDeviceGetSupportedEventTypes", pynvml.NVML_ERROR_NOT_SUPPORTED, gpu=1)
     watch = await machine.start()
     assert machine.reported == ()
@@ -291,7 +291,7 @@ async def test_a_gpu_that_is_taken_out_is_missed_also_by_the_next_agent(machine:
     await machine.is_unhealthy()
 
 
-async def test_one_gpu_that_does_not_answer_is_ill_alone(machine: Machine) -> None:
+async def test_only_the_gpu_that_does_not_answer_is_unhealthy(machine: Machine) -> None:
     machine.standin.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_UNKNOWN, gpu=4)
     machine.standin.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_RESET_REQUIRED, gpu=5)
     await machine.start()
@@ -300,7 +300,7 @@ async def test_one_gpu_that_does_not_answer_is_ill_alone(machine: Machine) -> No
     await machine.is_unhealthy()
 
 
-async def test_calls_that_a_gpu_does_not_support_make_it_not_ill(machine: Machine) -> None:
+async def test_unsupported_calls_do_not_make_a_gpu_unhealthy(machine: Machine) -> None:
     for call in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetFieldValues", "nvmlDeviceGetTotalEnergyConsumption"):
         machine.standin.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
     await machine.start()
@@ -319,9 +319,7 @@ async def test_calls_that_a_gpu_does_not_support_make_it_not_ill(machine: Machin
         ("nvmlDeviceGetCount", pynvml.NVML_ERROR_UNINITIALIZED, "nvmlDeviceGetCount"),
     ],
 )
-async def test_when_nvml_fails_all_are_ill_until_it_is_back(
-    machine: Machine, call: str, code: int, message: str
-) -> None:
+async def test_all_gpus_are_unhealthy_while_nvml_fails(machine: Machine, call: str, code: int, message: str) -> None:
     await machine.start()
     machine.standin.fail(call, code)
     if call == "nvmlDeviceGetCount":
@@ -334,7 +332,7 @@ async def test_when_nvml_fails_all_are_ill_until_it_is_back(
     await machine.is_unhealthy((machine.uuids[1], "xid-95"))
 
 
-async def test_a_driver_that_was_updated_without_a_reboot_makes_all_known_gpus_ill(machine: Machine) -> None:
+async def test_a_driver_update_without_a_reboot_makes_all_known_gpus_unhealthy(machine: Machine) -> None:
     await machine.start()
     await machine.stop()
     machine.standin.mismatch()
@@ -356,7 +354,7 @@ async def test_illnesses_of_events_are_there_again_when_nvml_is(machine: Machine
 # Getting well
 
 
-async def test_a_restart_of_the_agent_heals_nobody(machine: Machine) -> None:
+async def test_a_restart_of_the_agent_clears_no_fault(machine: Machine) -> None:
     await machine.start()
     machine.standin.xid(1, 95)
     await machine.is_unhealthy((machine.uuids[1], "xid-95"))
@@ -584,7 +582,7 @@ async def test_a_damaged_checkpoint_is_set_aside_and_gpus_are_judged_anew(
     assert watch.faults == ()
 
 
-async def test_who_is_ill_by_a_file_that_somebody_changed_stays_ill(machine: Machine) -> None:
+async def test_a_fault_from_a_changed_checkpoint_stays(machine: Machine) -> None:
     await machine.start()
     machine.standin.xid(1, 95)
     await machine.is_unhealthy((machine.uuids[1], "xid-95"))
@@ -608,7 +606,7 @@ async def test_where_no_new_file_can_be_written_the_old_one_is_written_over(mach
     assert watch.faults == ()
 
 
-async def test_a_checkpoint_that_cannot_be_written_is_said_until_it_can_and_the_gpu_stays_ill(
+async def test_a_failed_write_of_the_checkpoint_is_reported_until_it_succeeds(
     machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:

@@ -211,7 +211,7 @@ mig-configs:
     assert layouts.of("whole", candidates(None)) == {0: OFF}
 
 
-def test_a_gpu_whose_profiles_nobody_tells_can_be_turned_on_first() -> None:
+def test_mig_mode_of_a_gpu_without_known_profiles_can_be_turned_on() -> None:
     unknown = [Candidate(0, "NVIDIA Z9", 0x1, True, None)]
     assert Layouts().of("all-enabled", unknown) == {0: WantedLayout(True, {})}
     with pytest.raises(MigLayoutError, match="apply all-enabled first"):
@@ -265,13 +265,13 @@ def gpu_of(geometry: Geometry, starts: bool = True) -> Gpu:
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda geometry: geometry.key)
-def test_from_what_a_driver_tells_come_the_very_states_of_the_table(geometry: Geometry) -> None:
+def test_the_profiles_of_a_driver_give_the_states_of_the_table(geometry: Geometry) -> None:
     found = geometry_of(gpu_of(geometry))
     assert found is not None
     assert states(found).classes.keys() == states(geometry).classes.keys()
     assert (found.memory_slices, found.compute_slices) == (geometry.memory_slices, geometry.compute_slices)
 
 
-def test_where_the_driver_does_not_tell_the_places_the_table_does() -> None:
+def test_the_table_has_the_placements_that_a_driver_does_not_report() -> None:
     assert A100 is not None
     assert geometry_of(gpu_of(A100, starts=False)) is A100

@@ -164,7 +164,7 @@ mig-configs:
     assert nvml.calls == 4, "two instances, each with its compute instance"
 
 
-async def test_nobody_may_be_given_a_gpu_from_before_it_changes_until_it_has(node: Callable[..., Node]) -> None:
+async def test_a_gpu_is_not_allocatable_from_before_its_change_until_after_it(node: Callable[..., Node]) -> None:
     here = node("gh200")
     uuid = here.uuid(0)
     await here.manager.apply(NamedLayout("all-1g.12gb"))
@@ -172,7 +172,7 @@ async def test_nobody_may_be_given_a_gpu_from_before_it_changes_until_it_has(nod
     assert len(here.division().instances) == 7
 
 
-async def test_who_got_the_gpu_at_the_last_moment_keeps_it(node: Callable[..., Node]) -> None:
+async def test_a_pod_that_got_the_gpu_at_the_last_moment_keeps_it(node: Callable[..., Node]) -> None:
     here = node("gh200")
     await here.manager.apply(NamedLayout("all-1g.12gb"))
     before = here.division()
@@ -356,7 +356,7 @@ async def test_whichever_step_fails_the_gpu_is_as_it_was(after: bool, node: Call
     assert steps == [8, 9, 9]
 
 
-async def test_where_undoing_fails_too_it_is_said_and_the_next_start_makes_it_good(node: Callable[..., Node]) -> None:
+async def test_a_failed_undo_is_reported_and_repaired_at_the_next_start(node: Callable[..., Node]) -> None:
     here = node("gh200")
     await here.manager.apply(NamedLayout("all-balanced"))
     before = here.division()
@@ -385,7 +385,7 @@ async def test_what_is_stuck_is_forgotten_once_another_layout_is_there(node: Cal
 
 
 @pytest.mark.parametrize("undo", [False, True], ids=["finished", "undone"])
-async def test_what_was_cut_off_is_taken_up_and_said(undo: bool, node: Callable[..., Node]) -> None:
+async def test_an_interrupted_change_is_resumed_and_reported(undo: bool, node: Callable[..., Node]) -> None:
     here = node("gh200")
     await here.manager.apply(NamedLayout("all-balanced"))
     old, new = here.division(), Division(True, (("3g.48gb", 0), ("3g.48gb", 4)))
@@ -422,7 +422,7 @@ async def test_a_pod_that_holds_what_should_have_gone_turns_a_cut_off_change_bac
     assert here.division() == old
 
 
-async def test_a_gpu_that_is_gone_at_the_next_start_is_given_up(node: Callable[..., Node]) -> None:
+async def test_the_change_of_a_removed_gpu_is_abandoned_at_the_next_start(node: Callable[..., Node]) -> None:
     here = node("pcie-a100-bridged")
     gone = DivisionChange("GPU-gone", 9, OFF, Division(True))
     CheckpointFile(here.path, ChangeJournal).write(ChangeJournal("decision d", (gone,)))
@@ -434,7 +434,7 @@ async def test_a_gpu_that_is_gone_at_the_next_start_is_given_up(node: Callable[.
     assert await here.restarted().recover() is None
 
 
-async def test_instances_that_no_driver_knows_any_more_are_said_to_be_stuck(node: Callable[..., Node]) -> None:
+async def test_instances_unknown_to_the_driver_are_reported_as_stuck(node: Callable[..., Node]) -> None:
     here = node("gh200")
     change = DivisionChange(here.uuid(0), 0, OFF, Division(True, (("1g.1gb", 0),)))
     CheckpointFile(here.path, ChangeJournal).write(ChangeJournal("layout x", (change,)))
@@ -444,7 +444,7 @@ async def test_instances_that_no_driver_knows_any_more_are_said_to_be_stuck(node
     assert here.division() == OFF
 
 
-async def test_a_gpu_that_is_lost_is_said_and_the_others_are_not_touched(node: Callable[..., Node]) -> None:
+async def test_a_lost_gpu_is_reported_and_the_others_stay_as_they_are(node: Callable[..., Node]) -> None:
     here = node("pcie-a100-bridged")
     lost = here.host()
     manager = MigManager(here.nvml, lambda: lost, here._holders, here._changed, here.path)

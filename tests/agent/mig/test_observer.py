@@ -104,7 +104,7 @@ async def test_a_claim_of_an_instance_that_is_there_is_found_by_it(divided: Stan
         assert refused.value.code == NO_PERMISSION
 
 
-def test_without_one_it_is_said_once_with_what_to_do_and_the_gpu_is_given_to_nobody(divided: Standin) -> None:
+def test_without_an_observer_this_is_reported_once_and_the_gpu_is_not_offered(divided: Standin) -> None:
     found = look(divided)
     assert [(one.what, one.why) for one in found.unread] == [
         (
@@ -126,7 +126,7 @@ def test_an_observer_that_is_away_is_named(divided: Standin, tmp_path: Path) -> 
     assert "does the container mig-observer run?" in missed.why
 
 
-async def test_an_observer_that_may_not_either_says_so(divided: Standin) -> None:
+async def test_an_observer_without_the_privilege_reports_it(divided: Standin) -> None:
     async with observing(divided, "none") as path:
         (missed,) = (await asyncio.to_thread(look, divided, path)).unread
     assert missed.what == "gpus[0].mig" and "no permission" in missed.why

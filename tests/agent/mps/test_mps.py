@@ -201,7 +201,7 @@ async def test_an_agent_puts_back_the_modes_that_one_before_it_has_set(world: Wo
     assert CheckpointFile(world.folder / "compute-modes.json", dict[str, int]).read() == {}
 
 
-async def test_without_the_right_to_set_the_mode_nothing_is_given_out(world: World) -> None:
+async def test_without_the_privilege_to_set_the_mode_nothing_is_allocated(world: World) -> None:
     world.nvml.may_set = False
     daemons = await world.daemons()
     await daemons.update(host(), mps())
@@ -213,7 +213,7 @@ async def test_without_the_right_to_set_the_mode_nothing_is_given_out(world: Wor
     await world.ready(daemons)
 
 
-async def test_a_gpu_whose_mode_cannot_be_set_keeps_nobody_from_the_others(world: World) -> None:
+async def test_a_gpu_whose_mode_cannot_be_set_does_not_block_the_others(world: World) -> None:
     world.nvml.fixed = {"GPU-1"}
     daemons = await world.daemons()
     await daemons.update(host(), mps())
@@ -260,7 +260,7 @@ async def test_a_daemon_that_hangs_is_killed_and_started_anew(world: World) -> N
         os.kill(first, 0)
 
 
-async def test_a_daemon_that_cannot_start_says_why_and_is_tried_again(world: World) -> None:
+async def test_a_daemon_that_cannot_start_is_reported_and_retried(world: World) -> None:
     world.pipe.mkdir(parents=True)
     (world.pipe / "broken").touch()
     daemons = await world.daemons()
@@ -278,7 +278,7 @@ async def test_a_daemon_that_does_not_take_its_limits_is_not_used(world: World) 
     await world.until(lambda: "did not accept the limit of 25 %" in daemons.problem(GPU, "GPU-0"))
 
 
-async def test_without_the_program_it_says_where_it_comes_from(world: World) -> None:
+async def test_a_missing_program_is_reported_with_its_source(world: World) -> None:
     daemons = await world.daemons(control=str(world.control) + "-not-there")
     await daemons.update(host(), mps())
     await world.until(lambda: "driver capability `compute`" in daemons.problem(GPU, "GPU-0"))
@@ -338,7 +338,7 @@ async def test_it_goes_on_while_a_gpu_is_lost(world: World) -> None:
 
 
 @pytest.mark.slow
-async def test_it_ends_with_its_keeper_and_the_agent_says_what_is_missing(world: World) -> None:
+async def test_a_daemon_ends_with_its_keeper_and_the_agent_reports_it(world: World) -> None:
     keeper = await world.keeper()
     daemons = world.agent()
     await daemons.update(host(), mps())
@@ -355,7 +355,7 @@ async def test_it_ends_with_its_keeper_and_the_agent_says_what_is_missing(world:
     assert len(world.pids) == 2, "the next keeper has been asked by the same agent"
 
 
-async def test_without_a_keeper_nothing_is_given_out_and_nobody_is_asked_where_nothing_is_shared(world: World) -> None:
+async def test_without_a_keeper_nothing_is_allocated_and_without_sharing_none_is_needed(world: World) -> None:
     daemons = world.agent()
     await daemons.update(host(), Config())
     assert daemons._task is None
@@ -443,7 +443,7 @@ async def test_an_update_by_itself_is_no_change(world: World) -> None:
     assert not world.heard.is_set()
 
 
-async def test_what_was_never_shared_is_not_given_out(world: World) -> None:
+async def test_a_gpu_that_was_never_shared_is_not_allocated(world: World) -> None:
     daemons = await world.daemons()
     await daemons.update(host(), Config())
     with pytest.raises(MpsError, match=r"GPU-0 is not shared by MPS as nvidia\.com/gpu"):

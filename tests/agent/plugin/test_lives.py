@@ -102,7 +102,7 @@ class Life:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("world", WORLDS)
-async def test_no_device_twice_none_lost_and_what_was_chosen_is_given(world: str, seed: int) -> None:
+async def test_no_device_is_allocated_twice_or_lost_and_pods_get_the_chosen_ones(world: str, seed: int) -> None:
     config, of = WORLDS[world]
     with tempfile.TemporaryDirectory(prefix="d") as folder:
         async with running(Path(folder), config, of) as node:

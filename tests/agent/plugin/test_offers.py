@@ -70,7 +70,7 @@ def test_single_offers_nothing_if_gpus_differ_and_reports_the_reason(mig: dict, 
     assert found == {} and len(problems) == 1 and message in problems[0]
 
 
-def test_none_offers_gpus_in_mig_mode_whole_and_says_so() -> None:
+def test_none_offers_gpus_in_mig_mode_whole_with_a_note() -> None:
     found, problems = offers(host(2, mig={1: SMALL}), Config(), (), {})
     assert ids(found) == {GPU: [uuid(0), uuid(1)]}
     assert len(problems) == 1 and "GPU 1 is in MIG mode" in problems[0]
@@ -86,7 +86,7 @@ def test_instances_are_shared_by_time_but_not_by_mps() -> None:
     assert list(found) == [GPU] and "MPS does not share" in problems[0]
 
 
-def test_an_ill_gpu_makes_all_that_is_on_it_sick_an_ill_instance_only_itself() -> None:
+def test_an_unhealthy_gpu_makes_all_its_devices_unhealthy_an_instance_only_itself() -> None:
     mixed = Config(mig_strategy="mixed")
     divided = host(2, mig={1: SMALL})
 
@@ -100,7 +100,7 @@ def test_an_ill_gpu_makes_all_that_is_on_it_sick_an_ill_instance_only_itself() -
     assert [d.healthy for d in replicas[f"{GPU}.shared"].devices.values()] == [False] * 3 + [True] * 3
 
 
-def test_a_gpu_that_has_gone_stays_listed_as_sick_and_no_annotation_means_it() -> None:
+def test_a_removed_gpu_stays_listed_as_unhealthy_and_no_annotation_selects_it() -> None:
     before, _ = offers(host(4), Config(), (), {})
     after, _ = offers(without(host(4), 1), Config(), (), before)
     devices = after[GPU].devices

@@ -65,7 +65,7 @@ async def test_a_pod_gets_the_devices_that_were_chosen_for_it(place: Path) -> No
         assert node.plugins.differences == () and node.plugins.counts.chosen == 2
 
 
-async def test_what_the_scheduler_has_not_recorded_is_told_although_it_was_given_as_chosen(place: Path) -> None:
+async def test_an_allocation_that_the_scheduler_has_not_recorded_is_reported(place: Path) -> None:
     """Its books have it by no other way: another scheduler chose the devices, or the annotation was changed."""
     async with running(place) as node:
         await node.run(pod("a", {GPU: 2}, devices="3,6", recorded=False))
@@ -74,7 +74,7 @@ async def test_what_the_scheduler_has_not_recorded_is_told_although_it_was_given
         assert [(d.pod, d.chosen, d.given) for d in node.plugins.differences] == [("a", "", "3,6")]
 
 
-async def test_aligned_devices_are_asked_for_and_given_as_chosen(place: Path) -> None:
+async def test_an_aligning_kubelet_allocates_the_chosen_devices(place: Path) -> None:
     async with running(place) as node:
         assert await node.run(pod("a", {GPU: 2}, devices="5,7"), mask=frozenset({1})) == {GPU: uuids(5, 7)}
         assert await node.run(pod("b", {GPU: 2}, devices="4,6"), mask=frozenset({1})) == {GPU: uuids(4, 6)}
@@ -110,7 +110,7 @@ async def test_instances_are_the_chosen_ones_beside_whole_gpus(place: Path) -> N
         assert node.plugins.differences == ()
 
 
-async def test_a_sick_gpu_leaves_the_list_and_comes_back(place: Path) -> None:
+async def test_an_unhealthy_gpu_leaves_the_list_and_comes_back(place: Path) -> None:
     async with running(place) as node:
         await node.kubelet.devices(GPU, 8)
         await node.plugins.update(host(), unhealthy(2, 3))
@@ -169,7 +169,7 @@ async def test_the_kubelet_may_come_later_and_its_folders_too(place: Path) -> No
         await node.settled(lambda: node.plugins.faults == ())
 
 
-async def test_a_stale_socket_of_the_kubelet_is_said_and_waited_out(place: Path) -> None:
+async def test_a_stale_socket_of_the_kubelet_is_reported_and_waited_for(place: Path) -> None:
     async with Node(place) as node:
         await node.kubelet.stop(kill=True)
         await node.begin_agent()
@@ -180,7 +180,7 @@ async def test_a_stale_socket_of_the_kubelet_is_said_and_waited_out(place: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
-async def test_that_the_kubelet_has_left_is_said_at_once_and_it_has_the_plugin_as_soon_as_it_is_back(
+async def test_a_stopped_kubelet_is_reported_at_once_and_has_the_plugin_when_it_is_back(
     place: Path, kill: bool
 ) -> None:
     clock = asyncio.get_running_loop().time
@@ -202,7 +202,7 @@ async def test_that_the_kubelet_has_left_is_said_at_once_and_it_has_the_plugin_a
         await node.settled(lambda: node.plugins.unregistered == ("", ""))
 
 
-async def test_a_folder_whose_name_is_too_long_for_sockets_is_said(place: Path) -> None:
+async def test_a_folder_with_too_long_a_path_for_sockets_is_reported(place: Path) -> None:
     async with Node(place) as node:
         node.kubelet.plugins = place / ("x" * 70)
         node.kubelet.plugins.mkdir()
@@ -216,7 +216,7 @@ async def test_a_folder_whose_name_is_too_long_for_sockets_is_said(place: Path) 
         node.kubelet.plugins = place / "device-plugins"
 
 
-async def test_our_socket_is_served_anew_where_somebody_removed_it(place: Path) -> None:
+async def test_a_removed_socket_of_the_plugin_is_served_again(place: Path) -> None:
     async with running(place) as node:
         (before,) = sockets(node)
         before.unlink()
@@ -237,7 +237,7 @@ async def test_stale_sockets_of_ours_are_cleared_and_those_of_others_are_not(pla
 
 
 @pytest.mark.slow
-async def test_a_second_plugin_for_a_resource_says_so_and_waits_for_the_first_to_go(place: Path) -> None:
+async def test_a_second_plugin_for_a_resource_reports_it_and_waits_for_the_first_to_end(place: Path) -> None:
     async with running(place) as first, Node(place / "other") as second:
         await first.kubelet.devices(GPU, 8)
         # The second agent is on the same node.
@@ -290,7 +290,7 @@ BAD_CHOICES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", BAD_CHOICES)
-async def test_a_choice_that_cannot_be_had_is_said_and_the_pod_runs_elsewhere(
+async def test_an_impossible_choice_is_reported_and_the_pod_gets_other_devices(
     place: Path, case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     written, why = BAD_CHOICES[case]
@@ -308,7 +308,7 @@ async def test_a_choice_that_cannot_be_had_is_said_and_the_pod_runs_elsewhere(
         await node.settled(lambda: node.reported[-1] == ())
 
 
-async def test_pods_for_which_nobody_chose_leave_to_others_what_was_chosen_for_them(place: Path) -> None:
+async def test_pods_without_chosen_devices_get_none_that_are_chosen_for_others(place: Path) -> None:
     async with running(place) as node:
         node.api.put(pod("waiting", {GPU: 3}, devices="0,1,2"))
         await node.settled(lambda: any(p.name == "waiting" for p in node.chosen.pods))
@@ -334,11 +334,11 @@ async def test_a_request_that_the_kubelet_makes_before_the_watch_knows_the_pod_w
 @pytest.mark.parametrize(
     "module", [allocations, podresources, folder, plugins, preferred_allocation, readback, registration, server]
 )
-def test_a_clock_that_jumps_changes_nothing_since_nobody_looks_at_it(module: ModuleType) -> None:
+def test_the_wall_clock_is_not_read(module: ModuleType) -> None:
     assert not {"time", "datetime"} & {name for name, value in vars(module).items() if isinstance(value, ModuleType)}
 
 
-async def test_a_pod_that_nobody_has_heard_of_is_served_after_a_while(place: Path) -> None:
+async def test_an_unknown_pod_is_served_after_a_while(place: Path) -> None:
     async with Node(place) as node:
         await node.begin_agent(wait_s=0.05)
         await node.kubelet.devices(GPU, 8)
@@ -368,7 +368,7 @@ async def test_a_refusal_reaches_the_kubelet_with_its_reason(place: Path) -> Non
             await node.run(pod("b", {SHARED: 2}, devices="1,2"))
 
 
-async def test_without_pod_resources_pods_are_served_and_it_is_said(place: Path) -> None:
+async def test_without_pod_resources_pods_are_served_and_this_is_reported(place: Path) -> None:
     async with Node(place) as node:
         await node.kubelet.stop()
         node.kubelet.pod_resources.unlink(missing_ok=True)
@@ -388,7 +388,7 @@ async def test_what_is_closed_leaves_no_socket_and_no_device(place: Path) -> Non
         assert sockets(node) == [] and answers(node.kubelet.socket)
 
 
-async def test_a_folder_that_comes_and_goes_wakes_who_waits(place: Path) -> None:
+async def test_a_folder_that_comes_and_goes_wakes_its_waiters(place: Path) -> None:
     watched = PluginFolder(place / "a" / "b")
     watched.open()
     steps = [
@@ -409,7 +409,7 @@ async def test_a_folder_that_comes_and_goes_wakes_who_waits(place: Path) -> None
     watched.close()
 
 
-async def test_a_kernel_that_does_not_watch_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kernel_without_inotify_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = PluginFolder(place)
     monkeypatch.setattr(watched, "_libc", type("Libc", (), {"inotify_init1": staticmethod(lambda flags: -1)}))
     monkeypatch.setattr("dovetail.agent.plugin.folder.BLIND_S", 0.01)

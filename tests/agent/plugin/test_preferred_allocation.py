@@ -70,7 +70,9 @@ def test_what_must_be_included_comes_first() -> None:
         (("0/1g.5gb@0",), range(8), (), 1, f"names no device of {GPU}"),
     ],
 )
-def test_what_cannot_be_had_is_said(parts: tuple, available: range, must: tuple, size: int, why: str) -> None:
+def test_an_impossible_choice_is_refused_with_its_reason(
+    parts: tuple, available: range, must: tuple, size: int, why: str
+) -> None:
     with pytest.raises(CannotPrefer, match=why):
         of_chosen(whole(), parts, uuids(*available), uuids(*must), size)
 
@@ -113,13 +115,13 @@ def test_what_was_promised_to_others_is_taken_last() -> None:
     assert len(of_all(offer, free, (), 3, packed=False, promised={"0", "1"}, layout=layout)) == 3
 
 
-def test_distributed_takes_the_card_with_fewest_given_away() -> None:
+def test_distributed_takes_the_card_with_the_fewest_allocated_replicas() -> None:
     offer = replicas()
     free = [id for id in offer.devices if id not in (replica(0, 0), replica(1, 0), replica(1, 1))]
     assert of_all(offer, free, (), 3, packed=False) == [replica(2, 0), replica(3, 0), replica(0, 1)]
 
 
-def test_packed_takes_the_card_with_most_given_away() -> None:
+def test_packed_takes_the_card_with_the_most_allocated_replicas() -> None:
     offer = replicas()
     free = [id for id in offer.devices if id not in (replica(0, 0), replica(1, 0), replica(1, 1))]
     assert of_all(offer, free, (), 3, packed=True) == [replica(1, 2), replica(0, 1), replica(0, 2)]
@@ -133,7 +135,7 @@ def test_instances_are_distributed_over_cards_or_packed() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5])
-def test_a_size_that_cannot_be_is_said(size: int) -> None:
+def test_an_impossible_size_is_refused(size: int) -> None:
     with pytest.raises(CannotPrefer):
         of_all(whole(), uuids(0, 1), uuids(0), size, packed=False)
 
@@ -173,7 +175,7 @@ def test_a_host_that_contradicts_itself_has_none_and_gpus_of_a_node_stay_togethe
 
 
 @pytest.mark.slow
-def test_the_process_of_its_own_answers_as_this_one_and_its_failure_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_separate_process_answers_as_this_one_and_its_failure_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     near = layout_of(host(8))
     assert near is not None
     question = msgspec.json.encode({"layout": near, "free": 0b11110110, "having": 1, "size": 3})

@@ -40,7 +40,7 @@ def answer(config: Config, ids: Sequence[str], **options: Any) -> wire.Container
     return Answers(config, edits, mps).allocate(offered(config, **options), ids)
 
 
-def test_by_default_devices_are_given_by_cdi_alone_and_an_image_that_says_all_gets_nothing_by_that() -> None:
+def test_by_default_devices_are_passed_by_cdi_alone_whatever_the_image_sets() -> None:
     found = answer(Config(), [uuid(2), uuid(1)])
     assert [one.name for one in found.cdi_devices] == [f"dovetail.dev/gpu={uuid(i)}" for i in (1, 2)]
     assert dict(found.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -97,21 +97,21 @@ def test_replicas_of_one_card_are_one_device() -> None:
     assert [one.name for one in found.cdi_devices] == [f"dovetail.dev/gpu={uuid(i)}" for i in (0, 1)]
 
 
-def test_clients_of_mps_are_told_where_it_is() -> None:
+def test_clients_of_mps_get_its_pipe_directory() -> None:
     shared = Config(sharing={GPU: Shared("mps", 2, True, SHARED)})
     found = answer(shared, [f"{uuid(1)}::1"])
     assert found.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{SHARED}/pipe" and found.envs["FOR"] == uuid(1)
     assert [(m.container_path, m.read_only) for m in found.mounts] == [("/dev/shm", False), ("/mps", True)]
 
 
-def test_more_than_one_replica_is_refused_where_the_configuration_says_so() -> None:
+def test_more_than_one_replica_is_refused_if_so_configured() -> None:
     shared = Config(sharing={GPU: Shared("time-slicing", 2, True, SHARED)})
     assert answer(shared, [f"{uuid(1)}::1"]).cdi_devices
     with pytest.raises(RequestRefused, match="2 replicas of"):
         answer(shared, [f"{uuid(1)}::1", f"{uuid(0)}::1"])
 
 
-def test_what_is_unknown_or_sick_is_refused() -> None:
+def test_unknown_and_unhealthy_devices_are_refused() -> None:
     answers = Answers(Config(), no_edits, no_mps)
     offer = offered(Config(), [one.uuid for one in unhealthy(2)])
     with pytest.raises(RequestRefused, match=f"{uuid(7)} is not offered as {GPU}"):

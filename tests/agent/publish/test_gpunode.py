@@ -127,7 +127,7 @@ def since(api: Api) -> dict[str, str]:
     return {one["type"]: one["lastTransitionTime"] for one in api.objects["gpu-1"]["status"]["conditions"]}
 
 
-async def test_the_object_belongs_to_its_node_and_is_told_its_status(api: Api, clocks: Clocks) -> None:
+async def test_the_object_is_owned_by_its_node_and_has_a_status(api: Api, clocks: Clocks) -> None:
     await writer(api, clocks).write(status())
     made = api.objects["gpu-1"]
     assert made["metadata"]["ownerReferences"] == [
@@ -204,7 +204,7 @@ async def test_a_steady_clock_that_goes_back_does_not_stop_the_writing(api: Api,
     assert len(api.calls) == 3
 
 
-async def test_an_object_that_somebody_removed_is_made_again(api: Api, clocks: Clocks) -> None:
+async def test_a_deleted_object_is_created_again(api: Api, clocks: Clocks) -> None:
     mine = writer(api, clocks)
     await mine.write(status(unhealthy=UNHEALTHY))
     api.objects.clear()
@@ -241,7 +241,7 @@ def conditions(api: Api) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("process", ["the same", "the next"])
-async def test_that_the_plugin_is_gone_is_told_beside_all_that_was_told(api: Api, clocks: Clocks, process: str) -> None:
+async def test_a_missing_plugin_is_added_to_the_status(api: Api, clocks: Clocks, process: str) -> None:
     mine = writer(api, clocks)
     found = status(
         unhealthy=UNHEALTHY,
@@ -294,14 +294,14 @@ async def test_what_was_cut_off_while_it_was_sent_is_not_taken_back(api: Api, cl
     assert conditions(api)["HealthOk"] == ("False", "GpuIll"), "this did not arrive"
 
 
-async def test_where_nothing_was_told_a_plugin_that_is_gone_is_not_either(api: Api, clocks: Clocks) -> None:
+async def test_without_a_status_a_missing_plugin_is_not_reported(api: Api, clocks: Clocks) -> None:
     mine = writer(api, clocks)
     for _ in range(2):
         assert not await mine.amend(GONE)
     assert "status" not in api.objects["gpu-1"] and len(api.calls) == 1
 
 
-def test_where_another_plugin_offers_the_same_nobody_knows() -> None:
+def test_the_registration_is_unknown_if_another_plugin_offers_the_same() -> None:
     assert plugin_condition("OtherPlugin", "theirs").status == "Unknown"
 
 
@@ -317,7 +317,7 @@ def test_what_is_not_known_is_left_out() -> None:
     }  # fmt: skip
 
 
-def test_a_mig_instance_that_is_ill_makes_no_gpu_ill() -> None:
+def test_an_unhealthy_mig_instance_makes_no_gpu_unhealthy() -> None:
     instance = GpuInstance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864)
     host = replace(HOST, gpus=(replace(HOST.gpus[0], mig=(instance,)), HOST.gpus[1]))
     found = status_of(host, kubelet=KUBELET, unhealthy={"MIG-1": "XID 31", "MIG-gone": "XID 45"})

@@ -250,7 +250,7 @@ def test_the_last_product_counts_and_each_is_counted_alone() -> None:
     assert (labels["gpu.product"], labels["gpu.count"], labels["gpu.memory"]) == ("NVIDIA-A30", "1", "24576")
 
 
-def test_replicas_are_told_and_shown_in_the_product_unless_their_resource_has_another_name() -> None:
+def test_replicas_have_a_label_and_a_product_suffix_unless_their_resource_is_renamed() -> None:
     same, renamed = unprefixed_labels(host(None), sharing()), unprefixed_labels(host(None), sharing(renamed=True))
     assert (same["gpu.replicas"], same["gpu.sharing-strategy"]) == ("4", "time-slicing")
     assert (renamed["gpu.replicas"], renamed["gpu.sharing-strategy"]) == ("4", "time-slicing")
@@ -265,7 +265,7 @@ def test_mps_needs_a_node_without_mig() -> None:
     assert unprefixed_labels(host(None), sharing())["mps.capable"] == "false"
 
 
-def test_strategy_none_tells_the_whole_gpus_and_shares_none_in_mig_mode() -> None:
+def test_strategy_none_labels_whole_gpus_and_shares_none_in_mig_mode() -> None:
     found = unprefixed_labels(host((SMALL, LARGE)), sharing())
     assert of(found, "gpu") | {"machine": "", "mode": ""} == {
         "product": "NVIDIA-A100-SXM4-40GB", "count": "1", "replicas": "0", "sharing-strategy": "none",
@@ -276,7 +276,7 @@ def test_strategy_none_tells_the_whole_gpus_and_shares_none_in_mig_mode() -> Non
     assert (beside["gpu.product"], beside["gpu.count"]) == ("NVIDIA-A100-SXM4-40GB-SHARED", "2")
 
 
-def test_strategy_single_tells_the_instances_under_the_name_of_whole_gpus() -> None:
+def test_strategy_single_labels_instances_as_whole_gpus() -> None:
     config = replace(sharing(), mig_strategy="single")
     found = unprefixed_labels(host((SMALL, replace(SMALL, uuid="MIG-4")), (replace(SMALL, uuid="MIG-5"),)), config)
     assert found["mig.strategy"] == "single"
@@ -306,7 +306,7 @@ def test_strategy_single_is_invalid_where_gpus_differ(migs: tuple[Any, ...]) -> 
     }  # fmt: skip
 
 
-def test_strategy_mixed_tells_each_profile_beside_the_whole_gpus() -> None:
+def test_strategy_mixed_labels_each_profile_beside_the_whole_gpus() -> None:
     config = Config(
         mig_strategy="mixed", sharing={f"{N}mig-1g.5gb": Shared("time-slicing", 2, False, f"{N}mig-1g.5gb")}
     )
@@ -324,7 +324,7 @@ def test_strategy_mixed_tells_each_profile_beside_the_whole_gpus() -> None:
     assert (found["mig-3g.20gb.slices.gi"], found["mig-3g.20gb.replicas"]) == ("3", "1")
 
 
-def test_the_time_is_told_where_it_is_given() -> None:
+def test_the_timestamp_is_a_label_if_there_is_one() -> None:
     assert labels_of(host(None), Config(), timestamp_s=1724632719)[TIMESTAMP] == "1724632719"
     assert TIMESTAMP not in labels_of(host(None), Config())
 
@@ -347,7 +347,7 @@ def record(version: str, branch: str) -> bytes:
     return bytes((0, 22)) + version.encode().ljust(10, b"\0") + branch.encode().ljust(10, b"\0")
 
 
-def test_a_vgpu_tells_of_the_driver_below_it() -> None:
+def test_a_vgpu_has_labels_of_the_host_driver() -> None:
     told_by = capability(bytes((7, 4, 1, 1)), record("550.90.05", "r550_86"))
     assert vgpu_of(configuration(told_by)) == Vgpu("550.90.05", "r550_86")
     assert vgpu_of(configuration(capability(record("460.16", "r460_00")))) == Vgpu("460.16", "r460_00")
@@ -369,7 +369,7 @@ def test_what_is_no_vgpu_is_none(data: bytes) -> None:
     assert vgpu_of(data) is None
 
 
-def test_vgpus_are_told_where_their_configuration_may_be_read(standin: Make) -> None:
+def test_vgpus_have_labels_if_their_configuration_is_readable(standin: Make) -> None:
     machine = standin("pcie-l40s")
     sysfs = Sysfs(machine.sysfs, machine.proc)
     gpu = next(device for device in sysfs.pci.values() if device.is_gpu)
@@ -402,7 +402,7 @@ def test_the_reference_has_every_label_and_no_other() -> None:
     assert documented == written
 
 
-def test_writers_are_told_by_the_fields_that_are_their_own() -> None:
+def test_writers_are_found_by_their_managed_fields() -> None:
     def entry(manager: str, *labels: str) -> dict[str, Any]:
         return {
             "manager": manager,

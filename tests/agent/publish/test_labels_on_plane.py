@@ -78,7 +78,7 @@ async def test_labels_of_the_gpu_operator_are_not_such_labels(plane: Plane, labe
     assert {"nvidia.com/mig.config", PRODUCT} <= there(plane).keys()
 
 
-async def test_the_state_of_a_layout_is_told_in_mig_managers_words(
+async def test_the_state_of_a_layout_has_the_values_of_mig_manager(
     plane: Plane, labels: NodeLabels, client: Client
 ) -> None:
     plane.kubectl("label", "node", NODE, f"{STATE}=failed", "--field-manager=nvidia-mig-manager")

@@ -77,7 +77,7 @@ def test_each_numa_node_is_a_zone_with_its_distances() -> None:
     assert found["zones"][1]["costs"] == [{"name": "node-0", "value": 21}, {"name": "node-1", "value": 10}]
 
 
-def test_what_it_has_is_what_the_kernel_tells_and_what_it_may_give_what_the_kubelet_does() -> None:
+def test_capacity_is_from_the_kernel_and_allocatable_from_the_kubelet() -> None:
     found = document(pods())
     assert resources(found, 0, "capacity") == {
         "cpu": 4, "memory": 8 * GIB, "hugepages-2Mi": GIB, GPU: 2, "example.com/nic": 1,
@@ -136,7 +136,7 @@ def test_a_node_that_may_give_nothing_has_no_cpus_to_give() -> None:
         ("none", "container", "None"),
     ],
 )
-def test_policy_and_scope_are_told_in_both_ways(policy: str, scope: str, old: str) -> None:
+def test_policy_and_scope_are_published_in_both_forms(policy: str, scope: str, old: str) -> None:
     found = document(pods(), policy, scope)
     assert found["topologyPolicies"] == [old]
     assert found["attributes"] == [
@@ -153,7 +153,7 @@ def read_back(found: dict[str, Any]) -> NodeResourceTopology:
     return msgspec.json.decode(msgspec.json.encode(found), type=NodeResourceTopology)
 
 
-def test_a_policy_that_is_not_known_is_not_told() -> None:
+def test_an_unknown_policy_is_not_published() -> None:
     assert document(pods(), "", "")["attributes"] == []
 
 
@@ -265,6 +265,6 @@ async def test_it_is_written_belongs_to_the_node_and_leaves_other_writers_alone(
 
 
 @pytest.mark.plane
-async def test_a_cluster_without_such_objects_is_told(plane: Plane, client: Client) -> None:
+async def test_a_cluster_without_this_kind_is_reported(plane: Plane, client: Client) -> None:
     with pytest.raises(NotFound):
         await NodeZones(client, "unknown").write(document(pods()))

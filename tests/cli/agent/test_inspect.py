@@ -94,7 +94,7 @@ def test_mig_instances_and_profiles(standin: Machine) -> None:
     assert profiles[0][1:] == ["1g.5gb", "19", "7", "4864", "1", "0,1,2,3,4,5,6"]
 
 
-def test_profiles_of_a_driver_that_tells_no_places_while_mig_mode_is_off(standin: Machine) -> None:
+def test_profiles_of_a_driver_without_placements_while_mig_mode_is_off(standin: Machine) -> None:
     machine = standin("pcie-a100-bridged")
     machine.fail("nvmlDeviceGetGpuInstancePossiblePlacements", pynvml.NVML_ERROR_NOT_SUPPORTED)
     text = inspect(machine).output
@@ -136,7 +136,7 @@ def test_json_has_the_host_and_the_gpu_node(standin: Machine) -> None:
     assert node.status.pcie_levels[0][:2] == ("X", "NODE")
 
 
-def test_what_cannot_be_read_is_said_with_the_reason(standin: Machine) -> None:
+def test_unreadable_fields_are_printed_with_the_reason(standin: Machine) -> None:
     machine = standin({"like": "dgx-h100", "missing": ["nvmlDeviceGetModuleId"]})
     machine.lose(4)
     done = inspect(machine)

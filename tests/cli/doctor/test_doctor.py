@@ -301,7 +301,7 @@ async def test_queues_that_are_guaranteed_more_than_the_one_above_them(playgroun
     }
 
 
-async def test_what_rests_on_the_same_is_shown_once(playground: Playground, tmp_path: Path) -> None:
+async def test_findings_with_equal_evidence_are_shown_once(playground: Playground, tmp_path: Path) -> None:
     for name in "abcde":
         playground.put(node(name))
     _, text = await shown(playground, tmp_path)
@@ -340,7 +340,9 @@ async def test_a_forbidden_list_leaves_out_what_needs_it(playground: Playground,
     assert f"of {len(CHECKS) - left} check{'' if len(CHECKS) - left == 1 else 's'}; {left} check" in text
 
 
-async def test_who_may_read_nothing_does_not_hear_that_all_is_well(playground: Playground, tmp_path: Path) -> None:
+async def test_without_permissions_the_cluster_is_not_reported_as_healthy(
+    playground: Playground, tmp_path: Path
+) -> None:
     for one in LISTS.values():
         playground.faults.add(Fault("answer", "GET", one.request.resource.plural, status=403))
     code, text = await shown(playground, tmp_path)

@@ -241,7 +241,7 @@ def test_kinds_that_are_not_known_are_named() -> None:
     assert result.stdout.splitlines() == ["no finding in 3 objects of 1 file", said]
 
 
-def test_a_pod_template_of_a_kind_that_is_not_known_is_looked_at() -> None:
+def test_a_pod_template_of_an_unknown_kind_is_checked() -> None:
     inner = "".join(f"  {line}\n" for line in BAD[BAD.index("spec:") :].splitlines())
     text = f"apiVersion: example.com/v1\nkind: Farm\nmetadata: {{name: a}}\ncow:\n{inner}"
     (one,) = found("-", *ONLY, given=text)

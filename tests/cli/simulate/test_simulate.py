@@ -167,7 +167,7 @@ def test_several_policies_share_a_picture(files: Path) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_manifests_say_who_is_placed_where_and_who_waits_why() -> None:
+def test_manifests_show_placements_and_reasons_of_waiting_pods() -> None:
     result = simulate("cluster.yaml -o json")
     answer = json.loads(result.stdout)
     assert answer["placed"] == [{"pod": "x/a", "node": "n0"}]
@@ -183,7 +183,7 @@ def test_manifests_say_who_is_placed_where_and_who_waits_why() -> None:
 @pytest.mark.parametrize(
     "line", ["--nodes nodes.csv --pods pods.csv", "--nodes 1x8 --jobs jobs.csv --vc x", "cluster.yaml"]
 )
-def test_a_picture_is_drawn_and_the_table_says_where_the_time_went(line: str, files: Path) -> None:
+def test_a_picture_is_drawn_beside_the_table(line: str, files: Path) -> None:
     result = simulate(f"{line} --plot out.png")
     assert result.exit_code == 0, result.output
     assert (files / "out.png").read_bytes().startswith(b"\x89PNG")
@@ -224,7 +224,7 @@ WRONG = [
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("line", "message"), WRONG)
-def test_a_wrong_use_says_what_goes_together(line: str, message: str) -> None:
+def test_wrong_usage_names_the_valid_combinations(line: str, message: str) -> None:
     result = simulate(line)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())

@@ -222,7 +222,7 @@ def test_a_real_server_refuses_a_name_that_no_label_can_hold(defined: Plane) -> 
         ({"users": [{"name": "a", "used": "1"}, {"name": "a", "used": "2"}]}, "status.usage.users"),
     ],
 )
-def test_a_real_server_refuses_a_history_that_nobody_can_have(defined: Plane, usage: Document, field: str) -> None:
+def test_a_real_server_refuses_an_impossible_history(defined: Plane, usage: Document, field: str) -> None:
     known = {"asOf": "2026-01-02T00:00:00.250Z", "used": "1", "rate": "1"}
     apply(defined, deepcopy(EXAMPLE))
     document = deepcopy(EXAMPLE) | {"status": {"usage": known | usage}}

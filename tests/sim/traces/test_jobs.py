@@ -67,7 +67,7 @@ def test_a_wrong_row_is_refused_whatever_vc_is_asked_for(file: Path, row: str, f
     assert (caught.value.line, caught.value.field) == (4, field)
 
 
-def test_columns_that_may_be_there_say_more_of_a_job(file: Path) -> None:
+def test_optional_columns_add_facts_about_a_job(file: Path) -> None:
     more = "user,pods,cpu_milli,memory_mib,priority,family,max_runtime_s,checkpoint_s,startup_s"
     file.write_text(
         f"vc,job,submit_s,num_gpu,duration_s,{more}\n"

@@ -65,7 +65,7 @@ def test_two_builders_build_once(tmp_path: Path) -> None:
     assert len((tmp_path / "built").read_text().splitlines()) == len(names)
 
 
-def test_a_failed_build_says_what_why_and_what_to_do_and_leaves_nothing_behind(
+def test_a_failed_build_reports_reason_and_fix_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = fake_go(tmp_path, "echo 'dial tcp: lookup proxy: no such host' >&2; exit 1")

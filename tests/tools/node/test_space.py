@@ -88,7 +88,7 @@ def test_processes_see_only_each_other_and_end_together(open_space: Open) -> Non
 
 
 @pytest.mark.node
-def test_what_cannot_be_had_is_said_and_nothing_is_left(open_space: Open, tmp_path: Path) -> None:
+def test_directories_that_cannot_be_covered_are_refused(open_space: Open, tmp_path: Path) -> None:
     with pytest.raises(SpaceFailed, match="/no-such-directory/x: only below a directory that exists"):
         open_space([Path("/no-such-directory/x")])
     with pytest.raises(ValueError, match="/etc/hosts is not in a directory of the node's own"):

@@ -91,7 +91,7 @@ def test_two_sets_hear_the_same_and_a_freed_one_nothing(standin: MakeStandin) ->
         event(one)
 
 
-def test_ecc_errors_are_counted_and_told(standin: MakeStandin) -> None:
+def test_ecc_errors_are_counted_and_sent_as_events(standin: MakeStandin) -> None:
     machine = standin("dgx-h100")
     gpus = open_all()
     events = watch(gpus, nvml.nvmlEventTypeSingleBitEccError | nvml.nvmlEventTypeDoubleBitEccError)
@@ -204,7 +204,7 @@ def test_calls_fail_on_demand(standin: MakeStandin) -> None:
         machine.fail("nvmlDeviceGetUUIDs", 1)
 
 
-def test_a_slow_call_holds_up_nobody_else(standin: MakeStandin) -> None:
+def test_a_slow_call_delays_no_other_process(standin: MakeStandin) -> None:
     machine = standin("dgx-h100")
     gpus = open_all()
     machine.slow("nvmlDeviceGetSerial", 400)
@@ -308,7 +308,7 @@ def test_a_layout_outlives_the_process_that_made_it(standin: MakeStandin) -> Non
         Standin(machine.folder, "dgx-a100")
 
 
-def test_whoever_is_first_makes_the_machine_and_the_others_use_it(tmp_path: Path) -> None:
+def test_the_first_process_makes_the_machine_and_the_others_use_it(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as threads:
         machines = list(threads.map(lambda _: Standin(tmp_path, "small-2numa"), range(4)))
     machines[0].divide(0, [("7g.40gb", 0)])
@@ -317,7 +317,7 @@ def test_whoever_is_first_makes_the_machine_and_the_others_use_it(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_killed_at_any_point_the_machine_is_whole_and_nobody_is_locked_out(standin: MakeStandin) -> None:
+def test_killed_at_any_point_the_machine_is_whole_and_unlocked(standin: MakeStandin) -> None:
     machine = standin("small-2numa")
     nvml.nvmlInit()
     gpu = nvml.nvmlDeviceGetHandleByIndex(0)

@@ -108,7 +108,7 @@ def test_instances_have_files_by_which_containers_are_let_in(standin: MakeStandi
     assert sorted(path.name for path in (machine.dev / "nvidia-caps").iterdir()) == ["nvidia-cap1", "nvidia-cap2"]
 
 
-def test_the_command_lays_out_a_machine_and_says_how_to_use_it(tmp_path: Path) -> None:
+def test_the_command_makes_a_machine_and_prints_how_to_use_it(tmp_path: Path) -> None:
     def standin(*words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "tools.standin", *words]
         return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)

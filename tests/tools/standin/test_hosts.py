@@ -332,7 +332,7 @@ def test_a_call_that_there_is_not_cannot_be_missing(tmp_path: Path) -> None:
         Standin(tmp_path, {"like": "pcie-l40s", "missing": ["nvmlDeviceGetUuid"]})
 
 
-def test_without_a_compiler_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_error_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)

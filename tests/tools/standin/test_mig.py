@@ -115,7 +115,7 @@ def test_each_start_of_the_table_is_taken_and_every_other_refused(standin: MakeS
 
 
 @pytest.mark.parametrize("host", MIG_HOSTS)
-def test_what_fits_beside_what_is_there_is_what_the_rules_say(standin: MakeStandin, host: str) -> None:
+def test_free_placements_follow_the_rules(standin: MakeStandin, host: str) -> None:
     """Random lives of a card: each creation succeeds exactly where the set with it is legal."""
     standin(host)
     gpu, geometry = first_gpu()
@@ -230,7 +230,7 @@ def test_without_a_place_the_last_free_one_is_taken(standin: MakeStandin) -> Non
         nvml.nvmlDeviceCreateGpuInstance(gpu, 19)
 
 
-def test_what_somebody_uses_cannot_be_destroyed(standin: MakeStandin) -> None:
+def test_a_used_instance_cannot_be_destroyed(standin: MakeStandin) -> None:
     machine = standin("dgx-h100")
     gpu, geometry = first_gpu()
     used, idle = (create(gpu, geometry.profiles[geometry.index("1g.10gb")], start) for start in (0, 1))
@@ -250,7 +250,7 @@ def test_what_somebody_uses_cannot_be_destroyed(standin: MakeStandin) -> None:
     nvml.nvmlGpuInstanceDestroy(used)
 
 
-def test_ampere_changes_its_mode_by_a_reset_which_waits_for_whoever_has_the_gpu(standin: MakeStandin) -> None:
+def test_ampere_changes_its_mode_by_a_reset_which_waits_for_processes(standin: MakeStandin) -> None:
     machine = standin("dgx-a100")
     gpu, geometry = first_gpu(mode=False)
     assert nvml.nvmlDeviceGetMigMode(gpu) == [0, 0]
@@ -303,7 +303,7 @@ def test_profiles_are_known_without_the_mode_and_with_an_older_driver_no_placeme
 
 
 @pytest.mark.parametrize("host", ["dgx1-v100", "pcie-l40s"])
-def test_cards_that_cannot_be_divided_say_so(standin: MakeStandin, host: str) -> None:
+def test_cards_without_mig_report_not_supported(standin: MakeStandin, host: str) -> None:
     machine = standin(host)
     nvml.nvmlInit()
     gpu = nvml.nvmlDeviceGetHandleByIndex(0)

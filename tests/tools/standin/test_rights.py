@@ -68,7 +68,9 @@ CALLS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("rights", LEVELS)
-def test_who_may_what(call: str, rights: str, standin: MakeStandin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_call_requires_its_privilege(
+    call: str, rights: str, standin: MakeStandin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = standin("dgx-a100")
     machine.divide(0, [("1g.5gb", 0)])
     nvml.nvmlInit()

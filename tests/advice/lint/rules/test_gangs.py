@@ -54,7 +54,7 @@ def test_a_scheduler_that_is_not_installed(named: str, says: str | None) -> None
     assert unknown == (guess if named == "volcanoo" else [])
 
 
-def test_replicas_are_refused_for_sure_where_every_configuration_says_so() -> None:
+def test_replicas_are_an_error_if_every_configuration_refuses_them() -> None:
     pod, fails, allows = POD.format("x"), PLUGIN.format("true"), PLUGIN.format("false")
     assert [(one.level, one.guess) for one in findings(fails + pod, "G16")] == [(Severity.ERROR, False)]
     assert [(one.level, one.guess) for one in findings(fails + allows + pod, "G16")] == [(Severity.WARNING, True)]

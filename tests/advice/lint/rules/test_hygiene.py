@@ -51,7 +51,7 @@ def test_what_is_filled_in_later_is_no_reference(text: str) -> None:
         ("nvidia/cuda", None),
     ],
 )
-def test_cuda_of_images_that_say_it(text: str, cuda: Cuda | None) -> None:
+def test_cuda_of_images_that_declare_it(text: str, cuda: Cuda | None) -> None:
     image = image_of(text)
     assert image is not None
     assert cuda_of(image) == cuda
@@ -71,7 +71,7 @@ spec:
 
 
 @pytest.mark.parametrize("rule", ["G43", "G44"])
-def test_hygiene_is_told_once_of_a_workload(rule: str) -> None:
+def test_hygiene_is_reported_once_for_a_workload(rule: str) -> None:
     assert len(findings(_GANG, rule)) == 1
 
 

@@ -55,7 +55,7 @@ def test_mends_what_it_can(rule: Rule) -> None:
     assert mended
 
 
-def test_says_what_is_wrong_and_what_happens() -> None:
+def test_findings_have_message_and_effect() -> None:
     for rule in RULES:
         assert rule.effect.endswith((".", "`")), rule.id
         assert rule.title[0].isupper() and not rule.title.endswith("."), rule.id
