@@ -424,7 +424,7 @@ class World:
         records = self.feed.records
         rows: dict[str, tuple[kinds.Resource, type[Any], Callable[[Any], list[Event]]]] = {
             "pods": (kinds.PODS, Pod, self.feed.pods),
-            "nodes": (kinds.NODES, base.Node, self.feed.nodes),
+            "nodes": (kinds.NODES, base.Node, self.feed.node_records.nodes),
             "claims": (kinds.PVCS, storage.PersistentVolumeClaim, records.claims),
             "volumes": (kinds.PVS, storage.PersistentVolume, records.volumes),
             "classes": (kinds.STORAGE_CLASSES, storage.StorageClass, records.storage_classes),
@@ -437,7 +437,7 @@ class World:
             "native": NATIVE, "composite": COMPOSITE, "coscheduling": COSCHEDULING, "volcano": VOLCANO,
         }  # fmt: skip
         for name, dialect in dialects.items():
-            rows[name] = dialect.resources[0], dialect.kind, partial(self.feed.pod_groups, dialect)
+            rows[name] = dialect.resources[0], dialect.kind, partial(self.feed.gangs.pod_groups, dialect)
         self._rows = {name: (Reader(where, kind), feed) for name, (where, kind, feed) in rows.items()}
         for n in range(NODES):
             amounts = {"cpu": "128", "memory": "2Ti", "pods": 250, "nvidia.com/gpu": 8}
@@ -467,7 +467,8 @@ class World:
         if source == "owner":
             with suppress(BadReply):
                 read = owner_document(line, "/")
-                self.run([event for ref in self.feed.wanted_owners() for event in self.feed.owner(ref, read)])
+                gangs = self.feed.gangs
+                self.run([event for ref in gangs.wanted_owners() for event in gangs.owner(ref, read)])
             return
         reader, feed = self._rows[source]
         event = reader.line(line)

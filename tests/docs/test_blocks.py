@@ -124,7 +124,7 @@ def problems(block: Block) -> list[Problem]:
         for dialect in DIALECTS:
             if _is(document, *dialect.resources):
                 group = msgspec.json.decode(text, type=dialect.kind)
-                events += feed.pod_groups(dialect, [Change("added", group)])
+                events += feed.gangs.pod_groups(dialect, [Change("added", group)])
         for kind in owners.OWNER_KINDS:
             if _is(document, kind.resource):
                 found += declared(kind.resource, document)

@@ -71,7 +71,7 @@ class Bench:
                 pod_ref=lambda uid: self.pods.get(uid, PodRef("d", uid, uid) if uid != "u" else None),
                 admissions=Admissions(),
                 device_differences=DeviceDifferences(),
-                gpu_node=lambda node: None,
+                node_records=SimpleNamespace(gpu_node=lambda node: None),
             ),
         )
         self.leads = True
@@ -140,7 +140,7 @@ async def test_whose_turn_is_next_depends_on_whether_the_fence_stood(bench: Benc
     async def put_up(bind: Bind) -> bool:
         return stands
 
-    bench.mirror.feed.gpu_node = lambda node: GPUNode()
+    bench.mirror.feed.node_records.gpu_node = lambda node: GPUNode()
     bench.binder._fences.put_up = put_up  # type: ignore[method-assign]
     bench.binder._turns.fence_stands = behind.append  # type: ignore[method-assign]
     await bench.carry_out()

@@ -72,7 +72,7 @@ class Bench:
         meta = {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name} | named}
         node = wire(Node, {"metadata": meta, "status": {"allocatable": amounts}})
         self.mirror.nodes.known["", name] = node
-        self.mirror.put(self.mirror.feed.nodes([Change("added", node)]))
+        self.mirror.put(self.mirror.feed.node_records.nodes([Change("added", node)]))
 
     def pod(self, name: str, gpus: int = 1, *, node: str = "", group: str = "", kind: Any = "added") -> None:
         limits = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(gpus)}
@@ -96,7 +96,7 @@ class Bench:
     def group(self, name: str, count: int, kind: Any = "added") -> None:
         spec = {"schedulingPolicy": {"gang": {"minCount": count}}}
         document = {"metadata": {"name": name, "namespace": "d", "uid": name}, "spec": spec}
-        self.mirror.put(self.mirror.feed.pod_groups(NATIVE, [Change(kind, wire(NATIVE.kind, document))]))
+        self.mirror.put(self.mirror.feed.gangs.pod_groups(NATIVE, [Change(kind, wire(NATIVE.kind, document))]))
 
     def bindings(self) -> dict[str, str]:
         """Node by pod, of all binds that were sent."""

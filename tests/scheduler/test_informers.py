@@ -133,7 +133,7 @@ async def test_an_error_of_our_own_ends_it(playground: Playground, monkeypatch: 
 
     async with mirrored(playground) as (mirror, task):
         await asyncio.wait_for(mirror.synced(), PATIENCE_S)
-        monkeypatch.setattr(mirror.feed, "nodes", broken)
+        monkeypatch.setattr(mirror.feed.node_records, "nodes", broken)
         playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
         await asyncio.wait([task], timeout=PATIENCE_S)
         error = task.exception()

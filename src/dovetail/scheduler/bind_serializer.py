@@ -53,7 +53,7 @@ class BindSerializer(Generic[T]):
         feed.device_differences.changed = self._changed
 
     def take(self, node: str, uid: str, item: T) -> None:
-        sizes, gpu_node = self._feed.admissions.sizes(uid), self._feed.gpu_node(node)
+        sizes, gpu_node = self._feed.admissions.sizes(uid), self._feed.node_records.gpu_node(node)
         if sizes and plugin_gone(gpu_node):
             self._hand_back(item)
             return
@@ -67,7 +67,7 @@ class BindSerializer(Generic[T]):
 
     def barred(self, node: str, uid: str) -> bool:
         """Whether the kubelet of the node would reject the pod, because it has no device plugin."""
-        return plugin_gone(self._feed.gpu_node(node)) and bool(self._feed.admissions.sizes(uid))
+        return plugin_gone(self._feed.node_records.gpu_node(node)) and bool(self._feed.admissions.sizes(uid))
 
     def on_gpu_node(self, node: GPUNode) -> None:
         """Receives every change of a GPUNode."""
@@ -97,13 +97,13 @@ class BindSerializer(Generic[T]):
         """See `admissions.Listener`."""
         sent_to = self._arrived(uid)
         left = node or sent_to
-        if fenced(self._feed.gpu_node(left)):
+        if fenced(self._feed.node_records.gpu_node(left)):
             self._next(left)
         else:
             self._changed(left)
 
     def _aligns(self, node: str) -> bool:
-        return aligns(self._feed.gpu_node(node))
+        return aligns(self._feed.node_records.gpu_node(node))
 
     def _arrived(self, uid: str) -> str:
         self._behind_fence.discard(uid)

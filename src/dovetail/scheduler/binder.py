@@ -110,7 +110,7 @@ class Binder:
             self._reservations.expect(bind)
             slow = slow or self._reservations.waits(bind)
         item = _Item(bind, target, record, time.monotonic(), claims, slow)
-        if slow or self._mirror.feed.gpu_node(bind.node) is None:
+        if slow or self._mirror.feed.node_records.gpu_node(bind.node) is None:
             self._enqueue(item)
         else:
             self._turns.take(bind.node, bind.uid, item)
@@ -190,7 +190,7 @@ class Binder:
                 await self._reservations.reserve(bind, target.name, target.uid)
             except (KubeError, NotReady) as error:
                 return await self._not_reserved(bind, target, error)
-        if self._mirror.feed.gpu_node(bind.node) is not None:
+        if self._mirror.feed.node_records.gpu_node(bind.node) is not None:
             if await self._fences.put_up(bind):
                 self._turns.fence_stands(bind.uid)
             self._check_leader()

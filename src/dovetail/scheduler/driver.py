@@ -289,7 +289,7 @@ class Driver:
                 self._group(gang_id, False, "Unschedulable", message)
 
     def _group(self, gang_id: str, status: bool, reason: str, message: str) -> None:
-        ref = self._mirror.feed.gang_ref(gang_id)
+        ref = self._mirror.feed.gangs.ref(gang_id)
         condition = _GROUP_CONDITIONS.get(ref.dialect.id_prefix) if ref is not None else None
         if ref is None or condition is None:
             return

@@ -67,7 +67,7 @@ class Informers:
     def _follow(self, source: Source) -> Reflector[Any]:
         def sink(changes: list[Change[Any]]) -> None:
             self.put(source.translate(changes))
-            if self.feed.stale:
+            if self.feed.gangs.stale:
                 self._fetch_owners()
 
         def drifted(drift: Drift) -> None:
@@ -90,7 +90,7 @@ class Informers:
             self.changed.set()
 
     def _fetch_owners(self) -> None:
-        for ref in self.feed.wanted_owners():
+        for ref in self.feed.gangs.wanted_owners():
             if ref not in self._fetching and self._tasks is not None:
                 self._fetching.add(ref)
                 self._tasks.create_task(self._fetch(ref))
@@ -132,8 +132,8 @@ class Informers:
                     metrics.log.warning("pods of %s wait, as it cannot be read: %s; again in %g s", ref, error, wait_s)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _OWNER_RETRY_MAX_S)
-                if ref not in self.feed.wanted_owners():
+                if ref not in self.feed.gangs.wanted_owners():
                     return
-            self.put(self.feed.owner(ref, document))
+            self.put(self.feed.gangs.owner(ref, document))
         finally:
             self._fetching.discard(ref)

@@ -75,7 +75,7 @@ class MigRepartitioner:
             if self._feed.pod_ref(uid) is None:
                 del self._pending[uid]
                 continue
-            node = self._feed.gpu_node(pending.proposal.node)
+            node = self._feed.node_records.gpu_node(pending.proposal.node)
             if node is None or node.status.agent is None:
                 continue
             self._note_refusal(node, pending, now_ms)

@@ -69,7 +69,7 @@ class NumaGuards:
         """Request a guard for this pod; whether it is in force. Returns at once where none is needed, and after one
         second at the latest."""
         chosen = wire.devices(bind)
-        if not chosen or not fenced(self._feed.gpu_node(bind.node)):
+        if not chosen or not fenced(self._feed.node_records.gpu_node(bind.node)):
             return False
         self._number += 1
         fence_id = f"{self._run_id}-{self._number}"

@@ -69,7 +69,7 @@ def inside(state: State, feed: Translator, name: str) -> NodeInside:
     if slot is None or record is None:
         near = ", ".join(sorted(other for other in cluster.nodes.slots if name in other or other in name)[:5])
         raise NodeNotFound(f"no node of this name{f'; did you mean {near}?' if near else ''}")
-    wiring = feed.wiring(name)
+    wiring = feed.node_records.wiring(name)
     pods = [cluster.placements[uid].pod for uid in cluster.on_slot.get(slot, ())]
     holders = [held for pod in pods if (held := gpus_of(state, pod)).count]
     column = cluster.nodes.resources[GPU]
@@ -108,7 +108,7 @@ def _policies(inventory: Inventory | None) -> Policies:
 def nccl_xml(state: State, feed: Translator, name: str, pod: str = "") -> str:
     """The text of a file for NCCL_TOPO_FILE in the pod "namespace/name", or, without one, in a pod with all GPUs of the
     node. Raises NotForNccl, JobNotFound."""
-    wiring, gpu_node = feed.wiring(name), feed.gpu_node(name)
+    wiring, gpu_node = feed.node_records.wiring(name), feed.node_records.gpu_node(name)
     if gpu_node is None or wiring.layout is None or wiring.origin != _GPU_NODE:
         raise NotForNccl(f"no GPUNode reports the wiring of the GPUs of {name} and their PCI bus ids")
     gpus = _gpus(state, name, pod) if pod else tuple(range(wiring.layout.gpus))

@@ -103,15 +103,15 @@ def feed_of(*told: Any) -> Translator:
     feed = Translator()
     for obj in told:
         if isinstance(obj, Node):
-            feed.nodes(added(obj))
+            feed.node_records.nodes(added(obj))
         elif isinstance(obj, GPUNode):
             feed.gpu_nodes(added(obj))
         elif isinstance(obj, NodeResourceTopology):
-            feed.node_topologies(added(obj))
+            feed.node_records.node_topologies(added(obj))
         else:
-            feed.resource_slices(added(obj))
+            feed.node_records.resource_slices(added(obj))
     return feed
 
 
 def wiring(*told: Any) -> Wiring:
-    return feed_of(*told).wiring("n1")
+    return feed_of(*told).node_records.wiring("n1")

@@ -33,7 +33,7 @@ def node(gpus: int = 0, shared: int = 0, mig: str = "", **labels: str) -> Node:
 
 
 def told(*objects: Any) -> Wiring:
-    return feed_of(*objects).wiring("n1")
+    return feed_of(*objects).node_records.wiring("n1")
 
 
 def shares(*objects: Any) -> SharedParts:
@@ -233,12 +233,12 @@ def test_an_invalid_amount_is_a_finding_of_the_node() -> None:
     odd = node(**RENAMED)
     odd.status.allocatable[SHARED_GPU] = "many"
     feed = feed_of(odd)
-    assert feed._nodes["n1"][1].problem is not None
+    assert feed.node_records._nodes["n1"][1].problem is not None
 
 
 def test_the_record_of_a_node_has_its_parts_and_changes_with_them() -> None:
     feed = Translator()
-    (event,) = feed.nodes(added(node(**RENAMED)))
+    (event,) = feed.node_records.nodes(added(node(**RENAMED)))
     assert isinstance(event, ev.NodeChanged)
     assert (event.node.gpu_memory_mib, event.node.sharing, event.node.sliced) == (
         81920,

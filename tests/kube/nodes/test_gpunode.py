@@ -133,28 +133,28 @@ def test_fewer_gpus_than_work_are_only_counted_and_the_broken_one_is_named() -> 
 def test_a_gpu_that_is_well_again_stays_out_until_the_node_offers_it() -> None:
     sick = changed(lambda s: s["gpus"][3].update(healthy=False))
     feed = feed_of(node(gpus=3), gpu_node(sick))
-    assert feed.wiring("n1").parts.gpus_out == 0b1000
+    assert feed.node_records.wiring("n1").parts.gpus_out == 0b1000
     feed.gpu_nodes(added(gpu_node(GPU_NODE)))
-    assert (feed.wiring("n1").parts.gpus_out, feed.wiring("n1").findings) == (0b1000, ())
-    feed.nodes(added(node(gpus=4)))
-    assert (feed.wiring("n1").parts.gpus_out, feed.wiring("n1").findings) == (0, ())
+    assert (feed.node_records.wiring("n1").parts.gpus_out, feed.node_records.wiring("n1").findings) == (0b1000, ())
+    feed.node_records.nodes(added(node(gpus=4)))
+    assert (feed.node_records.wiring("n1").parts.gpus_out, feed.node_records.wiring("n1").findings) == (0, ())
     # It does not stand for a GPU that is missing later.
-    feed.nodes(added(node(gpus=3)))
-    assert feed.wiring("n1").parts.gpus_out == 0
-    assert feed.wiring("n1").findings != ()
+    feed.node_records.nodes(added(node(gpus=3)))
+    assert feed.node_records.wiring("n1").parts.gpus_out == 0
+    assert feed.node_records.wiring("n1").findings != ()
 
 
 def test_a_gpu_that_is_healthy_again_stays_out_while_the_kubelet_restarts() -> None:
     """At first it offers none, then the plugin's last list, which may be older than the GPU's recovery."""
     feed = feed_of(node(gpus=3), gpu_node(changed(lambda s: s["gpus"][3].update(healthy=False))))
-    assert feed.wiring("n1").parts.gpus_out == 0b1000
+    assert feed.node_records.wiring("n1").parts.gpus_out == 0b1000
     feed.gpu_nodes(added(gpu_node(GPU_NODE)))
     for offered in (0, 3):
-        feed.nodes(added(node(gpus=offered)))
-        feed.wiring("n1")
-    assert (feed.wiring("n1").parts.gpus_out, feed.wiring("n1").findings) == (0b1000, ())
-    feed.nodes(added(node(gpus=4)))
-    assert feed.wiring("n1").parts.gpus_out == 0
+        feed.node_records.nodes(added(node(gpus=offered)))
+        feed.node_records.wiring("n1")
+    assert (feed.node_records.wiring("n1").parts.gpus_out, feed.node_records.wiring("n1").findings) == (0b1000, ())
+    feed.node_records.nodes(added(node(gpus=4)))
+    assert feed.node_records.wiring("n1").parts.gpus_out == 0
 
 
 def test_a_node_that_offers_no_gpus_yet_is_not_complained_about() -> None:

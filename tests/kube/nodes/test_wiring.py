@@ -356,7 +356,7 @@ TOLD = [
 @pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
 def test_the_order_in_which_objects_come_does_not_matter(order: tuple[int, ...]) -> None:
     feed, expected = feed_of(*(TOLD[i] for i in order)), feed_of(*TOLD)
-    assert feed.wiring("n1") == expected.wiring("n1")
+    assert feed.node_records.wiring("n1") == expected.node_records.wiring("n1")
     assert feed.findings == expected.findings
     assert len(feed.findings["Node n1"]) == 1
 
@@ -365,10 +365,11 @@ def test_without_a_removed_object_the_next_one_counts_and_the_node_changes() -> 
     feed = feed_of(*TOLD[:3])
     (event,) = feed.gpu_nodes(deleted(TOLD[1]))
     assert isinstance(event, ev.NodeChanged)
-    assert (event.node.layout, feed.wiring("n1").origin) == (feed.wiring("n1").layout, "ResourceSlice")
-    feed.resource_slices(deleted(TOLD[2]))
-    assert feed.wiring("n1").origin == "labels"
-    assert feed.wiring("nobody").layout is None
+    wiring = feed.node_records.wiring("n1")
+    assert (event.node.layout, wiring.origin) == (wiring.layout, "ResourceSlice")
+    feed.node_records.resource_slices(deleted(TOLD[2]))
+    assert feed.node_records.wiring("n1").origin == "labels"
+    assert feed.node_records.wiring("nobody").layout is None
 
 
 def test_a_node_event_comes_only_when_its_record_changes() -> None:
@@ -382,19 +383,19 @@ def test_a_node_event_comes_only_when_its_record_changes() -> None:
 def test_a_finding_is_reported_once_per_change_and_when_it_is_settled() -> None:
     told: list[tuple[str, int]] = []
     feed = Translator(on_findings=lambda about, findings: told.append((about, len(findings))))
-    feed.nodes(added(node(gpus=3)))
+    feed.node_records.nodes(added(node(gpus=3)))
     feed.gpu_nodes(added(gpu_node(GPU_NODE)))
-    feed.nodes([Change("modified", node(gpus=3)), Change("modified", node(gpus=3, count="4"))])
+    feed.node_records.nodes([Change("modified", node(gpus=3)), Change("modified", node(gpus=3, count="4"))])
     assert told == [("Node n1", 1)]
-    feed.nodes([Change("modified", node(gpus=4))])
+    feed.node_records.nodes([Change("modified", node(gpus=4))])
     assert told == [("Node n1", 1), ("Node n1", 0)]
     assert feed.findings == {}
 
 
 def test_findings_keep_no_node_out_of_use_and_go_with_it() -> None:
     feed = feed_of(node(gpus=3), gpu_node(GPU_NODE))
-    assert feed._nodes["n1"][1].problem is None
-    feed.nodes(deleted(node()))
+    assert feed.node_records._nodes["n1"][1].problem is None
+    feed.node_records.nodes(deleted(node()))
     assert feed.findings == {}
 
 

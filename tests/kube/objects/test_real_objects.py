@@ -13,7 +13,7 @@ from dovetail.kube.gangs import declared
 from dovetail.kube.gangs.dialects import COMPOSITE, NATIVE
 from dovetail.kube.objects.base import Node
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate import pods
+from dovetail.kube.translate import nodes, pods
 from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
@@ -102,7 +102,7 @@ def test_pod_groups(plane: Plane, namespace: str) -> None:
 
 
 def test_a_node_that_no_kubelet_has_filled_in(plane: Plane, namespace: str) -> None:
-    record = pods.node(created(plane, namespace, NODE, Node))
+    record = nodes.node(created(plane, namespace, NODE, Node))
     assert (record.name, record.unschedulable) == ("translate-node", True)
     assert record.problem is not None
     assert record.problem.field == "status.allocatable"

@@ -268,14 +268,14 @@ def members(number: int) -> list[PodObject]:
 
 def test_what_its_group_states_later_changes_nothing_of_a_bound_pod() -> None:
     feed = Translator()
-    feed.pod_groups(COSCHEDULING, added(group(2, queue="mine")))
+    feed.gangs.pod_groups(COSCHEDULING, added(group(2, queue="mine")))
     feed.pods(added(*members(2)))
     seen = [bind(feed, one, queue="mine") for one in members(2)]
     before = [known(feed, f"m{i}") for i in range(2)]
     now = group(2, queue="theirs", preemptible="false", nvlink="required", **{"max-runtime": "9d"})
-    assert told(feed.pod_groups(COSCHEDULING, [Change("modified", now)])) == []
+    assert told(feed.gangs.pod_groups(COSCHEDULING, [Change("modified", now)])) == []
     again = Translator()
-    again.pod_groups(COSCHEDULING, added(now))
+    again.gangs.pod_groups(COSCHEDULING, added(now))
     again.pods(added(*seen))
     assert [known(again, f"m{i}") for i in range(2)] == before
     assert {one.queue for one in before} == {"mine"}
@@ -285,22 +285,22 @@ def test_what_its_group_states_later_changes_nothing_of_a_bound_pod() -> None:
 def test_a_gang_that_runs_does_not_come_to_need_more_of_its_pods(restart: bool) -> None:
     """What exceeds its minimum can be taken back pod by pod: to raise it would protect them."""
     feed = Translator()
-    (gang,) = gangs(feed.pod_groups(COSCHEDULING, added(group(2))))
+    (gang,) = gangs(feed.gangs.pod_groups(COSCHEDULING, added(group(2))))
     assert gang.min_count == 2
     feed.pods(added(*members(4)))
     seen = [bind(feed, one) for one in members(4)]
     if restart:
         feed = restarted(*seen)
-        events = feed.pod_groups(COSCHEDULING, added(group(4)))
+        events = feed.gangs.pod_groups(COSCHEDULING, added(group(4)))
         assert [one.min_count for one in gangs(events)] == [2]
     else:
-        assert gangs(feed.pod_groups(COSCHEDULING, [Change("modified", group(4))])) == []
+        assert gangs(feed.gangs.pod_groups(COSCHEDULING, [Change("modified", group(4))])) == []
     # It may come to need fewer, and once none of them runs it is as it says.
-    (gang,) = gangs(feed.pod_groups(COSCHEDULING, [Change("modified", group(1))]))
+    (gang,) = gangs(feed.gangs.pod_groups(COSCHEDULING, [Change("modified", group(1))]))
     assert gang.min_count == 1
     feed.pods([Change("deleted", one) for one in seen])
-    feed.pod_groups(COSCHEDULING, [Change("modified", group(3))])
-    (gang,) = gangs(feed.pods(added(asking("new", labels={GROUP: "g"})))) or [feed._gangs[GANG][GANG]]
+    feed.gangs.pod_groups(COSCHEDULING, [Change("modified", group(3))])
+    (gang,) = gangs(feed.pods(added(asking("new", labels={GROUP: "g"})))) or [feed.gangs._gangs[GANG][GANG]]
     assert gang.min_count == 3
 
 
@@ -314,7 +314,7 @@ def test_a_group_that_is_made_anew_has_no_higher_priority_while_its_pods_run(
     first: int | None, then: int | None, counts: int | None
 ) -> None:
     feed = Translator()
-    feed.pod_groups(NATIVE, added(native(first)))
+    feed.gangs.pod_groups(NATIVE, added(native(first)))
     waiting = asking()
     waiting = structs.replace(
         waiting,
@@ -324,8 +324,8 @@ def test_a_group_that_is_made_anew_has_no_higher_priority_while_its_pods_run(
     )
     feed.pods(added(waiting))
     bind(feed, waiting)
-    feed.pod_groups(NATIVE, [Change("deleted", native(first))])
-    (gang,) = gangs(feed.pod_groups(NATIVE, added(native(then))))
+    feed.gangs.pod_groups(NATIVE, [Change("deleted", native(first))])
+    (gang,) = gangs(feed.gangs.pod_groups(NATIVE, added(native(then))))
     assert gang.priority == counts
 
 
@@ -333,7 +333,7 @@ def test_its_gang_stays_its_gang_though_its_owner_is_written_away() -> None:
     feed = Translator()
     waiting = [asking(f"w{i}", ownerReferences=[OWNER], annotations=INDEX) for i in range(2)]
     feed.pods(added(*waiting))
-    feed.owner(JOB, json_of(TWO))
+    feed.gangs.owner(JOB, json_of(TWO))
     seen = [bind(feed, one) for one in waiting]
     gang = known(feed, "w0").gang
     assert gang == "job.batch/ml/train"

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from dovetail.core import events as ev
 from dovetail.kube.gangs.dialects import COSCHEDULING
-from dovetail.kube.translate import finished, pods
+from dovetail.kube.translate import finished, pod_status, pods
 from dovetail.kube.translate.bound import read
 from dovetail.kube.translate.sources import outline
 from dovetail.kube.translate.translator import Translator
@@ -94,8 +94,8 @@ def test_of_a_pod_that_went_while_nobody_watched_the_metadata_are_enough(known: 
 def test_a_pod_whose_node_was_lost_ended_when_that_was_written_down() -> None:
     gone = "{type: DisruptionTarget, status: 'True', lastTransitionTime: 2026-01-01T00:00:30Z}"
     over = ended(phase="Failed", conditions=f"{SCHEDULED}, {gone}")
-    assert pods.ended_ms(over) == START_MS + 30_000
-    assert pods.ended_ms(ended(phase="Failed")) == 0
+    assert pod_status.ended_ms(over) == START_MS + 30_000
+    assert pod_status.ended_ms(ended(phase="Failed")) == 0
 
 
 def test_a_pod_that_ran_while_nobody_followed_is_reported_on_its_node_and_gone() -> None:
@@ -164,7 +164,7 @@ def test_it_holds_no_devices_and_no_gang_waits_for_it() -> None:
 def test_the_queue_of_its_group_is_its_own() -> None:
     feed = Translator()
     meta = "{metadata: {name: g, namespace: ml, labels: {dovetail.dev/queue: research}}, spec: {minMember: 2}}"
-    feed.pod_groups(COSCHEDULING, added(wire(COSCHEDULING.kind, meta)))
+    feed.gangs.pod_groups(COSCHEDULING, added(wire(COSCHEDULING.kind, meta)))
     (first, _) = feed.pods(added(ended(7, labels={"scheduling.x-k8s.io/pod-group": "g"})))
     assert isinstance(first, ev.PodChanged)
     assert (first.pod.queue, first.pod.gang) == ("research", "")

@@ -295,21 +295,21 @@ def test_the_feed_keeps_nothing_of_what_is_gone() -> None:
         for n in range(20)
     ]  # fmt: skip
     feed.pods(added(*pods))
-    for ref in feed.wanted_owners():
-        feed.owner(ref, {"spec": {}})
+    for ref in feed.gangs.wanted_owners():
+        feed.gangs.owner(ref, {"spec": {}})
     feed.pods(deleted(*pods))
     kept = (
         feed._pods,
-        feed._members,
-        feed._declared,
-        feed._objects,
-        feed._gangs,
-        feed._owner_of,
-        feed._owned,
-        feed._read,
+        feed.gangs._members,
+        feed.gangs._declared,
+        feed.gangs._objects,
+        feed.gangs._gangs,
+        feed.gangs._owner_of,
+        feed.gangs._owned,
+        feed.gangs._read,
     )
     assert not any(kept)
-    assert not feed.wanted_owners()
+    assert not feed.gangs.wanted_owners()
 
 
 def test_an_owner_that_is_too_long_or_too_deep_cannot_be_read() -> None:

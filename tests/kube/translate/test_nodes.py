@@ -7,14 +7,14 @@ from dovetail.core import model
 from dovetail.core.model import Taint
 from dovetail.kube.objects.base import Namespace, Node
 from dovetail.kube.objects.storage import CSINode
-from dovetail.kube.translate import pods
+from dovetail.kube.translate import nodes
 from tests.kube.yaml_objects import wire
 
 GIB = 2**30
 
 
 def test_a_node() -> None:
-    record = pods.node(
+    record = nodes.node(
         wire(
             Node,
             """
@@ -55,17 +55,17 @@ spec: {drivers: [{name: disk.csi, allocatable: {count: 24}}, {name: any.csi}, {n
     ],
 )  # fmt: skip
 def test_a_node_that_cannot_be_used_states_why(text: str, field: str, rule: str) -> None:
-    problem = pods.node(wire(Node, text)).problem
+    problem = nodes.node(wire(Node, text)).problem
     assert problem is not None
     assert problem.field == field
     assert rule in problem.rule
 
 
 def test_a_node_without_a_number_of_pods_takes_none() -> None:
-    record = pods.node(wire(Node, "status: {allocatable: {cpu: 1}}"))
+    record = nodes.node(wire(Node, "status: {allocatable: {cpu: 1}}"))
     assert (record.allocatable, record.problem) == ((("cpu", 1000),), None)
 
 
 def test_a_namespace() -> None:
-    record = pods.namespace(wire(Namespace, "metadata: {name: ml, labels: {team: z, env: prod}}"))
+    record = nodes.namespace(wire(Namespace, "metadata: {name: ml, labels: {team: z, env: prod}}"))
     assert record == model.Namespace("ml", (("env", "prod"), ("team", "z")))

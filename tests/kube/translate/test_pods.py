@@ -16,7 +16,7 @@ from dovetail.core.model import (
     Spread,
     Toleration,
 )
-from dovetail.kube.translate import pods
+from dovetail.kube.translate import pod_status, pods
 from tests.kube.yaml_objects import pod
 
 APP = LabelSelector((Requirement("app", "In", ("x",)),))
@@ -82,7 +82,7 @@ def test_a_null_time_is_unknown() -> None:
     ("phase", "finished"), [("Succeeded", True), ("Failed", True), ("Running", False), ("", False)]
 )
 def test_finished(phase: str, finished: bool) -> None:
-    assert pods.is_finished(pod(f"status: {{phase: '{phase}'}}")) is finished
+    assert pod_status.is_finished(pod(f"status: {{phase: '{phase}'}}")) is finished
 
 
 def test_pods_of_one_template_share_their_request() -> None:

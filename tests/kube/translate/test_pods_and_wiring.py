@@ -64,7 +64,7 @@ def test_the_word_of_the_object_counts_before_that_of_its_pods(of_job: str, of_p
     first = told(feed.pods(added(pod(**meta))))
     assert first.request.nvlink_required is (of_pod == "required")
     job = yaml.safe_load("{spec: {completionMode: Indexed, parallelism: 2, completions: 2}}")
-    events = feed.owner(JOB, job | {"metadata": {"annotations": {NVLINK: of_job} if of_job else {}}})
+    events = feed.gangs.owner(JOB, job | {"metadata": {"annotations": {NVLINK: of_job} if of_job else {}}})
     changes = [event.pod for event in events if isinstance(event, ev.PodChanged)]
     assert (changes[-1] if changes else first).request.nvlink_required is required
 

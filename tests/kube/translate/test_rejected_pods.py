@@ -13,7 +13,8 @@ from dovetail.core import events as ev
 from dovetail.kube.objects.base import OwnerReference
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.finished import Finished
-from dovetail.kube.translate.pods import owner_of, rejection
+from dovetail.kube.translate.pod_status import rejection
+from dovetail.kube.translate.pods import owner_of
 from dovetail.kube.translate.translator import Translator
 from tests.kube.yaml_objects import Change, added, deleted, pod
 

@@ -120,13 +120,13 @@ def test_what_ties_a_device_to_its_node() -> None:
 )  # fmt: skip
 def test_what_cannot_be_read_makes_the_pool_unusable_and_is_reported(text: str, field: str) -> None:
     feed = Translator()
-    (event,) = feed.resource_slices(added(slice_of(text)))
+    (event,) = feed.node_records.resource_slices(added(slice_of(text)))
     assert isinstance(event, ev.SliceChanged)
     assert event.slice.problem is not None
     assert event.slice.problem.field == field
     ((finding,),) = feed.findings.values()
     assert (finding.kind, finding.name, finding.problem) == ("ResourceSlice", "s", event.slice.problem)
-    feed.resource_slices([Change("modified", slice_of())])
+    feed.node_records.resource_slices([Change("modified", slice_of())])
     assert feed.findings == {}
 
 
@@ -147,35 +147,35 @@ class TestTaintRules:
             ({"pool": "other"}, [["own"], []]),
             ({"driver": "other"}, [["own"], []]),
         ):
-            feed = Translator()
-            feed.taint_rules(added(rule(**selector)))
-            assert self.taints(*feed.resource_slices(added(slice_of(self.DEVICES)))) == expected
+            records = Translator().node_records
+            records.taint_rules(added(rule(**selector)))
+            assert self.taints(*records.resource_slices(added(slice_of(self.DEVICES)))) == expected
 
     def test_none_without_a_selector(self) -> None:
-        feed = Translator()
+        records = Translator().node_records
         document = {"metadata": {"name": "r"}, "spec": {"taint": {"key": "a", "effect": "NoSchedule"}}}
-        feed.taint_rules(added(wire(DeviceTaintRule, yaml.safe_dump(document))))
-        assert self.taints(*feed.resource_slices(added(slice_of(self.DEVICES)))) == [["own"], []]
+        records.taint_rules(added(wire(DeviceTaintRule, yaml.safe_dump(document))))
+        assert self.taints(*records.resource_slices(added(slice_of(self.DEVICES)))) == [["own"], []]
 
     def test_slices_are_reported_again_when_rules_come_move_and_go(self) -> None:
-        feed = Translator()
-        feed.resource_slices(added(slice_of(self.DEVICES), slice_of("devices: [{name: x}]", "t", driver="e.io")))
-        assert self.taints(*feed.taint_rules(added(rule(driver="d.io", device="a")))) == [["own", "broken"], []]
-        assert feed.taint_rules([Change("modified", rule(driver="d.io", device="a"))]) == []
-        moved = feed.taint_rules([Change("modified", rule(driver="e.io"))])
+        records = Translator().node_records
+        records.resource_slices(added(slice_of(self.DEVICES), slice_of("devices: [{name: x}]", "t", driver="e.io")))
+        assert self.taints(*records.taint_rules(added(rule(driver="d.io", device="a")))) == [["own", "broken"], []]
+        assert records.taint_rules([Change("modified", rule(driver="d.io", device="a"))]) == []
+        moved = records.taint_rules([Change("modified", rule(driver="e.io"))])
         told = {event.slice.name: event.slice for event in moved if isinstance(event, ev.SliceChanged)}
         assert [len(device.taints) for name in "st" for device in told[name].devices] == [1, 0, 1]
-        (event,) = feed.taint_rules(deleted(rule(driver="e.io")))
+        (event,) = records.taint_rules(deleted(rule(driver="e.io")))
         assert isinstance(event, ev.SliceChanged)
         assert event.slice.name == "t" and not event.slice.devices[0].taints
 
     def test_several_count_in_the_order_of_their_names(self) -> None:
-        feed = Translator()
-        feed.taint_rules(added(rule("z", "z", driver="d.io"), rule("b", "b", driver="d.io")))
-        assert self.taints(*feed.resource_slices(added(slice_of("devices: [{name: a}]")))) == [["b", "z"]]
+        records = Translator().node_records
+        records.taint_rules(added(rule("z", "z", driver="d.io"), rule("b", "b", driver="d.io")))
+        assert self.taints(*records.resource_slices(added(slice_of("devices: [{name: a}]")))) == [["b", "z"]]
 
 
 def test_a_slice_that_goes_is_reported() -> None:
-    feed = Translator()
-    feed.resource_slices(added(slice_of("devices: [{name: a, bindsToNode: true}]")))
-    assert feed.resource_slices(deleted(slice_of())) == [ev.SliceRemoved("s")]
+    records = Translator().node_records
+    records.resource_slices(added(slice_of("devices: [{name: a, bindsToNode: true}]")))
+    assert records.resource_slices(deleted(slice_of())) == [ev.SliceRemoved("s")]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From changes to events: what is told, what is not told twice, and when gangs and owners become known."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO
 from dovetail.kube.objects import base, storage
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.translator import GangRef, PodRef, Translator
+from dovetail.kube.translate.gang_records import GangRef
+from dovetail.kube.translate.translator import PodRef, Translator
 from tests.kube.yaml_objects import Change, added, deleted, pod, wire
 
 JOB = OwnerRef(JOBS, "ml", "train")
@@ -103,7 +105,7 @@ def test_pods_of_other_schedulers_belong_to_no_gang() -> None:
     feed = Translator("other-name")
     events = feed.pods(added(member("a"), named("b", "g")))
     assert gang_of_pods(events) == {"a": "", "b": ""}
-    assert feed.wanted_owners() == []
+    assert feed.gangs.wanted_owners() == []
 
 
 def test_events_come_in_the_order_of_the_changes() -> None:
@@ -119,16 +121,16 @@ def test_the_owner_makes_the_gang() -> None:
     events = feed.pods(added(member("a"), member("b")))
     assert gang_of_pods(events) == {"a": "job.batch/ml/train", "b": "job.batch/ml/train"}
     assert gangs_in(events) == []
-    assert feed.wanted_owners() == [JOB]
-    assert feed.owner(JOB, INDEXED) == [ev.GangChanged(Gang("job.batch/ml/train", "ml", "train", 2))]
-    assert feed.wanted_owners() == []
-    assert feed.owner(JOB, INDEXED) == []
+    assert feed.gangs.wanted_owners() == [JOB]
+    assert feed.gangs.owner(JOB, INDEXED) == [ev.GangChanged(Gang("job.batch/ml/train", "ml", "train", 2))]
+    assert feed.gangs.wanted_owners() == []
+    assert feed.gangs.owner(JOB, INDEXED) == []
 
 
 def test_a_job_that_is_no_gang_frees_its_pods() -> None:
     feed = Translator()
     feed.pods(added(member("a")))
-    events = feed.owner(JOB, {"spec": {"completionMode": "Indexed", "parallelism": 1, "completions": 9}})
+    events = feed.gangs.owner(JOB, {"spec": {"completionMode": "Indexed", "parallelism": 1, "completions": 9}})
     assert gang_of_pods(events) == {"a": ""}
     assert gang_of_pods(feed.pods(added(member("b")))) == {"b": ""}
 
@@ -136,51 +138,51 @@ def test_a_job_that_is_no_gang_frees_its_pods() -> None:
 def test_an_owner_is_wanted_again_when_pods_came_or_went() -> None:
     feed = Translator()
     feed.pods(added(member("a"), member("b")))
-    feed.owner(JOB, INDEXED)
+    feed.gangs.owner(JOB, INDEXED)
     assert feed.pods(modified(member("a", node="n1"))) != []
-    assert feed.wanted_owners() == []
+    assert feed.gangs.wanted_owners() == []
     feed.pods(added(member("c")))
-    assert feed.wanted_owners() == [JOB]
+    assert feed.gangs.wanted_owners() == [JOB]
     three = {"spec": {"completionMode": "Indexed", "parallelism": 3, "completions": 3}}
-    assert [gang.min_count for gang in gangs_in(feed.owner(JOB, three))] == [3]
+    assert [gang.min_count for gang in gangs_in(feed.gangs.owner(JOB, three))] == [3]
     feed.pods(deleted(member("c")))
-    assert feed.wanted_owners() == [JOB]
+    assert feed.gangs.wanted_owners() == [JOB]
 
 
 def test_an_owner_whose_pods_are_all_bound_is_wanted_once() -> None:
     feed = Translator()
     feed.pods(added(member("a", node="n1")))
-    assert feed.wanted_owners() == [JOB]
-    feed.owner(JOB, INDEXED)
-    assert feed.wanted_owners() == []
+    assert feed.gangs.wanted_owners() == [JOB]
+    feed.gangs.owner(JOB, INDEXED)
+    assert feed.gangs.wanted_owners() == []
     feed.pods(added(member("c", node="n1")))
-    assert feed.wanted_owners() == []
+    assert feed.gangs.wanted_owners() == []
     feed.pods(added(member("b")))
-    assert feed.wanted_owners() == [JOB]
+    assert feed.gangs.wanted_owners() == [JOB]
 
 
 def test_a_gang_is_forgotten_with_its_last_pod() -> None:
     feed = Translator()
     feed.pods(added(member("a")))
-    feed.owner(JOB, INDEXED)
+    feed.gangs.owner(JOB, INDEXED)
     assert feed.pods(deleted(member("a"))) == [ev.PodRemoved("a"), ev.GangRemoved("job.batch/ml/train")]
-    assert feed.owner(JOB, INDEXED) == []
+    assert feed.gangs.owner(JOB, INDEXED) == []
     # A new Job of the same name may be another one.
     assert gangs_in(feed.pods(added(member("b")))) == []
-    assert feed.wanted_owners() == [JOB]
+    assert feed.gangs.wanted_owners() == [JOB]
 
 
 def test_of_an_owner_that_is_not_there_nothing_is_known() -> None:
     feed = Translator()
     (told,) = feed.pods(added(member("a")))
-    assert feed.owner(JOB, None) == []
+    assert feed.gangs.owner(JOB, None) == []
     feed.pods(added(member("b")))
-    assert feed.wanted_owners() == [JOB]
-    (gang,) = gangs_in(feed.owner(JOB, INDEXED))
+    assert feed.gangs.wanted_owners() == [JOB]
+    (gang,) = gangs_in(feed.gangs.owner(JOB, INDEXED))
     assert (gang.id, gang.problem) == ("job.batch/ml/train", None)
     assert isinstance(told, ev.PodChanged) and told.pod.gang == gang.id and told.pod.problem is None
     feed.pods(added(member("c")))
-    assert feed.owner(JOB, None) == [ev.GangRemoved(gang.id)]
+    assert feed.gangs.owner(JOB, None) == [ev.GangRemoved(gang.id)]
 
 
 def test_pods_move_into_sub_gangs_when_these_become_known() -> None:
@@ -193,9 +195,9 @@ def test_pods_move_into_sub_gangs_when_these_become_known() -> None:
 
     feed = Translator()
     feed.pods(added(ray("h", "headgroup"), ray("w", "gpu"), ray("x", "elastic")))
-    (ref,) = feed.wanted_owners()
+    (ref,) = feed.gangs.wanted_owners()
     groups = [{"groupName": "gpu", "replicas": 1}, {"groupName": "elastic", "replicas": 0}]
-    events = feed.owner(ref, {"spec": {"workerGroupSpecs": groups}})
+    events = feed.gangs.owner(ref, {"spec": {"workerGroupSpecs": groups}})
     root = "raycluster.ray.io/ml/r"
     assert [gang.id for gang in gangs_in(events)] == [root, f"{root}/headgroup", f"{root}/gpu"]
     assert gang_of_pods(events) == {"h": f"{root}/headgroup", "w": f"{root}/gpu"}
@@ -209,11 +211,11 @@ def test_pods_that_name_their_owner_in_several_versions_are_one_gang() -> None:
 
     feed = Translator()
     feed.pods(added(ray("old", "v1alpha1"), ray("new", "v1")))
-    assert [ref.resource.version for ref in feed.wanted_owners()] == ["v1alpha1"]
+    assert [ref.resource.version for ref in feed.gangs.wanted_owners()] == ["v1alpha1"]
     feed.pods(deleted(ray("old", "v1alpha1")))
-    assert [ref.resource.version for ref in feed.wanted_owners()] == ["v1alpha1"]
+    assert [ref.resource.version for ref in feed.gangs.wanted_owners()] == ["v1alpha1"]
     feed.pods(deleted(ray("new", "v1")))
-    assert feed.wanted_owners() == []
+    assert feed.gangs.wanted_owners() == []
 
 
 def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
@@ -226,8 +228,8 @@ def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
 
     feed = Translator()
     feed.pods(added(worker("a", "0"), worker("b", "1")))
-    (ref,) = feed.wanted_owners()
-    found = gangs_in(feed.owner(ref, {"spec": {"leaderWorkerTemplate": {"size": 2}}}))
+    (ref,) = feed.gangs.wanted_owners()
+    found = gangs_in(feed.gangs.owner(ref, {"spec": {"leaderWorkerTemplate": {"size": 2}}}))
     assert [(gang.name, gang.min_count) for gang in found] == [("s/0", 2), ("s/1", 2)]
     assert [gang.name for gang in gangs_in(feed.pods(added(worker("c", "2"))))] == ["s/2"]
 
@@ -240,11 +242,11 @@ def test_a_pod_group_may_come_before_or_after_its_pods() -> None:
     text = "spec: {schedulerName: dovetail, schedulingGroup: {podGroupName: g}}"
     expected = Gang("podgroup.scheduling.k8s.io/ml/g", "ml", "g", 2)
     before, after = Translator(), Translator()
-    assert gangs_in(before.pod_groups(NATIVE, added(group))) == [expected]
+    assert gangs_in(before.gangs.pod_groups(NATIVE, added(group))) == [expected]
     assert gang_of_pods(before.pods(added(pod(text)))) == {"u-a": expected.id}
     assert gang_of_pods(after.pods(added(pod(text)))) == {"u-a": expected.id}
-    assert after.pod_groups(NATIVE, added(group)) == [ev.GangChanged(expected)]
-    assert after.pod_groups(NATIVE, modified(group)) == []
+    assert after.gangs.pod_groups(NATIVE, added(group)) == [ev.GangChanged(expected)]
+    assert after.gangs.pod_groups(NATIVE, modified(group)) == []
 
 
 def test_a_deleted_pod_group_takes_its_gangs_along() -> None:
@@ -253,18 +255,18 @@ def test_a_deleted_pod_group_takes_its_gangs_along() -> None:
     group = wire(VOLCANO.kind, GROUP % spec)
     root = "podgroup.scheduling.volcano.sh/ml/g"
     annotations = {"scheduling.k8s.io/group-name": "g", "volcano.sh/task-spec": "ps"}
-    feed.pod_groups(VOLCANO, added(group))
+    feed.gangs.pod_groups(VOLCANO, added(group))
     assert gang_of_pods(feed.pods(added(pod(annotations=annotations)))) == {"u-a": f"{root}/ps"}
-    assert feed.gang_ref(f"{root}/ps") == feed.gang_ref(root) == GangRef(VOLCANO, "ml", "g")
-    events = feed.pod_groups(VOLCANO, deleted(group))
+    assert feed.gangs.ref(f"{root}/ps") == feed.gangs.ref(root) == GangRef(VOLCANO, "ml", "g")
+    events = feed.gangs.pod_groups(VOLCANO, deleted(group))
     assert [event.id for event in events if isinstance(event, ev.GangRemoved)] == [root, f"{root}/ps", f"{root}/worker"]
     assert gang_of_pods(events) == {"u-a": root}
-    assert feed.gang_ref(root) is None
+    assert feed.gangs.ref(root) is None
 
 
 def test_a_pod_group_stays_when_its_pods_leave() -> None:
     feed = Translator()
-    feed.pod_groups(COSCHEDULING, added(wire(COSCHEDULING.kind, GROUP % "{minMember: 2}")))
+    feed.gangs.pod_groups(COSCHEDULING, added(wire(COSCHEDULING.kind, GROUP % "{minMember: 2}")))
     labelled = pod(labels={"scheduling.x-k8s.io/pod-group": "g"})
     feed.pods(added(labelled))
     assert feed.pods(deleted(labelled)) == [ev.PodRemoved("u-a")]
@@ -274,9 +276,9 @@ def test_a_pod_group_stays_when_its_pods_leave() -> None:
 def test_composite_pod_groups() -> None:
     feed = Translator()
     spec = "{schedulingPolicy: {gang: {minGroupCount: 2}}}"
-    (gang,) = gangs_in(feed.pod_groups(COMPOSITE, added(wire(COMPOSITE.kind, GROUP % spec))))
+    (gang,) = gangs_in(feed.gangs.pod_groups(COMPOSITE, added(wire(COMPOSITE.kind, GROUP % spec))))
     assert (gang.id, gang.min_groups) == ("compositepodgroup.scheduling.k8s.io/ml/g", 2)
-    assert feed.gang_ref(gang.id) == GangRef(COMPOSITE, "ml", "g")
+    assert feed.gangs.ref(gang.id) == GangRef(COMPOSITE, "ml", "g")
 
 
 def test_a_gang_by_name_follows_what_its_pods_state() -> None:
@@ -288,7 +290,7 @@ def test_a_gang_by_name_follows_what_its_pods_state() -> None:
     (gang,) = gangs_in(feed.pods(deleted(named("a", "g", gang_min="2"))))
     assert (gang.min_count, gang.problem) == (3, None)
     assert feed.pods(deleted(named("b", "g")))[1:] == [ev.GangRemoved("gang.dovetail.dev/ml/g")]
-    assert feed.gang_ref("gang.dovetail.dev/ml/g") is None
+    assert feed.gangs.ref("gang.dovetail.dev/ml/g") is None
 
 
 def test_a_pod_that_changes_its_gang_leaves_the_old_one() -> None:
@@ -305,7 +307,7 @@ def test_a_pod_that_changes_its_gang_leaves_the_old_one() -> None:
 def test_levels_that_pods_ask_for_hold_for_their_gang() -> None:
     feed = Translator()
     feed.pods(added(member("a", topology_required="rack"), member("b", topology_required="rack")))
-    (gang,) = gangs_in(feed.owner(JOB, INDEXED))
+    (gang,) = gangs_in(feed.gangs.owner(JOB, INDEXED))
     assert gang.required == ("dovetail.dev/rack",)
     (gang,) = gangs_in(feed.pods(added(member("c", topology_required="zone"))))
     assert gang.problem is not None
@@ -317,7 +319,7 @@ def test_the_queue_of_the_object_is_that_of_its_pods() -> None:
     meta = "{metadata: {name: g, namespace: ml, labels: {dovetail.dev/queue: research}}, spec: {minMember: 1}}"
     label = {"scheduling.x-k8s.io/pod-group": "g"}
     feed.pods(added(pod(uid="a", labels=label), pod(uid="b", labels=label | {"dovetail.dev/queue": "own"})))
-    events = feed.pod_groups(COSCHEDULING, added(wire(COSCHEDULING.kind, meta)))
+    events = feed.gangs.pod_groups(COSCHEDULING, added(wire(COSCHEDULING.kind, meta)))
     assert [(e.pod.uid, e.pod.queue) for e in events if isinstance(e, ev.PodChanged)] == [("a", "research")]
 
 
@@ -333,22 +335,23 @@ NODE = "{metadata: {name: n1, resourceVersion: '%d'}, status: {allocatable: {cpu
 
 def test_heartbeats_of_a_node_are_not_reported() -> None:
     feed = Translator()
-    (event,) = feed.nodes(added(wire(base.Node, NODE % (1, 8))))
+    (event,) = feed.node_records.nodes(added(wire(base.Node, NODE % (1, 8))))
     assert isinstance(event, ev.NodeChanged)
-    assert feed.nodes(modified(wire(base.Node, NODE % (2, 8)))) == []
-    assert len(feed.nodes(modified(wire(base.Node, NODE % (3, 9))))) == 1
-    assert feed.nodes(deleted(wire(base.Node, NODE % (3, 9)))) == [ev.NodeRemoved("n1")]
+    assert feed.node_records.nodes(modified(wire(base.Node, NODE % (2, 8)))) == []
+    assert len(feed.node_records.nodes(modified(wire(base.Node, NODE % (3, 9))))) == 1
+    assert feed.node_records.nodes(deleted(wire(base.Node, NODE % (3, 9)))) == [ev.NodeRemoved("n1")]
 
 
 @pytest.mark.parametrize("csi_node_first", [True, False])
 def test_attach_limits_are_reported_with_the_node(csi_node_first: bool) -> None:
-    feed, node = Translator(), added(wire(base.Node, NODE % (1, 8)))
+    records, node = Translator().node_records, added(wire(base.Node, NODE % (1, 8)))
     text = "{metadata: {name: n1}, spec: {drivers: [{name: d, allocatable: {count: 3}}]}}"
     csi = added(wire(storage.CSINode, text))
-    told = [*feed.csi_nodes(csi), *feed.nodes(node)] if csi_node_first else [*feed.nodes(node), *feed.csi_nodes(csi)]
+    parts = [partial(records.csi_nodes, csi), partial(records.nodes, node)]
+    told = [event for part in (parts if csi_node_first else parts[::-1]) for event in part()]
     assert isinstance(told[-1], ev.NodeChanged)
     assert told[-1].node.attach_limits == (("d", 3),)
-    (event,) = feed.csi_nodes(deleted(csi[0].object))
+    (event,) = records.csi_nodes(deleted(csi[0].object))
     assert isinstance(event, ev.NodeChanged)
     assert event.node.attach_limits == ()
 

@@ -71,12 +71,12 @@ class Core:
 
     def group(self, kind: Any, spec: int) -> None:
         obj = wire(VOLCANO.kind, f"{{metadata: {{name: g, namespace: ml}}, spec: {GROUP_SPECS[spec]}}}")
-        self.take(self.feed.pod_groups(VOLCANO, [Change(kind, obj)]))
+        self.take(self.feed.gangs.pod_groups(VOLCANO, [Change(kind, obj)]))
 
     def answer_owners(self) -> None:
-        for ref in self.feed.wanted_owners():
-            self.take(self.feed.owner(ref, DOCUMENTS[ref.resource.kind]))
-        assert self.feed.wanted_owners() == []
+        for ref in self.feed.gangs.wanted_owners():
+            self.take(self.feed.gangs.owner(ref, DOCUMENTS[ref.resource.kind]))
+        assert self.feed.gangs.wanted_owners() == []
 
 
 @pytest.mark.slow

@@ -145,9 +145,9 @@ def test_of_several_limits_of_the_run_time_the_smallest_counts() -> None:
     def limit_ms(job: str, deadline_s: int | None, own: str) -> int:
         feed = Translator()
         events = feed.pods(added(indexed(**({"max_runtime": own} if own else {}))))
-        (ref,) = feed.wanted_owners()
+        (ref,) = feed.gangs.wanted_owners()
         meta = {"annotations": {PREFIX + "max-runtime": job}}
-        events += feed.owner(ref, {"metadata": meta, "spec": JOB | {"activeDeadlineSeconds": deadline_s}})
+        events += feed.gangs.owner(ref, {"metadata": meta, "spec": JOB | {"activeDeadlineSeconds": deadline_s}})
         return [event.pod.work.max_runtime_ms for event in events if isinstance(event, ev.PodChanged)][-1]
 
     assert limit_ms("2h", None, "") == 120 * MINUTE_MS
@@ -167,31 +167,31 @@ def test_what_a_job_that_is_no_gang_states_counts_and_its_pods_do_not_wait_for_i
     (event,) = feed.pods(added(plain()))
     assert isinstance(event, ev.PodChanged)
     assert (event.pod.gang, event.pod.problem) == ("", None)
-    (ref,) = feed.wanted_owners()
+    (ref,) = feed.gangs.wanted_owners()
     meta = {"labels": {PREFIX + "queue": "research"}, "annotations": {PREFIX + "preemptible": "false"}}
-    found = told(feed.owner(ref, {"metadata": meta, "spec": {"parallelism": 3, "activeDeadlineSeconds": 600}}))
+    found = told(feed.gangs.owner(ref, {"metadata": meta, "spec": {"parallelism": 3, "activeDeadlineSeconds": 600}}))
     assert (found.gang, found.queue, found.problem) == ("", "research", None)
     assert (found.work.max_runtime_ms, found.work.preemptible) == (10 * MINUTE_MS, False)
     # It is read once: its pods come and go without waiting for each other.
     (event,) = feed.pods(added(plain("u-b")))
     assert isinstance(event, ev.PodChanged)
     assert event.pod.work == found.work
-    assert feed.wanted_owners() == []
+    assert feed.gangs.wanted_owners() == []
 
 
 def test_a_job_that_is_gone_keeps_its_pods_from_nothing() -> None:
     feed = Translator()
     feed.pods(added(plain()))
-    (ref,) = feed.wanted_owners()
-    assert feed.owner(ref, None) == []
-    assert feed.wanted_owners() == []
+    (ref,) = feed.gangs.wanted_owners()
+    assert feed.gangs.owner(ref, None) == []
+    assert feed.gangs.wanted_owners() == []
 
 
 def test_a_bad_value_of_a_job_keeps_its_pods_pending_and_names_the_job() -> None:
     feed = Translator()
     feed.pods(added(plain()))
-    (ref,) = feed.wanted_owners()
-    found = told(feed.owner(ref, {"metadata": {"annotations": {PREFIX + "max-runtime": "long"}}, "spec": {}}))
+    (ref,) = feed.gangs.wanted_owners()
+    found = told(feed.gangs.owner(ref, {"metadata": {"annotations": {PREFIX + "max-runtime": "long"}}, "spec": {}}))
     assert found.problem is not None
     assert found.problem.field == "Job ml/sweep metadata.annotations[dovetail.dev/max-runtime]"
 
@@ -199,13 +199,13 @@ def test_a_bad_value_of_a_job_keeps_its_pods_pending_and_names_the_job() -> None
 def test_what_the_job_states_is_forgotten_with_it() -> None:
     feed = Translator()
     feed.pods(added(indexed(startup_time="2m", preemptible="true")))
-    (ref,) = feed.wanted_owners()
+    (ref,) = feed.gangs.wanted_owners()
     meta = {"annotations": {PREFIX + "startup-time": "3m", PREFIX + "preemptible": "false"}, "labels": {}}
     labels = {PREFIX + "queue": "research", PREFIX + "user": "ada"}
-    found = told(feed.owner(ref, {"metadata": meta | {"labels": labels}, "spec": JOB}))
+    found = told(feed.gangs.owner(ref, {"metadata": meta | {"labels": labels}, "spec": JOB}))
     assert (found.queue, found.user, found.work.startup_ms) == ("research", "ada", 3 * MINUTE_MS)
     assert found.work.preemptible is False
-    again = told(feed.owner(ref, {"metadata": {}, "spec": JOB}))
+    again = told(feed.gangs.owner(ref, {"metadata": {}, "spec": JOB}))
     assert (again.queue, again.user, again.work.startup_ms, again.work.preemptible) == ("", "", 2 * MINUTE_MS, True)
 
 
@@ -217,7 +217,7 @@ def test_the_newest_checkpoint_of_group_and_pod_counts() -> None:
 
     def saved(moment: str) -> int:
         change = wire(COSCHEDULING.kind, group % f"{key}: '{moment}'")
-        events = feed.pod_groups(COSCHEDULING, [Change("modified", change)])
+        events = feed.gangs.pod_groups(COSCHEDULING, [Change("modified", change)])
         pods = [event.pod for event in events if isinstance(event, ev.PodChanged)]
         return pods[-1].checkpoint_ms if pods else 0
 

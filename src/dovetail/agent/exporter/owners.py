@@ -29,7 +29,7 @@ from dovetail.agent.machine.host import Host
 from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import options_of
-from dovetail.kube.translate.pods import is_finished
+from dovetail.kube.translate.pod_status import is_finished
 
 KEPT_S, PAUSE_S, TIMEOUT_S = 60.0, 15.0, 1.0
 _REPLICAS_AGAIN_S = 60.0

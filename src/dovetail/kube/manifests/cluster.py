@@ -40,7 +40,7 @@ from dovetail.kube.manifests.documents import Document, ManifestError, read_docu
 from dovetail.kube.objects.base import ObjectMeta, Wire
 from dovetail.kube.objects.claims import ResourceClaimTemplate
 from dovetail.kube.objects.pods import Pod as PodObject
-from dovetail.kube.translate import pods as translate
+from dovetail.kube.translate import pod_status
 from dovetail.kube.translate.pods import UNMADE
 from dovetail.kube.translate.sources import sources
 from dovetail.kube.translate.translator import Translator
@@ -235,11 +235,11 @@ class _Reading:
             if changes:
                 events += source.translate(changes)
         unused = {obj.key for owner in OWNER_KINDS for obj in of_kind(self._objects, owner.resource)}
-        for ref in self._feed.wanted_owners():
+        for ref in self._feed.gangs.wanted_owners():
             key = (ref.resource.group, ref.resource.kind, ref.namespace, ref.name)
             owner = self._objects.get(key)
             unused.discard(key)
-            declared = self._feed.owner(ref, owner.document.value if owner is not None else None)
+            declared = self._feed.gangs.owner(ref, owner.document.value if owner is not None else None)
             if owner is not None:
                 self._owner_of.update((event.gang.id, owner) for event in declared if isinstance(event, ev.GangChanged))
             events += declared
@@ -248,7 +248,7 @@ class _Reading:
 
     def _drop_finished(self) -> None:
         for obj in list(self._objects.values()):
-            if isinstance(obj.wire, PodObject) and translate.is_finished(obj.wire):
+            if isinstance(obj.wire, PodObject) and pod_status.is_finished(obj.wire):
                 self.skipped["finished Pod"] += 1
                 del self._objects[obj.key]
 
@@ -332,7 +332,7 @@ class _Reading:
 
     def _declaring(self, gang_id: str) -> Object | None:
         """The PodGroup of a gang, in whatever dialect, or its owner."""
-        ref = self._feed.gang_ref(gang_id)
+        ref = self._feed.gangs.ref(gang_id)
         if ref is None:
             return self._owner_of.get(gang_id)
         resource = ref.dialect.resources[0]

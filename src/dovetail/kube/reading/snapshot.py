@@ -28,7 +28,7 @@ from dovetail.kube.gangs import owners
 from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.reading.lists import ListRequest, list_permitted
-from dovetail.kube.translate.pods import is_finished
+from dovetail.kube.translate.pod_status import is_finished
 from dovetail.kube.translate.sources import sources
 from dovetail.kube.translate.translator import Translator
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dovetail.core import events as ev
 from dovetail.core.bounded_cache import Remembered
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate import pods
+from dovetail.kube.translate import pod_status, pods
 from dovetail.kube.translate.standalone import AnyChange
 
 _FAILED_BEFORE = 2
@@ -38,7 +38,7 @@ class Finished:
     def rejection(self, change: AnyChange[Pod], known: bool) -> Iterable[ev.PodRejected]:
         """The rejection of the pod by a kubelet, reported once; `known`: the pod was reported before."""
         obj = change.object
-        reason, owner = pods.rejection(obj), pods.owner_of(obj.metadata)
+        reason, owner = pod_status.rejection(obj), pods.owner_of(obj.metadata)
         if not reason or not owner or obj.spec.scheduler_name != self._scheduler_name:
             return
         rejected = ev.PodRejected(owner, obj.spec.node_name, reason)
@@ -53,11 +53,11 @@ class Finished:
     def missed(self, over: Iterable[AnyChange[Pod]]) -> list[Pod]:
         """The finished pods that ran while no scheduler watched, in the order of their ends."""
         found = [
-            (pods.ended_ms(change.object), change.object)
+            (pod_status.ended_ms(change.object), change.object)
             for change in over
             if change.kind == "added"
             and change.object.spec.scheduler_name == self._scheduler_name
-            and pods.bound_ms(change.object)
+            and pod_status.bound_ms(change.object)
         ]
         ran = [(ended_ms, obj) for ended_ms, obj in found if ended_ms]
         ran.sort(key=lambda one: (one[0], one[1].metadata.uid))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods, nodes and namespaces: from wire structs to core records.
+"""Pods: from wire structs to core records.
 
 Rules
 - A record has all values resolved (see `core.model`). The rules of amounts are in `requests`, those of selectors in
@@ -8,10 +8,6 @@ Rules
   the resources that it holds count.
 - A pod that requests GPUs and uses the host network or RDMA devices (`rdma/*`) communicates with other nodes: its GPUs
   should be near NICs. The GPUs chosen for a pod are read once it is bound.
-- A pod was rejected by its kubelet if its status has a reason of the kubelet's admission. `Evicted` does not count,
-  although a kubelet may reject with it: pods that ran fail with it too.
-- A node that is not ready has taints for that, so conditions are not read. If `pods` is missing from allocatable, no
-  pod fits, as upstream.
 - Equal parts are built once: pods of one template share their Request.
 - A ResourceClaim not created yet from its template has the name UNMADE plus its name in the pod. The claim for extended
   resources belongs to the pod's claims once the pod is bound.
@@ -22,115 +18,54 @@ Not supported: runtime classes.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from dovetail.core import model
 from dovetail.core.bounded_cache import Remembered, remembered, same
-from dovetail.core.devices.kubelet.inventory import Inventory
-from dovetail.core.devices.layout import Layout
 from dovetail.core.model import (
     GPU,
     NO_WORK,
     Effect,
     HostPort,
     Instance,
-    Node,
     Pod,
     Problem,
     Request,
     Spread,
-    Taint,
     Toleration,
 )
 from dovetail.kube.gangs.declared import Membership
 from dovetail.kube.gangs.owners import owned_by
-from dovetail.kube.nodes.gpu_sharing import NO_PARTS, SharedParts
-from dovetail.kube.objects import base
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
 from dovetail.kube.objects.pods import SIDECAR, NodeAffinity, PodSpec
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.objects.pods import Toleration as WireToleration
-from dovetail.kube.objects.storage import CSINode
-from dovetail.kube.translate import selectors, volumes
+from dovetail.kube.translate import selectors
 from dovetail.kube.translate.annotations import NOTHING, WorkloadOptions, last_checkpoint_ms, options_of
 from dovetail.kube.translate.bound import Bound, devices_of
 from dovetail.kube.translate.fractions import name_problems, share_problems, with_share
 from dovetail.kube.translate.limits import MOST_PORTS, bounded
+from dovetail.kube.translate.pod_status import bound_ms
 from dovetail.kube.translate.problems import first_of, one_of
-from dovetail.kube.translate.requests import Effective, effective, node_amounts
+from dovetail.kube.translate.requests import Effective, effective
 from dovetail.kube.translate.work import work_of
 
-FINISHED = frozenset({"Succeeded", "Failed"})
 EVERY_IP = "0.0.0.0"
 UNMADE = "?"
 """The prefix of the name of a ResourceClaim that is not created yet; no object can have such a name."""
-_REJECTIONS = frozenset(
-    {
-        "AppArmor", "EmptyPodSharedPoolError", "InitContainerRestartPolicyForbidden", "InvalidNodeInfo", "NodeAffinity",
-        "NodeName", "NodePorts", "NodeShutdown", "PodFeatureUnsupported", "PodLevelResourcesNotSupported",
-        "PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch", "SMTAlignmentError",
-        "SupplementalGroupsPolicyNotSupported", "SysctlForbidden", "TaintToleration", "TopologyAffinityError",
-        "UnexpectedAdmissionError", "UnexpectedPredicateFailureType", "UnknownReason", "VolumeAttachmentLimitExceeded",
-    }
-)  # fmt: skip
-"""The reasons of kubelets for rejections (v1.37: pkg/kubelet/kubelet.go, lifecycle/predicate.go,
-cm/admission/errors.go)."""
-_ENDED = frozenset({"Ready", "ContainersReady", "DisruptionTarget"})
-"""The conditions that change when a pod ends."""
-_OUT_OF = "OutOf"
-"""The prefix of all reasons that name a resource: OutOfcpu, OutOfnvidia.com/gpu."""
-
 _LONGEST_UID = 189
 """Together with the namespace and the slash this makes at most 253 characters."""
 
-_EFFECTS: dict[str, Effect] = {
-    "NoSchedule": "NoSchedule", "PreferNoSchedule": "PreferNoSchedule", "NoExecute": "NoExecute",
+_TOLERATED_EFFECTS: dict[str, Effect | Literal[""]] = {
+    "": "", "NoSchedule": "NoSchedule", "PreferNoSchedule": "PreferNoSchedule", "NoExecute": "NoExecute",
 }  # fmt: skip
-_TOLERATED_EFFECTS: dict[str, Effect | Literal[""]] = {"": "", **_EFFECTS}
 _TOLERATION_OPERATORS: dict[str, Literal["Exists", "Equal", "Lt", "Gt"]] = {
     "": "Equal", "Equal": "Equal", "Exists": "Exists", "Lt": "Lt", "Gt": "Gt",
 }  # fmt: skip
 
 shared = Remembered[Request](16384, same)
 """Returns one object for all equal requests."""
-
-
-def is_finished(obj: PodObject) -> bool:
-    """Whether the pod is in a final phase: it holds no resources any more."""
-    return obj.status.phase in FINISHED
-
-
-def rejection(obj: PodObject) -> str:
-    """The reason of the kubelet that rejected the pod; "" if none did."""
-    reason = obj.status.reason if obj.status.phase == "Failed" and obj.spec.node_name else ""
-    return reason if reason in _REJECTIONS or reason.startswith(_OUT_OF) else ""
-
-
-def succeeded(obj: PodObject) -> bool:
-    """Whether the pod completed its work. A pod that is deleted or evicted and exits with 0 is Succeeded too; it does
-    not count."""
-    evicted = obj.metadata.deletion_timestamp is not None or any(
-        one.type == "DisruptionTarget" and one.status == "True" for one in obj.status.conditions
-    )
-    return obj.status.phase == "Succeeded" and not evicted
-
-
-def failed(obj: PodObject) -> bool:
-    """Whether the pod failed without having been deleted."""
-    return obj.status.phase == "Failed" and obj.metadata.deletion_timestamp is None
-
-
-def ended_ms(obj: PodObject) -> int:
-    """The end of a finished pod's last container, 0 if unknown. Without container states, as after the loss of a node,
-    it is the last change of the conditions that mark the end."""
-    status = obj.status
-    states = [one.state for one in (*status.init_container_statuses, *status.container_statuses)]
-    ends = [epoch_ms(s.terminated.finished_at) for s in states if s is not None and s.terminated is not None]
-    changes = [epoch_ms(one.last_transition_time) for one in status.conditions if one.type in _ENDED]
-    return max(ends, default=0) or max(changes, default=0)
 
 
 def owner_of(meta: ObjectMeta) -> str:
@@ -290,16 +225,6 @@ def _request_of(obj: PodObject, asked: Effective, problems: list[Problem], ours:
     ))  # fmt: skip
 
 
-def bound_ms(obj: PodObject) -> int:
-    """The time when the pod was bound; 0 if it is not bound or the time is unknown."""
-    if not obj.spec.node_name:
-        return 0
-    for condition in obj.status.conditions:
-        if condition.type == "PodScheduled" and condition.status == "True":
-            return epoch_ms(condition.last_transition_time)
-    return 0
-
-
 @remembered(4096)
 def _tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleration, ...], tuple[Problem, ...]]:
     problems: list[Problem] = []
@@ -359,52 +284,3 @@ def _device_claims(obj: PodObject, problems: list[Problem]) -> tuple[tuple[str, 
     if extended is not None and obj.spec.node_name:
         names.append(f"{obj.metadata.namespace}/{extended.resource_claim_name}")
     return tuple(dict.fromkeys(names)), tuple(own)
-
-
-def node(
-    obj: base.Node,
-    csi_node: CSINode | None = None,
-    layout: Layout | None = None,
-    inventory: Inventory | None = None,
-    parts: SharedParts = NO_PARTS,
-    plugin_gone: bool = False,
-) -> Node:
-    """The record of a node. `csi_node` has the attach limits of its drivers; `layout`, `inventory`, `parts` and
-    `plugin_gone` describe its hardware and its device plugin."""
-    meta = obj.metadata
-    allocatable, bad_amounts = node_amounts(tuple(obj.status.allocatable.items()))
-    taints, bad_taints = _taints(obj.spec.taints)
-    problems = [*bad_amounts, *bad_taints]
-    if not obj.status.allocatable:
-        problems.append(
-            Problem("status.allocatable", "", "missing: the node's kubelet has not reported what it offers")
-        )
-    return Node(
-        meta.name,
-        allocatable,
-        tuple(sorted(meta.labels.items())),
-        taints,
-        obj.spec.unschedulable,
-        volumes.attach_limits(csi_node) if csi_node is not None else (),
-        epoch_ms(meta.creation_timestamp),
-        first_of(problems),
-        layout,
-        inventory,
-        *parts,
-        plugin_gone=plugin_gone,
-    )
-
-
-@lru_cache(maxsize=4096)
-def _taints(wire: tuple[base.Taint, ...]) -> tuple[tuple[Taint, ...], tuple[Problem, ...]]:
-    problems: list[Problem] = []
-    found = []
-    for i, taint in enumerate(wire):
-        effect = one_of(_EFFECTS, taint.effect, f"spec.taints[{i}].effect", problems)
-        if effect is not None:
-            found.append(Taint(taint.key, taint.value, effect))
-    return tuple(found), tuple(problems)
-
-
-def namespace(obj: base.Namespace) -> model.Namespace:
-    return model.Namespace(obj.metadata.name, tuple(sorted(obj.metadata.labels.items())))

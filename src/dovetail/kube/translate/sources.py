@@ -61,20 +61,20 @@ def sources(feed: Translator, served: Served) -> Iterator[Source]:
     of the core's slots does not depend on names. Sources of hardware data come before the nodes, so that `read_once`
     reports each node once."""
     yield Source(kinds.GPU_NODES, GPUNode, feed.gpu_nodes)
-    yield Source(kinds.NODE_TOPOLOGIES, NodeResourceTopology, feed.node_topologies)
-    yield Source(kinds.TAINT_RULES, DeviceTaintRule, feed.taint_rules)
-    yield Source(kinds.RESOURCE_SLICES, ResourceSlice, feed.resource_slices)
+    yield Source(kinds.NODE_TOPOLOGIES, NodeResourceTopology, feed.node_records.node_topologies)
+    yield Source(kinds.TAINT_RULES, DeviceTaintRule, feed.node_records.taint_rules)
+    yield Source(kinds.RESOURCE_SLICES, ResourceSlice, feed.node_records.resource_slices)
     yield Source(kinds.DEVICE_CLASSES, DeviceClass, feed.records.device_classes)
     yield Source(kinds.RESOURCE_CLAIMS, ResourceClaim, feed.records.resource_claims, keep=claim_outline)
-    yield Source(kinds.NODES, Node, lambda changes: feed.nodes(sorted(changes, key=_age)))
-    yield Source(kinds.CSI_NODES, CSINode, feed.csi_nodes)
+    yield Source(kinds.NODES, Node, lambda changes: feed.node_records.nodes(sorted(changes, key=_age)))
+    yield Source(kinds.CSI_NODES, CSINode, feed.node_records.csi_nodes)
     yield Source(kinds.NAMESPACES, Namespace, feed.records.namespaces)
     yield Source(kinds.PVCS, PersistentVolumeClaim, feed.records.claims)
     yield Source(kinds.PVS, PersistentVolume, feed.records.volumes)
     yield Source(kinds.STORAGE_CLASSES, StorageClass, feed.records.storage_classes)
     for dialect in DIALECTS:
         resource = served.first(dialect.resources) or dialect.resources[0]
-        yield Source(resource, dialect.kind, partial(feed.pod_groups, dialect))
+        yield Source(resource, dialect.kind, partial(feed.gangs.pod_groups, dialect))
     yield Source(kinds.QUEUES, Queue, feed.records.queues)
     yield Source(kinds.PDBS, PodDisruptionBudget, feed.records.budgets)
     yield Source(kinds.PODS, Pod, feed.pods, keep=outline)
@@ -100,11 +100,11 @@ async def read_once(client: Client, served: Served, feed: Translator) -> list[Ev
             continue
         listing = await list_all(client, source.resource, source.kind)
         events += source.translate([Change("added", object) for object in listing.objects.values()])
-    wanted = feed.wanted_owners()
+    wanted = feed.gangs.wanted_owners()
     for ref, answer in zip(wanted, await asyncio.gather(*(_owner(client, ref) for ref in wanted)), strict=True):
         # If an owner cannot be read, its gang stays unknown, and its pods wait with that reason.
         if not isinstance(answer, KubeError):
-            events += feed.owner(ref, answer)
+            events += feed.gangs.owner(ref, answer)
     return events
 
 

@@ -21,7 +21,7 @@ from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import base, storage
 from dovetail.kube.objects import queues as objects_queue
 from dovetail.kube.objects.claims import DeviceClass, ResourceClaim
-from dovetail.kube.translate import budgets, pods, queues, volumes
+from dovetail.kube.translate import budgets, nodes, queues, volumes
 from dovetail.kube.translate.claims import claim, device_class
 
 T_co = TypeVar("T_co", covariant=True)
@@ -48,7 +48,7 @@ class Records:
         self._reported: dict[type, dict[str, Any]] = {}
 
     def namespaces(self, changes: Iterable[AnyChange[base.Namespace]]) -> list[ev.Event]:
-        return self._report(changes, pods.namespace, lambda r: r.name, ev.NamespaceChanged, ev.NamespaceRemoved)
+        return self._report(changes, nodes.namespace, lambda r: r.name, ev.NamespaceChanged, ev.NamespaceRemoved)
 
     def claims(self, changes: Iterable[AnyChange[storage.PersistentVolumeClaim]]) -> list[ev.Event]:
         return self._report(changes, volumes.claim, lambda r: r.key, ev.VolumeClaimChanged, ev.VolumeClaimRemoved)
