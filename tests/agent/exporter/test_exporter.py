@@ -26,11 +26,13 @@ from dovetail.agent.exporter.reading import Owner, Owners, Sample
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
 from dovetail.agent.exporter.shared_nvml import SharedNvml
+from dovetail.agent.machine.nvml import UNINITIALIZED
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
 from tools.standin.fixture import MakeStandin
 
 TEMPERATURE, POWER, SHARE = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "dovetail_gpu_allocated_share"
+ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 Series = dict[str, list[tuple[dict[str, str], float]]]
 
 
@@ -204,9 +206,29 @@ async def test_a_reading_from_before_the_last_change_of_owner_is_not_exported(no
         await until(exported)
 
 
-async def test_nvml_is_opened_again_after_a_reload_of_the_driver(node: Node) -> None:
+def energy(series: Series) -> dict[str, float]:
+    return {labels["gpu"]: value for labels, value in series.get(ENERGY, ())}
+
+
+async def test_after_a_reload_of_the_driver_all_is_read_again_and_no_counter_goes_back(node: Node) -> None:
     async with reading(node):
-        node.standin.fail("nvmlDeviceGetTemperature", 1)  # NVML_ERROR_UNINITIALIZED
+        node.standin.stop_clock()
+        node.standin.advance(100)
+        before = energy(await node.scrape())
+        node.standin.reload()
+        node.standin.advance(10)
+
+        async def grown() -> bool:
+            after = energy(await node.scrape())
+            return after.keys() == before.keys() and all(after[gpu] > before[gpu] > 0 for gpu in before)
+
+        await until(grown)
+        assert not node.sampler.faults
+
+
+async def test_while_the_driver_is_gone_nothing_is_read(node: Node) -> None:
+    async with reading(node):
+        node.standin.fail("nvmlDeviceGetTemperature", UNINITIALIZED)
 
         async def ended() -> bool:
             return not gpus(await node.scrape())
@@ -216,6 +238,41 @@ async def test_nvml_is_opened_again_after_a_reload_of_the_driver(node: Node) -> 
 
         async def back() -> bool:
             return len(gpus(await node.scrape())) == len(node.standin.description.gpus)
+
+        await until(back)
+
+
+async def test_a_gpu_that_comes_back_is_read_when_the_library_is_opened_anew(node: Node) -> None:
+    async with reading(node):
+        node.standin.remove(1)
+
+        async def ended() -> bool:
+            return "1" not in gpus(await node.scrape())
+
+        await until(ended)
+        node.standin.restore(1)
+        await asyncio.to_thread(node.library.close)
+
+        async def back() -> bool:
+            return "1" in gpus(await node.scrape())
+
+        await until(back)
+
+
+async def test_a_call_that_hangs_ends_the_series_of_its_gpu_only(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reading(node):
+        monkeypatch.setattr(sampler_module, "STALE_S", 0.5)
+        node.standin.hang("nvmlDeviceGetTemperature", gpu=0)
+        others = {str(gpu.index) for gpu in node.standin.description.gpus} - {"0"}
+
+        async def alone() -> bool:
+            return gpus(await node.scrape()) == others
+
+        await until(alone)
+        node.standin.clear()
+
+        async def back() -> bool:
+            return "0" in gpus(await node.scrape())
 
         await until(back)
 
