@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from dovetail.agent.exporter.dcgm import FIELDS
 from dovetail.agent.exporter.kinds import GpmSource, Kind, OwnSource, table
 
 _HEAD = """\
@@ -108,7 +109,7 @@ def _from(kind: Kind) -> list[str]:
         if isinstance(source, OwnSource):
             texts.append(source.reason or "the agent")
         elif isinstance(source, GpmSource):
-            texts += ["`nvmlGpmMetricsGet`", "DCGM"]
+            texts += ["`nvmlGpmMetricsGet`", *(["DCGM"] if kind.name in FIELDS else [])]
         else:
             texts.append(f"`{source.text}`")
     return texts

@@ -15,6 +15,7 @@ class AgentOptions(Struct, frozen=True):
     exporter: HOST:PORT of the GPUs' metrics, "" for none.
     exporter_counters: which of them, as a counter list of dcgm-exporter (`agent.exporter.counter_list`).
     exporter_job_labels: with the labels queue, job and owner.
+    exporter_dcgm: HOST:PORT of a DCGM host engine, for GPUs that NVML does not measure; "" for none.
     config: a configuration file of the device plugin (`agent.config`), or a folder of them (`agent.config_watch`).
     mig_layouts: a file with MIG layouts (`agent.mig.layouts`).
     mig_observer: the socket of the MIG observer (`agent.mig.observer`).
@@ -29,6 +30,7 @@ class AgentOptions(Struct, frozen=True):
     exporter: str = ""
     exporter_counters: Path | None = None
     exporter_job_labels: bool = False
+    exporter_dcgm: str = ""
     device_plugin: bool = True
     fence: bool = True
     claims: bool = False

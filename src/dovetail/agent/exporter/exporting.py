@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dovetail.agent.exporter.counter_list import default, read_counter_list
 from dovetail.agent.exporter.counters import Counters
+from dovetail.agent.exporter.dcgm import Dcgm
 from dovetail.agent.exporter.exporter import Exporter, Parts
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
@@ -31,7 +32,8 @@ class Exporting:
         counters = options.exporter_counters
         kinds = read_counter_list(counters) if counters is not None else default()
         self._library = SharedNvml()
-        self._sampler = Sampler(self._library, kinds.values(), Counters(options.state_folder / "counters.json"))
+        dcgm = Dcgm(options.exporter_dcgm) if options.exporter_dcgm else None
+        self._sampler = Sampler(self._library, kinds.values(), Counters(options.state_folder / "counters.json"), dcgm)
         self._xids = XidCounts(options.state_folder / "xids.json", table)
         with_xids = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()))
         self._exporter = Exporter(

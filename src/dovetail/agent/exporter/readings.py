@@ -20,6 +20,9 @@ import pynvml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.agent.exporter.dcgm import FIELDS as DCGM_FIELDS
+from dovetail.agent.exporter.dcgm import PERIOD_S as DCGM_PERIOD_S
+from dovetail.agent.exporter.dcgm import Dcgm
 from dovetail.agent.exporter.kinds import Kind, OwnSource
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Process
 from dovetail.agent.exporter.sources import GONE, UNSUPPORTED, DeviceSources
@@ -46,11 +49,12 @@ class _Used(Struct, frozen=True):
 
 
 class DeviceReader:
-    """Reads the GPU with NVML's index `index` through the open library. Raises NvmlError if it cannot be identified.
+    """Reads the GPU with NVML's index `index` through the open library; `dcgm` has the profiling values of GPUs that
+    NVML does not measure. Raises NvmlError if it cannot be identified.
     `errors` counts failed calls by name."""
 
-    def __init__(self, nvml: Nvml, index: int, kinds: Iterable[Kind]) -> None:
-        self._nvml = nvml
+    def __init__(self, nvml: Nvml, index: int, kinds: Iterable[Kind], dcgm: Dcgm | None = None) -> None:
+        self._nvml, self._dcgm = nvml, dcgm
         self._kinds = tuple(kinds)
         self._handle = handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
         self._minor = self._optional("nvmlDeviceGetMinorNumber")
@@ -77,6 +81,8 @@ class DeviceReader:
         """The label kinds: name and text."""
         self._read_texts()
         self.errors: Counter[str] = Counter()
+        self.since_s = 0.0
+        """The begin of the time over which the profiling values of the last reading are means."""
 
     def close(self) -> None:
         """Free what the library holds for this reader, as long as it is open."""
@@ -93,6 +99,7 @@ class DeviceReader:
         absent = dict(self._sources.absent)
         gpu = self._with(self._identity, values)
         self._own(gpu, absent)
+        self._profile(gpu, absent)
         devices, processes = [gpu], list(self._processes(self._handle, gpu.uuid))
         for device, handle in self._mig(values):
             devices.append(device)
@@ -101,9 +108,16 @@ class DeviceReader:
         self._count_errors()
         return GpuReading(tuple(devices), tuple(processes), time.monotonic(), absent)
 
-    @property
-    def since_s(self) -> float:
-        return self._sources.since_s
+    def _profile(self, gpu: DeviceReading, absent: dict[str, str]) -> None:
+        """Add DCGM's profiling values to those of a GPU that NVML does not measure."""
+        self.since_s = self._sources.since_s
+        names = DCGM_FIELDS.keys() & absent.keys()
+        if self._dcgm is None or self._sources.gpm or not names:
+            return
+        self.since_s = time.monotonic() - DCGM_PERIOD_S
+        found = self._dcgm.read(gpu.uuid)
+        gpu.values.update((name, value) for name, value in found.items() if name in names)
+        absent.update((name, f"{absent[name]}; {self._dcgm.why}") for name in names - found.keys())
 
     @staticmethod
     def _with(identity: DeviceReading, values: dict[str, float]) -> DeviceReading:

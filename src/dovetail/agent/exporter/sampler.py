@@ -22,6 +22,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from dovetail.agent.exporter.counters import Counters
+from dovetail.agent.exporter.dcgm import Dcgm
 from dovetail.agent.exporter.kinds import Kind
 from dovetail.agent.exporter.reading import GpuReading
 from dovetail.agent.exporter.readings import DeviceReader
@@ -63,8 +64,10 @@ class _Gpu:
 class Sampler:
     """Reads `kinds` of all GPUs between `start` and `stop`."""
 
-    def __init__(self, library: SharedNvml, kinds: Iterable[Kind], counters: Counters) -> None:
-        self._library, self._kinds, self._counters = library, tuple(kinds), counters
+    def __init__(
+        self, library: SharedNvml, kinds: Iterable[Kind], counters: Counters, dcgm: Dcgm | None = None
+    ) -> None:
+        self._library, self._kinds, self._counters, self._dcgm = library, tuple(kinds), counters, dcgm
         self._condition = threading.Condition()
         self._gpus: dict[int, _Gpu] = {}
         self._stopped = False
@@ -196,7 +199,7 @@ class Sampler:
         """None if NVML no longer counts a GPU with this index. Raises NvmlError."""
         if index >= session.count:
             return None
-        return self._guarded(session, lambda: DeviceReader(session.nvml, index, self._kinds))
+        return self._guarded(session, lambda: DeviceReader(session.nvml, index, self._kinds, self._dcgm))
 
     def _sample(self, session: Session, reader: DeviceReader) -> Sampled:
         begun_s = time.monotonic()

@@ -107,6 +107,13 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
     help="Which metrics of the GPUs: a counter list of dcgm-exporter. Default: all.",
 )
 @click.option(
+    "--exporter-dcgm",
+    default="localhost:5555",
+    show_default=True,
+    callback=lambda _ctx, _param, value: address(value),
+    help='HOST:PORT of a running DCGM, for profiling values of GPUs before Hopper; "" for none.',
+)
+@click.option(
     "--exporter-job-labels/--no-exporter-job-labels",
     default=False,
     show_default=True,
