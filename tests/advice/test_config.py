@@ -19,7 +19,7 @@ def without(*names: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "expected"),
     [
         ({}, "model_type: missing; is this a config.json?"),
         ({"model_type": 3}, "model_type: 3 is no name"),
@@ -57,8 +57,8 @@ def without(*names: str, **changes: Any) -> dict[str, Any]:
         ({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 99}, "lacks n_positions"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(config: dict[str, Any], told: str) -> None:
-    with pytest.raises(ModelConfigError, match=told):
+def test_what_is_wrong_is_named(config: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ModelConfigError, match=expected):
         read(config)
 
 

@@ -111,7 +111,7 @@ def test_the_chosen_layout_is_kept(asked: MemoryQuestion, layout: ParallelLayout
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "expected"),
     [
         (
             MemoryQuestion(SMALL, Serving(1024), gpus=6, tp=4),
@@ -128,8 +128,8 @@ def test_the_chosen_layout_is_kept(asked: MemoryQuestion, layout: ParallelLayout
         (MemoryQuestion(SMALL, Training(1024, sequence_parallel=True), tp=1), "it needs --tp 2 or more"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(asked: MemoryQuestion, told: str) -> None:
-    with pytest.raises(PlanError, match=told):
+def test_a_layout_that_cannot_be_is_refused(asked: MemoryQuestion, expected: str) -> None:
+    with pytest.raises(PlanError, match=expected):
         memory(asked, H100)
 
 

@@ -137,7 +137,7 @@ def test_more_tokens_never_take_less(tp: int, pp: int, dp: int, zero: int, check
 
 
 @pytest.mark.parametrize(
-    ("plan", "layout", "told"),
+    ("plan", "layout", "expected"),
     [
         (Training(128, zero=3, fsdp=True), ParallelLayout(dp=2), "take one of --fsdp and --zero 3"),
         (Training(128, zero=2), ParallelLayout(pp=2, dp=2), "take --zero 1 with --pp"),
@@ -150,20 +150,20 @@ def test_more_tokens_never_take_less(tp: int, pp: int, dp: int, zero: int, check
         (Training(128), ParallelLayout(pp=17), "the model has 16"),
     ],
 )
-def test_what_contradicts_itself_or_the_model_is_refused(plan: Training, layout: ParallelLayout, told: str) -> None:
-    with pytest.raises(PlanError, match=told):
+def test_what_contradicts_itself_or_the_model_is_refused(plan: Training, layout: ParallelLayout, expected: str) -> None:
+    with pytest.raises(PlanError, match=expected):
         plan.check(model("llama-3.2-1b"), layout)
 
 
 @pytest.mark.parametrize(
-    ("changes", "tp", "told"),
+    ("changes", "tp", "expected"),
     [
         ({"num_attention_heads": 12, "hidden_size": 768, "num_key_value_heads": 4}, 6, "6 .* and 4 key-value heads"),
         ({"intermediate_size": 1537}, 2, "do not divide the 1537 columns of the MLP"),
     ],
 )
-def test_ranks_have_to_divide_keys_and_columns(changes: dict[str, int], tp: int, told: str) -> None:
-    with pytest.raises(PlanError, match=told):
+def test_ranks_have_to_divide_keys_and_columns(changes: dict[str, int], tp: int, expected: str) -> None:
+    with pytest.raises(PlanError, match=expected):
         Training(128).check(read(llama(**changes)), ParallelLayout(tp))
 
 

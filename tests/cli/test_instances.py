@@ -22,12 +22,12 @@ SPOT = ["spot", *INTERRUPTED, "--discount", "60%"]
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  template: {spec: {containers: [{name: b}]}}\n"
 
 
-def run(*arguments: str, given: str | None = None) -> Result:
-    return CliRunner().invoke(cli, arguments, input=given)
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(cli, arguments, input=stdin)
 
 
-def answer(*arguments: str, given: str | None = None) -> dict[str, Any]:
-    result = run(*arguments, "-o", "json", given=given)
+def answer(*arguments: str, stdin: str | None = None) -> dict[str, Any]:
+    result = run(*arguments, "-o", "json", stdin=stdin)
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -35,10 +35,10 @@ def answer(*arguments: str, given: str | None = None) -> dict[str, Any]:
 
 def test_the_need_is_what_memory_printed() -> None:
     memory = run("memory", "llama-3.1-70b", "-o", "json").stdout
-    found = answer("instances", "--need", "-", given=memory)
+    found = answer("instances", "--need", "-", stdin=memory)
     assert {name: found["wanted"][name] for name in NEED["need"]} == json.loads(memory)["need"]
     same = ["--gpus", "2", "--gpu-memory-mib", "78782", "--nvlink"]
-    assert answer("instances", *same) == answer("instances", "--need", "-", given=json.dumps(NEED))
+    assert answer("instances", *same) == answer("instances", "--need", "-", stdin=json.dumps(NEED))
 
 
 def test_own_prices_and_every_price_with_its_date(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_each_option_leaves_fewer(option: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("GPUs: 2", "not an answer of `dovetail memory -o json`"),
         ("{}", "missing required field `need`"),
@@ -69,13 +69,13 @@ def test_each_option_leaves_fewer(option: list[str]) -> None:
         (json.dumps({"need": NEED["need"] | {"rack": 1}}), "unknown field `rack`"),
     ],
 )
-def test_a_need_that_is_none(text: str, said: str) -> None:
-    result = run("instances", "--need", "-", given=text)
-    assert result.exit_code == 1 and said in result.output
+def test_a_need_that_is_none(text: str, message: str) -> None:
+    result = run("instances", "--need", "-", stdin=text)
+    assert result.exit_code == 1 and message in result.output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--need", "-", "--gpus", "2"], "--need and --gpus set the same value"),
         (["--need", "-", "--prices", "-"], "cannot both be standard input"),
@@ -88,9 +88,9 @@ def test_a_need_that_is_none(text: str, said: str) -> None:
         (["--memory", "8 apples"], "8 apples"),
     ],
 )
-def test_options_of_instances_that_are_refused(arguments: list[str], said: str) -> None:
-    result = run("instances", *arguments, given=json.dumps(NEED))
-    assert result.exit_code == 2 and said in " ".join(result.output.split())
+def test_options_of_instances_that_are_refused(arguments: list[str], message: str) -> None:
+    result = run("instances", *arguments, stdin=json.dumps(NEED))
+    assert result.exit_code == 2 and message in " ".join(result.output.split())
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--rate", "1"], "use either --mtbi or --rate"),
         (["--mtbi", "0s"], "'0s' must be at least 1 s"),
@@ -117,9 +117,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (["--nodes", "0"], "0 is not in the range"),
     ],
 )
-def test_options_of_spot_that_are_refused(arguments: list[str], said: str) -> None:
+def test_options_of_spot_that_are_refused(arguments: list[str], message: str) -> None:
     result = run(*SPOT, *arguments)
-    assert result.exit_code == 2 and said in " ".join(result.output.split())
+    assert result.exit_code == 2 and message in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf"])
@@ -172,7 +172,7 @@ spec:
 
 
 def test_what_a_manifest_lacks() -> None:
-    missing = answer(*SPOT, "-f", "-", given=JOB)["missing"]
+    missing = answer(*SPOT, "-f", "-", stdin=JOB)["missing"]
     assert {(one["object"], one["file"]) for one in missing} == {("Job a", "-")}
     assert [one["line"] for one in missing] == [4, 5, 5, 5]
     assert [one["fixable"] for one in missing] == [False, False, False, True]
@@ -181,33 +181,33 @@ def test_what_a_manifest_lacks() -> None:
 def test_what_a_manifest_lacks_is_added(tmp_path: Path) -> None:
     path = tmp_path / "night.yaml"
     path.write_text(NIGHT)
-    told = ("-f", str(path), "--checkpoint-claim", "runs", "--save-command", "kill -USR1 1; sleep 90")
-    before = answer(*SPOT, *told)["missing"]
+    reported = ("-f", str(path), "--checkpoint-claim", "runs", "--save-command", "kill -USR1 1; sleep 90")
+    before = answer(*SPOT, *reported)["missing"]
     assert [one["fixable"] for one in before] == [True] * 4
     assert path.read_text() == NIGHT
-    assert answer(*SPOT, *told, "--fix")["missing"] == []
+    assert answer(*SPOT, *reported, "--fix")["missing"] == []
     lines = path.read_text().splitlines()
     assert [line for line in lines if line in NIGHT.splitlines()] == NIGHT.splitlines()
     assert "      terminationGracePeriodSeconds: 150" in lines
     mended = path.read_text()
-    run(*SPOT, *told, "--fix")
+    run(*SPOT, *reported, "--fix")
     assert path.read_text() == mended
 
 
 def test_the_manifest_of_standard_input_is_printed_mended() -> None:
-    result = run(*SPOT, "-f", "-", "--fix", given=NIGHT)
+    result = run(*SPOT, "-f", "-", "--fix", stdin=NIGHT)
     assert "terminationGracePeriodSeconds: 150" in result.stdout and "podFailurePolicy:" in result.stdout
     assert "Spot pays" in result.stderr and "The manifests lack, to survive an interruption:" in result.stderr
 
 
 @pytest.mark.parametrize("more", [["--fix"], ["--checkpoint-claim", "a"], ["-f", "-", "--fix", "-o", "json"]])
 def test_contradictions_about_manifests(more: list[str]) -> None:
-    assert run(*SPOT, *more, given=NIGHT).exit_code == 2
+    assert run(*SPOT, *more, stdin=NIGHT).exit_code == 2
 
 
 @pytest.mark.parametrize("text", ["kind: Service\napiVersion: v1\n", "[1]", "a: ["])
 def test_what_is_no_manifest_of_a_job(text: str) -> None:
-    result = run(*SPOT, "-f", "-", given=text)
+    result = run(*SPOT, "-f", "-", stdin=text)
     assert result.exit_code == 1 and result.output.startswith("Error: -")
 
 

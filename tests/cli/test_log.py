@@ -65,9 +65,9 @@ log.info("the last")
 """
     for form in ("text", "json"):
         done = subprocess.run([sys.executable, "-c", program, form], capture_output=True, text=True, check=True)
-        told = [line for line in done.stderr.splitlines() if "somebody.else" in line]
+        reported = [line for line in done.stderr.splitlines() if "somebody.else" in line]
         wanted = ("plain", "1 and 2", "%s is left over", "the last")
-        assert all(text in line for text, line in zip(wanted, told, strict=True))
+        assert all(text in line for text, line in zip(wanted, reported, strict=True))
         # What cannot be formatted is told, with its message, and is no end.
         assert "--- Logging error ---" in done.stderr and "Message: '%d is no number'" in done.stderr
 

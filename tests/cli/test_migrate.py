@@ -68,8 +68,8 @@ def test_json(old: Path) -> None:
     result = run("-o", "json", str(old))
     found = json.loads(result.stdout)
     assert found["files"][0]["changed"] and "+apiVersion: batch/v1\n" in found["files"][0]["diff"]
-    (told,) = found["told"]
-    assert (told["outcome"], told["line"], told["path"], told["dialect"]) == (
+    (reported,) = found["told"]
+    assert (reported["outcome"], reported["line"], reported["path"], reported["dialect"]) == (
         "changed",
         2,
         "apiVersion",

@@ -120,8 +120,8 @@ async def run(playground: Playground, tmp_path: Path, *arguments: str) -> Result
     return await asyncio.to_thread(CliRunner().invoke, cli, [*arguments, "--kubeconfig", str(config)])
 
 
-def answer(*arguments: str, given: str = "") -> Any:
-    result = CliRunner().invoke(cli, [*arguments, "-o", "json"], input=given)
+def answer(*arguments: str, stdin: str = "") -> Any:
+    result = CliRunner().invoke(cli, [*arguments, "-o", "json"], input=stdin)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     return json.loads(result.stdout)
 
@@ -133,20 +133,20 @@ async def test_a_snapshot_equals_the_lists_of_the_server(playground: Playground,
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.startswith(f"{file}: ")
     async with Client(ClusterConfig(playground.url)) as client:
-        told = await read_once(client, await discover(client), Translator("dovetail"))
+        reported = await read_once(client, await discover(client), Translator("dovetail"))
     found = cluster.read([str(file)], "dovetail")
     assert found.problems == ()
-    assert set(found.events) == set(told)
+    assert set(found.events) == set(reported)
     assert "of-no-concern" not in file.read_text()
 
 
 async def test_commands_answer_from_it(playground: Playground, tmp_path: Path) -> None:
     text = (await run(playground, tmp_path, "snapshot")).stdout
-    assert [(one["job"], one["code"]) for one in answer("queue", "-f", "-", given=text)["jobs"]] == [
+    assert [(one["job"], one["code"]) for one in answer("queue", "-f", "-", stdin=text)["jobs"]] == [
         ("ml/train", "Placed"),
     ]  # fmt: skip
-    assert {one["pod"]: one["code"] for one in answer("simulate", "-", given=text)["waiting"]}.keys() == {"ml/eval"}
-    assert answer("why", "ml/train", "-f", "-", given=text)["gang"]["needs"] == 2
+    assert {one["pod"]: one["code"] for one in answer("simulate", "-", stdin=text)["waiting"]}.keys() == {"ml/eval"}
+    assert answer("why", "ml/train", "-f", "-", stdin=text)["gang"]["needs"] == 2
 
 
 @pytest.mark.parametrize("plural", ["persistentvolumeclaims", "jobs", "pods"])

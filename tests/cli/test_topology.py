@@ -31,7 +31,7 @@ def run(*arguments: str, stdin: str = "") -> Result:
     return CliRunner().invoke(cli, ["topology", *arguments], input=stdin)
 
 
-def told(*arguments: str) -> dict[str, Any]:
+def reported(*arguments: str) -> dict[str, Any]:
     result = run(*arguments, "-o", "json")
     assert result.exit_code == 0, result.output
     answer: dict[str, Any] = json.loads(result.stdout)
@@ -144,7 +144,7 @@ def test_one_gpu_has_no_sets_and_no_links() -> None:
 
 
 def test_json_has_all_fields_of_the_reference() -> None:
-    answer = told(str(WIRINGS / DGX1))
+    answer = reported(str(WIRINGS / DGX1))
     assert list(answer) == [field.name for field in fields(Topology)]
     assert answer["nvlinks"][0] == [0, 1, 1, 2, 2, 0, 0, 0]
     assert answer["pcie"][0] == [None, None, None, None, None, "SYS", "SYS", "SYS"]
@@ -154,7 +154,7 @@ def test_json_has_all_fields_of_the_reference() -> None:
 
 
 def test_a_product_gives_the_rates() -> None:
-    answer = told(str(WIRINGS / DGX_H100), "--product", "NVIDIA H100 80GB HBM3")
+    answer = reported(str(WIRINGS / DGX_H100), "--product", "NVIDIA H100 80GB HBM3")
     assert (answer["nvlink_mbps"], answer["pcie_mbps"]) == (20_600, 48_000)
     assert answer["sets"][0]["mbps"] == 18 * 20_600
 

@@ -143,10 +143,10 @@ def _is(document: Document, *resources: Resource) -> bool:
 def declared(resource: Resource, document: Document) -> list[Problem | None]:
     name = document["metadata"]["name"]
     member = gangs.Membership("id", "default", name)
-    told = owners.declare(member, owners.read(gangs.OwnerRef(resource, "default", name), document))
-    assert told is not None, "the pods of the object are on their own"
+    declared = owners.declare(member, owners.read(gangs.OwnerRef(resource, "default", name), document))
+    assert declared is not None, "the pods of the object are on their own"
     options = options_of(msgspec.convert(document["metadata"], ObjectMeta))
-    return [gang.problem for gang in gangs.records(told, {options})]
+    return [gang.problem for gang in gangs.records(declared, {options})]
 
 
 @pytest.mark.parametrize("block", YAML, ids=lambda b: f"{b.page}:{b.text.count(chr(10))}")
@@ -160,8 +160,8 @@ def test_objects_are_taken_as_they_are_written(block: Block) -> None:
 def test_what_a_refused_object_gets() -> None:
     where = page("docs/how-to/why-pending.md")
     bad = next(block for block in where.blocks if block.before == REFUSED)
-    told = where.blocks[where.blocks.index(bad) + 1].text
-    assert str(problems(bad)[0]) in " ".join(told.split())
+    documented = where.blocks[where.blocks.index(bad) + 1].text
+    assert str(problems(bad)[0]) in " ".join(documented.split())
 
 
 @pytest.mark.parametrize("line", COMMANDS)

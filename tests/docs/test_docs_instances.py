@@ -40,8 +40,8 @@ def test_fields_of_instances() -> None:
 def test_fields_of_spot() -> None:
     rows = CLI.section("dovetail spot").rows("field")
     assert {name for row in rows for name in row.code[0]} == set(names(Spot))
-    told = {row.code[0][0]: set(row.code[1]) for row in rows}
-    assert set(names(At)) <= told["intervals"] and set(names(Missing)) <= told["missing"]
+    documented = {row.code[0][0]: set(row.code[1]) for row in rows}
+    assert set(names(At)) <= documented["intervals"] and set(names(Missing)) <= documented["missing"]
 
 
 def test_columns_of_price_files() -> None:

@@ -70,5 +70,5 @@ def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:
     ],
 )
 def test_fields_of_what_is_inside(command: str, head: str, field: str, kinds: tuple[type, ...]) -> None:
-    told = set(re.findall(r"`(\w+)`", rows(command, head)[field].cells[1]))
-    assert {name for kind in kinds for name in names(kind)} <= told
+    documented = set(re.findall(r"`(\w+)`", rows(command, head)[field].cells[1]))
+    assert {name for kind in kinds for name in names(kind)} <= documented

@@ -52,8 +52,8 @@ def test_values_of_options() -> None:
     written = {option: row.cells[2] for row in HERE.rows("option") for option in row.code[0]}
     choices = [p for p in command.params if isinstance(p, click.Option) and isinstance(p.type, click.Choice)]
     for option in choices:
-        told = {span for name in option.opts for span in re.findall(r"`([\w-]+)`", written[name])}
-        assert isinstance(option.type, click.Choice) and set(option.type.choices) <= told, option.name
+        documented = {span for name in option.opts for span in re.findall(r"`([\w-]+)`", written[name])}
+        assert isinstance(option.type, click.Choice) and set(option.type.choices) <= documented, option.name
 
 
 def test_formats_are_explained() -> None:

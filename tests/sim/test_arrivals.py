@@ -29,9 +29,9 @@ expected results (hkust-adsl/kubernetes-scheduler-simulator, Apache-2.0)."""
 
 
 def workload(wanted: list[int], nodes: int = 3) -> Workload:
-    told = tuple(NodeChanged(Node(f"n{i}", ((GPU, 8), (PODS, 100)))) for i in range(nodes))
+    nodes_of_cluster = tuple(NodeChanged(Node(f"n{i}", ((GPU, 8), (PODS, 100)))) for i in range(nodes))
     jobs = tuple(SimJob(0, (Pod(f"p{i}", "ns", f"p{i}", REQUESTS[kind]),)) for i, kind in enumerate(wanted))
-    return Workload("w", told, jobs)
+    return Workload("w", nodes_of_cluster, jobs)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(20, 200), st.integers(0, 3))

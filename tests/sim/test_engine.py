@@ -35,13 +35,13 @@ def report(nodes: tuple[NodeChanged, ...], *jobs: SimJob) -> QueueReport:
 
 def test_devices_that_stand_in_for_a_resource_are_free_when_their_pod_leaves() -> None:
     own = Slice("s", "d", "n0", 1, 1, node="n0", devices=(Device("a"), Device("b")))
-    told = (DeviceClassChanged(DeviceClass("c", extended_resource=GPU)), *cluster(0), SliceChanged(own))
+    reported = (DeviceClassChanged(DeviceClass("c", extended_resource=GPU)), *cluster(0), SliceChanged(own))
     jobs = [job(name, at_s, gpus, 5) for name, at_s, gpus in (("a", 0, 2), ("b", 1, 1), ("c", 2, 1))]
     jobs = [
         replace(j, pods=tuple(replace(p, containers=(Container("m", p.request.resources),)) for p in j.pods))
         for j in jobs
     ]
-    assert times(simulated(told, *jobs)) == [(0, 5), (5, 10), (5, 10)]
+    assert times(simulated(reported, *jobs)) == [(0, 5), (5, 10), (5, 10)]
 
 
 def test_a_job_that_does_not_fit_waits_until_others_leave() -> None:
@@ -143,17 +143,17 @@ def test_starts_are_those_of_a_list_that_is_walked_in_order_of_age_at_each_event
 
 
 def test_the_queue_s_report() -> None:
-    told = report(cluster(8), job("a", 0, 8, 10), job("b", 0, 4, 10), job("c", 4, 9, 1))
-    assert (told.jobs, told.started_jobs, told.ended_jobs, told.placed_pods) == (3, 2, 2, 2)
-    assert told.refused == {"NoNodeFits": 1}
-    assert (told.makespan_s, told.allocated_gpu_percent) == (20.0, 75.0)
-    assert (told.wait_s.mean, told.wait_s.p50, told.wait_s.max) == (5.0, 0.0, 10.0)
-    assert (told.completion_s.mean, told.completion_s.p95) == (15.0, 20.0)
+    reported = report(cluster(8), job("a", 0, 8, 10), job("b", 0, 4, 10), job("c", 4, 9, 1))
+    assert (reported.jobs, reported.started_jobs, reported.ended_jobs, reported.placed_pods) == (3, 2, 2, 2)
+    assert reported.refused == {"NoNodeFits": 1}
+    assert (reported.makespan_s, reported.allocated_gpu_percent) == (20.0, 75.0)
+    assert (reported.wait_s.mean, reported.wait_s.p50, reported.wait_s.max) == (5.0, 0.0, 10.0)
+    assert (reported.completion_s.mean, reported.completion_s.p95) == (15.0, 20.0)
 
 
 def test_the_report_of_nothing_has_no_numbers_but_does_not_fail() -> None:
-    told = report(cluster(8))
-    assert (told.arrived_pods, told.wait_s.mean, told.allocated_gpu_percent) == (0, None, None)
+    reported = report(cluster(8))
+    assert (reported.arrived_pods, reported.wait_s.mean, reported.allocated_gpu_percent) == (0, None, None)
 
 
 def test_a_snapshot_places_pending_pods_beside_running_ones() -> None:
@@ -162,7 +162,7 @@ def test_a_snapshot_places_pending_pods_beside_running_ones() -> None:
         Pod(uid, "ns", uid, Request(((GPU, n),)), created_ms=i) for i, (uid, n) in enumerate([("a", 2), ("b", 1)])
     ]
     workload = snapshot("now", [*cluster(8), *(PodChanged(pod) for pod in (running, *waiting))])
-    told = of_snapshot(SimulationRun(workload, "dovetail", 1, Simulation(workload, Policy()).run(), 0.0), ("x",))
-    assert [(placed.pod, placed.node) for placed in told.placed] == [("ns/a", "n0")]
-    assert [(waits.pod, waits.code, waits.when) for waits in told.waiting] == [("ns/b", "NoNodeFits", "NotYet")]
-    assert (told.running_pods, told.arrived_pods, told.problems) == (1, 2, ("x",))
+    reported = of_snapshot(SimulationRun(workload, "dovetail", 1, Simulation(workload, Policy()).run(), 0.0), ("x",))
+    assert [(placed.pod, placed.node) for placed in reported.placed] == [("ns/a", "n0")]
+    assert [(waits.pod, waits.code, waits.when) for waits in reported.waiting] == [("ns/b", "NoNodeFits", "NotYet")]
+    assert (reported.running_pods, reported.arrived_pods, reported.problems) == (1, 2, ("x",))

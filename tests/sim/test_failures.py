@@ -20,8 +20,8 @@ from dovetail.sim.workload import Outage, SimJob, Workload
 from tests.sim.streams import job, stream, times, workload
 
 SCHEDULERS: dict[str, Callable[[Workload], VirtualClock]] = {
-    "core": lambda told: Simulation(told, Policy()),
-    "plain": lambda told: Plain(told, ORDERS["fifo"]),
+    "core": lambda trace: Simulation(trace, Policy()),
+    "plain": lambda trace: Plain(trace, ORDERS["fifo"]),
 }
 DOWN = Outage("n0", 5000, 8000)
 
@@ -100,10 +100,12 @@ def test_all_work_is_done_in_spite_of_failures(scheduler: Callable[[Workload], V
 
 
 def test_a_plan_is_drawn_from_its_seed() -> None:
-    told = workload((4, 4, 4), job("a", 0, 1, 1))
-    plan = outages(told, 100_000, 10_000, 50_000_000, seed=1)
+    trace = workload((4, 4, 4), job("a", 0, 1, 1))
+    plan = outages(trace, 100_000, 10_000, 50_000_000, seed=1)
     assert (
-        plan == outages(told, 100_000, 10_000, 50_000_000, seed=1) != outages(told, 100_000, 10_000, 50_000_000, seed=2)
+        plan
+        == outages(trace, 100_000, 10_000, 50_000_000, seed=1)
+        != outages(trace, 100_000, 10_000, 50_000_000, seed=2)
     )
     assert all(outage.from_ms < min(outage.until_ms, 50_000_000) for outage in plan)
     assert list(plan) == sorted(plan, key=lambda outage: outage.from_ms)

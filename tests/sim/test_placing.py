@@ -30,11 +30,11 @@ def workload(seed: int) -> Workload:
     return inflated(listed, 150, seed) if any(task.milli for task in tasks) else listed
 
 
-def compared(told: Workload, policy: str, seed: int) -> int:
+def compared(trace: Workload, policy: str, seed: int) -> int:
     """How many were refused, by both."""
-    requests = [job.pods[0].request for job in told.jobs]
-    at_once = PlacedAtOnce(told, Policy(scoring=POLICIES[policy](seed, requests)))
-    simulation = Simulation(told, Policy(scoring=POLICIES[policy](seed, requests)), patient=False)
+    requests = [job.pods[0].request for job in trace.jobs]
+    at_once = PlacedAtOnce(trace, Policy(scoring=POLICIES[policy](seed, requests)))
+    simulation = Simulation(trace, Policy(scoring=POLICIES[policy](seed, requests)), patient=False)
     found, expected = at_once.run(), simulation.run()
     assert found.placed == expected.placed
     assert found.moments == expected.moments

@@ -82,14 +82,14 @@ def test_every_decision_is_the_published_formula_s(policy: str, chunk: int) -> N
 
 @pytest.mark.slow
 def test_the_scenes_distinguish_the_policies() -> None:
-    alike = Counter[str]()
+    equal = Counter[str]()
     for seed in range(30):
         machines, tasks = scene(seed)
         answers = {name: simulated(name, machines, tasks) for name in POLICIES}
-        alike.update(name for name, answer in answers.items() if answer == answers["tightest"])
+        equal.update(name for name, answer in answers.items() if answer == answers["tightest"])
     # The default places the first pods as `tightest` does.
-    assert alike["dovetail"] == alike["tightest"] == 30
-    assert all(alike[name] <= 15 for name in POLICIES if name not in ("dovetail", "tightest")), alike
+    assert equal["dovetail"] == equal["tightest"] == 30
+    assert all(equal[name] <= 15 for name in POLICIES if name not in ("dovetail", "tightest")), equal
 
 
 def test_random_spreads_over_nodes_and_gpus_and_is_the_seed_s() -> None:

@@ -104,8 +104,8 @@ def nodes(*them: NodeRecord, **more: Any) -> ClusterFacts:
 
 
 def kubelet(pods: Pods | None = None, zones: KubeletRecord | None = None, **changed: Any) -> ClusterFacts:
-    told = {"a": GpuNode(kubelet=replace(ALIGNED, **changed))}
-    return replace(HEALTHY, gpu_nodes=told, topologies={"a": zones} if zones else {}, pods=pods or HEALTHY.pods)
+    reported = {"a": GpuNode(kubelet=replace(ALIGNED, **changed))}
+    return replace(HEALTHY, gpu_nodes=reported, topologies={"a": zones} if zones else {}, pods=pods or HEALTHY.pods)
 
 
 def pending(*them: PendingRecord, **more: Any) -> ClusterFacts:
@@ -260,16 +260,16 @@ def test_what_was_not_read_is_not_judged(field: str) -> None:
 def test_a_pending_pod_is_reported_once() -> None:
     for _, *both in CASES:
         for seen in both:
-            told = [one.object for one in examine(seen) if one.object.startswith("pod/")]
-            assert len(told) == len(set(told))
+            reported = [one.object for one in examine(seen) if one.object.startswith("pod/")]
+            assert len(reported) == len(set(reported))
 
 
 def test_every_check_has_a_case_and_a_row() -> None:
     rows = page(REFERENCE).rows("finding")
     assert {one.id for one in CHECKS} == {case[0] for case in CASES}
     assert [(row.code[0][0], row.code[1][0]) for row in rows] == [(one.id, one.level) for one in CHECKS]
-    told = page("docs/reference/cli.md").section("dovetail doctor").rows("field")
-    assert [row.code[0][0] for row in told] == [one.name for one in fields(DoctorAnswer)]
+    reported = page("docs/reference/cli.md").section("dovetail doctor").rows("field")
+    assert [row.code[0][0] for row in reported] == [one.name for one in fields(DoctorAnswer)]
 
 
 def test_the_rights_of_each_check() -> None:

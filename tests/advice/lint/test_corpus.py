@@ -24,7 +24,7 @@ def found(*args: str | Path) -> list[dict[str, Any]]:
     return answer
 
 
-def said(findings: list[dict[str, Any]]) -> list[str]:
+def printed(findings: list[dict[str, Any]]) -> list[str]:
     return [f"{one['rule']} {one['file']}:{one['line']} {one['object']}: {one['message']}" for one in findings]
 
 
@@ -39,12 +39,12 @@ def test_is_large_and_of_many_kinds() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
 def test_no_finding_on_one_file(file: Path) -> None:
-    assert said(found(file)) == []
+    assert printed(found(file)) == []
 
 
 def test_no_finding_on_all_of_it() -> None:
-    assert said(found(CORPUS)) == []
+    assert printed(found(CORPUS)) == []
 
 
 def test_no_finding_where_the_nodes_are_known() -> None:
-    assert said(found(CORPUS, "--inventory", NODES)) == []
+    assert printed(found(CORPUS, "--inventory", NODES)) == []

@@ -124,8 +124,8 @@ spec:
         ),
     ):
         bad = text.format(version, kind, head, restart)
-        said = try_to_create(alone, of(bad))
-        assert REFUSED["G01"] in said and REFUSED["G02"] in said, said
+        message = try_to_create(alone, of(bad))
+        assert REFUSED["G01"] in message and REFUSED["G02"] in message, message
         (read,) = documents("bad.yaml", bad)
         good = fixed(read, facts(bad), RULES).text
         assert try_to_create(alone, of(good)) == "", good
@@ -158,9 +158,9 @@ def pod_of(text: str) -> dict[str, Any] | None:
 def waited_for(plane: Plane, pod: dict[str, Any], words: str, *flags: str) -> str:
     """What the server says, once it says the words or the time is up: policies take a while to hold."""
     until = time.monotonic() + ACTIVE_WITHIN_S
-    while words not in (said := try_to_create(plane, [pod], *flags)) and time.monotonic() < until:
+    while words not in (message := try_to_create(plane, [pod], *flags)) and time.monotonic() < until:
         time.sleep(0.3)
-    return said
+    return message
 
 
 @pytest.mark.parametrize("action", ["warn", "deny"])

@@ -54,14 +54,14 @@ def test_several_rules_and_other_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("comment", "says"),
+    ("comment", "expected"),
     [
         ("# dovetail: ignore G01", "write the reason"),
         ("# dovetail: ignore G99 because", "there is no rule G99"),
         ("# dovetail: ignore everything", "write `# dovetail: ignore G18 why`"),
     ],
 )
-def test_an_invalid_comment_silences_nothing_and_is_reported(comment: str, says: str) -> None:
+def test_an_invalid_comment_silences_nothing_and_is_reported(comment: str, expected: str) -> None:
     found = findings(POD.format(top="", above=comment, first="", line=""))
     assert [one.line for one in found if one.rule == "G01"] == [11, 13]
-    assert [one.line for one in found if one.rule == "G00" and says in one.message] == [5]
+    assert [one.line for one in found if one.rule == "G00" and expected in one.message] == [5]

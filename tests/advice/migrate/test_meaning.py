@@ -56,13 +56,15 @@ def test_twice_changes_nothing_more(name: str, targets: tuple[MigrationTarget, .
 @pytest.mark.parametrize("name", NAMES)
 def test_remaining_fields_are_reported(name: str, targets: tuple[MigrationTarget, ...]) -> None:
     found = migrated(text_of(name), *targets)
-    told = {(one.object, one.path) for one in found.notes if one.outcome is not MigrationOutcome.CHANGED}
+    reported = {(one.object, one.path) for one in found.notes if one.outcome is not MigrationOutcome.CHANGED}
     for each in documents("test.yaml", found.text):
         for whole in each.objects():
             shown = f"{whole.at('kind').text} "
             for field in keys(whole):
                 if field.name.startswith(FOREIGN) or f".{FOREIGN[0]}" in field.name:
-                    assert any(path == str(field) for object_, path in told if object_.startswith(shown)), str(field)
+                    assert any(path == str(field) for object_, path in reported if object_.startswith(shown)), str(
+                        field
+                    )
             assert not any(field.value in OTHERS for field in keys(whole) if field.name == "schedulerName")
 
 
@@ -254,9 +256,9 @@ def test_hami() -> None:
     part, whole = found.pods["part"].request, found.pods["whole"].request
     assert dict(part.resources) == {"nvidia.com/gpu.shared": 2} and part.gpu_milli == 250
     assert dict(whole.resources) == {"nvidia.com/gpu": 1} and not whole.gpu_milli
-    told = left(migrated(text_of("hami")))
-    assert "spec.containers[0].resources.limits[nvidia.com/gpucores]" in told
-    assert "metadata.annotations[nvidia.com/use-gputype]" in told
+    reported = left(migrated(text_of("hami")))
+    assert "spec.containers[0].resources.limits[nvidia.com/gpucores]" in reported
+    assert "metadata.annotations[nvidia.com/use-gputype]" in reported
     assert (
         values(migrated(text_of("hami")).text)[2]["spec"]["containers"]
         == values(text_of("hami"))[2]["spec"]["containers"]

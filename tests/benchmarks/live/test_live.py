@@ -115,7 +115,7 @@ def test_no_percentile_of_nothing() -> None:
 class TestTables:
     def test_costs_are_for_a_thousand_pods(self) -> None:
         cells = row(tables([RUN], {"among": "t"}), "dovetail")
-        assert [cells[f"{who} CPU s/1,000"] for who in ("own", "API server", "etcd")] == ["0.50", "2.50", "0.50"]
+        assert [cells[f"{owner} CPU s/1,000"] for owner in ("own", "API server", "etcd")] == ["0.50", "2.50", "0.50"]
 
     def test_a_run_is_compared_with_others_of_its_round(self) -> None:
         stock = replace(RUN, scheduler="stock", last_bind_s=22.0, cpu_s=8.0)

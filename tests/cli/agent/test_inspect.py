@@ -123,14 +123,14 @@ def test_the_memory_of_a_grace_is_one_row(standin: Machine) -> None:
 
 def test_json_has_the_host_and_the_gpu_node(standin: Machine) -> None:
     done = inspect(standin("dgx-h100"), "-o", "json", "--node", "gpu-1")
-    told = json.loads(done.output)
-    assert set(told) == {"host", "numaNodes", "gpuNode", "metrics", "xidTable"}
-    assert told["metrics"]["read"]["0"] >= 120
-    assert {"why", "gpus", "kinds"} == set(told["metrics"]["absent"][0])
-    assert [gpu["minor"] for gpu in told["host"]["gpus"]] == list(range(8))
-    assert told["host"]["gpus"][0]["profiles"][0]["name"] == "1g.10gb"
-    assert [node["id"] for node in told["numaNodes"]] == [0, 1]
-    node = msgspec.convert(told["gpuNode"], GPUNode)
+    reported = json.loads(done.output)
+    assert set(reported) == {"host", "numaNodes", "gpuNode", "metrics", "xidTable"}
+    assert reported["metrics"]["read"]["0"] >= 120
+    assert {"why", "gpus", "kinds"} == set(reported["metrics"]["absent"][0])
+    assert [gpu["minor"] for gpu in reported["host"]["gpus"]] == list(range(8))
+    assert reported["host"]["gpus"][0]["profiles"][0]["name"] == "1g.10gb"
+    assert [node["id"] for node in reported["numaNodes"]] == [0, 1]
+    node = msgspec.convert(reported["gpuNode"], GPUNode)
     assert node.metadata.name == "gpu-1"
     assert (len(node.status.gpus), node.status.nvlinks[0][1]) == (8, 18)
     assert node.status.pcie_levels[0][:2] == ("X", "NODE")

@@ -71,7 +71,7 @@ CRASHES = {
 
 
 @pytest.fixture(scope="module")
-def sick(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+def unhealthy(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     """A node whose driver crashes, and a webhook that takes pods; it asks for none of the other tests' pods."""
     file = tmp_path_factory.mktemp("doctor") / "objects.yaml"
     file.write_text(OBJECTS)
@@ -82,8 +82,8 @@ def sick(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pla
     pods = file.with_name("pod.yaml")
     pods.write_text(POD)
     plane.kubectl("apply", f"--filename={pods}")
-    told = ("--subresource=status", "--type=merge", f"--patch={json.dumps({'status': CRASHES})}")
-    plane.kubectl("patch", "pod", "nvidia-driver-daemonset", "--namespace=doctor", *told)
+    reported = ("--subresource=status", "--type=merge", f"--patch={json.dumps({'status': CRASHES})}")
+    plane.kubectl("patch", "pod", "nvidia-driver-daemonset", "--namespace=doctor", *reported)
     yield plane
     plane.kubectl("delete", f"--filename={pods}", f"--filename={file}", "--wait=false")
 
@@ -133,8 +133,8 @@ def unread(answer: dict[str, Any]) -> list[str]:
     return [thing for thing in unknown if thing != "command/dovetail-why"]
 
 
-async def test_with_the_rights_of_the_reference(sick: Plane, tmp_path: Path) -> None:
-    code, answer = await doctor(grant(sick, "doctor", documented(), tmp_path))
+async def test_with_the_rights_of_the_reference(unhealthy: Plane, tmp_path: Path) -> None:
+    code, answer = await doctor(grant(unhealthy, "doctor", documented(), tmp_path))
     assert (code, unread(answer), answer["left_out"]) == (1, [], [])
     found = {one["object"]: one for one in answer["findings"]}
     assert found[f"node/{NODE}"]["id"] == "node-without-gpus/driver-pod"
@@ -146,13 +146,13 @@ async def test_with_the_rights_of_the_reference(sick: Plane, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("field", LISTS)
-async def test_without_one_of_them(sick: Plane, tmp_path: Path, field: str) -> None:
+async def test_without_one_of_them(unhealthy: Plane, tmp_path: Path, field: str) -> None:
     """A kind that this server does not have is no list that is missing."""
     resource = LISTS[field].request.resource.plural
-    served = f"{resource}." in sick.kubectl("get", "--raw=/apis/apiextensions.k8s.io/v1/customresourcedefinitions") or (
-        field not in ("gpu_nodes", "topologies", "queues")
-    )
+    served = f"{resource}." in unhealthy.kubectl(
+        "get", "--raw=/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    ) or (field not in ("gpu_nodes", "topologies", "queues"))
     rights = [one for one in documented() if one[1] != resource]
-    _, answer = await doctor(grant(sick, f"doctor-without-{resource}", rights, tmp_path))
+    _, answer = await doctor(grant(unhealthy, f"doctor-without-{resource}", rights, tmp_path))
     assert answer["left_out"] == [check.id for check in CHECKS if field in check.needs and served]
     assert unread(answer) == ([f"list/{resource}"] if served else [])

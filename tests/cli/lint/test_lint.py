@@ -34,12 +34,12 @@ GOOD = MENDED
 ONLY = ("--only", "G01,G02,G03,G04,G05,G15")
 
 
-def lint(*args: str | Path, given: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(cli, ["lint", *map(str, args)], input=given)
+def lint(*args: str | Path, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, ["lint", *map(str, args)], input=stdin)
 
 
-def found(*args: str | Path, given: str | bytes | None = None) -> list[dict[str, Any]]:
-    answer: list[dict[str, Any]] = json.loads(lint(*args, "-o", "json", given=given).stdout)
+def found(*args: str | Path, stdin: str | bytes | None = None) -> list[dict[str, Any]]:
+    answer: list[dict[str, Any]] = json.loads(lint(*args, "-o", "json", stdin=stdin).stdout)
     return answer
 
 
@@ -116,7 +116,7 @@ def test_fix_keeps_a_byte_order_mark_and_line_ends(tmp_path: Path) -> None:
 
 
 def test_fix_of_standard_input_prints_it(bad: Path) -> None:
-    result = lint("-", *ONLY, "--fix", given=BAD)
+    result = lint("-", *ONLY, "--fix", stdin=BAD)
     assert result.stdout == MENDED
     assert "no finding in 1 object" in result.stderr
 
@@ -168,13 +168,13 @@ def test_items_of_lists_are_objects() -> None:
     pod = json.dumps({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [
             {"name": "a", "resources": {"requests": {"nvidia.com/gpu": 1}}}]}}]}, indent="\t")  # fmt: skip
-    (one,) = found("-", *ONLY, given=pod)
+    (one,) = found("-", *ONLY, stdin=pod)
     assert one["path"].startswith("items[0].spec.containers[0]")
     assert one["line"] == 17
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "column", "says"),
+    ("text", "line", "column", "expected"),
     [
         ("a: [1,\n", 2, 1, "is not YAML or JSON"),
         ("a: 1\n---\nb: x: y\n", 3, 5, "mapping values are not allowed"),
@@ -186,24 +186,24 @@ def test_items_of_lists_are_objects() -> None:
         ('{"a": 1,\n "b": }x\n', 2, 8, "is not YAML or JSON"),
     ],
 )
-def test_what_cannot_be_read(text: str, line: int, column: int, says: str) -> None:
-    (one,) = found("-", given=text)
+def test_what_cannot_be_read(text: str, line: int, column: int, expected: str) -> None:
+    (one,) = found("-", stdin=text)
     assert (one["rule"], one["line"], one["column"]) == ("G00", line, column)
-    assert says in one["message"]
+    assert expected in one["message"]
 
 
 def test_a_broken_document_hides_no_other() -> None:
-    rules = [one["rule"] for one in found("-", *ONLY, given=f"a: [\n---\n{BAD}---\n{BAD}")]
+    rules = [one["rule"] for one in found("-", *ONLY, stdin=f"a: [\n---\n{BAD}---\n{BAD}")]
     assert rules == ["G00", "G01", "G01"]
 
 
 def test_a_finding_behind_others_has_its_line() -> None:
-    (one,) = found("-", *ONLY, given=f"# nothing\n---\na: 1\n--- # here\n{BAD}")
+    (one,) = found("-", *ONLY, stdin=f"# nothing\n---\na: 1\n--- # here\n{BAD}")
     assert one["line"] == 4 + 11
 
 
 def test_directives_belong_to_the_document_behind_them() -> None:
-    (one,) = found("-", *ONLY, given=f"%YAML 1.1\n# about\n---\n{BAD}")
+    (one,) = found("-", *ONLY, stdin=f"%YAML 1.1\n# about\n---\n{BAD}")
     assert one["line"] == 3 + 11
 
 
@@ -213,12 +213,12 @@ def test_what_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes('{"a": "ü"}\n'.encode("latin-1"))
     (tmp_path / "large.yaml").write_bytes(b"a: 1\n" * (10 << 20))
     (tmp_path / "packed.yaml.gz").write_bytes(b"\x1f\x8bbroken")
-    said = {Path(one["file"]).name: (one["message"], one["line"]) for one in found(tmp_path)}
-    assert said["binary.yaml"] == ("is a binary file, no manifest", 0)
-    assert said["latin.yaml"] == ("is not UTF-8 text: invalid start byte", 2)
-    assert said["latin.json"] == ("is not UTF-8 text: invalid start byte", 1)
-    assert said["large.yaml"][0].startswith("50 MiB is too large: files up to 32 MiB")
-    assert "gzip data" in said["packed.yaml.gz"][0]
+    printed = {Path(one["file"]).name: (one["message"], one["line"]) for one in found(tmp_path)}
+    assert printed["binary.yaml"] == ("is a binary file, no manifest", 0)
+    assert printed["latin.yaml"] == ("is not UTF-8 text: invalid start byte", 2)
+    assert printed["latin.json"] == ("is not UTF-8 text: invalid start byte", 1)
+    assert printed["large.yaml"][0].startswith("50 MiB is too large: files up to 32 MiB")
+    assert "gzip data" in printed["packed.yaml.gz"][0]
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -235,16 +235,16 @@ def test_a_folder_without_manifests(tmp_path: Path) -> None:
 
 def test_kinds_that_are_not_known_are_named() -> None:
     text = "apiVersion: example.com/v1\nkind: Foo\nmetadata: {name: a}\n---\nreplicas: 1\n---\nkind: Service\n"
-    result = lint("-", given=text)
+    result = lint("-", stdin=text)
     assert result.exit_code == 0
-    said = "not checked: Foo.example.com (1), a document without apiVersion and kind (1)"
-    assert result.stdout.splitlines() == ["no finding in 3 objects of 1 file", said]
+    printed = "not checked: Foo.example.com (1), a document without apiVersion and kind (1)"
+    assert result.stdout.splitlines() == ["no finding in 3 objects of 1 file", printed]
 
 
 def test_a_pod_template_of_an_unknown_kind_is_checked() -> None:
     inner = "".join(f"  {line}\n" for line in BAD[BAD.index("spec:") :].splitlines())
     text = f"apiVersion: example.com/v1\nkind: Farm\nmetadata: {{name: a}}\ncow:\n{inner}"
-    (one,) = found("-", *ONLY, given=text)
+    (one,) = found("-", *ONLY, stdin=text)
     assert one["path"].startswith("cow.spec.containers[0]")
 
 
@@ -255,8 +255,8 @@ def test_a_pod_template_of_an_unknown_kind_is_checked() -> None:
              "metadata: {name: 3, labels: [1]}\nkind: Job\napiVersion: 1", "? [a, b]\n: 1\n", "1: {2: 3}"]
 )  # fmt: skip
 def test_odd_types_are_no_crash(text: str) -> None:
-    assert lint("-", given=text).exit_code in (0, 1)
-    assert lint("-", "--fix", given=text).exit_code in (0, 1)
+    assert lint("-", stdin=text).exit_code in (0, 1)
+    assert lint("-", "--fix", stdin=text).exit_code in (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -279,16 +279,16 @@ def test_contradictions_are_refused(args: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inventory", "says"),
+    ("inventory", "expected"),
     [("a: [", "is not YAML or JSON"), ("kind: Pod\n", "no Node found"), (None, "cannot be read")],
 )
-def test_an_inventory_that_cannot_be_read(tmp_path: Path, bad: Path, inventory: str | None, says: str) -> None:
+def test_an_inventory_that_cannot_be_read(tmp_path: Path, bad: Path, inventory: str | None, expected: str) -> None:
     path = tmp_path / "nodes.txt"
     if inventory is not None:
         path.write_text(inventory)
     result = lint(bad, "--inventory", path)
     assert result.exit_code == 3
-    assert says in result.stderr
+    assert expected in result.stderr
 
 
 def test_a_cluster_that_cannot_be_reached(tmp_path: Path, bad: Path) -> None:
@@ -312,11 +312,11 @@ x-part: &part
   - name: train
     <<: *part
 """
-    (one,) = found("-", *ONLY, given=text)
+    (one,) = found("-", *ONLY, stdin=text)
     assert (one["rule"], one["line"], one["fixable"]) == ("G01", 3, True)
     assert (
         "x-part: &part\n  image: train:1.4\n  resources: {requests: {nvidia.com/gpu: 1}}\n"
-        in lint("-", *ONLY, "--fix", given=text).stdout
+        in lint("-", *ONLY, "--fix", stdin=text).stdout
     )
 
 

@@ -110,7 +110,7 @@ def test_what_is_to_stay_free_and_the_size_of_a_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["gpt2", "--zero", "1"], "--zero is an option of --train"),
         (["gpt2", "--batch", "1"], "--batch is an option of --train"),
@@ -128,10 +128,10 @@ def test_what_is_to_stay_free_and_the_size_of_a_node() -> None:
         (["gpt2", "--list"], "name a MODEL"),
     ],
 )
-def test_options_that_contradict_are_a_usage_error(arguments: list[str], told: str) -> None:
+def test_options_that_contradict_are_a_usage_error(arguments: list[str], expected: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
-    assert told in " ".join(result.stderr.split())
+    assert expected in " ".join(result.stderr.split())
     assert not result.stdout
 
 
@@ -141,7 +141,7 @@ def written(path: Path, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         (b'{"model_type": "llama",', "not JSON: Input data was truncated"),
         (b"\x7fELF\x02\x01\x01\x00\xff\xfe", "not JSON"),
@@ -155,10 +155,10 @@ def written(path: Path, content: bytes) -> Path:
     ],
     ids=["cut off", "binary", "not UTF-8", "empty", "a list", "deep", "huge", "unknown", "nothing said"],
 )
-def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, content: bytes, expected: str) -> None:
     result = run(str(written(tmp_path / "config.json", content)))
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"Error: {tmp_path / 'config.json'}: ") and told in result.stderr
+    assert result.stderr.startswith(f"Error: {tmp_path / 'config.json'}: ") and expected in result.stderr
     assert result.stderr.count("\n") == 1 and not result.stdout
 
 
@@ -171,9 +171,9 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
 
 def test_the_models_that_are_built_in() -> None:
     shown = run("--list").stdout
-    told = json.loads(run("--list", "-o", "json").stdout)
-    assert [one["name"] for one in told] == [entry.name for entry in catalog.entries()]
-    assert all(one["name"] in shown and f"{one['parameters'] / 1e9:.2f} B" in shown for one in told)
+    expected = json.loads(run("--list", "-o", "json").stdout)
+    assert [one["name"] for one in expected] == [entry.name for entry in catalog.entries()]
+    assert all(one["name"] in shown and f"{one['parameters'] / 1e9:.2f} B" in shown for one in expected)
 
 
 @pytest.mark.slow

@@ -83,11 +83,11 @@ def test_a_long_difference_is_cut_for_people_and_whole_for_programs(
 def test_a_difference_to_another_version_may_be_intended(recording: Path, deciding: Callable[[Decide], None]) -> None:
     for file in recording.iterdir():
         file.write_bytes(file.read_bytes().replace(f'"dovetail":"{__version__}"'.encode(), b'"dovetail":"0.0.9"'))
-    said = f"recorded by dovetail 0.0.9, replayed by {__version__}: the change may be intended"
+    message = f"recorded by dovetail 0.0.9, replayed by {__version__}: the change may be intended"
     equal = replay(recording)
-    assert (equal.exit_code, said in equal.stdout) == (0, False)
+    assert (equal.exit_code, message in equal.stdout) == (0, False)
     refuse_all(deciding)
-    assert said in replay(recording).stdout
+    assert message in replay(recording).stdout
 
 
 def test_what_cannot_be_used_ends_with_2_and_the_rest_is_replayed(recording: Path) -> None:
@@ -99,9 +99,9 @@ def test_what_cannot_be_used_ends_with_2_and_the_rest_is_replayed(recording: Pat
     assert [row.split()[-1] for row in answer.stdout.splitlines()[1:3]] == ["unusable", "equal"]
     assert f"run one: {broken}: line 3: does not follow: step 2" in answer.stdout
     assert f"{recording}/000003.jsonl: line 1: is no recording" in answer.stdout
-    told: dict[str, Any] = json.loads(replay(recording, "-o", "json").stdout)
-    assert [bool(run["problem"]) for run in told["runs"]] == [True, False]
-    assert len(told["problems"]) == 1
+    reported: dict[str, Any] = json.loads(replay(recording, "-o", "json").stdout)
+    assert [bool(run["problem"]) for run in reported["runs"]] == [True, False]
+    assert len(reported["problems"]) == 1
 
 
 def test_no_recording_at_all(tmp_path: Path) -> None:

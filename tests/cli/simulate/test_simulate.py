@@ -61,7 +61,7 @@ def simulate(line: str) -> Result:
     return CliRunner().invoke(cli, ["simulate", *line.split()])
 
 
-def told(line: str) -> dict[str, object]:
+def reported(line: str) -> dict[str, object]:
     result = simulate(f"{line} -o json")
     assert result.exit_code == 0, result.output
     answer: dict[str, object] = json.loads(result.stdout)
@@ -70,7 +70,7 @@ def told(line: str) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_without_arguments_the_sample_is_packed_to_130_percent() -> None:
-    answer = told("")
+    answer = reported("")
     assert (answer["nodes"], answer["gpus"], answer["policy"], answer["seed"]) == (1213, 6212, "dovetail", 42)
     assert set(answer["unallocated_gpu_percent"]) == {"100", "130"}  # type: ignore[call-overload]
     assert 8000 < int(str(answer["placed_pods"])) < int(str(answer["arrived_pods"]))
@@ -79,14 +79,14 @@ def test_without_arguments_the_sample_is_packed_to_130_percent() -> None:
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("pods", ["pods.csv", "pods.csv.gz"])
 def test_lists_of_one_s_own(pods: str) -> None:
-    answer = told(f"--nodes nodes.csv --pods {pods} --policy fgd --seed 7 --until 90")
+    answer = reported(f"--nodes nodes.csv --pods {pods} --policy fgd --seed 7 --until 90")
     assert (answer["policy"], answer["seed"], answer["gpus"]) == ("fgd", 7, 10)
     assert list(answer["unallocated_gpu_percent"]) == ["90"]  # type: ignore[call-overload]
 
 
 @pytest.mark.usefixtures("files")
 def test_a_timed_list_queues() -> None:
-    answer = told("--nodes nodes.csv --pods timed.csv --timed")
+    answer = reported("--nodes nodes.csv --pods timed.csv --timed")
     assert (answer["started_jobs"], answer["ended_jobs"], answer["makespan_s"]) == (2, 2, 150.0)
     assert answer["wait_s"]["max"] == 90.0  # type: ignore[index]
     assert answer["unknown_models"] == {"X9": 1}
@@ -94,7 +94,7 @@ def test_a_timed_list_queues() -> None:
 
 @pytest.mark.usefixtures("files")
 def test_jobs_queue_for_a_cluster_of_a_size() -> None:
-    answer = told("--nodes 2x8 --jobs jobs.csv --vc x")
+    answer = reported("--nodes 2x8 --jobs jobs.csv --vc x")
     assert (answer["jobs"], answer["arrived_pods"], answer["makespan_s"]) == (2, 3, 150.0)
     assert answer["workload"] == "jobs x on 2x8"
 
@@ -121,7 +121,7 @@ def test_several_policies_are_compared() -> None:
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("by", "names"), [("vc", ["x", "y"]), ("user", ["ada", "x", "bob"])])
 def test_jobs_are_in_queues(by: str, names: list[str]) -> None:
-    answer = told(f"--nodes 1x8 --jobs teams.csv --policy fair --queues-by {by} --weight {names[0]}=3")
+    answer = reported(f"--nodes 1x8 --jobs teams.csv --policy fair --queues-by {by} --weight {names[0]}=3")
     queues: Any = answer["queues"]
     assert [queue["queue"] for queue in queues] == names
     assert [queue["weight"] for queue in queues] == [3] + [1] * (len(names) - 1)
@@ -136,7 +136,7 @@ def test_jobs_are_in_queues(by: str, names: list[str]) -> None:
 @pytest.mark.usefixtures("files")
 def test_nodes_of_a_list_have_cpu_and_memory_that_jobs_may_lack(files: Path) -> None:
     (files / "wide.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,64500,1024,62,\n")
-    answer = told("--nodes wide.csv --jobs teams.csv")
+    answer = reported("--nodes wide.csv --jobs teams.csv")
     # x/0 takes all but half a core.
     assert answer["makespan_s"] == 200.0
     assert answer["workload"] == "teams on wide"
@@ -145,7 +145,7 @@ def test_nodes_of_a_list_have_cpu_and_memory_that_jobs_may_lack(files: Path) -> 
 @pytest.mark.usefixtures("files")
 def test_nodes_fail_by_a_plan_of_the_seed() -> None:
     line = "--nodes 2x8 --jobs jobs.csv --failures 1h:10m --policy fifo --checkpoint 1m --startup 5s"
-    one, again, other = told(f"{line} --seed 3"), told(f"{line} --seed 3"), told(f"{line} --seed 4")
+    one, again, other = reported(f"{line} --seed 3"), reported(f"{line} --seed 3"), reported(f"{line} --seed 4")
     assert int(str(one["failures"])) > 0
     assert {**one, "seconds": 0} == {**again, "seconds": 0}
     assert one["makespan_s"] != other["makespan_s"]
@@ -154,7 +154,7 @@ def test_nodes_fail_by_a_plan_of_the_seed() -> None:
 
 @pytest.mark.usefixtures("files")
 def test_pods_of_a_list_come_and_go_at_a_load() -> None:
-    answer = told("--nodes nodes.csv --pods pods.csv --churn 60 --runtime 10m --for 10h")
+    answer = reported("--nodes nodes.csv --pods pods.csv --churn 60 --runtime 10m --for 10h")
     assert answer["jobs"] == answer["ended_jobs"]
     assert 40 < float(str(answer["allocated_gpu_percent"])) < 75
 
@@ -263,8 +263,8 @@ def test_the_job_that_had_least_goes_first(files: Path) -> None:
     """A job of a hundred hours, and one of an hour that comes after twenty."""
     lines = "vc,job,submit_s,num_gpu,duration_s\nx,long,0,8,360000\nx,short,72000,8,3600\n"
     Path("experiments.csv").write_text(lines)
-    by_age = told("--jobs experiments.csv --nodes 1x8 --checkpoint 1h")
-    by_least = told("--jobs experiments.csv --nodes 1x8 --checkpoint 1h --least-served-first")
+    by_age = reported("--jobs experiments.csv --nodes 1x8 --checkpoint 1h")
+    by_least = reported("--jobs experiments.csv --nodes 1x8 --checkpoint 1h --least-served-first")
     assert (by_age["evictions"], by_least["evictions"]) == (0, 1)
     assert by_age["wait_s"]["max"] == 288_000  # type: ignore[index]
     # It waits for the grace of the one that gives way, and that one for it.

@@ -97,17 +97,17 @@ def rows(section: str, function: str) -> list[Row]:
 
 @pytest.mark.parametrize("function", [BASE, *FUNCTIONS])
 def test_the_page_names_the_rights_of_each_function(function: str) -> None:
-    told = {
+    documented = {
         (row.cells[1], row.code[2][0], verb)
         for row in rows("At the API server", function)
         for verb in row.cells[3].split(", ")
     }
-    assert told == granted(function)
+    assert documented == granted(function)
 
 
 @pytest.mark.parametrize("function", [BASE, *FUNCTIONS])
 def test_the_page_names_the_paths_of_each_function(function: str) -> None:
-    told = {(row.code[1][0], row.cells[2] == "read") for row in rows("On the host", function)}
+    documented = {(row.code[1][0], row.cells[2] == "read") for row in rows("On the host", function)}
     mounts = {mount["name"]: mount for each in containers(function).values() for mount in each.get("volumeMounts", [])}
     mounted = {
         (volume["hostPath"]["path"], mounts[volume["name"]].get("readOnly", False) or volume["name"] == "null")
@@ -115,16 +115,16 @@ def test_the_page_names_the_paths_of_each_function(function: str) -> None:
         for volume in spec.get("volumes", [])
         if "hostPath" in volume
     }
-    assert told == mounted
+    assert documented == mounted
 
 
 @pytest.mark.parametrize("function", [BASE, *FUNCTIONS])
 def test_the_page_names_what_else_each_function_has(function: str) -> None:
-    told = {span for row in rows("Beyond that", function) for span in row.code[1]}
+    documented = {span for row in rows("Beyond that", function) for span in row.code[1]}
     contexts = [each.get("securityContext", {}) for each in containers(function).values()]
     has = {one for context in contexts for one in context.get("capabilities", {}).get("add", [])}
     has |= {name for name in ("hostPID", "hostIPC", "hostNetwork") for spec in pods(function) if spec.get(name)}
-    assert told == has
+    assert documented == has
 
 
 def test_nothing_is_privileged_and_the_base_has_no_capability() -> None:
@@ -168,8 +168,10 @@ def test_the_reader_of_mig_has_nothing_but_the_privilege() -> None:
     assert observer["args"][:2] == ["agent", "observe"]
     assert {word.partition("=")[0] for word in observer["args"][2:]} <= known
     socket = next(word.partition("=")[2] for word in observer["args"] if word.startswith("--socket"))
-    told = [operation["value"] for patch in patches("mig-observer") if isinstance(patch, list) for operation in patch]
-    assert told == [f"--mig-observer={socket}"]
+    documented = [
+        operation["value"] for patch in patches("mig-observer") if isinstance(patch, list) for operation in patch
+    ]
+    assert documented == [f"--mig-observer={socket}"]
 
 
 def test_roles_have_no_wildcards_and_no_way_around_the_policy() -> None:
@@ -475,10 +477,10 @@ async def test_it_writes_the_topology_of_its_node_and_of_no_other(deployed: Plan
 
 @pytest.mark.plane
 async def test_a_token_that_names_no_node_writes_nothing(deployed: Plane, agent: Client, tmp_path: Path) -> None:
-    async with _client(deployed, tmp_path, "") as nobody:
+    async with _client(deployed, tmp_path, "") as anonymous:
         for path, document in ((GPU_NODES, gpu_node("agent-a")), (SLICES, resource_slice("slice-a", "agent-a"))):
             with pytest.raises(Forbidden, match="token names no node"):
-                await nobody.request("POST", path, document)
+                await anonymous.request("POST", path, document)
 
 
 @pytest.mark.plane

@@ -78,8 +78,8 @@ def test_every_struct_of_the_schema_states_what_is_in_it() -> None:
 
     def closed(schema: Mapping[str, Any]) -> bool:
         below = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
-        told = schema["type"] != "object" or "properties" in schema or "additionalProperties" in schema
-        return told and all(map(closed, below))
+        declared = schema["type"] != "object" or "properties" in schema or "additionalProperties" in schema
+        return declared and all(map(closed, below))
 
     assert closed(STATUS)
     assert closed(SPEC)
@@ -112,7 +112,7 @@ def defined(plane: Plane) -> Plane:
     return plane
 
 
-def told(plane: Plane, document: Document) -> None:
+def write_status(plane: Plane, document: Document) -> None:
     """Make the object and tell its status."""
     text = json.dumps(document)
     plane.kubectl("apply", "--server-side", "--filename=-", input=text)
@@ -121,7 +121,7 @@ def told(plane: Plane, document: Document) -> None:
 
 @pytest.mark.plane
 async def test_a_real_server_keeps_all_that_is_reported(defined: Plane) -> None:
-    told(defined, EXAMPLE)
+    write_status(defined, EXAMPLE)
     async with Client(load_kubeconfig([defined.kubeconfig])) as client:
         listing = await list_all(client, GPU_NODES, GPUNode)
     assert listing.bad == []
@@ -137,7 +137,7 @@ async def test_a_real_server_keeps_all_that_is_reported(defined: Plane) -> None:
 async def test_a_real_server_keeps_how_gpus_are_shared(defined: Plane, sharing: Document) -> None:
     document = deepcopy(EXAMPLE) | {"metadata": {"name": "shared"}}
     document["status"]["sharing"] = sharing
-    told(defined, document)
+    write_status(defined, document)
     async with Client(load_kubeconfig([defined.kubeconfig])) as client:
         listing = await list_all(client, GPU_NODES, GPUNode)
     assert listing.objects["", "shared"].status == msgspec.convert(document, GPUNode).status
@@ -178,7 +178,7 @@ def test_a_real_server_refuses_what_does_not_fit(
     document = deepcopy(EXAMPLE) | {"metadata": {"name": "refused"}}
     change(document["status"])
     with pytest.raises(KubectlFailed, match=re.escape(field)):
-        told(defined, document)
+        write_status(defined, document)
 
 
 @pytest.mark.plane

@@ -84,8 +84,8 @@ def test_the_reference_has_every_class_of_amounts() -> None:
 def test_every_struct_of_the_schema_states_what_is_in_it() -> None:
     def closed(schema: Mapping[str, Any]) -> bool:
         below = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
-        told = schema.get("type") != "object" or "properties" in schema or "additionalProperties" in schema
-        return told and all(map(closed, below))
+        declared = schema.get("type") != "object" or "properties" in schema or "additionalProperties" in schema
+        return declared and all(map(closed, below))
 
     assert closed(STATUS)
     assert closed(SPEC)

@@ -37,18 +37,18 @@ MINE = ("G12", "G13", "G16", "G27", "G29", "G30", "G31", "G35", "G39")
 
 
 @pytest.mark.parametrize(
-    ("named", "says"),
+    ("named", "expected"),
     [
         ("volcano", None),
         ("volcanoo", "no scheduler volcanoo is installed: did you mean volcano?"),
         ("mine", "no scheduler mine is installed: the schedulers are default-scheduler, volcano"),
     ],
 )
-def test_a_scheduler_that_is_not_installed(named: str, says: str | None) -> None:
+def test_a_scheduler_that_is_not_installed(named: str, expected: str | None) -> None:
     text = POD.format(named)
     facts = Facts(None, frozenset({"default-scheduler", "volcano"}), tuple(objects(text)))
     found = [one.message for one in lint(documents("test.yaml", text), facts, [BY_ID["G13"]])]
-    assert found == ([] if says is None else [says])
+    assert found == ([] if expected is None else [expected])
     unknown = [one.message for one in findings(text, "G13")]
     guess = ["no known scheduler has the name volcanoo: did you mean volcano?"]
     assert unknown == (guess if named == "volcanoo" else [])

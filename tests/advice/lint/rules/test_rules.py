@@ -31,10 +31,10 @@ def cases(rule: Rule) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("rule", RULES, ids=_IDS)
 def test_finds_what_it_is_for(rule: Rule) -> None:
-    told = list(cases(rule))
-    assert {what for what, _ in told} == {FOUND, NEAR_MISS}
-    assert min(sum(what == one for what, _ in told) for one in (FOUND, NEAR_MISS)) >= 2
-    for what, text in told:
+    reported = list(cases(rule))
+    assert {what for what, _ in reported} == {FOUND, NEAR_MISS}
+    assert min(sum(what == one for what, _ in reported) for one in (FOUND, NEAR_MISS)) >= 2
+    for what, text in reported:
         found = [one.message for one in findings(text, rule.id)]
         assert bool(found) == (what == FOUND), (text, found)
 
