@@ -19,7 +19,6 @@ A = GPU("a")
 B = GPU("b", pod="train-1")
 FREE = GPU("f", pod="", job="")
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
-PROF = "DCGM_FI_PROF_"
 
 
 class Rules:
@@ -43,19 +42,21 @@ def value(rule: str, at: str, *samples: tuple[Labels, float]) -> dict[str, Any]:
 
 def profiled(gpu: GPU, sm: float, tensor: float, dram: float, graphics: float) -> list[Series]:
     values = {"SM_ACTIVE": sm, "PIPE_TENSOR_ACTIVE": tensor, "DRAM_ACTIVE": dram, "GR_ENGINE_ACTIVE": graphics}
-    return [gpu.series(PROF + name, f"{value}x5") for name, value in values.items()]
+    return [gpu.series(f"DCGM_FI_PROF_{name}", f"{value}x5") for name, value in values.items()]
 
 
 def test_real_use_weighs_the_profiling_values_and_takes_utilization_for_absent_ones(rules: Rules) -> None:
     no_sm = [series for series in profiled(B, 0.9, 0.4, 0.3, 1.0) if "SM_ACTIVE" not in series[0]]
     nothing = GPU("c", pod="train-2")
-    slice_ = GPU("d", pod="slice-0", job="slice", mig="3")
+    slice_, whole_slice = (GPU("d", pod=f"slice-{number}", job="slice", mig=str(number)) for number in (3, 4))
     rules.holds(
         [
+            *(gpu.held() for gpu in (A, B, nothing, slice_, whole_slice)),
             *profiled(A, 0.8, 0.4, 0.5, 1.0), A.series(UTIL, "100x5"),
             *no_sm, B.series(UTIL, "60x5"),
             nothing.series(UTIL, "60x5"),
-            slice_.series(PROF + "GR_ENGINE_ACTIVE", "0.5x5"),
+            slice_.series("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "0.5x5"),
+            *profiled(whole_slice, 0.8, 0.0, 0.5, 0.5),
         ],
         value(
             "gpu:real_util", "5m",
@@ -63,6 +64,7 @@ def test_real_use_weighs_the_profiling_values_and_takes_utilization_for_absent_o
             (B.labels, 0.35 * 0.6 + 0.35 * 0.4 + 0.2 * 0.3 + 0.1),
             (nothing.labels, 0.6),
             (slice_.labels, 0.5),
+            (whole_slice.labels, 0.35 * 0.8 + 0.2 * 0.5 + 0.1 * 0.5),
         ),
     )  # fmt: skip
 

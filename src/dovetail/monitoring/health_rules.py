@@ -26,8 +26,9 @@ def _valued(rule: str, least: str) -> str:
 
 
 _DBE = "max by (hostname, UUID) (DCGM_FI_DEV_ECC_DBE_VOL_TOTAL)"
-_FLIT, _DATA = (
-    f"max by (hostname, UUID) (rate(DCGM_FI_DEV_NVLINK_CRC_{what}_ERROR_COUNT_TOTAL[5m]))" for what in ("FLIT", "DATA")
+_CRC = " or ".join(
+    f'label_replace(rate(DCGM_FI_DEV_NVLINK_CRC_{what}_ERROR_COUNT_TOTAL[5m]) > 0, "crc", "{what}", "", "")'
+    for what in ("FLIT", "DATA")
 )
 _HARDWARE = 'reason=~"hw_.*|thermal|board_limit|reliability"'
 _NEW_XID = f"""(time() - gpu:xid_last < @xid_window.seconds)
@@ -44,7 +45,7 @@ _ERRORS = (
               "Double-bit ECC errors in the last ten minutes (`ecc_window`), where there are any."),
     Recording("gpu:throttle_ratio", device("rate(dovetail_gpu_throttle_seconds_total[5m]) > 0", "reason"),
               "Part of the last five minutes in which the clocks were lowered, by reason, where they were."),
-    Recording("nvlink:crc_rate", f"(({_FLIT} + {_DATA}) or {_FLIT} or {_DATA}) > 0",
+    Recording("nvlink:crc_rate", f"sum by (hostname, UUID) (max by (hostname, UUID, crc) ({_CRC}))",
               "NVLink CRC errors per second, all links of a GPU, where there are any."),
     Recording("pcie:replay_rate", "max by (hostname, UUID) (rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER[5m]) > 0)",
               "PCIe replays per second, where there are any."),
@@ -98,29 +99,6 @@ _GPU_ALERTS = (
           "A quarantined GPU comes back only after its exit test, which has not passed yet.",
           "`dovetail nodes`: the reason, and the exit test that is due.", "Run the exit test, or replace the GPU.",
           "The GPU is not quarantined any more.", lasts="@quarantine_for", inhibits=("GpuUnhealthy",), equal=("UUID",)),
-    Alert("RowRemapFailure", _owners("DCGM_FI_DEV_ROW_REMAP_FAILURE > 0"), "critical", "operator",
-          f"{_GPU} could not remap a memory row", f"{_WHERE}.",
-          "The spare rows for a broken memory row are used up. The GPU gives wrong data or faults.",
-          "`nvidia-smi -q -d ROW_REMAPPER`", "Take the GPU out of service and have it replaced.",
-          "The driver does not report the failure any more, which is after a replacement."),
-    Alert("RowRemapPending", _owners("DCGM_FI_DEV_ROW_REMAP_PENDING > 0"), "warning", "operator",
-          f"{_GPU} waits for a reset to remap a memory row", f"{_WHERE}.",
-          "A memory row is to be remapped (XID 63). This repairs the GPU, but only at the next reset.",
-          "`nvidia-smi -q -d ROW_REMAPPER`", "Reset the GPU when its pods have ended.", "The row is remapped."),
-    Alert("EccDbe", _valued("gpu:ecc_dbe_delta", "0"), "critical", "operator",
-          f"{_GPU} has double-bit ECC errors", f"{{{{ $value }}}} in @ecc_window; {_WHERE}.",
-          "Memory errors that ECC cannot correct. What was computed with that data is lost.",
-          "`nvidia-smi -q -d ECC,ROW_REMAPPER`; XIDs 48, 63, 64, 94, 95 in `dmesg`.",
-          "Restart the pod from its checkpoint. Reset the GPU; if errors come back, replace it.",
-          "No further error for ten minutes (`ecc_window`)."),
-    Alert("ThrottleHw", f"gpu:throttle_ratio{{{_HARDWARE}}} > @throttle_ratio", "warning", "operator",
-          f"{_GPU} is slowed down by its hardware ({{{{ $labels.reason }}}})",
-          f"{{{{ $value | humanizePercentage }}}} of the time; {_WHERE}.",
-          "The hardware lowers the clocks because of heat, of its power supply or of its reliability limits. The power "
-          "cap that software sets is not meant.",
-          "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; fans, inlet temperature and power supplies of the node.",
-          "Repair cooling or power; until then cordon the node if jobs of many nodes run on it.",
-          "It happens in less than @throttle_ratio of the time.", lasts="@throttle_for"),
     Alert("GpuHot",
           device("dovetail_gpu_slowdown_margin_celsius <= @gpu_margin") + " or ("
           + device("DCGM_FI_DEV_GPU_TEMP >= @gpu_temp") + " unless on (UUID) dovetail_gpu_slowdown_margin_celsius)",
@@ -148,6 +126,49 @@ _GPU_ALERTS = (
           "The memory has reached its limit.", "As for GpuHot.", "Drain the node, and repair the cooling.",
           "The temperature is below @memory_temp_critical C.", lasts="@temp_for",
           inhibits=("MemoryHot",), equal=("UUID",)),
+    Alert("OrphanGpuMemory",
+          device("dovetail_gpu_unowned_memory_bytes > @orphan_bytes", "holder"), "warning", "operator",
+          f"Memory of {_GPU} is held by processes without a right to it",
+          f"{{{{ $value | humanize1024 }}}}B, holder {{{{ $labels.holder }}}}; {_WHERE}.",
+          "Processes use the memory of the GPU that are of another pod, of no pod, or of a pod that is gone. The owner "
+          "runs out of memory though its own use is small.",
+          "`dovetail doctor`, and the events of the pod, name the processes; `nvidia-smi` on the node.",
+          "End the processes. `NVIDIA_VISIBLE_DEVICES=all` in an image is the usual way past the device plugin.",
+          "Their memory is below @orphan_bytes bytes.", lasts="@orphan_for"),
+    Alert("UseWithoutProcess",
+          device("DCGM_FI_DEV_GPU_UTIL > @no_process_util "
+                 "and on (UUID) (sum by (UUID) (dovetail_gpu_processes) == 0)"), "warning", "operator",
+          f"{_GPU} computes without a process", f"Utilization {{{{ $value }}}} %; {_WHERE}.",
+          "NVML reports use and no process: a process hangs in the driver, or runs where NVML does not see it (in "
+          "another PID namespace or a virtual machine).",
+          "`nvidia-smi`, `fuser -v /dev/nvidia*` on the node.", "End the process; if none is found, reset the GPU.",
+          "There is a process, or the use is below @no_process_util %.", lasts="@orphan_for"),
+)  # fmt: skip
+
+_ERROR_ALERTS = (
+    Alert("RowRemapFailure", _owners("DCGM_FI_DEV_ROW_REMAP_FAILURE > 0"), "critical", "operator",
+          f"{_GPU} could not remap a memory row", f"{_WHERE}.",
+          "The spare rows for a broken memory row are used up. The GPU gives wrong data or faults.",
+          "`nvidia-smi -q -d ROW_REMAPPER`", "Take the GPU out of service and have it replaced.",
+          "The driver does not report the failure any more, which is after a replacement."),
+    Alert("RowRemapPending", _owners("DCGM_FI_DEV_ROW_REMAP_PENDING > 0"), "warning", "operator",
+          f"{_GPU} waits for a reset to remap a memory row", f"{_WHERE}.",
+          "A memory row is to be remapped (XID 63). This repairs the GPU, but only at the next reset.",
+          "`nvidia-smi -q -d ROW_REMAPPER`", "Reset the GPU when its pods have ended.", "The row is remapped."),
+    Alert("EccDbe", _valued("gpu:ecc_dbe_delta", "0"), "critical", "operator",
+          f"{_GPU} has double-bit ECC errors", f"{{{{ $value }}}} in @ecc_window; {_WHERE}.",
+          "Memory errors that ECC cannot correct. What was computed with that data is lost.",
+          "`nvidia-smi -q -d ECC,ROW_REMAPPER`; XIDs 48, 63, 64, 94, 95 in `dmesg`.",
+          "Restart the pod from its checkpoint. Reset the GPU; if errors come back, replace it.",
+          "No further error for ten minutes (`ecc_window`)."),
+    Alert("ThrottleHw", f"gpu:throttle_ratio{{{_HARDWARE}}} > @throttle_ratio", "warning", "operator",
+          f"{_GPU} is slowed down by its hardware ({{{{ $labels.reason }}}})",
+          f"{{{{ $value | humanizePercentage }}}} of the time; {_WHERE}.",
+          "The hardware lowers the clocks because of heat, of its power supply or of its reliability limits. The power "
+          "cap that software sets is not meant.",
+          "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; fans, inlet temperature and power supplies of the node.",
+          "Repair cooling or power; until then cordon the node if jobs of many nodes run on it.",
+          "It happens in less than @throttle_ratio of the time.", lasts="@throttle_for"),
     Alert("NvlinkCrc", _valued("nvlink:crc_rate", "@crc_rate"), "warning", "operator",
           f"NVLink errors on {_GPU}", f"{{{{ $value | humanize }}}} CRC errors per second; {_WHERE}.",
           "Packets on NVLink are damaged and sent again, for ten minutes on end. Bandwidth falls before links fail.",
@@ -166,23 +187,6 @@ _GPU_ALERTS = (
           "`nvidia-smi -q` (section Fabric); state and log of `nvidia-fabricmanager`, or of the IMEX daemon.",
           "Restart the fabric manager; its version has to be that of the driver.", "The GPU has joined the fabric.",
           lasts="@fabric_for"),
-    Alert("OrphanGpuMemory",
-          device("dovetail_gpu_unowned_memory_bytes > @orphan_bytes", "holder"), "warning", "operator",
-          f"Memory of {_GPU} is held by processes without a right to it",
-          f"{{{{ $value | humanize1024 }}}}B, holder {{{{ $labels.holder }}}}; {_WHERE}.",
-          "Processes use the memory of the GPU that are of another pod, of no pod, or of a pod that is gone. The owner "
-          "runs out of memory though its own use is small.",
-          "`dovetail doctor`, and the events of the pod, name the processes; `nvidia-smi` on the node.",
-          "End the processes. `NVIDIA_VISIBLE_DEVICES=all` in an image is the usual way past the device plugin.",
-          "Their memory is below @orphan_bytes bytes.", lasts="@orphan_for"),
-    Alert("UseWithoutProcess",
-          device("DCGM_FI_DEV_GPU_UTIL > @no_process_util unless on (UUID) dovetail_gpu_processes > 0") +
-          " and on (UUID) dovetail_gpu_processes", "warning", "operator",
-          f"{_GPU} computes without a process", f"Utilization {{{{ $value }}}} %; {_WHERE}.",
-          "NVML reports use and no process: a process hangs in the driver, or runs where NVML does not see it (in "
-          "another PID namespace or a virtual machine).",
-          "`nvidia-smi`, `fuser -v /dev/nvidia*` on the node.", "End the process; if none is found, reset the GPU.",
-          "There is a process, or the use is below @no_process_util %.", lasts="@orphan_for"),
 )  # fmt: skip
 
 _NODE = "{{ $labels.hostname }}"
@@ -240,6 +244,7 @@ _NODE_ALERTS = (
 
 GROUPS = (
     RuleGroup("dovetail-xid", (*_XIDS, *_XID_ALERTS)),
-    RuleGroup("dovetail-health", (*_ERRORS, *_GPU_ALERTS)),
+    RuleGroup("dovetail-health", _GPU_ALERTS),
+    RuleGroup("dovetail-errors", (*_ERRORS, *_ERROR_ALERTS)),
     RuleGroup("dovetail-nodes", (*_NODES, *_NODE_ALERTS)),
 )

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 from dovetail.monitoring.rule import JOB, POD, Alert, Recording, RuleGroup, device, node, team
 
-_PROFILE = "DCGM_FI_PROF_"
-_UTIL = "DCGM_FI_DEV_GPU_UTIL / 100"
-
-
-def _part(weight: str, metric: str) -> str:
-    """One part of the real use. Where the profiling value is absent, utilization stands in; MIG instances without
-    profiling have neither, and at most the part of the graphics engine."""
-    return f"{weight} * ({_PROFILE}{metric} or {_UTIL} or {_PROFILE}GR_ENGINE_ACTIVE)"
-
-
-_REAL_UTIL = " +\n    ".join(
-    _part(weight, metric)
-    for weight, metric in (
-        ("0.35", "SM_ACTIVE"), ("0.35", "PIPE_TENSOR_ACTIVE"), ("0.20", "DRAM_ACTIVE"), ("0.10", "GR_ENGINE_ACTIVE")
-    )
-)  # fmt: skip
+_PARTS = (
+    ("0.35", "DCGM_FI_PROF_SM_ACTIVE"),
+    ("0.35", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),
+    ("0.20", "DCGM_FI_PROF_DRAM_ACTIVE"),
+    ("0.10", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+)
+_KEY = "UUID, GPU_I_ID, namespace, pod, container, vgpu"
+"""The labels that identify a device and its owner. Few labels make joins of many series fast."""
+_UTILIZATION = f"max by ({_KEY}) (DCGM_FI_DEV_GPU_UTIL / 100) or max by ({_KEY}) (DCGM_FI_PROF_GR_ENGINE_ACTIVE)"
+_PROFILED = " + ".join(f"{weight} * max by ({_KEY}) ({metric})" for weight, metric in _PARTS)
+_UNPROFILED = " + ".join(
+    f"{weight} * (max by ({_KEY}) ({metric} and on (UUID) gpu:unprofiled) or gpu:unprofiled)"
+    for weight, metric in _PARTS
+)
+_REAL_UTIL = f"gpu:allocated * 0 + on ({_KEY}) group_left () (gpu:profiled_util or {_UNPROFILED})"
 _ALLOCATED = """dovetail_gpu_allocated_share or (
   (DCGM_FI_DEV_FB_USED{pod!=""} * 0 + 1 or DCGM_FI_DEV_FB_USED{pod=""} * 0)
   unless on (UUID) dovetail_gpu_allocated_share
@@ -47,11 +46,17 @@ _UNATTRIBUTED = f"""(gpu:allocated and on (hostname) ({_OLD}))
 or ((gpu:allocated == 0) and on (UUID) (dovetail_gpu_processes{{holder="other_pod"}} > 0))"""
 
 _DEVICES = RuleGroup("dovetail-gpu", (
-    Recording("gpu:real_util", device(_REAL_UTIL),
-              "Use of the device, 0 to 1: 35 % SM active, 35 % tensor pipe, 20 % memory interface, 10 % graphics "
-              "engine. Parts that the card does not report are taken from its utilization."),
     Recording("gpu:allocated", device(_ALLOCATED),
               "Part of the device that the pod holds, 0 (and no pod) for a free one."),
+    Recording("gpu:utilization", _UTILIZATION,
+              "Part of the time in which a kernel ran; for a MIG instance that of the graphics engine. Only with the "
+              "labels that identify device and owner."),
+    Recording("gpu:profiled_util", _PROFILED, "Use by all four profiling values, with the same labels."),
+    Recording("gpu:unprofiled", "gpu:utilization unless gpu:profiled_util",
+              "`gpu:utilization` of devices that lack one of them."),
+    Recording("gpu:real_util", _REAL_UTIL,
+              "Use of the device, 0 to 1: 35 % SM active, 35 % tensor pipe, 20 % memory interface, 10 % graphics "
+              "engine. Parts that the card does not report are taken from its utilization."),
     Recording("gpu:unattributed", _UNATTRIBUTED,
               "Devices whose owner is unknown: the node's list of owners is old (`owners_age`), or pods compute on a "
               "device that no pod holds. Its value is what is known of `gpu:allocated`."),
