@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The field's words: identifiers, docstrings and comments of the sources use none of the words in `WORDS`.
+"""The field's words: identifiers, docstrings, comments and messages of the sources, tools and benchmarks use none of
+`WORDS`.
 
-Names that users see, such as fields of JSON and of recordings, are strings and stay as they are. The right words are in
-docs/glossary.md.
+A message is a string of three words or more. Shorter strings are names that users see, such as fields of JSON and of
+recordings, and stay as they are. The right words are in docs/glossary.md.
 """
 
 import ast
@@ -19,7 +20,9 @@ from tests.paths import ROOT
 SOURCE = ROOT / "src"
 ROOMS = (
     "kubecel",
-    *(f"dovetail/{room}" for room in ("core", "kube", "playground", "recording", "scheduler", "views")),
+    *sorted(f"dovetail/{path.name}" for path in (SOURCE / "dovetail").iterdir() if any(path.glob("*.py"))),
+    "tools",
+    "benchmarks",
 )
 WORDS = {
     "alike": "equal, uniform, similar",
@@ -55,6 +58,8 @@ NAMES = {
     "dovetail/views": {"tell_again_ms": "as in dovetail/core"},
 }
 """By room the identifiers that may have such a word, and why."""
+QUOTED = ("was given ",)
+"""Parts of messages that are those of another program: of cel-go."""
 _FOUND = re.compile(
     rf"(?<![A-Za-z])(?:{'|'.join(word.replace(' ', '[ _]') for word in WORDS)})(?![A-Za-z])", re.IGNORECASE
 )
@@ -78,10 +83,25 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value.value
 
 
+def _messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """All strings of three words or more that are not statements, with their lines, without what they quote."""
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
+            text = node.value
+            if text.count(" ") >= 2:
+                for quoted in QUOTED:
+                    text = text.replace(quoted, "")
+                yield node.lineno, text
+
+
 def of_python(text: str, names: set[str]) -> Iterator[tuple[int, str]]:
     """Line and word of each use in a Python module; identifiers in `names` are permitted."""
-    for line, docstring in _docstrings(ast.parse(text)):
+    tree = ast.parse(text)
+    for line, docstring in _docstrings(tree):
         yield from ((line, word) for word in words_in(prose(docstring)))
+    for line, message in _messages(tree):
+        yield from ((line, word) for word in words_in(prose(message)))
     for token in tokenize.generate_tokens(StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield from ((token.start[0], word) for word in words_in(prose(token.string)))
@@ -100,11 +120,12 @@ def found_in(path: Path, names: set[str]) -> Iterator[str]:
     text = path.read_text()
     uses = of_c(text) if path.suffix in (".c", ".h") else of_python(text, names)
     for line, word in uses:
-        yield f"{path.relative_to(SOURCE)}:{line}: {word} (instead: {WORDS[word]})"
+        yield f"{path.relative_to(ROOT)}:{line}: {word} (instead: {WORDS[word]})"
 
 
 def sources(room: str) -> list[Path]:
-    return sorted(path for path in (SOURCE / room).rglob("*") if path.suffix in (".py", ".c", ".h"))
+    folder = ROOT / room if (ROOT / room).is_dir() else SOURCE / room
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".c", ".h"))
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -131,6 +152,8 @@ def test_each_permitted_name_is_used(room: str) -> None:
         ("x = 1  # as it was given", ["given"]),
         ("MOST_LOOKED_AT = 1", ["looked at"]),
         ('x = "told"', []),
+        ('x = f"the plugin tells {node} of it"', ["tells"]),
+        ('x = f"{reason}, was given {kind} and more"', []),
         ('def f() -> None:\n    """As `told` is."""', []),
         ("whole, essay, skill, outstanding = 1, 2, 3, 4", []),
         ("tell_again_ms = 1", []),

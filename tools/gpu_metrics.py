@@ -45,7 +45,7 @@ them to `exported_pod` and so on.
 
 - No value is NaN or one of the numbers by which NVML and DCGM mean "no data".
 - Counters never go back, neither over a restart of the agent nor over a reload of the driver: they go on from the last
-  value. So `> 0` on a counter says that it happened once; ask for `increase()`.
+  value. So `> 0` on a counter means that it happened once; use `increase()`.
 - `DCGM_FI_PROF_*` are means since the scrape before. They need GPM (Hopper and later), else a running DCGM.
 - No sample names a pod that did not hold the device when it was read: a reading that began before the last change of
   owner is left out, and so are means whose time began before it.

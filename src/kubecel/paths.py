@@ -46,7 +46,7 @@ class Frame:
         """Add the elements and texts in the values to `work`. Raises Abort above costs.WORK."""
         self.work += work(values, costs.WORK - self.work)
         if self.work > costs.WORK:
-            raise Abort("operation cancelled: too many elements were looked at")
+            raise Abort("operation cancelled: too many elements were examined")
 
     def pay(self, cost: int) -> None:
         """Add to the cost. Raises Abort above costs.LIMIT."""

@@ -10,7 +10,7 @@ from kubecel import SelectorError, costs, evaluation, values
 from kubecel.values import LARGEST, LONGEST_NUMBER, Map, Optional
 from tests.kubecel.cel_devices import DRIVER, GPU, holds
 
-TOO_MANY = "too many elements were looked at"
+TOO_MANY = "too many elements were examined"
 TOO_LARGE = "a value became too large"
 TOO_COSTLY = "actual cost limit exceeded"
 

@@ -144,7 +144,7 @@ CHECKS = (
     Check("schedulers/takes-ours", "warning", "a webhook takes pods that name dovetail for another scheduler",
           ("webhooks",), _takes_ours),
     Check("schedulers/unprotected", "error",
-          "users who may patch pods can change what dovetail has recorded on running pods",
+          "users with the right to patch pods can change the records of running pods",
           ("pods", "policies", "bindings"), _unprotected),
     Check("schedulers/nobody-answers", "warning", "the pod waits for a GPU, and its scheduler does not answer",
           ("pods",), _unanswered),

@@ -18,7 +18,7 @@ from dovetail.advice.lint.suppressions import suppressions
 
 UNREADABLE = "G00"
 """The id of findings about unreadable documents and invalid suppression comments."""
-_NOT_READ = "Nothing in this document was looked at."
+_NOT_READ = "Nothing in this document was checked."
 _NOT_SILENCED = "The comment silences nothing."
 
 

@@ -73,7 +73,7 @@ def decoded(data: bytes) -> str:
     if len(data) > MAX_BYTES:
         size = f"{len(data) / 2**20:.0f} MiB"
         raise Unreadable(
-            f"{size} is too large: files up to {MAX_BYTES >> 20} MiB are looked at; split it, or leave it out"
+            f"{size} is too large: files up to {MAX_BYTES >> 20} MiB are checked; split it, or leave it out"
         )
     if b"\0" in data[:4096]:
         raise Unreadable("is a binary file, no manifest")

@@ -3,7 +3,7 @@
 
 Rules
 - DCGM's client library is loaded if it is installed; no host engine is started. Without either there are no values, and
-  `why` says so.
+  `why` states this.
 - The connection is made by the first reading that needs it, and again at most every `_AGAIN_S` after a failure.
   Meanwhile other readings go on without these values.
 - The host engine measures every second; a value is the mean of that second. MIG instances have none.

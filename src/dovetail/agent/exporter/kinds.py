@@ -3,7 +3,7 @@
 
 Rules
 - A kind has DCGM's name, type and unit where DCGM has one; help texts are our own. Other names begin with dovetail_.
-- `source` says where the value comes from; alternatives are separated by "|", and the first that the GPU supports
+- `source` is where the value comes from; alternatives are separated by "|", and the first that the GPU supports
   counts. An alternative is one of
     field:NAME[(SCOPE)][+NAME...]  NVML's field values NVML_FI_DEV_NAME, summed; the scope is a number, `all`, or
                                    `links`: the sum over the GPU's NVLinks

@@ -112,7 +112,7 @@ def as_sarif(report: LintReport) -> str:
         for rule in report.rules
     ]
     if any(one.rule == UNREADABLE for one in report.findings):
-        rules.insert(0, {"id": UNREADABLE, "shortDescription": {"text": "Cannot be looked at"}})
+        rules.insert(0, {"id": UNREADABLE, "shortDescription": {"text": "Cannot be checked"}})
     index = {rule["id"]: at for at, rule in enumerate(rules)}
     results = []
     for one in report.findings:

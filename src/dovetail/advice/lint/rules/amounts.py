@@ -25,7 +25,7 @@ _MIG = frozenset(
 )
 _MIG_PART = re.compile(r"(?i)mig|\dg\.?\d")
 _NUMBERS = re.compile(r"\d+")
-_ALIKE = re.compile(r"(?i).*(nvidia|gpu|\bmig-|cuda).*")
+_GPU_LIKE = re.compile(r"(?i).*(nvidia|gpu|\bmig-|cuda).*")
 _WHOLE = {"gpu", "gpus", "nvidia", "nvidiacom", "nvidiagpu", "nvidiagpus", "nvidiacomgpu", "nvidiacomgpus"}
 _OTHERS = re.compile(
     r"(nvidia\.com/(pgpu|vgpu|gpu-?mem\w*|gpu-?cores?\w*|gpumem-percentage|priority|hostdev\w*|.*rdma.*|.*vf.*|sriov.*|"
@@ -90,7 +90,7 @@ def _unknown_name(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 def _is_unknown(name: str) -> bool:
     if name in (GPU, SHARED_GPU, _RETIRED) or _OTHERS.fullmatch(name):
         return False
-    return bool(names.fault(name)) if names.is_like(name) else _ALIKE.fullmatch(name) is not None
+    return bool(names.fault(name)) if names.is_like(name) else _GPU_LIKE.fullmatch(name) is not None
 
 
 def nearest_name(name: str) -> tuple[str, bool]:

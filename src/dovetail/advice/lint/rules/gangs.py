@@ -196,7 +196,7 @@ _MARKS = (
     ),
     _Mark("annotations", ("dovetail.dev/gang",), frozenset({_DOVETAIL})),
 )
-_ALIKE = 0.8
+_SIMILARITY = 0.8
 _KNOWN = frozenset({_KAI, "hami-scheduler", *(name for mark in _MARKS for name in mark.readers)})
 
 
@@ -205,12 +205,12 @@ def _scheduler(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         return
     named = pod.spec.at("schedulerName")
     if named.text and facts.schedulers is not None and named.text not in facts.schedulers:
-        near = nearest(named.text, sorted(facts.schedulers), _ALIKE)
+        near = nearest(named.text, sorted(facts.schedulers), _SIMILARITY)
         meant = f"did you mean {near}?" if near else f"the schedulers are {', '.join(sorted(facts.schedulers))}"
         yield RuleMatch(named, f"no scheduler {named.text} is installed: {meant}")
         return
     if named.text and facts.schedulers is None and named.text not in _KNOWN:
-        near = nearest(named.text, sorted(_KNOWN), _ALIKE)
+        near = nearest(named.text, sorted(_KNOWN), _SIMILARITY)
         if near:
             yield RuleMatch(named, f"no known scheduler has the name {named.text}: did you mean {near}?", guess=True)
             return

@@ -25,7 +25,7 @@ from dovetail.kube.translate.problems import nearest
 
 _OURS = "dovetail"
 _DOMAIN = PREFIX.removesuffix("/")
-_ALIKE = 0.8
+_SIMILARITY = 0.8
 _PLACE = re.compile(r"metadata\.(labels|annotations)\[(.+)\]")
 _READ = {(kind.resource.group, kind.resource.kind) for kind in OWNER_KINDS} | {
     (group, "PodGroup") for group in ("scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh")
@@ -51,7 +51,7 @@ def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
     for side, values in sides.items():
         for key in values:
             domain, _, short = key.partition("/")
-            if domain != _DOMAIN and nearest(domain, (_DOMAIN,), _ALIKE):
+            if domain != _DOMAIN and nearest(domain, (_DOMAIN,), _SIMILARITY):
                 meant = f"{PREFIX}{nearest(short, TABLE)}"
                 yield RuleMatch(meta.at(side, key), f"no program reads {key}: did you mean {meant}?", guess=True)
     queue = sides["labels"].get(QUEUE_LABEL, "")

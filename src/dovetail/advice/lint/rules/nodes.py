@@ -54,7 +54,7 @@ _LABELS = {
     ),
 }
 _KNOWN = [f"{domain}/{name}" for domain, every in _LABELS.items() for name in every.split()]
-_ALIKE = 0.9
+_SIMILARITY = 0.9
 """The least similarity (difflib) at which one name counts as a misspelling of another."""
 
 
@@ -223,7 +223,7 @@ def _misspelt(key: str) -> str:
     for known in _KNOWN:
         of, _, there = known.rpartition("/")
         equal = letters.replace("-", ".") == there.replace("-", ".")
-        if of == domain and (equal or difflib.SequenceMatcher(None, name, there).ratio() > _ALIKE):
+        if of == domain and (equal or difflib.SequenceMatcher(None, name, there).ratio() > _SIMILARITY):
             return known
         if there == name and domain != of and {domain, of} <= {"kubernetes.io", "topology.kubernetes.io"}:
             return known
