@@ -25,8 +25,9 @@ PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
 COMPILED = (
     "core.bounded_cache", "core.cluster.changes", "core.cluster.cluster", "core.cluster.columns", "core.cluster.fabric",
-    "core.cluster.gpu_choice", "core.cluster.gpus", "core.cluster.journal", "core.cluster.kubelets", "core.cluster.mix",
-    "core.cluster.nodes", "core.cluster.placement", "core.cluster.shapes", "core.cluster.shares", "core.complexity",
+    "core.cluster.gpu_choice", "core.cluster.gpus", "core.cluster.host_ports", "core.cluster.journal",
+    "core.cluster.kubelets", "core.cluster.mix", "core.cluster.nodes", "core.cluster.placement",
+    "core.cluster.reallocation", "core.cluster.shapes", "core.cluster.shares", "core.complexity",
     "core.devices.kubelet.admission", "core.devices.kubelet.cpu_assignment", "core.devices.kubelet.cpu_distributed",
     "core.devices.kubelet.cpu_packed", "core.devices.kubelet.cpu_topology", "core.devices.kubelet.cpus",
     "core.devices.kubelet.devices", "core.devices.kubelet.hints", "core.devices.kubelet.memory",

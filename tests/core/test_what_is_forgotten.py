@@ -65,7 +65,7 @@ def sizes(state: State) -> dict[str, int]:
         "columns": len(cluster.nodes.columns._by_key),
         "counts": len(cluster.peers.counts),
         "carriers": len(cluster.peers.carriers),
-        "ports": len(cluster.ports),
+        "ports": len(cluster.ports.in_use),
         "classes": len(cluster.mix._classes) + len(cluster.mix.counts),
         "known": len(state.equivalence._known) + len(state.equivalence._workloads) + len(state.equivalence.no_room),
     }

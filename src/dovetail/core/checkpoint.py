@@ -196,7 +196,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
             cluster.claims.assume(held.grants, claim_key(state.workloads.pods[held.uid]) if held.by_claim else "")
     cluster.gpus.hold_exactly({held.uid: held.devices for held in checkpoint.held})
     cluster.slices.hold_exactly(cluster.placements, {held.uid: held.slices for held in checkpoint.held})
-    cluster.unsettled.clear()
+    cluster.reallocation.unsettled.clear()
     for avoided in checkpoint.avoided:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
     _restore_lives(state, checkpoint)

@@ -96,7 +96,7 @@ def _hold(state: State, pod: Pod) -> None:
     else:
         cluster.recount(placement, pod)
     if contradicts:
-        cluster.unsettled[slot] = None
+        cluster.reallocation.unsettled[slot] = None
 
 
 def _remove_pod(state: State, event: ev.PodRemoved) -> None:

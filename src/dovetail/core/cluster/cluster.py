@@ -8,27 +8,26 @@ this scheduler or another, until it is gone.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 import kubecel
-from dovetail.core.cluster import shares
 from dovetail.core.cluster.audit import differences
 from dovetail.core.cluster.changes import Changes, ClusterChange
 from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.gpus import Gpus
+from dovetail.core.cluster.host_ports import HostPorts
 from dovetail.core.cluster.kubelets import KubeletEntry, Kubelets
 from dovetail.core.cluster.mix import Mix
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import Peers
 from dovetail.core.cluster.placement import Placement
+from dovetail.core.cluster.reallocation import Reallocation
 from dovetail.core.cluster.rejections import Rejections
 from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.cluster.slices import Slices
@@ -94,9 +93,9 @@ class GpuChoice(Protocol):
 
 
 class Cluster:
-    """`placements` by pod uid; `on_slot[slot]` the uids there; `ports[(protocol, port)][slot]` the host IPs in use;
-    `nominated` the pending pods with a nominated node; `avoided[uid]` the nodes that refused the pod, with the time
-    until when ("" stands for every node). `now_ms` is the time of the step."""
+    """`placements` by pod uid; `on_slot[slot]` the uids there; `nominated` the pending pods with a nominated node;
+    `avoided[uid]` the nodes that refused the pod, with the time until when ("" stands for every node). `now_ms` is the
+    time of the step."""
 
     def __init__(self, choice: GpuChoice, fabric: tuple[str, ...] = ()) -> None:
         self.nodes = Nodes()
@@ -113,28 +112,29 @@ class Cluster:
         self.placements: dict[str, Placement] = {}
         self.on_slot: dict[int, dict[str, None]] = {}
         self.gpus = Gpus(self.nodes, self.kubelets, self.placements, self.on_slot, partial(choice.share_gpu, self))
-        self.ports: dict[tuple[str, int], dict[int, Counter[str]]] = {}
+        self.ports = HostPorts()
         self.nominated: dict[str, Pod] = {}
         self.avoided: dict[str, dict[str, int]] = {}
         self.learned: dict[object, Any] = {}
         """What a scoring remembers of the cluster, by the scoring."""
         self.changes = Changes()
-        self.unsettled: dict[int, None] = {}
-        """Slots whose devices `settle` hands out again."""
+        self.reallocation = Reallocation(
+            self.nodes, self.kubelets, self.gpus, self.slices, self.placements, self.on_slot, self.changes
+        )
         self.undo: list[Placement | _Evicted] | None = None
         """What the running trial has done, in order; None where none runs."""
 
     def put_node(self, node: Node) -> None:
         slot = self.nodes.slot_of(node.name)
-        before, offered = self._devices(slot), len(self.nodes.resources)
+        before, offered = self.reallocation.devices(slot), len(self.nodes.resources)
         if self.nodes.put(node):
             self.changes.announce(ClusterChange.NODE)
             if len(self.nodes.resources) > offered:
                 self._measure()
             self.rejections.forget_node(node.name)
             self.claims.node_changed(slot)
-            if self._devices(slot) != before:
-                self._hand_out_again(slot)
+            if self.reallocation.devices(slot) != before:
+                self.reallocation.allocate(slot)
 
     def _measure(self) -> None:
         """Nodes offer resources that no node offered before: pods may request them."""
@@ -150,90 +150,24 @@ class Cluster:
         # Rows start over.
         nodes.resizes += 1
 
-    def _devices(self, slot: int) -> tuple[object, ...]:
-        """All that the allocation of GPUs on the node depends on."""
-        nodes = self.nodes
-        memory_mib, sliced = int(nodes.gpu_memory_mib[slot]), bool(nodes.sliced[slot])
-        record = nodes.records[slot]
-        return (
-            nodes.gpu_count(slot), nodes.layout(slot), nodes.inventory(slot), nodes.sharing(slot), memory_mib, sliced,
-            record.mig if record is not None else (), nodes.gpus_out(slot),
-        )  # fmt: skip
-
     def remove_node(self, name: str) -> None:
         """Pods that are bound to the node stay counted there until they are gone."""
         slot = self.nodes.slots.get(name)
         if slot is not None and self.nodes.remove(name):
             self.rejections.forget_node(name)
             self.claims.node_changed(slot)
-            self._hand_out_again(slot)
+            self.reallocation.allocate(slot)
             self._vacate_if_gone(slot)
 
     def seat(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...]) -> None:
         """Place a bound pod on its node. The order of the events does not change which devices the pods get."""
-        placement = self.place(pod, slot, picks)
-        shape = placement.shape
-        if len(self.on_slot[slot]) > 1 and (
-            shape.gpus or shape.slices or shares.concerns(self.nodes, shape) or slot in self.kubelets.books
-        ):
-            self.unsettled[slot] = None
+        self.reallocation.seated(self.place(pod, slot, picks))
 
     def leave(self, slot: int) -> None:
-        """A pod is gone from a slot: another pod there may get now what it requests, or what its bind wrote. If the
-        node is gone too and no pod is left on it, the slot can be used again."""
-        if any(self._lacks(self.placements[uid]) for uid in self.on_slot.get(slot, ())):
-            self.unsettled[slot] = None
+        """A pod is gone from a slot: another pod there may get its devices. If the node is gone too and no pod is left
+        on it, the slot can be used again."""
+        self.reallocation.left(slot)
         self._vacate_if_gone(slot)
-
-    def _lacks(self, placement: Placement) -> bool:
-        """Whether the pod has less than it requests, or other devices than its bind wrote."""
-        pod, shape, held = placement.pod, placement.shape, placement.devices
-        if shape.gpus > len(held) or (shape.fraction and not held) or (pod.devices or held) != held:
-            return True
-        if shape.slices and (not placement.slices or pod.instances not in ((), self.slices.instances(placement))):
-            return True
-        return placement.entry is None and placement.slot in self.kubelets.books and shape.request.managed is not None
-
-    def settle(self) -> None:
-        """Allocate the devices again on slots where the pods, or the devices that their binds wrote, have changed."""
-        for slot in self.unsettled:
-            before = self._handed_out(slot)
-            self._hand_out_again(slot)
-            if self._handed_out(slot) != before:
-                self.changes.announce(ClusterChange.DEVICES)
-        self.unsettled.clear()
-
-    def _handed_out(self, slot: int) -> tuple[object, ...]:
-        nodes = self.nodes
-        return (
-            int(nodes.gpu_free_bits[slot]), nodes.gpu_parts[:, slot].tolist(), int(nodes.book_numbers[slot]),
-            self.slices.used.get(slot),
-        )  # fmt: skip
-
-    def _hand_out_again(self, slot: int) -> None:
-        """Devices that a bind wrote come first; among pods that claim the same, and among the others, the first
-        bound."""
-        placements = sorted([self.placements[uid] for uid in self.on_slot.get(slot, ())], key=_precedence)
-        for placement in placements:
-            if not placement.pod.node:
-                # Its bind is under way, with these devices.
-                devices, instances = placement.devices or None, self.slices.instances(placement)
-                placement.pod = replace(placement.pod, devices=devices, instances=instances)
-        self.gpus.let_go(slot)
-        self.slices.let_go(slot, placements)
-        others = []
-        for placement in placements:
-            if self.gpus.honours(placement) and self.slices.honours(placement):
-                self._hold_devices(placement)
-            else:
-                others.append(placement)
-        for placement in others:
-            self._hold_devices(placement)
-
-    def _hold_devices(self, placement: Placement) -> None:
-        self.gpus.hold(placement, placement.shape)
-        if placement.shape.slices:
-            self.slices.hold(placement, placement.shape)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
         for placement in self.placements.values():
@@ -443,31 +377,17 @@ class Cluster:
         self.changes.rewind(announced)
 
     def _count(self, pod: Pod, slot: int) -> None:
-        for port in pod.request.ports:
-            self.ports.setdefault((port.protocol, port.port), {}).setdefault(slot, Counter())[port.ip] += 1
+        self.ports.add(pod.request, slot)
         if (self.peers.counts or pod.request.anti_affinity) and self.peers.add(pod, slot):
             self.changes.announce(ClusterChange.POD)
         if pod.claims:
             self.volumes.add(pod, slot)
 
     def _uncount(self, pod: Pod, slot: int) -> None:
-        for port in pod.request.ports:
-            used = self.ports[port.protocol, port.port]
-            used[slot][port.ip] -= 1
-            used[slot] = +used[slot]
-            if not used[slot]:
-                del used[slot]
-            if not used:
-                del self.ports[port.protocol, port.port]
+        self.ports.remove(pod.request, slot)
         self.peers.remove(pod, slot)
         self.volumes.remove(pod.uid)
 
     def check(self) -> list[str]:
         """Recount everything from the placements; each difference in a sentence, none where the state is sound."""
         return differences(self.nodes, self.placements, self.on_slot, self.kubelets, self.slices, self.peers)
-
-
-def _precedence(placement: Placement) -> tuple[bool, int, int, str]:
-    """Pods by the time of their bind, pods that are not bound last. The order of the events does not change it."""
-    pod = placement.pod
-    return not pod.node, pod.bound_ms, pod.created_ms, pod.uid

@@ -166,7 +166,7 @@ def _per_slot(cluster: Cluster, key: str, pods: Counter[int]) -> NDArray[np.int6
 def _ports_free(cluster: Cluster, ports: tuple[HostPort, ...]) -> Mask:
     free = np.ones(cluster.nodes.size, dtype=np.bool_)
     for port in ports:
-        for slot, ips in cluster.ports.get((port.protocol, port.port), {}).items():
+        for slot, ips in cluster.ports.in_use.get((port.protocol, port.port), {}).items():
             if port.ip in _ANY_IP or port.ip in ips or any(ip in _ANY_IP for ip in ips):
                 free[slot] = False
     return free
