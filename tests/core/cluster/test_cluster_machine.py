@@ -229,7 +229,7 @@ class Machine(RuleBasedStateMachine):
         again = take(self.state)
         # What pods are charged follows the nodes at the next step, and at once where a state is made anew.
         again, known = (replace(one, held=(), histories=()) for one in (again, checkpoint))
-        assert replace(again, told=()) == replace(known, told=())
+        assert replace(again, reported=()) == replace(known, reported=())
         assert set(again.reported) == set(checkpoint.reported)
         assert twin.cluster.check() == []
         step(before, (), self.now_ms)

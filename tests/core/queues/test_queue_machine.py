@@ -792,7 +792,7 @@ class Machine(RuleBasedStateMachine):
 def canonical(checkpoint: Checkpoint) -> Checkpoint:
     """Nodes that are gone, but for their pods, are numbered last when a checkpoint is restored."""
     rooms = tuple(replace(room, nodes=tuple(sorted(room.nodes))) for room in checkpoint.rooms)
-    return replace(checkpoint, held=(), told=(), rooms=rooms)
+    return replace(checkpoint, held=(), reported=(), rooms=rooms)
 
 
 def near(one: float, other: float) -> bool:
