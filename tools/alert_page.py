@@ -60,8 +60,8 @@ def inhibitions() -> list[dict[str, object]]:
     """Rules for the Alertmanager: an alert silences those that are noise beside it."""
     return [
         {
-            "source_matchers": [f"alertname = {alert.name}"],
-            "target_matchers": [f"alertname =~ {'|'.join(alert.inhibits)}"],
+            "source_matchers": [f'alertname = "{alert.name}"'],
+            "target_matchers": [f'alertname =~ "{"|".join(alert.inhibits)}"'],
             **({"equal": list(alert.equal)} if alert.equal else {}),
         }
         for alert in rules.ALERTS
