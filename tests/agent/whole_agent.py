@@ -69,6 +69,7 @@ class Seat:
             name,
             **{
                 "labels": True,
+                "clean_period": 0.0,
                 "kubelet_config": folder / "kubelet.yaml",
                 "kubelet_folder": folder / "kubelet",
                 "state_folder": folder / "state",

@@ -20,6 +20,9 @@ class AgentOptions(Struct, frozen=True):
     mig_layouts: a file with MIG layouts (`agent.mig.layouts`).
     mig_observer: the socket of the MIG observer (`agent.mig.observer`).
     xid_actions: a file with actions of XIDs (`agent.health.xids`).
+    clean_period: the seconds without an error before a quarantine ends.
+    exit_test: the administrator's test of a GPU before its quarantine ends (`agent.health.exit_test`), "" for none, and
+    after how many seconds it has failed.
     kubelet_config: the kubelet's configuration file, if the kubelet cannot be queried.
     state_folder: must outlive this process.
     *_root: the host's folders as this process sees them; *_on_host as the container runtime sees them, if its paths
@@ -42,6 +45,9 @@ class AgentOptions(Struct, frozen=True):
     mig_layouts: Path | None = None
     mig_observer: Path | None = None
     xid_actions: Path | None = None
+    clean_period: float = 600.0
+    exit_test: str = ""
+    exit_test_timeout: float = 600.0
     kubelet_config: Path | None = None
     kubelet_folder: Path = Path("/var/lib/kubelet")
     state_folder: Path = Path("/var/lib/dovetail")

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from functools import partial
@@ -26,8 +27,10 @@ from dovetail.agent.config_watch import Configuring
 from dovetail.agent.dra.partitions import NvmlPartitions
 from dovetail.agent.exporter.reading import Sample
 from dovetail.agent.health import watched, xids
+from dovetail.agent.health.exit_test import ExitTest
 from dovetail.agent.health.health import Unhealthy
-from dovetail.agent.health.watch import HealthWatch
+from dovetail.agent.health.states import DeviceHealth, DeviceState, health_of, node_quarantine
+from dovetail.agent.health.watch import HealthReport, HealthWatch
 from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.machine.discovery import UNLISTED_GPU, discover
@@ -43,7 +46,7 @@ from dovetail.agent.mig.observer import ask
 from dovetail.agent.mig.requests import MigRequests
 from dovetail.agent.offering import Offering
 from dovetail.agent.options import AgentOptions
-from dovetail.agent.publish.gpunode import RENEW_S
+from dovetail.agent.publish.gpunode import RENEW_S, NodeHealth
 from dovetail.agent.publish.publisher import NodeFacts, Publisher
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -99,7 +102,7 @@ class Agent:
         self._configuring = configuring
         self._nvml = Nvml()
         self._known = KnownHost()
-        self._unhealthy: tuple[Unhealthy, ...] = ()
+        self._reported = HealthReport()
         self._lacking: tuple[Unhealthy, ...] = ()
         self._differences: tuple[DeviceDifference, ...] = ()
         self._due = asyncio.Event()
@@ -121,6 +124,10 @@ class Agent:
             checkpoint=options.state_folder / "health.json",
             holders=self._held,
             watched=counting,
+            clean_s=options.clean_period,
+            exit_test=ExitTest(tuple(shlex.split(options.exit_test)), options.exit_test_timeout)
+            if options.exit_test
+            else None,
             sysfs=options.sysfs_root,
             proc=options.proc_root,
             open_library=self._exporting.open_anew if self._exporting is not None else Nvml,
@@ -166,11 +173,11 @@ class Agent:
 
     def _samples(self) -> Iterator[Sample]:
         """What the agent knows of GPUs beyond their readings."""
-        unhealthy = {one.uuid for one in (*self._unhealthy, *self._known.unhealthy)}
         host = self._known.host
-        for gpu in host.gpus:
-            for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ())):
-                yield Sample("dovetail_gpu_healthy", int(not {uuid, gpu.uuid} & unhealthy), uuid)
+        for uuid, health in self._device_health().items():
+            yield Sample("dovetail_gpu_healthy", int(not health.closed), uuid)
+            for state in DeviceState:
+                yield Sample("dovetail_gpu_health_state", int(state is health.state), uuid, (("state", state),))
         self._most_gpus = max(self._most_gpus, len(host.gpus) + sum(UNLISTED_GPU in one.why for one in host.unread))
         yield Sample("dovetail_gpu_expected", self._most_gpus)
 
@@ -300,12 +307,12 @@ class Agent:
             for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))
         ]
         self._lacking = await self._offering.update(
-            self._known.host, (*self._unhealthy, *self._known.unhealthy, *parts)
+            self._known.host, (*self._reported.unhealthy, *self._known.unhealthy, *parts)
         )
         self._publisher.notify()
 
-    def _health_changed(self, unhealthy: tuple[Unhealthy, ...]) -> None:
-        self._unhealthy = unhealthy
+    def _health_changed(self, reported: HealthReport) -> None:
+        self._reported = reported
         self._health_known.set()
         self._due.set()
 
@@ -334,7 +341,25 @@ class Agent:
             self._dividing.state if self._dividing is not None else None,
             self._offering.fences,
             self._offering.unregistered,
+            NodeHealth(
+                self._device_health(),
+                tuple(f"{one.code}: {one.message}" for one in self._reported.findings if not one.uuid),
+                node_quarantine(self._lacking),
+            ),
         )
+
+    def _device_health(self) -> dict[str, DeviceHealth]:
+        """The health of the GPUs and of their MIG instances by uuid."""
+        findings, held = self._reported.findings, self._reported.held
+        found = {}
+        for gpu in self._known.host.gpus:
+            instances = [one.uuid for one in gpu.mig or ()]
+            found[gpu.uuid] = health_of(gpu.uuid, instances, self._lacking, findings, held)
+            for uuid in instances:
+                found[uuid] = found[gpu.uuid]
+                if not found[gpu.uuid].closed:
+                    found[uuid] = health_of(uuid, (), self._lacking, findings, held)
+        return found
 
     def vitals(self) -> AgentMetrics:
         """The values of probes and metrics now."""

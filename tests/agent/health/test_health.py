@@ -17,10 +17,12 @@ import pynvml
 import pytest
 
 from dovetail.agent import checkpoint
-from dovetail.agent.checkpoint import CheckpointError
+from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
+from dovetail.agent.health.exit_test import ExitTest
 from dovetail.agent.health.gpu_events import EventsRead, GpuEvent, GpuEvents
-from dovetail.agent.health.watch import HealthWatch, Unhealthy
+from dovetail.agent.health.watch import HealthReport, HealthWatch, Unhealthy
 from dovetail.agent.health.watched import IGNORED, Watched, watched
+from dovetail.agent.health.xids import Action
 from dovetail.agent.machine.nvml import Nvml
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
@@ -42,6 +44,7 @@ class Machine:
         self.boot("first")
         self.held: Collection[str] = ()
         self.holders_error: OSError | None = None
+        self.report = HealthReport()
         self.reported: tuple[Unhealthy, ...] | None = None
         self.reports = 0
         self._changed = asyncio.Event()
@@ -70,12 +73,14 @@ class Machine:
             raise self.holders_error
         return self.held
 
-    def _heard(self, reported: tuple[Unhealthy, ...]) -> None:
-        self.reported = reported
+    def _heard(self, report: HealthReport) -> None:
+        self.report, self.reported = report, report.unhealthy
         self.reports += 1
         self._changed.set()
 
-    async def start(self, look_s: float = 0.1, watching: Watched | None = None, **options: Any) -> HealthWatch:
+    async def start(
+        self, look_s: float = 0.1, watching: Watched | None = None, clean_s: float = 0, **options: Any
+    ) -> HealthWatch:
         await self.stop()
         self.reported, self.reports = None, 0
         watch = HealthWatch(
@@ -83,6 +88,7 @@ class Machine:
             checkpoint=self.folder / "health.json",
             holders=self.holders,
             watched=watching or watched({}),
+            clean_s=clean_s,
             sysfs=self.sysfs,
             proc=self.proc,
             look_s=look_s,
@@ -681,3 +687,69 @@ async def test_an_error_that_is_made_to_count_ends_with_its_application(machine:
     await machine.is_unhealthy((machine.uuids[0], "xid-43"))
     machine.held = ()
     await machine.is_unhealthy()
+
+
+# Quarantine
+
+
+async def test_a_gpu_that_was_reset_is_offered_after_the_clean_period_and_the_exit_test(machine: Machine) -> None:
+    """A new error, a failed test, and a restart of the agent delay it; a pod delays the test."""
+    passes = machine.folder / "passes"
+    script = f"echo $DOVETAIL_GPU_UUID >> {machine.folder}/tested; echo 'cell 7 is stuck'; echo; test -e {passes}"
+    test = ExitTest(("sh", "-c", script), 10)
+    machine.held = {machine.uuids[1]}
+    await machine.start(exit_test=test)
+    machine.standin.xid(1, 95)
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
+    await machine.until(lambda: machine.uuids[1] in machine.report.held)
+    (fault,) = machine.reported or ()
+    assert fault.next.startswith("reset the GPU")
+    machine.load_driver()
+    await machine.until(lambda: "it is offered again if" in (machine.reported or (fault,))[0].next)
+    await machine.looks()
+    assert not (machine.folder / "tested").exists()
+    machine.held = ()
+    await machine.until(lambda: "cell 7 is stuck" in (machine.reported or (fault,))[0].message)
+    assert {*(machine.folder / "tested").read_text().split()} == {machine.uuids[1]}
+    await machine.start(exit_test=test, clean_s=600)
+    await machine.looks()
+    (again,) = machine.reported or ()
+    assert again.message.endswith("(the exit test failed: cell 7 is stuck)") and again.since_ms == fault.since_ms
+    machine.standin.xid(1, 95)
+    await machine.until(lambda: (machine.reported or (again,))[0].next.startswith("reset the GPU"))
+    machine.load_driver()
+    passes.touch()
+    await machine.start(exit_test=test)
+    await machine.is_unhealthy()
+
+
+async def test_a_node_that_was_rebooted_is_on_probation(machine: Machine) -> None:
+    await machine.start()
+    machine.standin.xid(0, 79)
+    machine.standin.xid(1, 94)
+    machine.held = {machine.uuids[1]}
+    await machine.is_unhealthy((machine.uuids[0], "xid-79"), (machine.uuids[1], "xid-94"))
+    machine.boot("second")
+    await machine.start(clean_s=600)
+    await machine.is_unhealthy((machine.uuids[0], "xid-79"))
+    (fault,) = machine.reported or ()
+    assert fault.action is Action.QUARANTINE_NODE and fault.next.startswith("it is offered again if no error occurs")
+    await machine.start(clean_s=0)
+    await machine.is_unhealthy()
+
+
+async def test_a_checkpoint_of_an_earlier_release_is_read(machine: Machine) -> None:
+    await machine.start()
+    machine.standin.xid(1, 95)
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
+    await machine.stop()
+    file = CheckpointFile(machine.folder / "health.json", dict[str, Any])
+    content = file.read()
+    assert content is not None
+    for record in content["records"]:
+        for added in ("clean_since_ms", "tested", "failure"):
+            del record[added]
+    file.write(content)
+    watch = await machine.start()
+    await machine.is_unhealthy((machine.uuids[1], "xid-95"))
+    assert watch.faults == ()

@@ -16,8 +16,17 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail import __version__
+from dovetail.agent.health.states import DeviceHealth, DeviceState, NodeQuarantine
 from dovetail.agent.machine.host import Gpu, GpuFabric, GpuInstance, Host, HostNic, Unread
-from dovetail.agent.publish.gpunode import GPUNodeWriter, PluginState, document, plugin_condition, status_of
+from dovetail.agent.publish.gpunode import (
+    GPUNodeWriter,
+    NodeHealth,
+    PluginState,
+    carried,
+    document,
+    plugin_condition,
+    status_of,
+)
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.api.errors import NotFound, Unreachable
@@ -226,6 +235,31 @@ async def test_what_was_not_written_is_written_at_the_next_call(api: Api, clocks
     assert [gpu["healthy"] for gpu in api.objects["gpu-1"]["status"]["gpus"]] == [True, False]
 
 
+async def test_the_health_of_gpus_and_the_quarantine_of_the_node(api: Api, clocks: Clocks) -> None:
+    bad = DeviceHealth(DeviceState.DRAINING, "xid-79", "fallen off the bus\n" + "x" * 2000, 1_790_000_000_000, "reboot")
+    gpus = {"GPU-0": DeviceHealth(), "GPU-1": bad}
+    health = NodeHealth(gpus, ("gpus-missing: 7 of 8",), NodeQuarantine("GPU-1: xid-79", 1_790_000_000_000))
+    mine = writer(api, clocks)
+    await mine.write(status(unhealthy=UNHEALTHY, health=health))
+    found = api.objects["gpu-1"]["status"]
+    assert found["gpus"][0]["health"] == {"state": "healthy"}
+    shown = found["gpus"][1]["health"]
+    assert (shown["state"], shown["code"], shown["since"], shown["next"]) == (
+        "draining", "xid-79", "2026-09-21T14:13:20Z", "reboot",
+    )  # fmt: skip
+    assert len(shown["reason"].encode()) <= 1024
+    assert found["quarantine"] == {"reason": "GPU-1: xid-79", "since": "2026-09-21T14:13:20Z"}
+    message = next(one["message"] for one in found["conditions"] if one["type"] == "HealthOk")
+    assert "the node: gpus-missing: 7 of 8" in message
+    # When NVML answers no more, a quarantine keeps its reason, and the other GPUs are quarantined as well.
+    silent = carried(status(unhealthy=UNHEALTHY), msgspec.convert(found, GPUNodeStatus, strict=False))
+    assert [one.health and one.health.code for one in silent.gpus] == ["nvml", "xid-79"]
+    assert silent.quarantine is not None
+    await mine.write(status())
+    assert "quarantine" not in api.objects["gpu-1"]["status"]
+    assert "health" not in api.objects["gpu-1"]["status"]["gpus"][1]
+
+
 async def test_without_its_node_there_is_no_object(api: Api, clocks: Clocks) -> None:
     api.nodes.clear()
     with pytest.raises(NotFound):
@@ -341,6 +375,10 @@ WHOLE = {
         sharing=GpuSharing("time-slicing", 4, False, "nvidia.com/gpu.shared"),
         differences=(DeviceDifference("default", "p", "u-1", "nvidia.com/gpu", "0", "1"),
                      DeviceDifference("default", "q", "u-2", "nvidia.com/gpu", "", "0")),
+    ),
+    "health": NodeHealth(
+        {"GPU-0": DeviceHealth(), "GPU-1": DeviceHealth(DeviceState.QUARANTINED, "xid-79", "lost", 1000, "reboot")},
+        quarantine=NodeQuarantine("GPU-1: xid-79", 1000),
     ),
     "mig": MigState("m-1", "refused", "GPU-0 has no profile 8g.40gb; nearest: 7g.40gb"),
 }  # fmt: skip

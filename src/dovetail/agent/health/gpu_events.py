@@ -21,7 +21,8 @@ from typing import Any
 import pynvml
 from msgspec import Struct
 
-from dovetail.agent.health.health import LOST, NVML, RECOVERY, RESET_REQUIRED, GpuFault, HealthReading, Mark
+from dovetail.agent.health.health import LOST, NVML, RECOVERY, RESET_REQUIRED, GpuFault, HealthReading
+from dovetail.agent.health.records import Mark
 from dovetail.agent.health.watched import BY_DRIVER
 from dovetail.agent.health.xids import Action
 from dovetail.agent.machine import nvml as library

@@ -23,35 +23,51 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from msgspec import Struct
+
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
+from dovetail.agent.health.exit_test import ExitTest
 from dovetail.agent.health.gpu_events import DOUBLE_BIT, XID, Away, Down, EventsRead, GpuEvent, GpuEvents, HealthEvent
-from dovetail.agent.health.health import HealthLedger, HealthMemory, HealthRecord, Unhealthy
+from dovetail.agent.health.health import Exit, Finding, HealthLedger, Unhealthy
+from dovetail.agent.health.records import HealthMemory, HealthRecord
 from dovetail.agent.health.watched import BY_DRIVER, Watched
 from dovetail.agent.health.xids import Action
 from dovetail.agent.machine.nvml import Nvml
 
-__all__ = ["HealthWatch", "Unhealthy"]
+__all__ = ["HealthReport", "HealthWatch", "Unhealthy"]
 logger = logging.getLogger(__name__)
 _XID, _DOUBLE_BIT = "xid-", "ecc-double-bit"
 
 
+class HealthReport(Struct, frozen=True):
+    """The unhealthy devices, the findings after which devices are still offered, and the devices that pods held when
+    that was read last."""
+
+    unhealthy: tuple[Unhealthy, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    held: frozenset[str] = frozenset()
+
+
 class HealthWatch:
-    """Calls `changed` in the event loop with all unhealthy devices, at the first check and at each change.
+    """Calls `changed` in the event loop with the health of the devices, at the first check and at each change.
 
     checkpoint: the file with the remembered events.
     holders: returns the uuids of the GPUs and MIG instances that pods hold now; for a replica the uuid of its GPU. It
-    is called only while a GPU waits for its pods to end; if it raises OSError, no fault is cleared.
+    is called only while a GPU is unhealthy; if it raises OSError, no fault is cleared.
     watched: which errors count, see `agent.health.watched`.
+    clean_s: how long no error may occur before a quarantine ends. exit_test: the administrator's test, None for none.
     sysfs, proc: the mount points. look_s: the interval between checks of all GPUs, in seconds.
     """
 
     def __init__(
         self,
-        changed: Callable[[tuple[Unhealthy, ...]], None],
+        changed: Callable[[HealthReport], None],
         *,
         checkpoint: Path,
         holders: Callable[[], Awaitable[Collection[str]]],
         watched: Watched,
+        clean_s: float = 600.0,
+        exit_test: ExitTest | None = None,
         sysfs: Path = Path("/sys"),
         proc: Path = Path("/proc"),
         look_s: float = 30.0,
@@ -63,7 +79,12 @@ class HealthWatch:
         self._watched = watched
         self._events = GpuEvents(sysfs, look_s, open_library)
         self._boot = _boot_id(proc)
-        self._reported: tuple[Unhealthy, ...] | None = None
+        self._exit = Exit(int(clean_s * 1000), tests=exit_test is not None)
+        self._exit_test = exit_test
+        self._testing: asyncio.Task[None] | None = None
+        self._ledger: HealthLedger | None = None
+        self._reported: HealthReport | None = None
+        self._asked: frozenset[str] = frozenset()
         self._thread: threading.Thread | None = None
         self._away = asyncio.Event()
         self._faults = {"read": "", "write": ""}
@@ -86,7 +107,7 @@ class HealthWatch:
             logger.warning("the health of GPUs is not watched: health checks are switched off")
             self.answered = True
             self._write()
-            self._changed(())
+            self._changed(HealthReport())
             return
         loop, happened = asyncio.get_running_loop(), asyncio.Queue[HealthEvent | BaseException]()
 
@@ -110,6 +131,14 @@ class HealthWatch:
                 await self._take(seen)
         finally:
             self._events.stop()
+            if self._testing is not None:
+                self._testing.cancel()
+
+    def take(self, findings: tuple[Finding, ...]) -> None:
+        """Take the findings of the checks of values."""
+        if self._ledger is not None and not self._watched.none:
+            self._ledger.found(findings)
+            self._report()
 
     def _remember(self) -> None:
         """Load the state that an earlier process wrote."""
@@ -118,7 +147,7 @@ class HealthWatch:
             self._faults["read"] = f"unhealthy GPUs of before may be forgotten: {wrong}"
             logger.error("%s", self._faults["read"])
         self._written = None if wrong else left
-        self._ledger = HealthLedger(left or HealthMemory(), self._boot)
+        self._ledger = HealthLedger(left or HealthMemory(), self._boot, _now_ms(), self._exit)
         for record in self._ledger.only(lambda record: self._watched.makes_unhealthy(_xid(record.code))):
             logger.warning(
                 "%s is no longer unhealthy because of %s: its check is switched off", record.hit, record.code
@@ -140,7 +169,8 @@ class HealthWatch:
             self._events.resume()
 
     async def _take(self, seen: HealthEvent) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        assert self._ledger is not None
+        now_ms = _now_ms()
         match seen:
             case Away():
                 self._away.set()
@@ -156,25 +186,49 @@ class HealthWatch:
                 for record in _records(seen, self._watched, now_ms):
                     self._ledger.event(record)
         self._report()
-        if isinstance(seen, EventsRead) and self._ledger.waits_for_pods:
+        devices = frozenset(one.uuid for one in self._ledger.unhealthy)
+        if devices and (isinstance(seen, EventsRead) or devices != self._asked):
+            self._asked = devices
             try:
                 self._ledger.held(await self._holders())
             except OSError as error:
                 logger.warning("cannot read which pods hold GPUs, so no fault is cleared: %s", error)
             self._report()
+        if isinstance(seen, EventsRead):
+            self._test(now_ms)
+
+    def _test(self, now_ms: int) -> None:
+        """Begin the exit test of a device that waits for it, one after the other."""
+        assert self._ledger is not None
+        free = self._testing is None or self._testing.done()
+        if self._exit_test is not None and free and (uuid := self._ledger.to_test(now_ms)) is not None:
+            self._testing = asyncio.create_task(self._run_test(self._exit_test, self._ledger, uuid))
+
+    async def _run_test(self, test: ExitTest, ledger: HealthLedger, uuid: str) -> None:
+        logger.warning("%s: the exit test begins", uuid)
+        failure = await test.run(uuid)
+        logger.warning("%s: the exit test has %s", uuid, f"failed: {failure}" if failure else "passed")
+        ledger.tested(uuid, failure, _now_ms())
+        self._report()
 
     def _report(self) -> None:
-        unhealthy = self._ledger.unhealthy
-        if unhealthy != self._reported:
-            for fault in set(unhealthy) - set(self._reported or ()):
-                logger.error("%s is unhealthy (%s): %s", fault.uuid, fault.code, fault.message)
-            for fault in set(self._reported or ()) - set(unhealthy):
-                logger.warning("%s has recovered from %s", fault.uuid, fault.code)
-            self._reported = unhealthy
-            self._changed(unhealthy)
+        assert self._ledger is not None
+        found = HealthReport(self._ledger.unhealthy, self._ledger.findings, self._ledger.held_devices)
+        before = self._reported
+        if found != before:
+            faults, faults_before = _by_code(found.unhealthy), _by_code(before.unhealthy if before else ())
+            for key in faults.keys() - faults_before.keys():
+                logger.error("%s is unhealthy (%s): %s", *key, faults[key].message)
+            for key in faults_before.keys() - faults.keys():
+                logger.warning("%s has recovered from %s", *key)
+            for finding in set(found.findings) - set(before.findings if before else ()):
+                logger.warning("%s: %s: %s", finding.uuid or "this node", finding.code, finding.message)
+            self._reported = found
+            self._changed(found)
         self._write()
 
     def _write(self) -> None:
+        assert self._ledger is not None
         if self._ledger.memory == (self._written or HealthMemory()):
             return
         fault = ""
@@ -186,7 +240,7 @@ class HealthWatch:
         if fault != self._faults["write"]:
             self._faults["write"] = fault
             logger.error("%s", fault or "the list of unhealthy GPUs is written again")
-            self._changed(self._reported or ())
+            self._changed(self._reported or HealthReport())
 
     def _log_unwatched(self, unwatched: tuple[tuple[str, str], ...]) -> None:
         for uuid, reason in unwatched:
@@ -215,6 +269,14 @@ def _records(event: GpuEvent, watched: Watched, now_ms: int) -> list[HealthRecor
     hit = [(uuid, (uuid,)) for uuid in event.hit] if event.hit is not None else [(event.gpu, event.instances)]
     message = f"{name}: {action.advice}"
     return [HealthRecord(uuid, event.gpu, code, message, now_ms, action, (uuid, *more)) for uuid, more in hit]
+
+
+def _by_code(unhealthy: tuple[Unhealthy, ...]) -> dict[tuple[str, str], Unhealthy]:
+    return {(one.uuid, one.code): one for one in unhealthy}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _xid(code: str) -> int | None:

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail import __version__
+from dovetail.agent.health.states import DeviceHealth, NodeQuarantine
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.core.devices.layout import LEVELS, UNKNOWN
 from dovetail.kube.api.client import APPLY_PATCH, Client
@@ -30,11 +31,13 @@ from dovetail.kube.api.decoding import Identified
 from dovetail.kube.api.errors import KubeError, NotFound
 from dovetail.kube.api.resources import GPU_NODES, NODES
 from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
+from dovetail.kube.objects import topology as kube
 from dovetail.kube.objects.topology import (
     PLUGIN_REGISTERED,
     AgentState,
     Condition,
     DeviceDifference,
+    GpuHealth,
     GPUNode,
     GPUNodeStatus,
     GpuSharing,
@@ -51,6 +54,15 @@ _MANAGER = "dovetail-agent"
 _MOST_GPUS, _MOST_UNREAD, _MOST_DIFFERENCES = 64, 256, 256
 _LONGEST_REASON = 1024
 _NONE_UNHEALTHY: Mapping[str, str] = {}
+_LONGEST_CODE = 64
+
+
+class NodeHealth(Struct, frozen=True):
+    """The health of the GPUs by uuid, the findings about the node, and its quarantine if it needs one."""
+
+    gpus: Mapping[str, DeviceHealth] = {}
+    findings: tuple[str, ...] = ()
+    quarantine: NodeQuarantine | None = None
 
 
 class PluginState(Struct, frozen=True):
@@ -71,9 +83,10 @@ def status_of(
     agent: AgentState = AgentState(__version__),
     plugin: PluginState = PluginState(),
     mig: MigState | None = None,
+    health: NodeHealth = NodeHealth(),  # noqa: B008 - frozen
 ) -> GPUNodeStatus:
     """The status of the GPUNode, without times. `unread` are fields besides those of the host. `unhealthy` has the
-    reasons by the uuid of a GPU or MIG instance."""
+    reasons by the uuid of a GPU or MIG instance. Without `health` the states of the GPUs are left out."""
     missed = [*host.unread, *unread]
     lost = _lost(missed)
     count = max([gpu.index for gpu in host.gpus] + list(lost), default=-1) + 1
@@ -82,16 +95,21 @@ def status_of(
     uuids = sorted(uuid for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ())))
     faults = {uuid: unhealthy[uuid] for uuid in uuids if uuid in unhealthy}
     return GPUNodeStatus(
-        conditions=_conditions(missed, lost, faults, kubelet, plugin.registered),
+        conditions=_conditions(
+            missed, lost, {**faults, "the node": "; ".join(health.findings)}, kubelet, plugin.registered
+        ),
         unread=_fields(missed),
         driver_version=host.driver,
         nvml_version=host.nvml,
         cuda_version=".".join(map(str, host.cuda or ())),
         machine=host.machine,
         gpus=tuple(
-            GpuStatus(index=index, healthy=False) if i is None else _gpu(host, i, unhealthy)
+            _unread(index, lost.get(index, ""), health) if i is None else _gpu(host, i, unhealthy, health)
             for index, i in enumerate(order)
         ),
+        quarantine=None
+        if health.quarantine is None
+        else kube.NodeQuarantine(clipped(health.quarantine.reason, _LONGEST_REASON), _time(health.quarantine.since_ms)),
         pcie_levels=tuple(
             tuple("X" if a == b else _word(_of(host.pcie, i, j, UNKNOWN)) for b, j in enumerate(order))
             for a, i in enumerate(order)
@@ -118,7 +136,22 @@ def status_of(
     )
 
 
-def _gpu(host: Host, i: int, unhealthy: Mapping[str, str]) -> GpuStatus:
+def _unread(index: int, why: str, health: NodeHealth) -> GpuStatus:
+    """A GPU that could not be read at all."""
+    shown = GpuHealth("quarantined", "unread", clipped(why, _LONGEST_REASON)) if health.gpus else None
+    return GpuStatus(index=index, healthy=False, health=shown)
+
+
+def _time(unix_ms: int) -> datetime | None:
+    return datetime.fromtimestamp(unix_ms // 1000, UTC) if unix_ms else None
+
+
+def _health(one: DeviceHealth) -> GpuHealth:
+    reason, then = clipped(one.reason, _LONGEST_REASON), clipped(one.next, _LONGEST_REASON)
+    return GpuHealth(one.state, one.code[:_LONGEST_CODE], reason, _time(one.since_ms), then)
+
+
+def _gpu(host: Host, i: int, unhealthy: Mapping[str, str], health: NodeHealth) -> GpuStatus:
     gpu = host.gpus[i]
     return GpuStatus(
         index=gpu.index,
@@ -131,6 +164,7 @@ def _gpu(host: Host, i: int, unhealthy: Mapping[str, str]) -> GpuStatus:
         mig=None
         if gpu.mig is None or gpu.uuid in host.hidden
         else tuple(MigInstance(one.profile, one.start) for one in gpu.mig),
+        health=_health(health.gpus[gpu.uuid]) if gpu.uuid in health.gpus else None,
     )
 
 
@@ -165,7 +199,7 @@ def _conditions(
 ) -> tuple[Condition, ...]:
     driver = next((one.why for one in missed if one.what == "gpus"), "")
     gone = "; ".join(f"GPU {index}: {why}" for index, why in lost.items())
-    health = "; ".join([*([gone] if gone else []), *(f"{uuid}: {why}" for uuid, why in unhealthy.items())])
+    health = "; ".join([*([gone] if gone else []), *(f"{uuid}: {why}" for uuid, why in unhealthy.items() if why)])
     without = "" if kubelet is not None else "the state of the kubelet is not known"
     hindrances = (
         ("DriverNotReady", driver),
@@ -203,13 +237,21 @@ def carried(now: GPUNodeStatus, before: GPUNodeStatus) -> GPUNodeStatus:
         now,
         conditions=tuple(_condition("HealthOk", "GpuIll", why) if c.type == "HealthOk" else c for c in now.conditions),
         machine=now.machine or before.machine,
-        gpus=tuple(msgspec.structs.replace(gpu, healthy=False) for gpu in before.gpus),
+        gpus=tuple(msgspec.structs.replace(gpu, healthy=False, health=_silent(gpu, why)) for gpu in before.gpus),
+        quarantine=before.quarantine,
         pcie_levels=before.pcie_levels,
         nvlinks=before.nvlinks,
         rates=before.rates,
         nics=before.nics,
         clique=before.clique,
     )
+
+
+def _silent(gpu: GpuStatus, why: str) -> GpuHealth:
+    """The health of a GPU that does not answer. A quarantine of before keeps its reason and time."""
+    kept = gpu.health is not None and gpu.health.state in ("quarantined", "draining")
+    shown = clipped(why, _LONGEST_REASON)
+    return gpu.health if kept and gpu.health is not None else GpuHealth("quarantined", "nvml", shown)
 
 
 class GPUNodeWriter:

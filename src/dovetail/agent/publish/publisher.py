@@ -42,7 +42,15 @@ from dovetail.agent.kubelet.state import (
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError
 from dovetail.agent.options import AgentOptions
-from dovetail.agent.publish.gpunode import RENEW_S, GPUNodeWriter, PluginState, carried, plugin_condition, status_of
+from dovetail.agent.publish.gpunode import (
+    RENEW_S,
+    GPUNodeWriter,
+    NodeHealth,
+    PluginState,
+    carried,
+    plugin_condition,
+    status_of,
+)
 from dovetail.agent.publish.labels import NodeLabels, labels_of, pci_of
 from dovetail.agent.publish.zones import NodeZones, zones_of_node
 from dovetail.core.model import GPU
@@ -77,6 +85,7 @@ class NodeFacts(Struct, frozen=True):
     mig: MigState | None = None
     fences: bool = False
     unregistered: tuple[str, str] | None = None
+    health: NodeHealth = NodeHealth()
 
 
 class Publisher:
@@ -184,6 +193,7 @@ class Publisher:
             agent=AgentState(__version__, honours_choice=bool(facts.registered), fences=facts.fences),
             plugin=PluginState(plugin, sharing, facts.differences),
             mig=facts.mig,
+            health=facts.health,
         )
         if not facts.host.known:
             await self._writer.write(carried(status, await self._writer.before()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,14 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
     return click.option(name, type=_FOLDER, default=default, show_default=True, metavar="DIR", help=help_text)
 
 
+def _command_line(text: str) -> str:
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}") from error
+    return text
+
+
 @click.command(name="run")
 @kubeconfig_options
 @click.option("--node-name", metavar="NAME", help="The Node of this machine. Default: $NODE_NAME, else the host name.")
@@ -70,6 +79,29 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
 )
 @click.option(
     "--xid-actions", type=_FILE, metavar="FILE", help="Actions of XIDs that replace the table's: `xid,action[,name]`."
+)
+@click.option(
+    "--clean-period",
+    type=click.FloatRange(0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a GPU must be without an error, after the remedy, before its quarantine ends.",
+)
+@click.option(
+    "--exit-test",
+    default="",
+    metavar="COMMAND",
+    callback=lambda _ctx, _param, value: _command_line(value),
+    help="A test that a GPU must pass, too, before its quarantine ends. Its uuid is in $DOVETAIL_GPU_UUID.",
+)
+@click.option(
+    "--exit-test-timeout",
+    type=click.FloatRange(1),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="After how long the test has failed.",
 )
 @click.option(
     "--kubelet-config", type=_FILE, metavar="FILE", help="The kubelet's configuration, if its API cannot be read."

@@ -26,6 +26,24 @@ class MigInstance(Wire, frozen=True):
     start: int = 0
 
 
+class GpuHealth(Wire, frozen=True):
+    """`state` is healthy, degraded, quarantined or draining; the other fields are empty while it is healthy. `code` and
+    `reason` of what is wrong, `since` when, and `next`: what happens next, or has to."""
+
+    state: str = ""
+    code: str = ""
+    reason: str = ""
+    since: datetime | None = None
+    next: str = ""
+
+
+class NodeQuarantine(Wire, frozen=True):
+    """The node has to be rebooted or repaired, and asks that no pod is placed on it."""
+
+    reason: str = ""
+    since: datetime | None = None
+
+
 class GpuStatus(Wire, frozen=True):
     """One GPU. Without `numa_node` it is not known where it is; without `mig` it is not in MIG mode; without `uuid` it
     cannot be read, and only its place among the others is known."""
@@ -38,6 +56,7 @@ class GpuStatus(Wire, frozen=True):
     pci_bus_id: str = ""
     healthy: bool = True
     mig: tuple[MigInstance, ...] | None = None
+    health: GpuHealth | None = None
 
 
 class ObservedRates(Wire, frozen=True):
@@ -210,6 +229,7 @@ class GPUNodeStatus(Wire, frozen=True):
     cuda_version: str = ""
     machine: str = ""
     gpus: tuple[GpuStatus, ...] = ()
+    quarantine: NodeQuarantine | None = None
     pcie_levels: tuple[tuple[str, ...], ...] = ()
     nvlinks: tuple[tuple[int, ...], ...] = ()
     rates: ObservedRates = ObservedRates()
