@@ -23,6 +23,10 @@ ROOMS = (
     *sorted(f"dovetail/{path.name}" for path in (SOURCE / "dovetail").iterdir() if any(path.glob("*.py"))),
     "tools",
     "benchmarks",
+    *(
+        f"tests/{room}"
+        for room in ("advice", "agent", "benchmarks", "cli", "deploy", "docs", "node", "sim", "tools", "topology")
+    ),
 )
 WORDS = {
     "alike": "equal, uniform, similar",
@@ -58,6 +62,8 @@ NAMES = {
     "dovetail/views": {"tell_again_ms": "as in dovetail/core"},
 }
 """By room the identifiers that may have such a word, and why."""
+HYPOTHESIS = "given"
+"""The decorator of Hypothesis, which tests may use."""
 QUOTED = ("was given ",)
 """Parts of messages that are those of another program: of cel-go."""
 _FOUND = re.compile(
@@ -132,7 +138,8 @@ def sources(room: str) -> list[Path]:
 def test_the_sources_use_the_fields_words(room: str) -> None:
     files = sources(room)
     assert files
-    assert [use for path in files for use in found_in(path, set(NAMES.get(room, ())))] == []
+    names = {*NAMES.get(room, ()), *((HYPOTHESIS,) if room.startswith("tests/") else ())}
+    assert [use for path in files for use in found_in(path, names)] == []
 
 
 @pytest.mark.parametrize("room", NAMES)

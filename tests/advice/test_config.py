@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A config.json is read as what it says, and what keeps it from being read is told by name."""
+"""A config.json is read as written, and an error names the field that cannot be read."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_what_counts_as_a_failure(version: str, kind: str, spec: Document, field
 
 @pytest.mark.parametrize("kind", RULES)
 def test_what_can_be_written_is_written(kind: tuple[str, str]) -> None:
-    """With all that has to be told, every kind but a lone Pod and a RayCluster has nothing left that it lacks."""
+    """With all values, every kind but a lone Pod and a RayCluster has no lack left."""
     bare = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}}
     specs: dict[str, Document] = {
         "CronJob": {"jobTemplate": {"spec": {"template": bare}}},

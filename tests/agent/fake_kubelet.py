@@ -112,7 +112,7 @@ class FakeKubelet:
         self._chance = random.Random(seed)
         self._servers: list[grpc.aio.Server] = []
         self._healthy: dict[str, set[str]] = {}
-        self._sick: dict[str, set[str]] = {}
+        self._unhealthy: dict[str, set[str]] = {}
         self._all: dict[str, dict[str, plugin.Device]] = {}
         self._allocated: dict[str, set[str]] = {}
         self._endpoints: dict[str, Endpoint] = {}
@@ -150,7 +150,7 @@ class FakeKubelet:
         for server in self._servers:
             await server.stop(grace=0)
         self._servers = []
-        for state in (self._healthy, self._sick, self._all, self._endpoints, self._store, self._reuse):
+        for state in (self._healthy, self._unhealthy, self._all, self._endpoints, self._store, self._reuse):
             state.clear()
         self.socket.unlink(missing_ok=True)
         if kill:
@@ -200,7 +200,7 @@ class FakeKubelet:
     def _listed(self, resource: str, devices: Iterable[plugin.Device]) -> None:
         self._all[resource] = {device.ID: device for device in devices}
         self._healthy[resource] = {id for id, device in self._all[resource].items() if device.health == "Healthy"}
-        self._sick[resource] = {*self._all[resource]} - self._healthy[resource]
+        self._unhealthy[resource] = {*self._all[resource]} - self._healthy[resource]
         self.lists += 1
         self._write_checkpoint()
         self._wake()
@@ -214,7 +214,7 @@ class FakeKubelet:
             self._endpoints[endpoint.resource] = next(iter(store.values()))
         else:
             del self._store[endpoint.resource]
-            self._sick.setdefault(endpoint.resource, set()).update(self._healthy.get(endpoint.resource, ()))
+            self._unhealthy.setdefault(endpoint.resource, set()).update(self._healthy.get(endpoint.resource, ()))
             self._healthy[endpoint.resource] = set()
         self._wake()
 
@@ -227,7 +227,7 @@ class FakeKubelet:
     def capacity(self, resource: str) -> tuple[int, int]:
         """All devices, and the healthy ones."""
         healthy = len(self._healthy.get(resource, ()))
-        return healthy + len(self._sick.get(resource, ())), healthy
+        return healthy + len(self._unhealthy.get(resource, ())), healthy
 
     def listed(self, resource: str) -> dict[str, plugin.Device]:
         """The last list, by id."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of claims places what it says it does, and shows it."""
+"""The benchmark of claims places all its pods, and shows it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The curves of the core's cost: each point is measured, drawn and told."""
+"""The curves of the core's cost: each point is measured, drawn and printed."""
 
 from __future__ import annotations
 

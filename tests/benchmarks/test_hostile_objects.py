@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What objects that are meant to hurt cost: each kind is made, measured and told."""
+"""What objects that are meant to hurt cost: each kind is made, measured and printed."""
 
 from __future__ import annotations
 

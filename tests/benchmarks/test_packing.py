@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the packing benchmark runs, and what its table says."""
+"""The runs and the table of the packing benchmark."""
 
 from __future__ import annotations
 

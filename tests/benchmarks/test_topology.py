@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of GPU choices: the rivals choose as they say, the books are right, and the floor is a floor."""
+"""The benchmark of GPU choices: the rivals choose as described, the books are right, and the floor is a floor."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail demo`: who gets which slice, share and device, and what is said of who waits."""
+"""`dovetail demo`: the slices, shares and devices of its pods, and the reasons of those that wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answers = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def settled() -> Answers:
-    """What is said while train runs, by pod."""
+    """The reasons while train runs, by pod."""
     result = CliRunner().invoke(cli, ["demo", "-o", "json"])
     assert result.exit_code == 0, result.output
     return {answer["pod"].partition("/")[2]: answer for answer in json.loads(result.stdout)["settled"]}

@@ -68,7 +68,7 @@ log.info("the last")
         reported = [line for line in done.stderr.splitlines() if "somebody.else" in line]
         wanted = ("plain", "1 and 2", "%s is left over", "the last")
         assert all(text in line for text, line in zip(wanted, reported, strict=True))
-        # What cannot be formatted is told, with its message, and is no end.
+        # A call that cannot be formatted is logged with its message, and ends nothing.
         assert "--- Logging error ---" in done.stderr and "Message: '%d is no number'" in done.stderr
 
 

@@ -174,7 +174,7 @@ def test_what_is_submitted_may_name_what_the_cluster_has(cluster: str, tmp_path:
 
 @pytest.mark.parametrize(("policy", "node"), [(("--policy", "tightest"), "tight"), ((), "roomy")])
 def test_nodes_are_chosen_by_the_policy_that_is_named(tmp_path: Path, policy: tuple[str, ...], node: str) -> None:
-    """Seventy pods that want eight cores beside each GPU will come. Who wants eight cores alone takes them from the
+    """Seventy pods that want eight cores beside each GPU will come. A pod with eight cores alone takes them from the
     node that is the fuller one, or from the one that has cores to spare."""
     nodes, pods = [_node("tight", 2), _node("roomy", 2)], [_pod(f"later-{i}", 1) for i in range(70)]
     nodes[0]["status"]["allocatable"]["cpu"], nodes[1]["status"]["allocatable"]["cpu"] = "16", "64"

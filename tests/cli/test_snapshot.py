@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail snapshot` writes down what the scheduler is told of a cluster; what a file lacks is unknown, not wrong."""
+"""`dovetail snapshot` writes the objects that the scheduler reads; what a file lacks is unknown, not wrong."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ KINDS = [one["kind"] for one in POD_OF_ALL if one["kind"] not in ("Node", "Pod",
 
 @pytest.mark.parametrize("missing", [*([kind] for kind in KINDS), KINDS], ids=lambda kinds: "+".join(kinds))
 def test_what_is_missing_is_unknown_and_never_wrong(missing: list[str]) -> None:
-    """No pod is called invalid, is said never to start, or is to be deleted, because a file lacks what it names."""
+    """No pod is invalid, never starts, or is to be deleted, because a file lacks an object that it names."""
     result = CliRunner().invoke(cli, ["simulate", "-", "-o", "json"], input=without(*missing))
     assert result.exit_code == 0
     found = json.loads(result.stdout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/ gives the scheduler what its tables say it needs, and nothing else."""
+"""deploy/ grants the scheduler what its tables list, and nothing else."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_contributing_names_paths_and_targets() -> None:
 
 
 def test_modules_of_the_glossary_exist() -> None:
-    """Who renames a module ticks it off there."""
+    """A renamed module is removed there."""
     modules = [span for row in page("docs/glossary.md").rows("term") for span in row.code[3]]
     assert len(modules) > 30
     assert not [module for module in modules if not (ROOT / "src/dovetail" / module).exists()]
@@ -115,7 +115,7 @@ def pods(document: Document, name: str) -> Iterator[Document]:
 
 
 def problems(block: Block) -> list[Problem]:
-    """What Dovetail would say is wrong with the block's objects."""
+    """The problems of the block's objects for Dovetail."""
     feed, events = Translator(), []
     found: list[Problem | None] = []
     for document in documents(block):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of the linter say what it does."""
+"""The pages of the linter agree with it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.docs.pages import every_page
 from tests.paths import ROOT
 
 FETCHING = {"script": "src", "img": "src", "source": "src", "iframe": "src", "link": "href"}
-"""Elements for which a browser fetches something as it shows a page, and the attribute that says what."""
+"""Elements for which a browser fetches something as it shows a page, and the attribute with its address."""
 
 
 class Fetched(HTMLParser):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tutorial and the demo print what the pages and the pictures say.
+"""The tutorial and the demo print what the pages and the pictures show.
 
 The tutorial is carried out on the playground: its files are the YAML blocks, its commands the console blocks, and each
 `dovetail why` must answer what stands below it. Which of several equal nodes or pods is taken depends on uids, so
@@ -46,7 +46,7 @@ def lines(text: str) -> list[str]:
 
 
 class Reader:
-    """Who follows the tutorial."""
+    """A reader of the tutorial, step by step."""
 
     def __init__(self, playground: Playground) -> None:
         self.playground = playground

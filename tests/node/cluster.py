@@ -111,7 +111,7 @@ class Cluster:
 
     def fence(self, name: str, devices: str) -> None:
         """Ask for a fence for the pod until one stands. An agent that has just begun puts none up for some seconds, and
-        may not have said so yet."""
+        may not have reported that yet."""
         uid = self.get("pod", name)["metadata"]["uid"]
         for number in range(15):
             asked = {"id": f"fence-{name}-{number}", "pod": uid, "devices": devices}
@@ -176,9 +176,9 @@ def pods(cluster: Cluster) -> dict[str, Any]:
 
 
 def on_the_way(cluster: Cluster) -> set[str]:
-    """The pods that are bound and do not run yet. Where the kubelet is killed just then it fails some of them when it
-    begins anew, by its own races: who was not admitted may find devices taken by pods that have ended, and a container
-    that was being made is not made again."""
+    """The pods that are bound and do not run yet. If the kubelet is killed then, it fails some of them after its
+    restart, by its own races: a pod that was not admitted may find its devices held by pods that have ended, and a
+    container that was being created is not created again."""
     return {
         name
         for name, pod in pods(cluster).items()

@@ -76,7 +76,7 @@ class Scene:
             config.write_text(CONFIGS[kind])
             self.options.append(f"--config={config}")
         self.caught: set[str] = set()
-        """Who was on the way when the kubelet was killed."""
+        """The pods that were on the way when the kubelet was killed."""
         self._begin_agent()
         if kind == "divided":
             node = cluster.node
@@ -122,8 +122,10 @@ class Scene:
         # The kubelet itself fails pods whose containers it was making: also while it is stopped.
         self.caught |= on_the_way(self.cluster)
         self.cluster.node.stop_kubelet()
-        self.cluster.until(lambda: registered(self.cluster) == "False", "it is told that the kubelet is gone", 10)
-        # Who is not bound by now waits until there is a kubelet.
+        self.cluster.until(
+            lambda: registered(self.cluster) == "False", "the agent reports that the kubelet is gone", 10
+        )
+        # Pods that are not bound by now wait until there is a kubelet.
         self.caught |= on_the_way(self.cluster)
         time.sleep(DOWN_S)
         self.cluster.node.start_kubelet()
@@ -168,7 +170,7 @@ class Scene:
         try:
             views = {"the books": self.books(), "PodResources": self.pod_resources(uids)}
         except SocketError as error:
-            return [f"the kubelet does not say: {error}"]
+            return [f"the kubelet does not report: {error}"]
         # The device manager forgets pods that have ended when it is next asked for devices.
         views["the checkpoint"] = {uid: held for uid, held in self.checkpoint().items() if uid in active}
         wrong = []
@@ -180,7 +182,7 @@ class Scene:
                 wrong.append(f"{name_of.get(uid, uid)}: {differences}")
         free = Counter(device for held in views["PodResources"].values() for device in held)
         most = 2 if self.resource == SHARED else 1
-        wrong += [f"{device} is given {count} times" for device, count in free.items() if count > most]
+        wrong += [f"{device} is allocated {count} times" for device, count in free.items() if count > most]
         return wrong
 
 

@@ -37,7 +37,7 @@ def tidy(cluster: Cluster) -> Iterator[None]:
 
 
 def held(cluster: Cluster, name: str) -> frozenset[str]:
-    """What the kubelet says that the pod has."""
+    """The devices of the pod, as the kubelet reports them."""
     entry: PodDevices | None = asyncio.run(cluster.node.pod_resources.get(cluster.namespace, name))
     assert entry is not None
     return entry.ids(GPU)
@@ -99,7 +99,7 @@ def test_devices_that_were_not_chosen_are_reported_and_not_allocated_again(clust
     # Bound from the start, as by another scheduler.
     cluster.pod("foreign", {GPU: 3}, scheduler="other", nodeName=cluster.node.name)
     runs(cluster, "foreign")
-    cluster.until(lambda: cluster.gpu_node()["differences"], "the agent tells of the pod")
+    cluster.until(lambda: cluster.gpu_node()["differences"], "the agent reports the pod")
     (difference,) = cluster.gpu_node()["differences"]
     assert (difference["pod"], difference.get("chosen")) == ("foreign", None)
     assert cluster.uuids(difference["given"]) == held(cluster, "foreign")
@@ -119,7 +119,7 @@ def test_behind_a_fence_the_kubelet_gives_what_it_would_not_have_taken(cluster: 
     runs(cluster, "chosen")
     devices = held(cluster, "chosen")
     assert devices == cluster.uuids("5,6") if fenced else devices < cluster.uuids("0,1,2,3")
-    # Who comes next finds all of them in their places, and so does whoever reads the GPUNode.
+    # The next pod finds all of them in their places, and so does each reader of the GPUNode.
     cluster.pod("next", {GPU: 4})
     runs(cluster, "next")
     assert held(cluster, "next") == cluster.uuids(cluster.chosen("next"))
@@ -134,9 +134,9 @@ def test_an_unhealthy_gpu_is_out_at_once_and_comes_back_when_it_is_healthy(clust
     assert cluster.chosen("user") == "0,1,2"
     cluster.standin.xid(2, 94)
     started_s = time.monotonic()
-    cluster.until(lambda: cluster.allocatable() == 7, "the sick GPU is out", timeout_s=10)
+    cluster.until(lambda: cluster.allocatable() == 7, "the unhealthy GPU is out", timeout_s=10)
     assert time.monotonic() - started_s < 5
-    cluster.until(lambda: not cluster.gpu_node()["gpus"][2]["healthy"], "the GPUNode says so")
+    cluster.until(lambda: not cluster.gpu_node()["gpus"][2]["healthy"], "the GPUNode has it")
     health = next(one for one in cluster.gpu_node()["conditions"] if one["type"] == "HealthOk")
     assert health["status"] == "False"
     assert "xid-94" in health["message"]

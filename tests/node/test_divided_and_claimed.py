@@ -55,7 +55,7 @@ def test_a_layout_is_applied_by_label_and_its_instances_reach_containers(cluster
     cluster.until(lambda: cluster.allocatable("nvidia.com/mig-3g.20gb"), "the cards are divided anew")
     real_devices(cluster.standin.dev)
     runs(cluster, "large")
-    # The kubelet may show the instance before the agent tells which it is: then it is bound by its number alone.
+    # The kubelet may show the instance before the agent reports which it is: then it is bound by its number alone.
     assert cluster.chosen("large").partition("/")[2].partition("@")[0] in ("3g.20gb", "")
     cluster.until(lambda: cluster.gpu_node()["mig"]["state"] == "applied", "the decision is applied")
     assert cluster.phase("part") == "Running"

@@ -35,7 +35,7 @@ def test_pods_that_come_while_the_kubelet_restarts_all_run(cluster: Cluster) -> 
     names = [f"stream-{restart}-{i}" for restart in range(RESTARTS) for i in range(6)]
     for restart in range(RESTARTS):
         cluster.node.stop_kubelet()
-        cluster.until(lambda: registered(cluster) == "False", "it is told that the kubelet is gone", 5)
+        cluster.until(lambda: registered(cluster) == "False", "the agent reports that the kubelet is gone", 5)
         for i in range(6):
             cluster.pod(f"stream-{restart}-{i}", {GPU: 1, "cpu": "10m", "memory": "16Mi"}, args=("show", "1"))
         time.sleep(3)

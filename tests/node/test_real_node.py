@@ -245,7 +245,7 @@ with Plane(controllers=False) as plane, Node(plane) as node:
 @pytest.mark.slow
 def test_a_machine_that_cannot_carry_a_node_skips_its_tests_and_states_what_it_lacks_even_in_ci(tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("without root the missing commands are not what is said")
+        pytest.skip("without root the missing commands are not reported")
     (tmp_path / "ls").symlink_to("/bin/ls")
     environment = os.environ | {"PATH": str(tmp_path), "CI": "true"}
     test = "tests/node/test_real_node.py::test_the_node_is_ready_and_has_two_numa_nodes"

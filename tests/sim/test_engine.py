@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The virtual clock: who starts when, who leaves when, and what the numbers say of it."""
+"""The virtual clock: when jobs start and end, and the numbers of the report."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_the_division_is_max_min(capacity: int, queues: list[tuple[int, int]]) -
     parts = due(capacity, wanted, weights)
     assert sum(parts) == pytest.approx(min(capacity, sum(wanted)))
     lacking = [part / weight for part, want, weight in zip(parts, wanted, weights, strict=True) if part < want - 1e-6]
-    # Who lacks something has as much by weight as anybody.
+    # Each queue that lacks something has as much by weight as any other.
     for part, weight in zip(parts, weights, strict=True):
         assert all(part / weight <= other + 1e-6 for other in lacking)
 

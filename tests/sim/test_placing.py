@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placing at once is what the impatient simulation does, and what it cannot do it says."""
+"""Placing at once is what the impatient simulation does, and it refuses the rest."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def test_what_is_wrong_is_refused_with_its_place(text: str, field: str, message:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    """Layouts that the XML can say: devices in a random tree, links direct or through switches, NCCL's rates."""
+    """Layouts that the XML can express: devices in a random tree, links direct or through switches, NCCL's rates."""
     gpus, nics = draw(st.integers(1, 8)), draw(st.integers(0, 5))
     place = st.tuples(st.integers(-1, 3), st.integers(0, 3), st.integers(0, 2))
     places = draw(st.lists(place, min_size=gpus + nics, max_size=gpus + nics))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests as a careful engineer writes them: no rule has anything to say of them, with and without nodes."""
+"""Manifests as a careful engineer writes them: no rule finds anything in them, with and without nodes."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ FAULTS: dict[Break, str] = {
 }  # fmt: skip
 """And the rule that mends it, where it looks at all: CPUs of pods that no kubelet pins are their own business."""
 ALWAYS = ("G01", "G02", "G04", "G05", "G07", "G09", "G15")
-"""Rules that find the fault whatever else the manifest says."""
+"""Rules that find the fault whatever else the manifest has."""
 
 
 def broken(dice: random.Random) -> tuple[dict[str, Any], set[str]]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real kube-apiserver takes the corpus, refuses what the rules say that it refuses, takes what --fix makes of it, and
-says of pods what the policies say."""
+"""A real kube-apiserver takes the corpus, refuses what the rules predict, takes what --fix makes of it, and
+its admission policies agree with the rules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REFUSED = {
     "G07": "not a valid selector operator",
     "G09": "tolerations",
 }
-"""Rules whose wrong example the server refuses, and what it says then."""
+"""Rules whose wrong example the server refuses, and its message."""
 NAMESPACE = "default"
 CLASSES = ("batch", "serving", "interactive")
 ACTIVE_WITHIN_S = 60.0
@@ -58,7 +58,7 @@ def mended(rule: Rule) -> str:
 
 
 def try_to_create(plane: Plane, wholes: list[dict[str, Any]], *flags: str) -> str:
-    """What the server says of it: "" if it takes them."""
+    """The message of the server; "" if it takes them."""
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": wholes})
     try:
         plane.kubectl(
@@ -156,7 +156,7 @@ def pod_of(text: str) -> dict[str, Any] | None:
 
 
 def waited_for(plane: Plane, pod: dict[str, Any], words: str, *flags: str) -> str:
-    """What the server says, once it says the words or the time is up: policies take a while to hold."""
+    """The message of the server, once it has the words or the time is up: policies take a while to apply."""
     until = time.monotonic() + ACTIVE_WITHIN_S
     while words not in (message := try_to_create(plane, [pod], *flags)) and time.monotonic() < until:
         time.sleep(0.3)

@@ -22,7 +22,7 @@ spec:
   - name: b
     resources: {{requests: {{nvidia.com/gpu: 2}}}}
 """
-SAID = "# dovetail: ignore G01 an older cluster fills it in"
+COMMENT = "# dovetail: ignore G01 an older cluster fills it in"
 
 
 def lines(**comments: str) -> list[int]:
@@ -38,13 +38,13 @@ def test_nothing_is_silenced_without_a_comment() -> None:
     ("where", "left"), [("line", [13]), ("first", [13]), ("above", [])], ids=["field", "container", "containers"]
 )
 def test_the_field_it_stands_at(where: str, left: list[int]) -> None:
-    assert lines(**{where: SAID}) == left
+    assert lines(**{where: COMMENT}) == left
 
 
 def test_above_the_first_field_it_speaks_of_the_document() -> None:
-    assert lines(top=f"# A pod.\n{SAID}\n") == []
+    assert lines(top=f"# A pod.\n{COMMENT}\n") == []
     plain = {"above": "", "first": "", "line": ""}
-    text = POD.format(top=f"{SAID}\n", **plain) + "---\n" + POD.format(top="", **plain)
+    text = POD.format(top=f"{COMMENT}\n", **plain) + "---\n" + POD.format(top="", **plain)
     assert [one.line for one in findings(text, "G01")] == [26, 28]
 
 

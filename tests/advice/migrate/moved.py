@@ -37,7 +37,7 @@ def values(text: str) -> list[Any]:
 
 
 class Meant(Struct, frozen=True):
-    """What the scheduler would be told."""
+    """The events for the scheduler."""
 
     pods: dict[str, Pod]
     gangs: dict[str, Gang]

@@ -90,7 +90,7 @@ def test_a_process_without_a_share_is_reported_when_it_persists(tmp_path: Path) 
     node.now_s = PERSISTS_S
     node.read("a")
     assert [(one.pid, one.pod) for one in node.accounting.foreign] == [(10, "b")]
-    # It is given a share after all.
+    # It gets a share after all.
     node.read("a", "b")
     assert node.accounting.foreign == ()
     node.now_s = 2 * PERSISTS_S

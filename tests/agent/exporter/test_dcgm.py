@@ -96,7 +96,7 @@ def test_a_host_engine_that_ends_is_connected_again_later(library: Any, monkeypa
     assert one.read("GPU-1")
 
 
-def test_without_dcgm_the_reason_says_so() -> None:
+def test_without_dcgm_there_is_a_reason() -> None:
     def missing(name: str) -> Any:
         raise OSError(name)
 

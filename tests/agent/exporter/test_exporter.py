@@ -94,7 +94,7 @@ def node(standin: MakeStandin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait for the condition. Raises TimeoutError."""
     async with asyncio.timeout(PATIENCE_S):
-        while not await condition():  # noqa: ASYNC110 - a scrape says it
+        while not await condition():  # noqa: ASYNC110 - only a scrape shows it
             await asyncio.sleep(0.02)
 
 

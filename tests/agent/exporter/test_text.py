@@ -27,9 +27,9 @@ def printable(text: str) -> str:
 @given(_SERIES)
 def test_what_is_written_is_read_back(series: list[tuple[int, str, dict[str, float]]]) -> None:
     writer = Writer(table()[name] for name in _NAMES)
-    given_series = [Series(labels_of((("gpu", str(gpu)), ("pod", pod))), values) for gpu, pod, values in series]
+    all_series = [Series(labels_of((("gpu", str(gpu)), ("pod", pod))), values) for gpu, pod, values in series]
     for _ in range(2):  # the second time from what is kept
-        text = "".join(writer.write(given_series).values())
+        text = "".join(writer.write(all_series).values())
         read = {
             (sample.name, sample.labels["gpu"], sample.labels["pod"]): float(sample.value)
             for family in text_string_to_metric_families(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.agent.machine.host import Gpu, GpuProfile
-from dovetail.agent.machine.host import GpuEngines as ToldEngines
+from dovetail.agent.machine.host import GpuEngines as ReportedEngines
 from dovetail.agent.mig.geometry import arranged, geometry_of
 from dovetail.agent.mig.layouts import OFF, Candidate, Layouts, MigLayoutError, WantedLayout, exact, read_layouts
 from dovetail.core.devices.mig.geometry import Geometry
@@ -257,7 +257,7 @@ def gpu_of(geometry: Geometry, starts: bool = True) -> Gpu:
             own.starts if starts else (),
             own.most,
             own.memory_mib,
-            ToldEngines(own.sm_count, *own.engines),
+            ReportedEngines(own.sm_count, *own.engines),
         )
         for i, own in enumerate(geometry.profiles)
     )

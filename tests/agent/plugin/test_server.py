@@ -83,7 +83,7 @@ def test_strategies_add_up() -> None:
     assert dict(found.envs) == names
 
 
-def test_device_nodes_are_passed_where_wished() -> None:
+def test_device_nodes_are_passed_if_configured() -> None:
     nodes = answer(Config(pass_device_specs=True), [uuid(1)]).devices
     assert [(n.container_path, n.host_path, n.permissions) for n in nodes] == [
         ("/dev/nvidiactl", "/dev/nvidiactl", "rw"),

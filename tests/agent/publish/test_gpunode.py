@@ -403,7 +403,7 @@ async def test_a_real_server_takes_all_of_it_and_the_scheduler_s_part_stays(defi
         body = {"apiVersion": GPU_NODES.api_version, "kind": "GPUNode", "spec": spec}
         await client.apply(path, body, field_manager="dovetail")
         clocks.wait(5)
-        # Another process, with more to tell.
+        # Another process, with more fields.
         again = GPUNodeWriter(client, "gpu-w", clock_s=lambda: clocks.steady_s, now=lambda: clocks.day)
         await again.write(status(**WHOLE))
         read = await client.request("GET", path, decode=GPUNode)

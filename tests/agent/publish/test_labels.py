@@ -348,8 +348,8 @@ def record(version: str, branch: str) -> bytes:
 
 
 def test_a_vgpu_has_labels_of_the_host_driver() -> None:
-    told_by = capability(bytes((7, 4, 1, 1)), record("550.90.05", "r550_86"))
-    assert vgpu_of(configuration(told_by)) == Vgpu("550.90.05", "r550_86")
+    reported_by = capability(bytes((7, 4, 1, 1)), record("550.90.05", "r550_86"))
+    assert vgpu_of(configuration(reported_by)) == Vgpu("550.90.05", "r550_86")
     assert vgpu_of(configuration(capability(record("460.16", "r460_00")))) == Vgpu("460.16", "r460_00")
 
 

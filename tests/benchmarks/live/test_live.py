@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live benchmark: its scenarios are what they say, wrong placements are seen, its tables compare like with like."""
+"""The live benchmark: its scenarios are as described, wrong placements are seen, its tables compare like with like."""
 
 from __future__ import annotations
 

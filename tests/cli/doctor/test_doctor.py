@@ -74,7 +74,7 @@ async def doctor(playground: Playground, tmp_path: Path, *options: str) -> tuple
 
 
 def node(name: str = "a", gpus: int = 0, ready: str = "True", **labels: str) -> Document:
-    unscheduled = {"type": "Ready", "status": ready, "reason": "KubeletSays", "message": "so it is"}
+    unscheduled = {"type": "Ready", "status": ready, "reason": "KubeletReports", "message": "so it is"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -189,7 +189,7 @@ async def test_the_driver_by_the_gpu_node(playground: Playground, tmp_path: Path
     assert "driver not loaded" in answer["findings"][0]["evidence"]
     playground.put(node(ready="Unknown"))
     _, answer = await doctor(playground, tmp_path)
-    assert "Ready: Unknown, KubeletSays: so it is" in answer["findings"][0]["evidence"]
+    assert "Ready: Unknown, KubeletReports: so it is" in answer["findings"][0]["evidence"]
 
 
 async def test_mig_and_numa_of_a_gpu_node(playground: Playground, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def grant(plane: Plane, user: str, rights: list[tuple[str, str, str]], tmp_path:
         with suppress(KubectlFailed):  # Until the server has heard of the binding the answer is no.
             plane.kubectl("auth", "can-i", "list", resource_of(rights[0]), f"--as={user}")
             return plane.kubeconfig_for(user)
-    raise AssertionError(f"{user} was not given its rights")
+    raise AssertionError(f"{user} did not get its rights")
 
 
 def resource_of(right: tuple[str, str, str]) -> str:

@@ -267,5 +267,5 @@ def test_the_job_that_had_least_goes_first(files: Path) -> None:
     by_least = reported("--jobs experiments.csv --nodes 1x8 --checkpoint 1h --least-served-first")
     assert (by_age["evictions"], by_least["evictions"]) == (0, 1)
     assert by_age["wait_s"]["max"] == 288_000  # type: ignore[index]
-    # It waits for the grace of the one that gives way, and that one for it.
+    # It waits for the grace period of the victim, and the victim waits for it.
     assert by_least["wait_s"]["max"] < 3700  # type: ignore[index]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/agent/ gives the agent what its page says and no more, and with that it writes about its own node alone."""
+"""deploy/agent/ grants the agent what its page lists and no more, and with that it writes about its own node alone."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def container(function: str) -> Document:
 
 
 def rows(section: str, function: str) -> list[Row]:
-    """What the page tells of a function in the table of a section."""
+    """The row of a function in the table of a section."""
     found = page("docs/reference/agent-privileges.md").section(section).rows("function")
     return [row for row in found if row.cells[0].strip("`") == function]
 

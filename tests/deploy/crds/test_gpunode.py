@@ -113,7 +113,7 @@ def defined(plane: Plane) -> Plane:
 
 
 def write_status(plane: Plane, document: Document) -> None:
-    """Make the object and tell its status."""
+    """Create the object and write its status."""
     text = json.dumps(document)
     plane.kubectl("apply", "--server-side", "--filename=-", input=text)
     plane.kubectl("apply", "--server-side", "--subresource=status", "--filename=-", input=text)

@@ -115,7 +115,7 @@ async def read(plane: Plane, name: str) -> Queue:
     return listing.objects["", name]
 
 
-STANDING = QueueSnapshot(
+SNAPSHOT = QueueSnapshot(
     name="vision", parent="research", leaf=True, allocated=(("cpu", 1500), ("gpu", 40_500), ("memory", 2**40)),
     guarantee=(("gpu", 32_000), ("gpu/NVIDIA-H100-80GB-HBM3", 16_000)), limit=(), due=(("gpu", 36_000),),
     borrowed=(("gpu", 8500),), pending=(("gpu", 24_000), ("gpu-memory", 81_920), ("gpu-slices", 7)), pending_jobs=3,
@@ -128,10 +128,10 @@ STANDING = QueueSnapshot(
 @pytest.mark.plane
 async def test_a_real_server_keeps_the_spec_and_all_that_the_scheduler_reports(defined: Plane) -> None:
     apply(defined, EXAMPLE)
-    now_ms = STANDING.as_of_ms
+    now_ms = SNAPSHOT.as_of_ms
     head = ("vision/train", "GangDoesNotFit", Expected(Sure.KNOWN, now_ms + 60_000))
     async with Client(load_kubeconfig([defined.kubeconfig])) as client:
-        patch = [{"op": "add", "path": "/status", "value": queues.queue_status(STANDING, now_ms, head)}]
+        patch = [{"op": "add", "path": "/status", "value": queues.queue_status(SNAPSHOT, now_ms, head)}]
         await client.request(
             "PATCH", QUEUES.path(name="vision", subresource="status"), patch, content_type="application/json-patch+json"
         )
@@ -141,7 +141,7 @@ async def test_a_real_server_keeps_the_spec_and_all_that_the_scheduler_reports(d
     assert findings == ()
     assert usage is not None
     assert (usage.used, usage.rate_milli, usage.days, usage.users, usage.jobs, usage.as_of_ms) == (
-        STANDING.used, STANDING.rate_milli, STANDING.days, STANDING.users, tuple(sorted(STANDING.jobs)), now_ms,
+        SNAPSHOT.used, SNAPSHOT.rate_milli, SNAPSHOT.days, SNAPSHOT.users, tuple(sorted(SNAPSHOT.jobs)), now_ms,
     )  # fmt: skip
     shown = defined.kubectl("get", "queues", "vision")
     assert re.search(r"NAME +PARENT +WEIGHT +GPUS +DUE +GUARANTEED +PENDING +READY", shown)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace that Dovetail ships: it is what its README says, it is what was published, and it is in the wheel."""
+"""The trace that Dovetail ships: it agrees with its README and with the published one, and is in the wheel."""
 
 import hashlib
 import tomllib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plane promises to those who test against it."""
+"""What a plane promises to the tests that use it."""
 
 import json
 import os

@@ -123,18 +123,18 @@ def test_free_placements_follow_the_rules(standin: MakeStandin, host: str) -> No
     everywhere = [(profile, start) for profile in geometry.profiles for start in profile.starts]
     held: dict[tuple[MigProfile, int], nvml.c_nvmlGpuInstance_t] = {}
     for _ in range(300):
-        wish = draw.choice(everywhere)
+        wanted = draw.choice(everywhere)
         for profile in geometry.profiles:
             left = nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile.gi_id)
             assert bool(left) == any(legal(geometry, [*held, (profile, start)]) for start in profile.starts)
-        if wish in held or draw.random() < 0.3:
+        if wanted in held or draw.random() < 0.3:
             if held:
                 nvml.nvmlGpuInstanceDestroy(held.pop(draw.choice(list(held))))
-        elif legal(geometry, [*held, wish]):
-            held[wish] = create(gpu, *wish)
+        elif legal(geometry, [*held, wanted]):
+            held[wanted] = create(gpu, *wanted)
         else:
             with pytest.raises(nvml.NVMLError_InsufficientResources):
-                create(gpu, *wish)
+                create(gpu, *wanted)
 
 
 def legal(geometry: Geometry, parts: list[tuple[MigProfile, int]]) -> bool:

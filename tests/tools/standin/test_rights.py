@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML refuses to whom: the calls that its reference says need a privileged user."""
+"""Calls that NVML refuses to an unprivileged user, as in its reference."""
 
 from __future__ import annotations
 

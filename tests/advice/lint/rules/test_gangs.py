@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules about gangs say where schedulers, or the device plugin's configuration, are known and where not."""
+"""The rules about gangs with and without known schedulers, and with and without a device plugin's configuration."""
 
 from __future__ import annotations
 
