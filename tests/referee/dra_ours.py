@@ -102,7 +102,7 @@ class World:
             return Verdict(False, refusal.detail, refusal.detail)
         [name] = self._objects["nodes"]
         slot, shape = cluster.nodes.slots[name], cluster.shape_of(pod)
-        answer = cluster.claims.answer(slot, shape)
+        answer = cluster.claims.answers.of(slot, shape)
         if not answer.fits:
             return Verdict(False, answer.detail if answer.error else "", answer.detail)
         grants = {grant.claim: grant.allocation for grant in cluster.claims.hold(slot, pod, shape)}

@@ -296,7 +296,7 @@ class TestNumbers:
         )
         spec = claim(ask(1, f"{DRIVER}/model=a"))
         shape = made.shapes.of(Request(), (spec,))
-        assert made.claims.answers(np.arange(3), shape)[0].tolist() == [True, True, False]
+        assert made.claims.answers.of_slots(np.arange(3), shape)[0].tolist() == [True, True, False]
         numbers = made.nodes.device_numbers
         assert numbers[0] == numbers[1] != 0 == numbers[2]
         for node, equal in (("n1", False), ("n2", True)):
@@ -384,9 +384,9 @@ class TestRequests:
         made = world(pool("n1", *gpus()))
         made.hold("n1", made.pod(ONE))
         two, three = (made.shapes.of(Request(), (claim(ask(count)),)) for count in (2, 3))
-        assert not made.claims.answer(0, two).fits
-        assert made.claims.answer_unused(0, two).fits
-        assert not made.claims.answer_unused(0, three).fits
+        assert not made.claims.answers.of(0, two).fits
+        assert made.claims.answers.of_unused(0, two).fits
+        assert not made.claims.answers.of_unused(0, three).fits
 
 
 class TestNews:

@@ -112,7 +112,7 @@ class World:
         return self.answer(node, *specs).fits
 
     def answer(self, node: str, *specs: ClaimSpec):  # type: ignore[no-untyped-def]
-        return self.claims.answer(self.nodes.slots[node], self.shapes.of(Request(), specs))
+        return self.claims.answers.of(self.nodes.slots[node], self.shapes.of(Request(), specs))
 
 
 def device(name: str, **more: object) -> Device:

@@ -104,7 +104,7 @@ def test_what_is_released_is_as_if_it_had_never_been_held(seed: int) -> None:
     world.hold("n1", world.pod(random_spec(dice)))
     asked = [random_spec(dice) for _ in range(4)]
     pod, node = world.pod(random_spec(dice)), dice.choice(list(world.nodes.slots))
-    world.claims.answer(world.nodes.slots[node], world.shape(pod))
+    world.claims.answers.of(world.nodes.slots[node], world.shape(pod))
     before = [world.answer(node, spec) for spec in asked for node in world.nodes.slots]
     numbers = world.nodes.device_numbers.copy()
     grants = world.hold(node, pod)
@@ -118,7 +118,7 @@ def test_as_many_fit_as_can_be_held_one_after_the_other(seed: int) -> None:
     dice = random.Random(3000 + seed)
     world = random_world(dice)
     spec = random_spec(dice)
-    times = world.claims.times(0, world.shapes.of(Request(), (spec,)), 6)
+    times = world.claims.answers.times(0, world.shapes.of(Request(), (spec,)), 6)
     held = 0
     while held < 6 and world.fits("n1", spec):
         world.hold("n1", world.pod(spec))
@@ -133,9 +133,9 @@ def test_many_nodes_are_answered_as_each_of_them(seed: int) -> None:
     for _ in range(3):
         world.hold(dice.choice(list(world.nodes.slots)), world.pod(random_spec(dice)))
     shape = world.shapes.of(Request(), (random_spec(dice),))
-    alone = [world.claims.answer(slot, shape) for slot in range(world.nodes.used)]
+    alone = [world.claims.answers.of(slot, shape) for slot in range(world.nodes.used)]
     for index in (slice(0, world.nodes.used), np.arange(world.nodes.used)):
-        fits, spare, close = world.claims.answers(index, shape)
+        fits, spare, close = world.claims.answers.of_slots(index, shape)
         assert fits.tolist() == [one.fits for one in alone]
         assert list(zip(spare[fits].tolist(), close[fits].tolist(), strict=True)) == [
             (one.spare, one.close) for one in alone if one.fits

@@ -204,7 +204,7 @@ def test_an_opened_gpu_is_filled_before_a_whole_one_is_opened() -> None:
     world = partitioned(3)
     for _ in range(7):
         taken(world, part("1g"))
-    assert world.claims.times(0, world.shape(world.pod(part("7g"))), 9) == 2
+    assert world.claims.answers.times(0, world.shape(world.pod(part("7g"))), 9) == 2
 
 
 def test_partitions_of_all_sizes_fill_gpus_without_a_rest() -> None:

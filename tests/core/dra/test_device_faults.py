@@ -160,4 +160,4 @@ def test_a_broken_alternative_that_is_never_tried_does_no_harm() -> None:
 
 def test_a_claim_for_nothing_fits_everywhere() -> None:
     made = world(nodes=("n1",))
-    assert made.claims.answer(0, made.shapes.of(Request(), (ClaimSpec(),))).fits
+    assert made.claims.answers.of(0, made.shapes.of(Request(), (ClaimSpec(),))).fits

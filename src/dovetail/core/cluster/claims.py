@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceClaims and DeviceClasses: what is allocated, and what can be allocated on which node.
+"""ResourceClaims and DeviceClasses: what is allocated. What can be allocated on which node is in `claim_answers`.
 
 Rules: a claim with an allocation in its status holds these devices. What was decided here (`hold`) is assumed until the
 claim shows an allocation, of the same devices or others, or it is released (`release`). What is allocated,
@@ -9,30 +9,24 @@ Sources: kube-scheduler's plugin dynamicresources, dynamic-resource-allocation/s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from dovetail.core.cluster.columns import Index, Mask
+from dovetail.core.cluster.claim_answers import ClaimAnswers
+from dovetail.core.cluster.columns import Mask
 from dovetail.core.cluster.nodes import Nodes
-from dovetail.core.cluster.offers import Offers, OfferStock
+from dovetail.core.cluster.offers import Offers
 from dovetail.core.cluster.selection import matches_terms
 from dovetail.core.cluster.shapes import Classes, Shape
 from dovetail.core.decisions import ClaimGrant, ClaimToMake
-from dovetail.core.devices.choose import PERMILLE
-from dovetail.core.dra.allocate import AllocationOutcome, allocate
 from dovetail.core.dra.allocations import Pools, enter
-from dovetail.core.dra.asks import Ask, Asks, DeviceView, RequestFault
+from dovetail.core.dra.asks import Asks
 from dovetail.core.dra.extended import IMPLICIT, claim_for, claim_key
 from dovetail.core.dra.grants import allocation
-from dovetail.core.dra.pools import PoolId, PoolOffer
-from dovetail.core.dra.search import Taken
 from dovetail.core.dra.selectors import Compile
-from dovetail.core.dra.types import SHARED, Allocation, Claim, ClaimSpec, Device, DeviceClass, Slice
+from dovetail.core.dra.types import SHARED, Allocation, Claim, ClaimSpec, DeviceClass, Slice
 from dovetail.core.model import Pod
 from dovetail.core.reasons import Reason, Refusal, When
 
@@ -40,29 +34,7 @@ MOST_CONSUMERS = 256
 """Consumers of one claim (resource.k8s.io: ResourceClaimReservedForMaxSize)."""
 BINDING_TIMEOUT_MS = 600_000
 """How long devices may take to become ready (bindingTimeout of kube-scheduler's DynamicResourcesArgs)."""
-MOST_TIMES = 4096
-"""Pods of one shape on one node are counted up to this number."""
-_REMEMBERED = 65_536
-_CLOSE_BITS = 16
 _FEW = 1024
-
-
-class ClaimAnswer(Struct, frozen=True):
-    """Whether the node can allocate what a shape wants. `spare` is what it leaves or, of partitions, loses
-    (`allocate.Outcome`; less is better), `close` how close its GPUs would be, in thousandths. `error` is true where
-    upstream would give up on the pod and not on the node alone."""
-
-    fits: bool
-    detail: str = ""
-    spare: int = 0
-    close: int = PERMILLE
-    error: bool = False
-
-
-class _Memo(NamedTuple):
-    outcome: AllocationOutcome
-    after: OfferStock
-    answer: ClaimAnswer
 
 
 class Claims:
@@ -82,10 +54,7 @@ class Claims:
         self._extended: dict[str, DeviceClass | None] = {}
         """The result of `extended`."""
         self._users: dict[str, dict[str, None]] = {}
-        self._memos: dict[tuple[int, int], _Memo] = {}
-        self._known: dict[int, dict[int, int]] = {}
-        """The result of `answers`, by ask and number: spare devices and closeness in one integer, -1 where nothing
-        fits."""
+        self.answers = ClaimAnswers(nodes, self._asks, self.offers)
 
     # What the API server has.
 
@@ -120,7 +89,7 @@ class Claims:
     def _classes_changed(self) -> None:
         self._extended.clear()
         self._asks.forget()
-        self._forget_answers()
+        self.answers.forget()
         self._nodes.amounts_journal.extend(self.offers.places)
         self._nodes.devices_journal.extend(self.offers.places)
 
@@ -281,76 +250,10 @@ class Claims:
                 mask &= matches_terms(self._nodes, allocation.node_terms, slice(0, self._nodes.size))
         return mask
 
-    # What nodes can allocate.
-
-    def own(self, slots: Iterable[int]) -> dict[int, list[tuple[str, Device]]]:
-        """The devices that these nodes are offered alone, each by its driver, for those that are offered any."""
-        self._catch_up()
-        found = {}
-        for slot in slots:
-            place = self.offers.places.get(slot)
-            if place is not None and (devices := [(pool[0], one.device) for pool, one in place.offers if one.node]):
-                found[slot] = devices
-        return found
-
-    def view(self, slot: int, wants: tuple[ClaimSpec, ...]) -> tuple[DeviceView, Sequence[tuple[PoolId, PoolOffer]]]:
-        """What of these claims the node could give if nothing were allocated, and the devices by their bits."""
-        ask = self._ask(wants)
-        place = self.offers.places.get(slot)
-        return self._asks.view(ask, self.offers.stock(slot).kind), place.offers if place is not None else ()
-
-    def answer(self, slot: int, shape: Shape) -> ClaimAnswer:
-        """Whether the node can allocate what the shape wants."""
-        ask = self._ask(shape.wants)
-        return self._answer(slot, ask, self.offers.stock(slot))
-
-    def answer_unused(self, slot: int, shape: Shape) -> ClaimAnswer:
-        """Whether the node could allocate what the shape wants if nothing were allocated."""
-        ask = self._ask(shape.wants)
-        return self._answer(slot, ask, self.offers.numbered(self.offers.stock(slot).kind, Taken()))
-
-    def _answer(self, slot: int, ask: Ask, stock: OfferStock) -> ClaimAnswer:
-        memo = self._memo(ask, stock)
-        fault = memo.outcome.fault
-        if fault is None or fault.device < 0:
-            return memo.answer
-        pool, offer = self.offers.places[slot].offers[fault.device]
-        detail = f"{fault.text}{pool[0]}/{pool[1]}/{offer.device.name}{fault.rest}"
-        return replace(memo.answer, detail=detail)
-
-    def answers(self, index: Index, shape: Shape) -> tuple[Mask, NDArray[np.int64], NDArray[np.int64]]:
-        """(whether it fits, and where it does `spare`, `close`) for the slots of the index."""
-        ask = self._ask(shape.wants)
-        known = self._known.setdefault(ask.number, {})
-        numbers = self._nodes.device_numbers[index].tolist()
-        found = [known.get(number) for number in numbers]
-        if None in found:
-            slots = range(*index.indices(self._nodes.size)) if isinstance(index, slice) else index.tolist()
-            for number, slot in dict(zip(numbers, slots, strict=True)).items():
-                if number not in known:
-                    answer = self._memo(ask, self.offers.stock(slot)).answer
-                    known[number] = answer.spare << _CLOSE_BITS | answer.close if answer.fits else -1
-            found = [known[number] for number in numbers]
-        packed = np.array(found, dtype=np.int64)
-        return packed >= 0, packed >> _CLOSE_BITS, packed & (1 << _CLOSE_BITS) - 1
-
-    def times(self, slot: int, shape: Shape, most: int) -> int:
-        """How many pods of the shape the node can allocate for, one after the other, at most `most`; more than
-        MOST_TIMES are as many."""
-        ask = self._ask(shape.wants)
-        stock, times = self.offers.stock(slot), 0
-        while times < min(most, MOST_TIMES):
-            memo = self._memo(ask, stock)
-            if memo.outcome.picks is None:
-                break
-            stock, times = memo.after, times + 1
-        return times
-
     def hold(self, slot: int, pod: Pod, shape: Shape) -> tuple[ClaimGrant, ...]:
         """Allocate what the shape wants, which is what the pod `wanted`; nothing where it does not fit. It is held
         until the API server reports it or it is released. The caller notes in the journal that its slot changed."""
-        ask = self._ask(shape.wants)
-        memo = self._memo(ask, self.offers.stock(slot))
+        memo = self.answers.outcome(slot, shape.wants)
         picks = memo.outcome.picks
         if picks is None:
             return ()
@@ -401,41 +304,9 @@ class Claims:
         for held in allocations:
             self.offers.enter(held, 1)
 
-    def _ask(self, specs: tuple[ClaimSpec, ...]) -> Ask:
-        ask = self._asks.of(specs)
-        self._catch_up()
-        return ask
-
-    def _catch_up(self) -> None:
-        if len(self._memos) >= _REMEMBERED:
-            self._forget_answers()
-            self.offers.forget_numbers()
-        if self.offers.catch_up():
-            self._forget_answers()
-
-    def _forget_answers(self) -> None:
-        self._memos.clear()
-        self._known.clear()
-
-    def _memo(self, ask: Ask, stock: OfferStock) -> _Memo:
-        memo = self._memos.get((ask.number, stock.number))
-        if memo is None:
-            outcome = allocate(self._asks.view(ask, stock.kind), stock.taken)
-            after = self.offers.numbered(stock.kind, outcome.after) if outcome.picks is not None else stock
-            fault = outcome.fault or RequestFault(outcome.detail)
-            answer = ClaimAnswer(
-                outcome.picks is not None,
-                fault.text + fault.rest,
-                outcome.spare,
-                outcome.close,
-                outcome.fault is not None,
-            )
-            memo = self._memos[ask.number, stock.number] = _Memo(outcome, after, answer)
-        return memo
-
     def check(self) -> list[str]:
         """Recount the books from the claims; each difference in a sentence, none where they are right."""
-        self._catch_up()
+        self.answers.catch_up()
         true: Pools = {}
         for key in self.claims.keys() | self._assumed.keys():
             enter(true, self.allocation(key), 1)

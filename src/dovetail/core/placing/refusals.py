@@ -200,9 +200,9 @@ def _devices(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
     found: dict[tuple[When, str], list[int]] = {}
     for slot in np.flatnonzero(remaining) if shape.wants or shape.stand_ins is not None else ():
         there = cluster.shapes.at(shape, int(slot))
-        answer = cluster.claims.answer(int(slot), there)
+        answer = cluster.claims.answers.of(int(slot), there)
         if not answer.fits:
-            never = not cluster.claims.answer_unused(int(slot), there).fits
+            never = not cluster.claims.answers.of_unused(int(slot), there).fits
             found.setdefault((When.NEVER if never else When.NOT_YET, f"({answer.detail})"), []).append(int(slot))
     for (when, detail), slots in found.items():
         refused = np.zeros(cluster.nodes.size, dtype=np.bool_)

@@ -232,7 +232,7 @@ class ScoreRow:
                 close = np.where(shares.replicated(nodes, shape, index), 0, close)
         spare = None
         if shape.wants:
-            able, spare, near = self._cluster.claims.answers(index, shape)
+            able, spare, near = self._cluster.claims.answers.of_slots(index, shape)
             fits &= able
             close = near if close is None else np.minimum(close, near)
         if self._cluster.kubelets.books:
@@ -263,7 +263,7 @@ class ScoreRow:
         if self.shape.wants:
             slots = np.arange(nodes.size)[index]
             for i in np.flatnonzero(fits & (copies > 0)):
-                copies[i] = self._cluster.claims.times(int(slots[i]), self.shape, int(copies[i]))
+                copies[i] = self._cluster.claims.answers.times(int(slots[i]), self.shape, int(copies[i]))
         return np.where(fits, copies, 0)
 
     def _move_tallies(self, index: Index, change: NDArray[np.int64]) -> None:

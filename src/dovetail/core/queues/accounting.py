@@ -113,7 +113,7 @@ class Accounting:
     def capacity(self) -> Mapping[str, int]:
         """The capacity of all nodes together. A node with a problem has none."""
         nodes, changed = self._cluster.nodes, self._changed()
-        own = self._cluster.claims.own(changed) if changed else {}
+        own = self._cluster.claims.answers.own(changed) if changed else {}
         for slot in changed:
             old, record = self._of_slot.pop(slot, ()), nodes.records[slot]
             devices = [each for each in own.get(slot, ()) if device_units.is_gpu(each[0])]

@@ -185,7 +185,7 @@ class Demand:
         """The units of its claims on this node; None where the node does not have the devices."""
         if not shape.wants:
             return NOTHING
-        view, offers = self._cluster.claims.view(slot, shape.wants)
+        view, offers = self._cluster.claims.answers.view(slot, shape.wants)
         memory_mib = int(self._cluster.nodes.gpu_memory_mib[slot])
         if view.fault is not None:
             return None
