@@ -143,7 +143,7 @@ def test_nodes_are_chosen_by_the_policy_that_is_named(
             spec["schedulingGates"] = [{"name": "example.com/later"}]
         meta = {"name": f"cmd-{number}", "namespace": "default", "labels": {"cmd": policy}}
         pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-    plane.kubectl("apply", "-f", "-", input="\n---\n".join(map(json.dumps, (*nodes, *pods[1:]))))
+    plane.kubectl("create", "-f", "-", input="\n---\n".join(map(json.dumps, (*nodes, *pods[1:]))))
     command = [DOVETAIL, "scheduler", "--kubeconfig", role, "--lease-namespace", "dovetail-system", "--listen", ""]
     command += ["--recording", str(tmp_path), "--policy", policy]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -154,7 +154,7 @@ def test_nodes_are_chosen_by_the_policy_that_is_named(
             process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE_S) == 0
     assert plane.kubectl("get", "pod", "cmd-0", "-o", "jsonpath={.spec.nodeName}") == node
-    plane.kubectl("delete", "pod", "-l", f"cmd={policy}", "--force", "--grace-period=0")
+    plane.kubectl("delete", "pod", "-l", f"cmd={policy}", "--force", "--grace-period=0", "--wait=false")
     plane.kubectl("delete", "node", "cmd-tight", "cmd-roomy")
     replayed = subprocess.run(
         [DOVETAIL, "replay", str(tmp_path), "-o", "json"], capture_output=True, text=True, check=True
