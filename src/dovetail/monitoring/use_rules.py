@@ -48,6 +48,16 @@ or ((gpu:allocated == 0) and on (UUID) (dovetail_gpu_processes{{holder="other_po
 _DEVICES = RuleGroup("dovetail-gpu", (
     Recording("gpu:allocated", device(_ALLOCATED),
               "Part of the device that the pod holds, 0 (and no pod) for a free one."),
+    Recording("gpu:unattributed", _UNATTRIBUTED,
+              "Devices whose owner is unknown: the node's list of owners is old (`owners_age`), or pods compute on a "
+              "device that no pod holds. Its value is what is known of `gpu:allocated`."),
+    Recording("gpu:since", _SINCE, "When the pod was first seen on the device, Unix time in seconds."),
+    Recording("gpu:startup", _STARTUP,
+              "The part that is held by a pod in its first ten minutes (`settle`), or by one whose images are pulled "
+              "(with kube-state-metrics)."),
+))  # fmt: skip
+
+_USE = RuleGroup("dovetail-gpu-use", (
     Recording("gpu:utilization", _UTILIZATION,
               "Part of the time in which a kernel ran; for a MIG instance that of the graphics engine. Only with the "
               "labels that identify device and owner."),
@@ -57,14 +67,7 @@ _DEVICES = RuleGroup("dovetail-gpu", (
     Recording("gpu:real_util", _REAL_UTIL,
               "Use of the device, 0 to 1: 35 % SM active, 35 % tensor pipe, 20 % memory interface, 10 % graphics "
               "engine. Parts that the card does not report are taken from its utilization."),
-    Recording("gpu:unattributed", _UNATTRIBUTED,
-              "Devices whose owner is unknown: the node's list of owners is old (`owners_age`), or pods compute on a "
-              "device that no pod holds. Its value is what is known of `gpu:allocated`."),
-    Recording("gpu:since", _SINCE, "When the pod was first seen on the device, Unix time in seconds."),
     Recording("gpu:used", "gpu:real_util * gpu:allocated", "Use, weighted by the part that the pod holds."),
-    Recording("gpu:startup", _STARTUP,
-              "The part that is held by a pod in its first ten minutes (`settle`), or by one whose images are pulled "
-              "(with kube-state-metrics)."),
     Recording("gpu:idle_allocated", _IDLE,
               "The part that is held and idle (mean of five minutes below `idle_util`), 0 where it is used; absent "
               "during start-up."),
@@ -209,4 +212,4 @@ _ALERTS = RuleGroup("dovetail-use", (
           "The gap is below the threshold.", lasts="@straggler_for"),
 ))  # fmt: skip
 
-GROUPS = (_DEVICES, _FLEET, _JOBS, _HOURLY, _DAILY, _MEANS, _ALERTS)
+GROUPS = (_DEVICES, _USE, _FLEET, _JOBS, _HOURLY, _DAILY, _MEANS, _ALERTS)
