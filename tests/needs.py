@@ -40,8 +40,8 @@ class Need(Struct):
         if self.reason is None:
             self._find_out(item.config)
         if self.reason:
-            said = f"{'This machine lacks ' if self.hopeless else ''}{self.reason}"
-            item.user_properties.append((_NOT_RUN, [self.mark, said]))
+            stated = f"{'This machine lacks ' if self.hopeless else ''}{self.reason}"
+            item.user_properties.append((_NOT_RUN, [self.mark, stated]))
             unavailable(f"no {self.name}: {self.reason}", hopeless=self.hopeless)
 
     def _find_out(self, config: pytest.Config) -> None:
@@ -57,9 +57,9 @@ class Need(Struct):
         """Say at the end of the run which tests were not run for this need, and why."""
         ended = [report for outcome in ("skipped", "failed", "error") for report in terminal.stats.get(outcome, ())]
         reasons = {
-            report.nodeid: said
+            report.nodeid: stated
             for report in ended
-            for key, (mark, said) in getattr(report, "user_properties", ())
+            for key, (mark, stated) in getattr(report, "user_properties", ())
             if key == _NOT_RUN and mark == self.mark
         }
         if reasons:
@@ -67,8 +67,8 @@ class Need(Struct):
             terminal.line(f"{len(reasons)} tests need {self.instance} and were not run:")
             for nodeid in reasons:
                 terminal.line(f"  {nodeid}")
-            for said in dict.fromkeys(reasons.values()):
-                terminal.line(said)
+            for stated in dict.fromkeys(reasons.values()):
+                terminal.line(stated)
 
 
 def unavailable(reason: str, *, hopeless: bool = False) -> NoReturn:

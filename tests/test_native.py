@@ -36,35 +36,37 @@ def binary(folder: Path) -> Path:
 
 def runs(folder: Path) -> tuple[str, Any]:
     modules: dict[str, Any] = {}
-    told = install_kernel(modules, folder)
-    return told, modules[KERNEL]
+    reported = install_kernel(modules, folder)
+    return reported, modules[KERNEL]
 
 
 def test_the_kernel_runs_where_it_was_built_from_the_source_beside_it(binary: Path) -> None:
-    told, kernel = runs(binary.parent)
-    assert (told, kernel.__file__) == ("native kernel", str(binary))
+    reported, kernel = runs(binary.parent)
+    assert (reported, kernel.__file__) == ("native kernel", str(binary))
 
 
 @pytest.mark.parametrize("name", KERNEL_SOURCES)
 def test_a_kernel_of_another_source_does_not_run(binary: Path, name: str) -> None:
     source = binary.parent / name
     source.write_text(source.read_text() + "\n")
-    told, kernel = runs(binary.parent)
+    reported, kernel = runs(binary.parent)
     assert kernel is None
-    assert told == (f"pure Python: {binary} was built from another source than what is there; install the package anew")
+    assert reported == (
+        f"pure Python: {binary} was built from another source than what is there; install the package anew"
+    )
 
 
 def test_a_kernel_without_its_source_does_not_run(binary: Path) -> None:
     (binary.parent / "kernel.c").unlink()
-    told, kernel = runs(binary.parent)
-    assert kernel is None and told.startswith(f"pure Python: {binary} cannot be used: ") and "kernel.c" in told
+    reported, kernel = runs(binary.parent)
+    assert kernel is None and reported.startswith(f"pure Python: {binary} cannot be used: ") and "kernel.c" in reported
 
 
 def test_what_is_no_kernel_does_not_run(folder: Path) -> None:
     broken = folder / f"_kernel{EXTENSION_SUFFIXES[0]}"
     broken.write_bytes(b"not a library")
-    told, kernel = runs(folder)
-    assert kernel is None and told.startswith(f"pure Python: {broken} cannot be used: ")
+    reported, kernel = runs(folder)
+    assert kernel is None and reported.startswith(f"pure Python: {broken} cannot be used: ")
 
 
 def test_where_none_was_built_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

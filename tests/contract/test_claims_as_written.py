@@ -134,7 +134,7 @@ async def test_the_last_reservation_that_is_removed_frees_the_devices(api: Api) 
             results = [{"request": "one", "driver": DRIVER, "pool": "p", "device": "gpu-5"}]
             status = {"allocation": {"devices": {"results": results}}}
         claim = (await api.patch(f"{path}/status", {"status": status | {"reservedFor": users}})).body
-        body = json.loads(wire_claims.given_back(msgspec.convert(claim, ResourceClaim), UID))
+        body = json.loads(wire_claims.released(msgspec.convert(claim, ResourceClaim), UID))
         reply = await api.patch(f"{path}/status", body)
         assert reply.body.get("status", {}).get("reservedFor", []) == left
         assert bool(reply.body.get("status", {}).get("allocation")) is bool(left)

@@ -133,14 +133,14 @@ async def test_an_eviction_can_name_the_pod_it_means(api: Api) -> None:
 
 async def test_an_eviction_sets_the_reason_over_an_earlier_one(api: Api) -> None:
     await running(api, "one")
-    said = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "for another"}
-    told = {"status": {"conditions": [said]}}
-    assert (await api.patch(api.path("pods", "one/status"), told, STRATEGIC)).status == 200
+    stated = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "for another"}
+    reported = {"status": {"conditions": [stated]}}
+    assert (await api.patch(api.path("pods", "one/status"), reported, STRATEGIC)).status == 200
     await evict(api, "one", 201)
     conditions = (await api.get(api.path("pods", "one"))).body["status"]["conditions"]
     assert [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"] == ["EvictionByEvictionAPI"]
     # After the eviction the preemptor can still be written.
-    assert (await api.patch(api.path("pods", "one/status"), told, STRATEGIC)).status == 200
+    assert (await api.patch(api.path("pods", "one/status"), reported, STRATEGIC)).status == 200
     conditions = (await api.get(api.path("pods", "one"))).body["status"]["conditions"]
     assert [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"] == ["PreemptionByScheduler"]
 

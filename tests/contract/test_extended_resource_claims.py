@@ -29,9 +29,11 @@ async def claim(api: Api, owner: Json) -> Json:
     return await api.create(claims(api), document)
 
 
-async def tell(api: Api, *mappings: Json, name: str = "p-extended-resources-x7k2p") -> Any:
-    told = {"requestMappings": list(mappings), "resourceClaimName": name}
-    return await api.patch(api.path("pods", "p/status"), {"status": {"extendedResourceClaimStatus": told}}, STRATEGIC)
+async def report(api: Api, *mappings: Json, name: str = "p-extended-resources-x7k2p") -> Any:
+    reported = {"requestMappings": list(mappings), "resourceClaimName": name}
+    return await api.patch(
+        api.path("pods", "p/status"), {"status": {"extendedResourceClaimStatus": reported}}, STRATEGIC
+    )
 
 
 async def test_a_claim_keeps_its_name_beside_generate_name(api: Api) -> None:
@@ -45,15 +47,15 @@ async def test_a_claim_keeps_its_name_beside_generate_name(api: Api) -> None:
 
 async def test_the_pods_status_has_the_requests_and_the_last_write_counts(api: Api) -> None:
     await pod(api)
-    assert (await tell(api, MAPPING)).status == 200
-    reply = await tell(api, MAPPING | {"requestName": "other"})
+    assert (await report(api, MAPPING)).status == 200
+    reply = await report(api, MAPPING | {"requestName": "other"})
     (mapping,) = reply.body["status"]["extendedResourceClaimStatus"]["requestMappings"]
     assert mapping == MAPPING | {"requestName": "other"}
 
 
 async def test_a_status_cannot_be_removed(api: Api) -> None:
     await pod(api)
-    await tell(api, MAPPING)
+    await report(api, MAPPING)
     reply = await api.patch(api.path("pods", "p/status"), {"status": {"extendedResourceClaimStatus": None}}, STRATEGIC)
     assert reply.body["status"]["extendedResourceClaimStatus"]["requestMappings"] == [MAPPING]
 
@@ -61,13 +63,13 @@ async def test_a_status_cannot_be_removed(api: Api) -> None:
 async def test_it_is_about_containers_and_what_they_request(api: Api) -> None:
     await pod(api)
     path = "status.extendedResourceClaimStatus"
-    assert causes(await tell(api)) == [("FieldValueRequired", f"{path}.requestMappings")]
-    reply = await tell(api, MAPPING | {"containerName": "other"}, MAPPING | {"resourceName": "other.example.com/gpu"})
+    assert causes(await report(api)) == [("FieldValueRequired", f"{path}.requestMappings")]
+    reply = await report(api, MAPPING | {"containerName": "other"}, MAPPING | {"resourceName": "other.example.com/gpu"})
     assert causes(reply) == [
         ("FieldValueInvalid", f"{path}.requestMappings[0].containerName"),
         ("FieldValueInvalid", f"{path}.requestMappings[1].resourceName"),
     ]
-    assert causes(await tell(api, MAPPING, name="")) == [("FieldValueRequired", f"{path}.resourceClaimName")]
+    assert causes(await report(api, MAPPING, name="")) == [("FieldValueRequired", f"{path}.resourceClaimName")]
 
 
 async def test_the_creator_can_delete_an_allocated_claim(api: Api) -> None:
@@ -86,7 +88,7 @@ async def test_it_goes_with_its_pod(api: Api) -> None:
     owner = await pod(api)
     made = await claim(api, owner)
     name = made["metadata"]["name"]
-    await tell(api, MAPPING)
+    await report(api, MAPPING)
     user = {"resource": "pods", "name": "p", "uid": owner["metadata"]["uid"]}
     await api.patch(f"{claims(api, name)}/status", {"status": {"allocation": ALLOCATION, "reservedFor": [user]}})
     await api.delete(api.path("pods", "p"), {"gracePeriodSeconds": 0})

@@ -153,8 +153,8 @@ async def test_a_pod_gets_a_claim_of_its_own_from_a_template(api: Api) -> None:
     }  # fmt: skip
     await api.create(api.path("resourceclaimtemplates", version=VERSION), template)
     pod = await api.create_pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}])
-    told = await becomes(api, api.path("pods"), "p", lambda pod: pod["status"].get("resourceClaimStatuses"))
-    ((status),) = told["status"]["resourceClaimStatuses"]
+    reported = await becomes(api, api.path("pods"), "p", lambda pod: pod["status"].get("resourceClaimStatuses"))
+    ((status),) = reported["status"]["resourceClaimStatuses"]
     assert status["name"] == "gpu" and status["resourceClaimName"].startswith("p-gpu-")
     claim = (await api.get(claims(api, status["resourceClaimName"]))).body
     (owner,) = claim["metadata"]["ownerReferences"]

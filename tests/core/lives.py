@@ -35,15 +35,15 @@ class Life(Struct):
         self.agenda.append((when_ms, list(events)))
 
     def live(self, until_ms: int) -> None:
-        told: list[ev.Event] = []
+        reported: list[ev.Event] = []
         while self.now_ms <= until_ms:
             due = [one for one in self.agenda if one[0] <= self.now_ms]
             self.agenda = [one for one in self.agenda if one[0] > self.now_ms]
-            told += [event for _, events in sorted(due, key=lambda one: one[0]) for event in events]
-            decided = step(self.state, told, self.now_ms)
-            told = [event for decision in decided for event in self.carry_out(decision)]
+            reported += [event for _, events in sorted(due, key=lambda one: one[0]) for event in events]
+            decided = step(self.state, reported, self.now_ms)
+            reported = [event for decision in decided for event in self.carry_out(decision)]
             self.note_promises()
-            if told or self.state.busy:
+            if reported or self.state.busy:
                 continue
             times = [when_ms for when_ms, _ in self.agenda]
             wake_ms = self.state.next_wake_ms()

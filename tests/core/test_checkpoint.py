@@ -71,8 +71,8 @@ def test_a_gang_that_started_takes_a_replacement_at_once_and_one_that_starts_kee
     request = Request(((GPU, 1),))
     members = [pod(uid, request, gang="g", created_ms=5) for uid in "ab"]
     state = State(Policy(start_deadline_ms=1000))
-    told = [ev.NodeChanged(NODE), ev.GangChanged(Gang("g", "ns", "g", 2)), *(ev.PodChanged(p) for p in members)]
-    step(state, told, 10)
+    reported = [ev.NodeChanged(NODE), ev.GangChanged(Gang("g", "ns", "g", 2)), *(ev.PodChanged(p) for p in members)]
+    step(state, reported, 10)
     assert restored(state).workloads.lives.due_ms == {"g": 1010}
     for member in members:
         apply(state, ev.PodChanged(pod(member.uid, request, gang="g", created_ms=5, node="n", bound_ms=20)))

@@ -364,21 +364,24 @@ def scenario(name: Callable[[int], str], seed: int = 1) -> tuple[list[str], list
     dice = random.Random(seed)
     names = [name(i) for i in range(12)]
     state = State(Policy(fabric=FABRIC))
-    told: list[ev.Event] = [ev.NamespaceChanged(Namespace("ns", (("team", "x"),)))]
+    reported: list[ev.Event] = [ev.NamespaceChanged(Namespace("ns", (("team", "x"),)))]
     for i, node in enumerate(names):
         labels = (("kubernetes.io/hostname", node), (RACK, f"r{i % 4}"), ("zone", f"z{i % 2}"))
         amounts = ((CPU, 8000), (GPU, dice.choice([2, 4, 8])), (PODS, 20))
-        told.append(ev.NodeChanged(Node(node, amounts, labels)))
+        reported.append(ev.NodeChanged(Node(node, amounts, labels)))
     steps: list[list[Decision]] = []
     for now_ms in range(0, 3_600_000, 60_000):
         for i in range(dice.randint(1, 4)):
             uid = f"p{now_ms}-{i}"
-            told.append(ev.PodChanged(Pod(uid, "ns", uid, any_request(dice), (("app", "web"),), created_ms=now_ms)))
+            reported.append(ev.PodChanged(Pod(uid, "ns", uid, any_request(dice), (("app", "web"),), created_ms=now_ms)))
         if dice.random() < 0.5:
             levels: list[tuple[str, ...]] = [(), (RACK,)]
-            told += [gang(f"g{now_ms}", 3, required=dice.choice(levels)), *members(3, f"g{now_ms}", created_ms=now_ms)]
-        steps.append(step(state, told, now_ms))
-        told = [
+            reported += [
+                gang(f"g{now_ms}", 3, required=dice.choice(levels)),
+                *members(3, f"g{now_ms}", created_ms=now_ms),
+            ]
+        steps.append(step(state, reported, now_ms))
+        reported = [
             ev.PodRemoved(uid) for uid in dice.sample(sorted(state.workloads.pods), k=len(state.workloads.pods) // 5)
         ]
     return names, steps

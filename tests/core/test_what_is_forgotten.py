@@ -131,8 +131,8 @@ def test_made_up_resources_make_no_columns_and_are_reported_by_name() -> None:
     asked = [pod(f"p{n}", Request(((f"example.com/r{n}", 2), (f"example.com/s{n}", 1)))) for n in range(50)]
     decisions = step(state, [ev.PodChanged(one) for one in asked], 1)
     assert len(state.cluster.nodes.resources) == before + 1
-    told = {uid: decision.refusal for decision in decisions if isinstance(decision, Hold) for uid in decision.uids}
-    (why,) = told["p7"].nodes
+    reported = {uid: decision.refusal for decision in decisions if isinstance(decision, Hold) for uid in decision.uids}
+    (why,) = reported["p7"].nodes
     assert (why.reason, why.detail, why.nearest) == (Reason.INSUFFICIENT, "example.com/r7", "needs 2, n0 has at most 0")
 
 

@@ -42,7 +42,7 @@ HOST, RACK, ZONE, SIZE = "kubernetes.io/hostname", "dovetail.dev/rack", "topolog
 T = TypeVar("T")
 
 
-def told(world: World, *pending: Pod) -> Iterator[ev.Event]:
+def reported(world: World, *pending: Pod) -> Iterator[ev.Event]:
     yield from (ev.NamespaceChanged(namespace) for namespace in world.namespaces)
     yield from (ev.StorageClassChanged(storage_class) for storage_class in world.classes)
     yield from (ev.VolumeChanged(volume) for volume in world.volumes)

@@ -76,9 +76,9 @@ def test_the_wheel_alone_passes_the_tests(tmp_path: Path) -> None:
         [python, "-c", "import dovetail"], cwd=tests.parent, env=_environment(), capture_output=True, text=True
     )
     assert "No module named 'dovetail'" in refused.stderr
-    told = _run(python, "-m", "pytest", "-q", "tests", cwd=tests.parent)
-    passed = re.search(r"(\d+) passed", told)
-    assert passed is not None and int(passed[1]) > 200, told
+    reported = _run(python, "-m", "pytest", "-q", "tests", cwd=tests.parent)
+    passed = re.search(r"(\d+) passed", reported)
+    assert passed is not None and int(passed[1]) > 200, reported
 
 
 def _run(*command: object, cwd: Path | None = None) -> str:

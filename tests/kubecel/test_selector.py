@@ -146,7 +146,7 @@ def test_an_answer_depends_on_nothing_else() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_device_with_only_what_is_read_gets_the_same_answer(seed: int) -> None:
     drawn = Expressions(1000 + seed)
-    told = 0
+    reported = 0
     for _ in range(300):
         try:
             selector = kubecel.compile(drawn.one())
@@ -155,10 +155,10 @@ def test_a_device_with_only_what_is_read_gets_the_same_answer(seed: int) -> None
         reads = selector.reads
         if reads is None:
             continue
-        told += bool(reads)
+        reported += bool(reads)
         for device in (GPU, Device("d", attributes=GPU.attributes[3:], capacity=GPU.capacity[1:], shareable=True)):
             assert outcome(selector, device) == outcome(selector, reduced(device, reads)), selector.expression
-    assert told > 50
+    assert reported > 50
 
 
 def outcome(selector: kubecel.Selector, device: Device) -> object:

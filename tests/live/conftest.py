@@ -130,7 +130,7 @@ class Cluster:
         found = [c for c in document.get("status", {}).get("conditions", []) if c["type"] == "PodScheduled"]
         return found[0] if found else {}
 
-    async def told(self, pod: str, start: str) -> str:
+    async def reported(self, pod: str, start: str) -> str:
         """Wait until the pod's PodScheduled condition says something that starts like this; the whole message."""
         found = await eventually(
             lambda: self.condition(pod), lambda condition: condition.get("message", "").startswith(start)

@@ -101,8 +101,8 @@ def test_on_a_bound_pod_no_other_client_changes_or_removes_them(
 
 
 def test_no_pod_is_made_with_them_and_no_other_scheduler_binds_with_them(admin: Admin) -> None:
-    said = f"only the scheduler writes {BOUND}, {RANK}: .* out of a pod that is copied"
-    with pytest.raises(KubectlFailed, match=said):
+    stated = f"only the scheduler writes {BOUND}, {RANK}: .* out of a pod that is copied"
+    with pytest.raises(KubectlFailed, match=stated):
         admin.pod("copy", {BOUND: "{}", RANK: "0", "a": "b"})
     admin.pod("plain", {"a": "b"})
     with pytest.raises(KubectlFailed, match=f"only the scheduler writes {DEVICES}"):

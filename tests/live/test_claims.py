@@ -90,7 +90,7 @@ async def test_each_pod_gets_the_devices_of_its_own_claim(cluster: Cluster, devi
             await devices.pod(f"p{number}", resourceClaimTemplateName="one")
         bound = await eventually(cluster.bound, lambda bound: len(bound) == 8)
         (waiting,) = {f"p{number}" for number in range(9)} - bound.keys()
-        await cluster.told(waiting, "NoNodeFits")
+        await cluster.reported(waiting, "NoNodeFits")
         allocated = await devices.allocated()
         assert Counter(pool for pool, _, _ in allocated) == dict.fromkeys(nodes, 4)
         assert len({(pool, device) for pool, device, _ in allocated}) == 8

@@ -49,7 +49,7 @@ class Extended(Devices):
         await self.cluster.patch(f"/api/v1/nodes/{full}/status", {"status": {"allocatable": amounts}})
         return full
 
-    async def told(self, pod: str) -> Document:
+    async def reported(self, pod: str) -> Document:
         status = (await self.cluster.get(self.cluster.pods_path(pod)))["status"]
         return dict(status.get("extendedResourceClaimStatus") or {})
 
@@ -74,18 +74,21 @@ async def test_devices_by_claim_replace_a_resource_that_the_node_does_not_offer(
             await devices.extended_pod(f"p{number}", 2)
         bound = await eventually(cluster.bound, lambda bound: len(bound) == 4)
         (waiting,) = {f"p{number}" for number in range(5)} - bound.keys()
-        await cluster.told(waiting, "NoNodeFits")
+        await cluster.reported(waiting, "NoNodeFits")
         assert sorted(bound.values()) == [claimed, claimed, counted, counted]
         allocated = await devices.allocated()
         assert sorted(device for _, device, _ in allocated) == [f"gpu-{i}" for i in range(4)]
         for name, node in bound.items():
-            told, own = await devices.told(name), [claim for *_, users in allocated for claim in users if claim == name]
-            assert (bool(told), len(own)) == (node == claimed, 2 * (node == claimed))
+            reported, own = (
+                await devices.reported(name),
+                [claim for *_, users in allocated for claim in users if claim == name],
+            )
+            assert (bool(reported), len(own)) == (node == claimed, 2 * (node == claimed))
         freed = next(name for name, node in bound.items() if node == claimed)
         await cluster.delete(cluster.pods_path(freed))
         bound = await eventually(cluster.bound, lambda bound: waiting in bound)
         assert bound[waiting] == claimed
-        names = {(await devices.told(name))["resourceClaimName"] for name in bound if bound[name] == claimed}
+        names = {(await devices.reported(name))["resourceClaimName"] for name in bound if bound[name] == claimed}
         kept = await eventually(devices.claims, lambda claims: len(claims) == 2)
         assert {claim["metadata"]["name"] for claim in kept} == names
 
@@ -127,7 +130,7 @@ async def test_whatever_fails_the_pod_is_bound_with_one_claim(
         await eventually(cluster.bound, lambda bound: bound == {"p": node})
     (claim,) = await devices.claims()
     assert await devices.allocated() == [(node, "gpu-0", ["p"])]
-    assert (await devices.told("p"))["resourceClaimName"] == claim["metadata"]["name"]
+    assert (await devices.reported("p"))["resourceClaimName"] == claim["metadata"]["name"]
 
 
 @pytest.mark.parametrize("cluster", ["playground"], indirect=True)
@@ -191,7 +194,7 @@ async def test_what_is_written_is_what_the_stock_scheduler_writes(
 
 async def _written(cluster: Cluster, devices: Extended, pod: str) -> Document:
     """The claim and the status, without what is the server's, of the moment, or a free choice."""
-    status = await devices.told(pod)
+    status = await devices.reported(pod)
     claim = await cluster.get(f"{DRA}/namespaces/{cluster.namespace}/resourceclaims/{status.pop('resourceClaimName')}")
     metadata = claim["metadata"]
     assert metadata["name"].startswith(metadata["generateName"])

@@ -183,7 +183,7 @@ async def test_a_disruption_budget_that_forbids_is_kept(cluster: Cluster, reques
         assert (await allowed())["disruptionsAllowed"] == 0
         before = await cluster.bound()
         await cluster.pod("big", 4)
-        assert "NoNodeFits" in await cluster.told("big", "NoNodeFits")
+        assert "NoNodeFits" in await cluster.reported("big", "NoNodeFits")
         await stays(cluster.bound, lambda now: now == before, for_s=10)
         assert await cluster.events("Moved") == []
         await cluster.patch(f"{path}/web", {"spec": {"minAvailable": 0}})

@@ -67,7 +67,7 @@ async def test_without_the_option_no_pod_moves(cluster: Cluster) -> None:
             await eventually(cluster.bound, lambda bound, name=name: bool(of(bound, name)))
         await cluster.delete(f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs/fill")
         await cluster.pod("big", 4)
-        await cluster.told("big", "NoNodeFits")
+        await cluster.reported("big", "NoNodeFits")
         await stays(cluster.bound, lambda bound: "big" not in bound)
 
 

@@ -47,10 +47,10 @@ async def test_a_hopeless_pod_gets_never_and_a_waiting_one_not_yet(cluster: Clus
         await eventually(cluster.bound, lambda bound: bound == {"first": node})
         await cluster.pod("hopeless", 16)
         await cluster.pod("waiting", 8)
-        await cluster.told("hopeless", "NoNodeFits (Never)")
-        await cluster.told("waiting", "NoNodeFits (NotYet)")
-        told = await eventually(lambda: cluster.events("FailedScheduling"), lambda events: len(events) >= 2)
-        assert {event["type"] for event in told} == {"Warning"}
+        await cluster.reported("hopeless", "NoNodeFits (Never)")
+        await cluster.reported("waiting", "NoNodeFits (NotYet)")
+        reported = await eventually(lambda: cluster.events("FailedScheduling"), lambda events: len(events) >= 2)
+        assert {event["type"] for event in reported} == {"Warning"}
         await cluster.delete(cluster.pods_path("first"))
         await eventually(cluster.bound, lambda bound: bound == {"waiting": node})
 
@@ -65,7 +65,7 @@ async def test_a_gang_starts_whole_in_one_rack_or_not_at_all(cluster: Cluster) -
         (busy,) = (await eventually(cluster.bound, lambda bound: len(bound) == 1)).values()
         await cluster.pod_group("gang", 2, key=RACK)
         await cluster.pod("g-0", 8, schedulingGroup={"podGroupName": "gang"})
-        await cluster.told("g-0", "GangIncomplete")
+        await cluster.reported("g-0", "GangIncomplete")
         await cluster.pod("g-1", 8, schedulingGroup={"podGroupName": "gang"})
         bound = await eventually(cluster.bound, lambda bound: len(bound) == 3)
         assert {bound["g-0"], bound["g-1"]} == {
@@ -75,12 +75,12 @@ async def test_a_gang_starts_whole_in_one_rack_or_not_at_all(cluster: Cluster) -
             lambda: cluster.group("gang"),
             lambda group: any(c["status"] == "True" for c in group.get("status", {}).get("conditions", [])),
         )
-        (told,) = group["status"]["conditions"]
-        assert (told["type"], told["reason"]) == ("PodGroupInitiallyScheduled", "Scheduled")
+        (reported,) = group["status"]["conditions"]
+        assert (reported["type"], reported["reason"]) == ("PodGroupInitiallyScheduled", "Scheduled")
         await cluster.pod_group("late", 2, key=RACK)
         for number in range(2):
             await cluster.pod(f"l-{number}", 8, schedulingGroup={"podGroupName": "late"})
-        await cluster.told("l-0", "GangDoesNotFit (NotYet)")
+        await cluster.reported("l-0", "GangDoesNotFit (NotYet)")
         await stays(cluster.bound, lambda bound: len(bound) == 3, for_s=0.5)
         group = await eventually(lambda: cluster.group("late"), lambda group: group["status"].get("conditions"))
         assert (group["status"]["conditions"][0]["status"], group["status"]["conditions"][0]["reason"]) == (
@@ -113,7 +113,7 @@ async def test_an_indexed_job_is_a_gang_by_its_owner(cluster: Cluster) -> None:
         assert set(bound.values()) == {node}
         pods = (await cluster.get(cluster.pods_path()))["items"]
         waiting = next(p["metadata"]["name"] for p in pods if p["metadata"]["name"].startswith("large"))
-        assert "needs 3 pods" in await cluster.told(waiting, "GangTooLarge (Never)")
+        assert "needs 3 pods" in await cluster.reported(waiting, "GangTooLarge (Never)")
 
 
 async def test_priority_decides_the_order(cluster: Cluster) -> None:
@@ -141,7 +141,7 @@ async def test_a_gated_pod_is_not_considered_until_its_gate_is_gone(cluster: Clu
 
 
 @pytest.mark.parametrize(
-    ("annotations", "told"),
+    ("annotations", "reported"),
     [
         ({"dovetail.dev/nvlink": "requird"}, "dovetail.dev/nvlink"),
         ({"dovetail.dev/max-runtime": "soon"}, "dovetail.dev/max-runtime"),
@@ -150,13 +150,13 @@ async def test_a_gated_pod_is_not_considered_until_its_gate_is_gone(cluster: Clu
     ],
 )
 async def test_a_bad_annotation_is_reported_and_mended(
-    cluster: Cluster, annotations: dict[str, str], told: str
+    cluster: Cluster, annotations: dict[str, str], reported: str
 ) -> None:
     node = await cluster.node("a")
     await cluster.pod("p", 1, annotations=annotations)
     async with cluster.scheduler():
-        condition = await cluster.told("p", "InvalidInput (Never)")
-        assert told in condition
+        condition = await cluster.reported("p", "InvalidInput (Never)")
+        assert reported in condition
         await cluster.patch(cluster.pods_path("p"), {"metadata": {"annotations": dict.fromkeys(annotations)}})
         await eventually(cluster.bound, lambda bound: bound == {"p": node})
 
@@ -166,8 +166,8 @@ async def test_missing_groups_and_queues_are_waited_for(cluster: Cluster) -> Non
     await cluster.pod("p", 1, schedulingGroup={"podGroupName": "later"})
     await cluster.pod("q", 1, labels={"dovetail.dev/queue": "nobody"})
     async with cluster.scheduler():
-        await cluster.told("p", "GangMissing (NotYet)")
-        queue = await cluster.told("q", "QueueMissing (NotYet)")
+        await cluster.reported("p", "GangMissing (NotYet)")
+        queue = await cluster.reported("q", "QueueMissing (NotYet)")
         assert "nobody" in queue
         await cluster.pod_group("later", 1)
         await eventually(cluster.bound, lambda bound: bound == {"p": node})
@@ -178,7 +178,7 @@ async def test_impossible_gangs_are_never(cluster: Cluster) -> None:
     await cluster.pod("p", 1, annotations={f"dovetail.dev/{k}": v for k, v in
                                            (("gang", "g"), ("gang-min", "3"), ("gang-max", "2"))})  # fmt: skip
     async with cluster.scheduler():
-        condition = await cluster.told("p", "InvalidInput (Never)")
+        condition = await cluster.reported("p", "InvalidInput (Never)")
         assert "gang-m" in condition
 
 

@@ -29,19 +29,19 @@ class Hand:
 
     def __init__(self) -> None:
         self.next: list[Decision] = []
-        self.told: list[Event] = []
+        self.reported: list[Event] = []
         self.step = cycle.step
 
     def __call__(self, state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
         events = list(events)
-        self.told += events
+        self.reported += events
         decisions = self.step(state, events, now_ms)
         decisions += self.next
         self.next = []
         return decisions
 
     def failed(self) -> list[EvictionFailed]:
-        return [event for event in self.told if isinstance(event, EvictionFailed)]
+        return [event for event in self.reported if isinstance(event, EvictionFailed)]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ class Stage:
             self.uids[name] = pod["metadata"]["uid"]
             if gpus == 4:
                 await eventually(self.cluster.bound, lambda bound, name=name: name in bound)
-        await self.cluster.told("big", "NoNodeFits")
+        await self.cluster.reported("big", "NoNodeFits")
 
     def evict(self, *names: str) -> None:
         lost = 90 * 60_000 * 1_000
@@ -152,7 +152,7 @@ async def test_a_restart_clears_what_it_nominated_and_leaves_what_others_did(sta
     async with cluster.scheduler():
         await stage.prepare(**KEPT)
         await cluster.pod("other", 8)
-        await cluster.told("other", "NoNodeFits")
+        await cluster.reported("other", "NoNodeFits")
         stage.evict("v0", "v1")
         await eventually(stage.nominated, bool)
         await eventually(lambda: stage.target("v1"), bool)
@@ -268,7 +268,7 @@ async def test_a_victim_that_was_made_again_under_its_name_is_left_alone(stage: 
             cluster.pods_path(), cluster.pod_document("v0", 4, labels={"app": "v0"}, nodeName=stage.node)
         )
         stage.evict("v0")
-        stage.hand.told.clear()
+        stage.hand.reported.clear()
         await stays(lambda: stage.pod("v0"), lambda pod: "deletionTimestamp" not in pod["metadata"])
         playground.faults.watches_flow.set()
         await stays(lambda: stage.pod("v0"), lambda pod: "deletionTimestamp" not in pod["metadata"])

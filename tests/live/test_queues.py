@@ -147,7 +147,7 @@ async def test_a_pod_with_a_budget_stays_and_the_waiting_pod_gets_the_reason(tea
             await teams.pod("blue", f"b{number}", 4)
         await eventually(cluster.bound, lambda bound: len(bound) == 4)
         await teams.pod("red", "r0", 8)
-        message = await cluster.told("r0", "NoNodeFits")
+        message = await cluster.reported("r0", "NoNodeFits")
         assert "Preemption:" in message and "No start is known:" in message
         await stays(teams.ending, lambda ending: not ending)
         assert not await teams.nominated()

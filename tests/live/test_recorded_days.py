@@ -19,7 +19,7 @@ async def test_two_starts_of_the_scheduler_are_two_runs_that_replay_equal(cluste
             await cluster.pod(f"train{number}", 4, schedulingGroup={"podGroupName": "train"})
         await eventually(cluster.bound, lambda bound: len(bound) == 3)
         await cluster.pod("waits", 6)
-        await cluster.told("waits", "NoNodeFits")
+        await cluster.reported("waits", "NoNodeFits")
     async with cluster.scheduler(recording=tmp_path):
         await cluster.delete(cluster.pods_path("train0"))
         await cluster.delete(cluster.pods_path("train1"))

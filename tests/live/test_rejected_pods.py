@@ -100,7 +100,7 @@ async def test_three_pods_fail_on_a_node_until_it_changes(cluster: Cluster) -> N
         await eventually(controller.failed, lambda failed: failed == 3)
         await stays(controller.failed, lambda failed: failed == 3, for_s=1.5)
         assert metrics.REJECTIONS.labels(REASON, cluster.namespace)._value.get() - counted == 3
-        assert TEXT in await cluster.told("p3", "NoNodeFits (NotYet)")
+        assert TEXT in await cluster.reported("p3", "NoNodeFits (NotYet)")
         answer = await explained(cluster, "p3")
         (rule,) = [rule for rule in answer.rules if rule.code == "KubeletRejected"]
         assert (rule.text, rule.nodes) == (f"{TEXT} ({REASON})", (node,))

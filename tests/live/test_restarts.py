@@ -149,4 +149,4 @@ async def test_every_pod_of_a_waiting_gang_gets_the_reason(cluster: Cluster) -> 
     async with cluster.scheduler():
         for number in range(3):
             await cluster.pod(f"p{number}", 1, schedulingGroup={"podGroupName": "g"})
-            await cluster.told(f"p{number}", "GangIncomplete")
+            await cluster.reported(f"p{number}", "GangIncomplete")

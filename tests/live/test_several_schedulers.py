@@ -66,7 +66,7 @@ async def test_a_podgroup_of_a_dialect_that_is_a_custom_resource(cluster: Cluste
     labels = {"scheduling.x-k8s.io/pod-group": "g"}
     await cluster.pod("p0", 1, labels=labels)
     async with cluster.scheduler():
-        await cluster.told("p0", "GangIncomplete")
+        await cluster.reported("p0", "GangIncomplete")
         await cluster.pod("p1", 1, labels=labels)
         await eventually(cluster.bound, lambda bound: bound == {"p0": node, "p1": node})
     await cluster.delete(f"{path}/g")
@@ -83,7 +83,7 @@ async def test_beside_kube_scheduler_its_pods_are_counted(plane_factory: Callabl
         await eventually(cluster.bound, lambda bound: bound == {"theirs": node})
         async with cluster.scheduler():
             await cluster.pod("ours", 4)
-            assert "needs 4" in await cluster.told("ours", "NoNodeFits (NotYet)")
+            assert "needs 4" in await cluster.reported("ours", "NoNodeFits (NotYet)")
             await cluster.delete(cluster.pods_path("theirs"))
             await eventually(cluster.bound, lambda bound: bound == {"ours": node})
 
@@ -137,7 +137,7 @@ async def test_a_volume_that_waits_for_its_first_consumer(cluster: Cluster) -> N
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     await cluster.pod("p", 1, volumes=volumes)
     async with cluster.scheduler():
-        await cluster.told("p", "VolumeClaimMissing (NotYet)")
+        await cluster.reported("p", "VolumeClaimMissing (NotYet)")
         await cluster.create(claims, claim)
         await eventually(cluster.bound, lambda bound: bound.get("p") == free)
         bound_claim = await cluster.get(f"{claims}/data")

@@ -31,8 +31,8 @@ async def test_memory_of_shared_gpus_is_promised_once_also_after_a_restart(clust
         assert await devices(cluster, "p3") == await devices(cluster, "p2")
     async with cluster.scheduler():
         await cluster.pod("p4", annotations={"dovetail.dev/gpu-memory": "8001Mi"})
-        told = await cluster.told("p4", "NoNodeFits")
-        assert "1 node(s) had no GPU with the requested share free (8001 MiB of a GPU)" in told
+        reported = await cluster.reported("p4", "NoNodeFits")
+        assert "1 node(s) had no GPU with the requested share free (8001 MiB of a GPU)" in reported
         await cluster.pod("p5", annotations={"dovetail.dev/gpu-memory": "8000Mi"})
         await eventually(cluster.bound, lambda bound: "p5" in bound)
         assert await devices(cluster, "p5") == await devices(cluster, "p1")
@@ -48,8 +48,8 @@ async def test_a_request_that_no_shared_gpu_satisfies_is_refused_at_once(cluster
     await cluster.pod("tenant", annotations={"dovetail.dev/gpu-isolation": "memory"})
     await cluster.pod("wide", 3)
     async with cluster.scheduler():
-        assert "at most 24000 MiB for one pod" in await cluster.told("large", "NoNodeFits")
-        assert "less isolation than the pod demands" in await cluster.told("tenant", "NoNodeFits")
-        assert "no GPU with the requested share free (a replica's part of each of 3 GPUs)" in await cluster.told(
+        assert "at most 24000 MiB for one pod" in await cluster.reported("large", "NoNodeFits")
+        assert "less isolation than the pod demands" in await cluster.reported("tenant", "NoNodeFits")
+        assert "no GPU with the requested share free (a replica's part of each of 3 GPUs)" in await cluster.reported(
             "wide", "NoNodeFits"
         )

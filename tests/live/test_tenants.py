@@ -124,7 +124,7 @@ async def _until_refused(tenant: Tenant) -> None:
             return str(error)
         return ""
 
-    await eventually(answer, lambda said: POLICY in said)
+    await eventually(answer, lambda stated: POLICY in stated)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ async def test_a_limit_holds_whatever_is_written_on_pods_that_run(cluster: Clust
                 await tenant.patch(f"p{number}", {"labels": label})
             for number in range(2, 4):
                 await cluster.pod(f"p{number}", 4, labels={"dovetail.dev/queue": mine})
-            assert "limit" in await cluster.told("p2", "QueueLimit")
+            assert "limit" in await cluster.reported("p2", "QueueLimit")
             await stays(cluster.bound, lambda bound: len(bound) == 2)
             allocated = {
                 name: (await cluster.get(f"{QUEUES}/{name}")).get("status", {}).get("allocated", {}).get("gpu", "0")
@@ -221,7 +221,7 @@ async def test_the_gpu_of_a_running_pod_is_not_allocated_again(cluster: Cluster,
             except ApiError as error:
                 refused.append(str(error))
         assert len(refused) == (3 if cluster.playground is None else 0)
-        assert all(f"only the scheduler writes {PREFIX}" in said for said in refused)
+        assert all(f"only the scheduler writes {PREFIX}" in stated for stated in refused)
         await cluster.pod("second", 1)
         await eventually(cluster.bound, lambda bound: len(bound) == 2)
         meta = (await cluster.get(cluster.pods_path("second")))["metadata"]
@@ -243,7 +243,7 @@ async def test_of_a_shared_card_no_more_is_promised_than_there_is(cluster: Clust
         await eventually(cluster.bound, lambda bound: len(bound) == 1)
         await tenant.patch("first", {"annotations": {"dovetail.dev/gpu-fraction": "0.01"}})
         await cluster.pod("second", 1, annotations=share)
-        await cluster.told("second", "NoNodeFits")
+        await cluster.reported("second", "NoNodeFits")
         await stays(cluster.bound, lambda bound: len(bound) == 1)
     async with cluster.scheduler():
         await asyncio.sleep(1)
@@ -258,14 +258,14 @@ async def gpu_node(cluster: Cluster, name: str, gpus: int, **status: Any) -> Non
 
         cluster.playground.put(DEFINITION)
     links = [[12 if one // 2 == other // 2 and one != other else 0 for other in range(gpus)] for one in range(gpus)]
-    told = {
+    reported = {
         "gpus": [{"index": i, "uuid": f"GPU-{name}-{i}", "numaNode": 0, "memoryMiB": 81920} for i in range(gpus)],
         "nvlinks": links,
         "observedTime": "2026-01-01T00:00:00Z",
     } | status
     made = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": name}}
     await cluster.create(GPU_NODES, made)
-    await cluster.patch(f"{GPU_NODES}/{name}/status", {"status": told})
+    await cluster.patch(f"{GPU_NODES}/{name}/status", {"status": reported})
 
 
 async def reading(books: Books, cluster: Cluster) -> dict[str, Counted]:
@@ -279,14 +279,14 @@ def rows() -> list[Row]:
 def test_the_table_has_every_key_that_is_read() -> None:
     from dovetail.kube.gangs import dialects, owners
 
-    told = {code[0] for row in rows() for code in row.code[:1]}
+    reported = {code[0] for row in rows() for code in row.code[:1]}
     ours = {PREFIX + key for key in (*TABLE, *WRITTEN_BY_US)}
     kinds = {key for kind in owners.OWNER_KINDS for key in (kind.marked_by, kind.gang_by, kind.named_by, kind.split_by)}
     theirs = {
         *dialects._COSCHEDULING_LABELS, *dialects._VOLCANO_ANNOTATIONS, dialects._VOLCANO_TASK,
         owners._REPLICATED_JOB, owners._LWS_WORKER, owners._REPLICA_TYPE, owners._JOB_ROLE, owners._RAY_GROUP,
     }  # fmt: skip
-    assert ours | theirs | (kinds - {""}) == told
+    assert ours | theirs | (kinds - {""}) == reported
 
 
 def another(key: str, uid: str) -> str:
@@ -308,11 +308,11 @@ async def test_no_row_of_the_table_changes_the_accounts(cluster: Cluster, tenant
     await gpu_node(cluster, node, 8)
     mine = await queue(cluster, "mine", limit={"gpu": "6"})
     labels = {"dovetail.dev/queue": mine, "dovetail.dev/user": "ada"}
-    said = {"dovetail.dev/max-runtime": "3h", "dovetail.dev/checkpoint-interval": "10m"}
-    gang = said | {"dovetail.dev/gang": "g", "dovetail.dev/gang-min": "2"}
+    stated = {"dovetail.dev/max-runtime": "3h", "dovetail.dev/checkpoint-interval": "10m"}
+    gang = stated | {"dovetail.dev/gang": "g", "dovetail.dev/gang-min": "2"}
     try:
         async with cluster.scheduler():
-            await cluster.pod("alone", 2, labels=labels, annotations=said)
+            await cluster.pod("alone", 2, labels=labels, annotations=stated)
             for name in ("g0", "g1"):
                 await cluster.pod(name, 2, labels=labels, annotations=gang)
             await eventually(cluster.bound, lambda bound: len(bound) == 3)
@@ -328,7 +328,7 @@ async def test_no_row_of_the_table_changes_the_accounts(cluster: Cluster, tenant
             await stays(lambda: reading(books, cluster), lambda found: found == before)
             # Nor does a pod that may not be placed come to be placed by it.
             await cluster.pod("more", 2, labels=labels)
-            await cluster.told("more", "QueueLimit")
+            await cluster.reported("more", "QueueLimit")
         if cluster.playground is None:
             books.state = State()
             async with cluster.scheduler():

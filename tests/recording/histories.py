@@ -21,7 +21,7 @@ from dovetail.recording.reader import find
 from dovetail.recording.recorder import Recorder
 from dovetail.recording.replay import Replay, replay
 from tests.core.gang_oracle import FABRIC, gpu_node, random_tree
-from tests.core.worlds import Dice, told
+from tests.core.worlds import Dice, reported
 from tests.patience import PATIENCE_S
 
 KIB = 2**10
@@ -75,7 +75,7 @@ def live(recorded: Recorded, seed: int, steps: int = 40) -> list[Decision]:
     dice, world = random.Random(seed), Dice(seed)
     known = world.world()
     leads, now_ms = dice.random() < 0.5, 1_000
-    inbox: list[ev.Event] = list(told(known))
+    inbox: list[ev.Event] = list(reported(known))
     if dice.random() < 0.8:
         inbox += [ev.QueueChanged(_queue(name, dice, now_ms)) for name in dice.sample(QUEUES, 5)]
     all_decided: list[Decision] = []

@@ -73,20 +73,20 @@ def test_the_queues_and_the_order_are_as_the_step_found_them(recording: Path) ->
     assert dict(queue_snapshots["biology"].pending)[GPU] == 1_000
     assert queue_snapshots["physics"].share_ppm > queue_snapshots["default"].share_ppm == 0
     # Who stays within its guarantee is first.
-    assert [(who.job, who.queue, who.pods) for who in one.waiting] == [
+    assert [(waiting.job, waiting.queue, waiting.pods) for waiting in one.waiting] == [
         ("ns/late", "biology", 1),
         ("ns/swarm", "physics", 2),
     ]
-    assert [who.before for who in one.waiting] == ["", ""]
+    assert [waiting.before for waiting in one.waiting] == ["", ""]
     assert one.waiting[0].decided == ("bind ns/late to a, GPU 3",)
     (refused,) = one.waiting[1].decided
     assert refused.startswith("hold ns/swarm-0, ns/swarm-1: GangDoesNotFit (NotYet): ")
 
 
 def test_reported_refusals_are_restored(recording: Path) -> None:
-    told = look(recording, "run1-2").waiting[1].decided[0].removeprefix("hold ns/swarm-0, ns/swarm-1: ")
+    reported = look(recording, "run1-2").waiting[1].decided[0].removeprefix("hold ns/swarm-0, ns/swarm-1: ")
     one = look(recording, "run1-3")
-    assert [(who.job, who.before, who.decided) for who in one.waiting] == [("ns/swarm", told, ())]
+    assert [(waiting.job, waiting.before, waiting.decided) for waiting in one.waiting] == [("ns/swarm", reported, ())]
     assert (one.events, one.decided) == ((), ())
 
 
@@ -221,7 +221,7 @@ def test_the_command_shows_it_to_people(recording: Path) -> None:
 def test_the_command_gives_all_of_it_to_programs(recording: Path) -> None:
     answer: dict[str, Any] = json.loads(command(recording, "--decision", "run1-2", "-o", "json").stdout)
     assert (answer["run"], answer["step"], answer["record"]["step"]) == ("run1", 2, 2)
-    assert [who["job"] for who in answer["waiting"]] == ["ns/late", "ns/swarm"]
+    assert [waiting["job"] for waiting in answer["waiting"]] == ["ns/late", "ns/swarm"]
     assert {snapshot["name"] for snapshot in answer["standings"]} == {"default", "physics", "biology"}
     assert answer["record"]["events"][-1]["pod"]["queue"] == "physics"
 
@@ -252,5 +252,5 @@ def test_the_command_shows_a_difference_and_ends_with_1(recording: Path, decidin
     answer = command(recording, "--decision", "run1-2")
     assert answer.exit_code == 1
     assert answer.stdout.startswith("step 1 at 3600000 ms differs")
-    told = json.loads(command(recording, "--decision", "run1-2", "-o", "json").stdout)
-    assert told["difference"]["step"] == 1
+    reported = json.loads(command(recording, "--decision", "run1-2", "-o", "json").stdout)
+    assert reported["difference"]["step"] == 1

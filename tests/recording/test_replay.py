@@ -198,8 +198,8 @@ def test_a_refusal_is_shown_with_its_reason(tmp_path: Path, deciding: Callable[[
     deciding(lambda _: [])
     done = only_replay(tmp_path)
     assert done.difference is not None
-    (said,) = done.difference.recorded
-    assert said.startswith("hold ns/p: NoNodeFits (Never): 0/1 nodes are available")
+    (stated,) = done.difference.recorded
+    assert stated.startswith("hold ns/p: NoNodeFits (Never): 0/1 nodes are available")
 
 
 def test_a_state_that_differs_although_the_decisions_are_equal_is_found_at_the_checkpoint(

@@ -58,7 +58,7 @@ class World:
     def become(self, asked: Manifest) -> None:
         """Hear of all that is not yet so."""
         self._pod = "-".join(claim["metadata"]["uid"] for claim in asked["claims"])
-        told = {
+        reported = {
             "nodes": [asked["node"]],
             "slices": asked["slices"],
             "classes": asked["classes"],
@@ -67,7 +67,7 @@ class World:
         }
         for source in self._sources:
             field = OBJECTS[source.resource]
-            body = msgspec.json.encode({"metadata": {}, "items": told[field]})
+            body = msgspec.json.encode({"metadata": {}, "items": reported[field]})
             page, bad = _reader(source.resource, source.kind).page(body)
             assert not bad, bad
             before, now = self._objects[field], {item.metadata.name: item for item in page.items or ()}

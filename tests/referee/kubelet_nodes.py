@@ -84,7 +84,7 @@ class Node(Struct):
                 chosen |= device
         return chosen
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         return {
             "numa": self.numa,
             "topologyPolicy": self.topology_policy,

@@ -37,7 +37,7 @@ class Story(Struct, dict=True):
     node: Node
     refuses: str | None = None
     steps: list[Step] = field(default_factory=list)
-    said: list[dict[str, Any]] = field(default_factory=list)
+    stated: list[dict[str, Any]] = field(default_factory=list)
     uncertain: bool = False
     asked_pods: list[ManagedPod] = field(default_factory=list)
 
@@ -49,12 +49,12 @@ class Story(Struct, dict=True):
                 "PodLevelResourceManagers": self.node.gates.pod_level_resource_managers,
                 "PodLevelResourcesFixKubeletQOSClass": self.node.gates.pod_level_resources_fix_kubelet_qos_class,
             },
-            "node": self.told,
+            "node": self.reported,
             "steps": self.steps,
         }
 
     def __post_init__(self) -> None:
-        self.told = self.node.told()
+        self.reported = self.node.reported()
 
     def came(self, uid: str) -> int:
         """The kubelet finds its pods again in the order in which it has let them in."""
@@ -65,20 +65,20 @@ def story(seed: int, pods: int) -> Story:
     """Some `pods` that ask to be let in, on one node."""
     dice = Dice(seed)
     node = dice.node()
-    told = Story(str(seed), node)
+    reported = Story(str(seed), node)
     try:
         inventory = node.inventory()
     except InventoryError as error:
-        told.refuses = str(error)
-        return told
+        reported.refuses = str(error)
+        return reported
     kubelet, holdings = Kubelet(inventory, node.prefer), Holdings.of_empty(inventory)
     unstarted: dict[str, int] = {}
-    while len(told.asked_pods) < pods and not told.uncertain:
+    while len(reported.asked_pods) < pods and not reported.uncertain:
         verdicts: dict[str, AdmissionVerdict] = {}
         chance = dice.dice.random()
         if chance < 0.2 and holdings.pods:
             uid = dice.dice.choice(sorted(holdings.pods))
-            told.uncertain = tangled([holdings.pods[uid]])
+            reported.uncertain = tangled([holdings.pods[uid]])
             holdings = kubelet.release(holdings, uid)
             step: Step = {"end": uid}
         elif chance < 0.35 and unstarted:
@@ -92,28 +92,30 @@ def story(seed: int, pods: int) -> Story:
         elif chance < 0.38:
             pools = list(inventory.devices)
             position = dice.dice.randrange(len(pools))
-            pools[position] = fallen_ill(dice, pools[position])
+            pools[position] = unhealthy(dice, pools[position])
             inventory = replace(inventory, devices=tuple(pools))
             kubelet = Kubelet(inventory, node.prefer)
             step = {"offer": node.offer(pools[position])}
         elif chance < 0.40 and holdings.pods:
-            told.uncertain = tangled(holdings.pods.values())
-            for uid, held in sorted(holdings.pods.items(), key=lambda one: told.came(one[0])):
+            reported.uncertain = tangled(holdings.pods.values())
+            for uid, held in sorted(holdings.pods.items(), key=lambda one: reported.came(one[0])):
                 verdicts[uid] = kubelet.admit(holdings, uid, held.pod, _room(node, holdings, uid))
                 holdings = verdicts[uid].holdings
             step = {"restart": True}
         else:
-            uid, pod = f"p{len(told.asked_pods)}", dice.pod(node)
+            uid, pod = f"p{len(reported.asked_pods)}", dice.pod(node)
             verdicts[uid] = kubelet.admit(holdings, uid, pod, _room(node, holdings, uid))
             holdings = verdicts[uid].holdings
             step = {"admit": manifest(uid, pod)}
-            told.asked_pods.append(pod)
+            reported.asked_pods.append(pod)
             unstarted[uid] = 0
         unstarted = {uid: index for uid, index in unstarted.items() if uid in holdings.pods}
-        told.uncertain = told.uncertain or not all(verdict.certain for verdict in verdicts.values())
-        told.steps.append(step)
-        told.said.append({"verdicts": {uid: _said(one) for uid, one in verdicts.items()}} | state(inventory, holdings))
-    return told
+        reported.uncertain = reported.uncertain or not all(verdict.certain for verdict in verdicts.values())
+        reported.steps.append(step)
+        reported.stated.append(
+            {"verdicts": {uid: _stated(one) for uid, one in verdicts.items()}} | state(inventory, holdings)
+        )
+    return reported
 
 
 def tangled(pods: Iterable[PodHeld]) -> bool:
@@ -123,12 +125,12 @@ def tangled(pods: Iterable[PodHeld]) -> bool:
     return any(one & other for one, other in combinations(masks, 2))
 
 
-def _said(verdict: AdmissionVerdict) -> dict[str, Any]:
+def _stated(verdict: AdmissionVerdict) -> dict[str, Any]:
     assert verdict.admitted is not None, verdict
     return {"admitted": verdict.admitted, "reason": verdict.reason, "message": verdict.message}
 
 
-def fallen_ill(dice: Dice, pool: DevicePool) -> DevicePool:
+def unhealthy(dice: Dice, pool: DevicePool) -> DevicePool:
     """Some devices fall ill or get well."""
     return replace(pool, devices=tuple(replace(one, healthy=one.healthy ^ dice.likely(0.15)) for one in pool.devices))
 
@@ -150,20 +152,20 @@ def state(inventory: Inventory, holdings: Holdings) -> dict[str, Any]:
     types = inventory.memory_types
 
     def blocks(found: tuple[Block, ...] | None) -> list[dict[str, Any]]:
-        told = [
+        reported = [
             {"numaAffinity": list(ids_of(one.mask)), "type": one.type, "size": one.size_bytes} for one in found or ()
         ]
-        return sorted(told, key=lambda one: (one["type"], one["numaAffinity"], one["size"]))
+        return sorted(reported, key=lambda one: (one["type"], one["numaAffinity"], one["size"]))
 
     def container(held: HeldResources) -> dict[str, Any]:
         devices = {name: sorted(pools[name][i].id for i in ids_of(mask)) for name, mask in held.devices}
         return {"cpus": list(ids_of(held.cpus or 0)), "memory": blocks(held.memory), "devices": devices}
 
-    told: dict[str, Any] = {"shared": [], "memory": {}, "pods": {}}
+    reported: dict[str, Any] = {"shared": [], "memory": {}, "pods": {}}
     if inventory.cpu_policy == "static":
-        told["shared"] = list(ids_of(holdings.shared_cpus))
+        reported["shared"] = list(ids_of(holdings.shared_cpus))
     if inventory.memory_policy == "Static":
-        told["memory"] = {
+        reported["memory"] = {
             str(numa): {
                 "assignments": node.assignments,
                 "cells": list(ids_of(node.cells)),
@@ -173,14 +175,14 @@ def state(inventory: Inventory, holdings: Holdings) -> dict[str, Any]:
             for numa, node in zip(inventory.numa, holdings.memory, strict=True)
         }
     for uid, held in holdings.pods.items():
-        told["pods"][uid] = {
+        reported["pods"][uid] = {
             "cpus": list(ids_of(held.cpus or 0)),
             "memory": blocks(held.memory),
             "containers": {
                 spec.name: container(one) for spec, one in zip(held.pod.containers, held.containers, strict=True)
             },
         }
-    return told
+    return reported
 
 
 def heard(step: dict[str, Any]) -> dict[str, Any]:
@@ -199,54 +201,54 @@ def heard(step: dict[str, Any]) -> dict[str, Any]:
     return step
 
 
-def disagreements(told: Story, answer: Answer) -> Iterator[str]:
+def disagreements(reported: Story, answer: Answer) -> Iterator[str]:
     """What the two say differently, step by step; nothing where they agree in everything."""
-    if (told.refuses is None) != (answer.get("refuses") is None):
-        yield f"case {told.name}: the kubelet says {answer.get('refuses')!r} of starting, we say {told.refuses!r}"
+    if (reported.refuses is None) != (answer.get("refuses") is None):
+        yield f"case {reported.name}: the kubelet answers {answer.get('refuses')!r} to the start, we {reported.refuses!r}"
         return
-    if told.refuses is not None:
+    if reported.refuses is not None:
         return
-    certain = len(told.said) - told.uncertain
-    for i, (step, ours) in enumerate(zip(told.steps[:certain], told.said[:certain], strict=True)):
-        stops = _stops(told.node, told.said[i - 1]) if "restart" in step else ""
+    certain = len(reported.stated) - reported.uncertain
+    for i, (step, ours) in enumerate(zip(reported.steps[:certain], reported.stated[:certain], strict=True)):
+        stops = _stops(reported.node, reported.stated[i - 1]) if "restart" in step else ""
         if stops or i == len(answer["steps"]):
             failed = answer.get("failed", "")
             if not stops or stops not in failed:
-                yield f"case {told.name}, step {i}: the kubelet goes on or not: it says {failed!r}, we say {stops!r}"
+                yield f"case {reported.name}, step {i}: the kubelet goes on or not: it {failed!r}, we {stops!r}"
             return
         found = list(differences(ours, heard(answer["steps"][i])))
-        yield from (f"case {told.name}, step {i} ({next(iter(step))}), {one}" for one in found)
+        yield from (f"case {reported.name}, step {i} ({next(iter(step))}), {one}" for one in found)
         if found:
             return
 
 
-def _stops(node: Node, said: dict[str, Any]) -> str:
+def _stops(node: Node, stated: dict[str, Any]) -> str:
     """Why the managers would not take up again what they had written down (validateState of both static policies)."""
-    return _cpus_stop(node, said) or _memory_stops(said)
+    return _cpus_stop(node, stated) or _memory_stops(stated)
 
 
-def _cpus_stop(node: Node, said: dict[str, Any]) -> str:
-    held = [one["cpus"] for pod in said["pods"].values() for one in (pod, *pod["containers"].values()) if one["cpus"]]
+def _cpus_stop(node: Node, stated: dict[str, Any]) -> str:
+    held = [one["cpus"] for pod in stated["pods"].values() for one in (pod, *pod["containers"].values()) if one["cpus"]]
     if node.cpu_policy != "static":
         return ""
-    if not said["shared"]:
+    if not stated["shared"]:
         return NO_SHARED_CPUS if held else ""
     machine = {cpu.id for cpu in node.cpus}
     if "strict-cpu-reservation" in node.cpu_options:
         machine -= node.reserved_cpus
-    return LOST_CPUS if machine != set(said["shared"]).union(*held) else ""
+    return LOST_CPUS if machine != set(stated["shared"]).union(*held) else ""
 
 
-def _memory_stops(said: dict[str, Any]) -> str:
+def _memory_stops(stated: dict[str, Any]) -> str:
     """Nobody's memory is tangled here."""
-    groups: dict[str, list[list[int]]] = {numa: [] for numa in said["memory"]}
-    for pod in said["pods"].values():
+    groups: dict[str, list[list[int]]] = {numa: [] for numa in stated["memory"]}
+    for pod in stated["pods"].values():
         for block in pod["memory"] or [block for one in pod["containers"].values() for block in one["memory"]]:
             for numa in block["numaAffinity"]:
                 groups[str(numa)].append(block["numaAffinity"])
-    for numa, told in said["memory"].items():
+    for numa, reported in stated["memory"].items():
         found = groups[numa]
-        if told["assignments"] != len(found) or told["cells"] != (found[0] if found else [int(numa)]):
+        if reported["assignments"] != len(found) or reported["cells"] != (found[0] if found else [int(numa)]):
             return OTHER_GROUPS
     return ""
 

@@ -54,7 +54,7 @@ class Verdicts(Struct):
     first: dict[str, Reason] = field(default_factory=dict)
 
 
-def told(feed: Translator, case: Case) -> Iterator[Event]:
+def reported(feed: Translator, case: Case) -> Iterator[Event]:
     """What the live scheduler's first lists tell the core, the pod to place with the other pods."""
     everything = case | {"pods": [*case["pods"], case["pod"]]}
     for source in sources(feed, _SERVED):
@@ -69,7 +69,7 @@ def told(feed: Translator, case: Case) -> Iterator[Event]:
 def read(case: Case) -> tuple[State, Pod]:
     """The state after the live scheduler's first lists, and the pod to place."""
     state = State()
-    for event in told(Translator(SCHEDULER), case):
+    for event in reported(Translator(SCHEDULER), case):
         apply(state, event)
     return state, state.workloads.pods[case["pod"]["metadata"]["uid"]]
 

@@ -121,17 +121,17 @@ def test_it_is_noticed_if_dovetail_does_not_see(what: str, answered: list[tuple[
 
 @pytest.mark.plane
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "stated"),
     [
         ({"accepted": False}, "accepted"),
         ({"refusals": [{"plugin": "NodePorts", "code": "Unschedulable", "reasons": ["x"]}]}, "refused by NodePorts"),
         ({"nominated": {"plugin": "NodePorts", "code": "Unschedulable", "reasons": ["x"]}}, "held for nominated pods"),
     ],
 )
-def test_a_wrong_answer_about_one_node_is_reported(program: Path, wrong: Manifest, said: str) -> None:
+def test_a_wrong_answer_about_one_node_is_reported(program: Path, wrong: Manifest, stated: str) -> None:
     plain = case()
     [answer] = referee.answers(program, [plain])
     assert list(disagreements(plain, answer)) == []
     answer["nodes"]["n0"] |= wrong
-    [told] = disagreements(plain, answer)
-    assert told.startswith(f"case example: {said}: kube-scheduler says")
+    [reported] = disagreements(plain, answer)
+    assert reported.startswith(f"case example: {stated}: kube-scheduler says")

@@ -21,17 +21,17 @@ def stories(chunk: int) -> dict[str, Story]:
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_pod_gets_what_we_predict_or_is_refused_in_the_kubelets_own_words(program: Path, chunk: int) -> None:
-    told = stories(chunk)
-    pods = sum(len(one.asked_pods) - one.uncertain for one in told.values())
+    reported = stories(chunk)
+    pods = sum(len(one.asked_pods) - one.uncertain for one in reported.values())
     assert pods * CHUNKS > 20_000
     answered = 0
     # Only cases with the same gates are answered side by side.
-    asked = sorted((one.case() for one in told.values()), key=lambda case: sorted(case["gates"].items()))
+    asked = sorted((one.case() for one in reported.values()), key=lambda case: sorted(case["gates"].items()))
     for answer in referee.answers(program, asked):
         assert "error" not in answer, answer
-        assert list(disagreements(told[answer["id"]], answer)) == []
+        assert list(disagreements(reported[answer["id"]], answer)) == []
         answered += 1
-    assert answered == len(told)
+    assert answered == len(reported)
 
 
 def test_the_stories_know_every_policy_and_every_way_of_being_refused() -> None:
@@ -41,8 +41,8 @@ def test_the_stories_know_every_policy_and_every_way_of_being_refused() -> None:
     for one in stories(0).values():
         refuses += one.refuses is not None
         uncertain += one.uncertain
-        for step, said in zip(one.steps, one.said, strict=True):
-            for verdict in said["verdicts"].values():
+        for step, stated in zip(one.steps, one.stated, strict=True):
+            for verdict in stated["verdicts"].values():
                 reason = "admitted" if verdict["admitted"] else verdict["reason"]
                 reasons[reason] += 1
                 scope = one.node.scope if one.node.topology_policy != "none" else "-"

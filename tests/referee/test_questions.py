@@ -51,11 +51,11 @@ BAD: dict[str, tuple[Callable[[Case], object], str]] = {
 @pytest.mark.plane
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_case_is_reported_by_field_and_the_next_one_is_answered(program: Path, what: str) -> None:
-    change, said = BAD[what]
+    change, stated = BAD[what]
     bad = case(pods=[pod("old", "n0")]) | {"id": "bad"}
     change(bad)
     answers = {answer["id"]: answer for answer in referee.answers(program, [bad, case()], workers=1)}
-    assert said in answers["bad"]["error"]
+    assert stated in answers["bad"]["error"]
     assert answers["example"]["nodes"]["n0"]["accepted"]
 
 
@@ -84,17 +84,17 @@ def test_no_case_is_part_of_another(program: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "stated"),
     [
         ("exit 3", "0 of 1 cases answered, exit status 3: "),
         ("cat >/dev/null; echo oh no >&2", "0 of 1 cases answered, exit status 0: oh no"),
     ],
 )
-def test_a_program_that_fails_is_reported(tmp_path: Path, script: str, said: str) -> None:
+def test_a_program_that_fails_is_reported(tmp_path: Path, script: str, stated: str) -> None:
     program = tmp_path / "referee"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    with pytest.raises(referee.RefereeFailed, match=said):
+    with pytest.raises(referee.RefereeFailed, match=stated):
         list(referee.answers(program, [case()]))
 
 

@@ -32,11 +32,11 @@ def lines(question: str, features: str, cases: list[Manifest]) -> Iterator[refer
 
 def allocate(program: Path, features: Features, cases: list[Manifest]) -> list[Manifest]:
     """What the referee says to each of the cases."""
-    said: dict[int, list[Manifest]] = {}
+    stated: dict[int, list[Manifest]] = {}
     for answer in referee.answers(program, lines("allocate", features, cases)):
         assert "error" not in answer, answer
-        said[int(answer["id"])] = answer["answers"]
-    return [one for first in sorted(said) for one in said[first]]
+        stated[int(answer["id"])] = answer["answers"]
+    return [one for first in sorted(stated) for one in stated[first]]
 
 
 def upshot(theirs: Manifest) -> str:
@@ -81,8 +81,8 @@ def test_dovetail_allocates_where_kube_scheduler_does_and_what_it_could(
         assert legal["fits"], f"case {seed}: {chosen} is not allowed: {legal}"
         assert [substance(one) for one in mine.allocations] == [substance(one) for one in legal["allocations"]], seed
         if [one.keys() for one in chosen] == [one.keys() for one in freely]:
-            told = [configurations(one) for one in upstream["allocations"]]
-            assert [configurations(one) for one in mine.allocations] == told, f"case {seed}"
+            reported = [configurations(one) for one in upstream["allocations"]]
+            assert [configurations(one) for one in mine.allocations] == reported, f"case {seed}"
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ BAD: dict[str, tuple[Manifest, str]] = {
 @pytest.mark.plane
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_case_is_reported_by_field(program: Path, what: str) -> None:
-    change, said = BAD[what]
+    change, stated = BAD[what]
     case = {"id": "bad", "question": "allocate", "features": "default", "asked": []} | change
     [answer] = referee.answers(program, [case])
-    assert said in answer["error"]
+    assert stated in answer["error"]

@@ -77,7 +77,7 @@ class Bench:
         self.leads = True
         self.bound: list[str] = []
         self.failed: list[BindFailed] = []
-        self.told_why: list[PodRef | None] = []
+        self.reported_why: list[PodRef | None] = []
         self.binder = Binder(
             client,
             Clock(lambda: NOW_MS / 1000, lambda: 0.0),
@@ -90,7 +90,7 @@ class Bench:
 
     def _note_failure(self, event: BindFailed, target: PodRef | None) -> None:
         self.failed.append(event)
-        self.told_why.append(target)
+        self.reported_why.append(target)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -179,7 +179,7 @@ async def test_a_bind_that_did_not_work_goes_back_to_the_core(
     await bench.carry_out()
     assert bench.bound == []
     assert bench.failed == [BindFailed("u", "", str(error), NOW_MS + retry_ms)]
-    assert bench.told_why == [POD]
+    assert bench.reported_why == [POD]
 
 
 @pytest.mark.parametrize("answer", [GONE, pod("", uid="another"), pod("n", uid="another")])
@@ -192,7 +192,7 @@ async def test_a_pod_that_is_gone_is_assumed_no_longer(
     await bench.carry_out()
     assert bench.bound == []
     assert bench.failed == [BindFailed("u", "", "the pod is gone", NOW_MS + 10_000)]
-    assert bench.told_why == [None]
+    assert bench.reported_why == [None]
     assert caplog.records == []
 
 

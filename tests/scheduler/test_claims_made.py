@@ -56,7 +56,7 @@ def claims(cluster: Cluster) -> list[str]:
     return [claim["metadata"]["name"] for claim in cluster.playground.store.list(CLAIMS)]
 
 
-def told(cluster: Cluster, target: PodRef) -> Any:
+def reported(cluster: Cluster, target: PodRef) -> Any:
     stored = cluster.playground.store.get("pods", "default", target.name)
     assert stored is not None
     return stored["status"].get("extendedResourceClaimStatus")
@@ -78,7 +78,7 @@ async def test_claim_allocation_and_the_pods_status_come_before_the_bind(cluster
     assert new["spec"] == {"devices": {"requests": [{"name": REQUEST, "exactly": exactly}]}}
     assert cluster.status(name_of(target)) == (["gpu-1"], ["p"])
     mapping = {"containerName": "main", "resourceName": RESOURCE, "requestName": REQUEST}
-    assert told(cluster, target) == {"requestMappings": [mapping], "resourceClaimName": name_of(target)}
+    assert reported(cluster, target) == {"requestMappings": [mapping], "resourceClaimName": name_of(target)}
     _, noted, bound = cluster.history("pods")
     versions = [int(one["metadata"]["resourceVersion"]) for one in (new, reserved, noted, bound)]
     assert versions == sorted(versions)
@@ -120,7 +120,7 @@ async def test_a_claim_that_was_allocated_is_used_with_the_devices_that_it_has(c
     await cluster.ended()
     assert cluster.bound == [target.uid]
     assert cluster.status(name_of(target)) == (["gpu-3"], ["p"])
-    assert told(cluster, target)["resourceClaimName"] == name_of(target)
+    assert reported(cluster, target)["resourceClaimName"] == name_of(target)
 
 
 async def test_a_claim_for_other_devices_is_deleted_and_made_anew_by_the_next_try(cluster: Cluster) -> None:
@@ -158,7 +158,7 @@ async def test_binding_conditions_of_its_devices_are_waited_for(cluster: Cluster
     target = pod(cluster)
     cluster.node("n", [{"name": "gpu-1", "bindingConditions": ["Ready"], "bindingFailureConditions": ["Bad"]}])
     put_bind(cluster, target, conditions=("Ready",), failure_conditions=("Bad",))
-    await until(lambda: told(cluster, target) is not None)
+    await until(lambda: reported(cluster, target) is not None)
     assert cluster.bound == []
     condition = {"type": "Ready", "status": "True", "reason": "Attached", "message": "", "lastTransitionTime": None}
     device = {"driver": DRIVER, "pool": "n", "device": "gpu-1", "conditions": [condition]}

@@ -285,8 +285,11 @@ async def test_binds_and_at_level_debug_waiting_pods_are_logged(bench: Bench, ca
             bench.pod("huge", 8)
             await until(lambda: bool(bench.notes("FailedScheduling")) and bool(bench.notes("Scheduled")))
     (bound,) = [one for one in caplog.records if one.levelname == "INFO" and one.message.startswith("bound d/two to a")]
-    told = vars(bound)["fields"]
-    assert (told["pod"], told["node"]) == ("d/two", "a") and f"as step {told['step']} decided" in bound.message
+    reported = vars(bound)["fields"]
+    assert (reported["pod"], reported["node"]) == (
+        "d/two",
+        "a",
+    ) and f"as step {reported['step']} decided" in bound.message
     debug = [one.message for one in caplog.records if one.levelname == "DEBUG"]
     assert any(re.fullmatch(r"step \d+: \d+ events, \d+ decisions", one) for one in debug)
     assert any(one.startswith("d/huge waits: NoNodeFits (Never): 0/1 nodes") for one in debug)

@@ -134,13 +134,13 @@ async def test_before_the_first_contact_it_is_live_and_not_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET /healthz HTT", b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+    "stated", [b"", b"GET /healthz HTT", b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
 )
-async def test_idle_and_slow_clients_keep_no_probe_from_its_answer(said: bytes) -> None:
+async def test_idle_and_slow_clients_keep_no_probe_from_its_answer(stated: bytes) -> None:
     async with serving(driver()) as client:
         idle = [await client.connect() for _ in range(300)]
         for _, writer in idle:
-            writer.write(said)
+            writer.write(stated)
         for _ in range(5):
             assert await client.get("/healthz") == (200, "ok\n")
         with contextlib.suppress(ConnectionError):

@@ -71,9 +71,13 @@ async def test_the_pod_ends_with_the_preemptor_in_its_condition(bench: Bench) ->
     assert eviction[2]["deleteOptions"] == {"preconditions": {"uid": "uid-p"}}
     assert condition[:2] == ("PATCH", "/api/v1/namespaces/d/pods/p/status")
     assert condition[2]["metadata"] == {"uid": "uid-p"}
-    told = condition[2]["status"]["conditions"][0]
-    assert (told["type"], told["status"], told["reason"]) == ("DisruptionTarget", "True", "PreemptionByScheduler")
-    assert told["message"] == "g takes its due"
+    reported = condition[2]["status"]["conditions"][0]
+    assert (reported["type"], reported["status"], reported["reason"]) == (
+        "DisruptionTarget",
+        "True",
+        "PreemptionByScheduler",
+    )
+    assert reported["message"] == "g takes its due"
 
 
 @pytest.mark.parametrize("passing", [BUDGET, BUSY, BROKEN, AWAY, TAKEN], ids=lambda error: error.reason)

@@ -90,8 +90,8 @@ async def test_what_kubelets_rejected_comes_after_the_nodes(playground: Playgrou
         await until(lambda: bool(mirror.inbox) and isinstance(mirror.inbox[-1], PodRejected))
         assert not any(isinstance(event, NodeChanged) for event in mirror.inbox)
         await asyncio.wait_for(mirror.synced(), PATIENCE_S)
-        told = [event for event in mirror.drain() if isinstance(event, NodeChanged | PodRejected)]
-        assert told[1] == PodRejected("default/o-1", "n", "TopologyAffinityError")
+        reported = [event for event in mirror.drain() if isinstance(event, NodeChanged | PodRejected)]
+        assert reported[1] == PodRejected("default/o-1", "n", "TopologyAffinityError")
 
 
 @pytest.mark.parametrize("status", [403, 500])

@@ -16,19 +16,19 @@ from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
-from tests.kube.yaml_objects import Change as Told
+from tests.kube.yaml_objects import Change as Reported
 
 PROPOSAL = Repartition("n", (InstanceChange(0, destroy=(("1g.5gb", 6),), create=(("2g.10gb", 4),)),))
 LAYOUT = [{"profile": "3g.20gb", "start": 0}, {"profile": "2g.10gb", "start": 4}]
 
 
-def gpu_node(spec: str = "", state: str = "", *, agent: bool = True, told: str = "") -> GPUNode:
+def gpu_node(spec: str = "", state: str = "", *, agent: bool = True, reported: str = "") -> GPUNode:
     mig = [{"profile": "3g.20gb", "start": 0}, {"profile": "1g.5gb", "start": 6}]
     status: dict[str, Any] = {"gpus": [{"index": 0, "uuid": "GPU-a", "mig": mig}]}
     if agent:
         status["agent"] = {"version": "0.1.0", "honoursChoice": True}
     if state:
-        status["mig"] = {"id": told or spec, "state": state, "message": "a pod holds it"}
+        status["mig"] = {"id": reported or spec, "state": state, "message": "a pod holds it"}
     document = {"metadata": {"name": "n", "resourceVersion": "7"}, "status": status}
     return msgspec.convert(document | ({"spec": {"mig": {"id": spec, "gpus": []}}} if spec else {}), GPUNode)
 
@@ -44,7 +44,7 @@ class Bench:
         self.divider = MigRepartitioner(client, self.feed, Clock(lambda: 0.0, lambda: self.now_s), lambda: self.leads)
         for uid in ("a", "b"):
             document = {"metadata": {"name": uid, "namespace": "d", "uid": uid}}
-            self.feed.pods([Told("added", msgspec.convert(document, Pod))])
+            self.feed.pods([Reported("added", msgspec.convert(document, Pod))])
         self.see(gpu_node())
 
     async def request(self, method: str, path: str, body: bytes, *, content_type: str) -> None:
@@ -54,7 +54,7 @@ class Bench:
         self.written.append(msgspec.json.decode(body))
 
     def see(self, node: GPUNode) -> None:
-        self.feed.gpu_nodes([Told("modified", node)])
+        self.feed.gpu_nodes([Reported("modified", node)])
 
     async def after(self, seconds: float) -> list[dict[str, Any]]:
         """What was asked for when so many seconds have passed."""
@@ -105,7 +105,7 @@ async def test_nothing_is_asked_for_a_pod_that_needs_it_no_more(bench: Bench, en
     if end == "placed":
         bench.divider.propose("a", None)
     elif end == "deleted":
-        bench.feed.pods([Told("deleted", msgspec.convert({"metadata": {"uid": "a", "name": "a"}}, Pod))])
+        bench.feed.pods([Reported("deleted", msgspec.convert({"metadata": {"uid": "a", "name": "a"}}, Pod))])
     elif end == "no agent":
         bench.see(gpu_node(agent=False))
     assert await bench.after(100) == []

@@ -25,11 +25,11 @@ class Stage(Bench):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[Event] = []
+        self.reported: list[Event] = []
         put = self.mirror.put
 
         def overheard(events: list[Event]) -> None:
-            self.told += events
+            self.reported += events
             put(events)
 
         self.mirror.put = overheard  # type: ignore[method-assign]
@@ -72,7 +72,7 @@ class Stage(Bench):
         return sorted(patched & {"v0", "v1"})
 
     def failed(self) -> list[str]:
-        return [event.uid for event in self.told if isinstance(event, EvictionFailed)]
+        return [event.uid for event in self.reported if isinstance(event, EvictionFailed)]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.playground.faults import Fault
 from dovetail.scheduler import binder as module
-from tests.kube.yaml_objects import Change as Told
+from tests.kube.yaml_objects import Change as Reported
 from tests.scheduler.claimed import CLAIMS, DRIVER, FINALIZER, NOW_MS, Cluster, grant
 from tests.scheduler.scripted import until
 from tests.scheduler.test_bind_serializer import gpu_node
@@ -327,7 +327,7 @@ class TestBindingConditions:
 
 async def test_a_bind_that_is_decided_anew_leaves_nothing_of_its_claim_behind(cluster: Cluster) -> None:
     """Its turn does not come, as the books of its node change: the claim may be another one by the next time."""
-    cluster.mirror.feed.gpu_nodes([Told("added", gpu_node("n", policy="restricted"))])
+    cluster.mirror.feed.gpu_nodes([Reported("added", gpu_node("n", policy="restricted"))])
     gpu = [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
     for name in ("old", "first"):
         cluster.put("v1", "Pod", name, {"containers": gpu, "nodeName": "n"})

@@ -195,8 +195,8 @@ async def _command(kubeconfig: Path, *arguments: str) -> asyncio.subprocess.Proc
 
 async def _ended(process: asyncio.subprocess.Process) -> tuple[int | None, list[str]]:
     """The exit code, and the lines on stderr that are no log lines."""
-    _, said = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    lines = said.decode().splitlines()
+    _, stated = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    lines = stated.decode().splitlines()
     return process.returncode, [line for line in lines if " dovetail." not in line]
 
 
@@ -212,11 +212,11 @@ async def test_sigterm_is_no_error_and_a_stolen_lease_is_one_clear_line(playgrou
     second = await _command(kubeconfig, "--listen", "")
     await until(lambda: bool(holder(playground)))
     steal_lease(playground)
-    code, said = await _ended(second)
+    code, stated = await _ended(second)
     assert code == 1
-    assert len(said) == 1
-    assert said[0].startswith("Error: ")
-    assert "the lease was lost" in said[0]
+    assert len(stated) == 1
+    assert stated[0].startswith("Error: ")
+    assert "the lease was lost" in stated[0]
 
 
 @pytest.mark.slow
@@ -232,8 +232,8 @@ async def test_a_server_that_cannot_be_used_is_one_clear_line(tmp_path: Path) ->
         "current-context": "x",
     }
     kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **document}))
-    code, said = await _ended(await _command(kubeconfig, "--listen", ""))
+    code, stated = await _ended(await _command(kubeconfig, "--listen", ""))
     assert code == 1
-    assert len(said) == 1
-    assert said[0].startswith("Error: ")
-    assert hint in said[0]
+    assert len(stated) == 1
+    assert stated[0].startswith("Error: ")
+    assert hint in stated[0]

@@ -140,5 +140,5 @@ async def test_wiring_that_is_not_used_is_logged_once_and_the_node_is_used(caplo
         )
         await pod(client, "q", 0)
         await written(client, "q")
-    said = [record.getMessage() for record in caplog.records if "GPUNode" in record.getMessage()]
-    assert said == ["Node n1: GPUNode n1: status.nvlinks[0][1]: is 1 one way and 2 the other"]
+    stated = [record.getMessage() for record in caplog.records if "GPUNode" in record.getMessage()]
+    assert stated == ["Node n1: GPUNode n1: status.nvlinks[0][1]: is 1 one way and 2 the other"]

@@ -34,14 +34,14 @@ PRODUCT = "nvidia.com/gpu.product"
 DRIVER = "gpu.example.com"
 
 
-def cluster(*told: Node | Pod | Slice | DeviceClass | Claim) -> State:
+def cluster(*reported: Node | Pod | Slice | DeviceClass | Claim) -> State:
     """A state that knows all this, at second 1."""
     state = State(unhurried(Policy()))
     kinds: dict[type, Any] = {
         Node: ev.NodeChanged, Pod: ev.PodChanged, Slice: ev.SliceChanged, DeviceClass: ev.DeviceClassChanged,
         Claim: ev.ClaimChanged,
     }  # fmt: skip
-    for one in told:
+    for one in reported:
         apply(state, kinds[type(one)](one))
     state.advance(1_000)
     return state

@@ -18,13 +18,13 @@ H100 = "NVIDIA-H100-80GB-HBM3"
 MODEL = "nvidia.com/gpu.product"
 
 
-def state_of(*told: Node | Pod | Gang | Queue | Namespace | Budget) -> State:
+def state_of(*reported: Node | Pod | Gang | Queue | Namespace | Budget) -> State:
     kinds: dict[type, Any] = {
         Node: ev.NodeChanged, Pod: ev.PodChanged, Gang: ev.GangChanged, Queue: ev.QueueChanged,
         Namespace: ev.NamespaceChanged, Budget: ev.BudgetChanged,
     }  # fmt: skip
     state = State(unhurried(Policy()))
-    apply_events(state, [kinds[type(one)](one) for one in told], NOW)
+    apply_events(state, [kinds[type(one)](one) for one in reported], NOW)
     state.advance(NOW)
     return state
 

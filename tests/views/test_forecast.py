@@ -128,11 +128,11 @@ def test_what_no_end_brings_is_reported() -> None:
 
 
 def test_ends_that_are_close_together_are_one_moment() -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     pods = [pod(f"x{i}", 1, "a", HOUR + i * 1000) for i in range(8)]
-    found = ahead(node("a"), *pods, pod("p", 8), watch=lambda started, waiting: told.append((started, waiting)))
+    found = ahead(node("a"), *pods, pod("p", 8), watch=lambda started, waiting: reported.append((started, waiting)))
     assert starts(found) == {"ns/p": (Sure.KNOWN, 60)}
-    assert told == [(0, 1), (1, 1)]
+    assert reported == [(0, 1), (1, 1)]
 
 
 def test_looking_stops_when_the_jobs_asked_for_have_started() -> None:

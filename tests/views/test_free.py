@@ -292,13 +292,13 @@ def _claims(name: str) -> Pod:
 def test_so_many_pods_are_placed_as_were_reported_to_fit(
     make: Callable[[str], Pod], fits: Callable[[Free], int]
 ) -> None:
-    told = (
+    reported = (
         *RACKS, *TAKEN, mig("m", card(0, *MIXED), card(1, *SMALL_ONES)), pod("q", (SMALL, 2), on="m"),
         node("t", sharing=TIME, gpu_memory_mib=24_000), pod("r", (SHARED_GPU, 1), on="t", gpu_milli=300),
         GPUS, gpu_slice("a", *FOUR), gpu_slice("c", *FOUR[:3]), claim("c", request(), has=("a", "gpu-1")),
     )  # fmt: skip
-    expected = fits(free(cluster(*told)))
-    state = cluster(*told)
+    expected = fits(free(cluster(*reported)))
+    state = cluster(*reported)
     for i in range(expected + 3):
         one = make(f"new-{i}")
         for key in one.device_claims:

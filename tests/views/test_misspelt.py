@@ -39,7 +39,7 @@ spec: {schedulerName: %s, containers: [{name: main, image: x, resources: {limits
 
 
 @pytest.mark.parametrize(
-    ("metadata", "scheduler", "said"),
+    ("metadata", "scheduler", "stated"),
     [
         ("labels: {}", "dovetial", "its scheduler is 'dovetial', which has bound no pod here: similar is 'dovetail'"),
         ("labels: {}", "defualt-scheduler", "which has bound no pod here: similar is 'default-scheduler'"),
@@ -52,9 +52,9 @@ spec: {schedulerName: %s, containers: [{name: main, image: x, resources: {limits
         ),
     ],
 )  # fmt: skip
-def test_why_names_the_nearest(metadata: str, scheduler: str, said: str) -> None:
+def test_why_names_the_nearest(metadata: str, scheduler: str, stated: str) -> None:
     shown = CliRunner().invoke(cli, ["why", "pod", "-f", "-"], input=CLUSTER % (metadata, scheduler))
-    assert shown.exit_code == 0 and said in shown.stdout, shown.output
+    assert shown.exit_code == 0 and stated in shown.stdout, shown.output
 
 
 @pytest.mark.slow

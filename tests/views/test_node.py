@@ -66,7 +66,7 @@ class World:
         meta = {"name": name, "labels": {f"nvidia.com/gpu.{key}": value for key, value in labels.items()}}
         self.playground.put({"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": {"allocatable": amounts}})
 
-    def told(self, name: str, status: Document) -> None:
+    def reported(self, name: str, status: Document) -> None:
         self.playground.put(DEFINITION)
         document = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": name}}
         self.playground.put(document | {"status": status})
@@ -107,7 +107,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_what_a_gpunode_reports_and_the_holders(world: World) -> None:
-    world.told("gpu-1", STATUS)
+    world.reported("gpu-1", STATUS)
     world.pod("train", 2, devices="0,1")
     world.pod("unnamed", 1)
     world.pod("elsewhere", 1, node="")
@@ -150,7 +150,7 @@ async def test_nothing_is_reported_and_findings_are(world: World, tmp_path: Path
     assert "nothing to draw" in (await world.run("gpu-1", "--plot", str(tmp_path / "a.png"))).stderr
     status = deepcopy(STATUS)
     status["nvlinks"][0][1] = 11
-    world.told("gpu-1", status)
+    world.reported("gpu-1", status)
     world.pod("odd", 1, devices="9,9")
     findings = (await world.answer("gpu-1"))["findings"]
     assert "GPUNode gpu-1: status.nvlinks[0][1]: is 11 one way and 12 the other" in findings
@@ -178,14 +178,14 @@ async def test_a_file_wins_and_neither_is_one_clear_line(
 
 
 async def test_a_picture_of_a_node(world: World, tmp_path: Path) -> None:
-    world.told("gpu-1", STATUS)
+    world.reported("gpu-1", STATUS)
     picture = tmp_path / "a.png"
     assert (await world.run("gpu-1", "--plot", str(picture))).exit_code == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 async def test_the_xml_for_nccl_has_the_node_s_own_names(world: World, tmp_path: Path) -> None:
-    world.told("gpu-1", STATUS)
+    world.reported("gpu-1", STATUS)
     path = tmp_path / "topo.xml"
     result = await world.run("gpu-1", "--nccl", str(path))
     assert result.exit_code == 0, result.output
@@ -200,7 +200,7 @@ async def test_the_xml_for_nccl_has_the_node_s_own_names(world: World, tmp_path:
 
 
 async def test_the_xml_of_a_pod_has_its_gpus_alone_and_counts_them_anew(world: World, tmp_path: Path) -> None:
-    world.told("gpu-1", STATUS)
+    world.reported("gpu-1", STATUS)
     world.pod("train", 2, devices="1,3")
     path = tmp_path / "topo.xml"
     result = await world.run("gpu-1", "--nccl", str(path), "--pod", "train")
@@ -217,7 +217,7 @@ async def test_why_no_xml_is_written(world: World, tmp_path: Path) -> None:
     world.pod("unnamed", 1)
     world.pod("waits", 1, node="")
     assert "no GPUNode reports" in (await world.run("gpu-1", "--nccl", str(path))).stderr
-    world.told("gpu-1", STATUS)
+    world.reported("gpu-1", STATUS)
     for pod, why in (
         ("unnamed", "it is not known which GPUs"),
         ("waits", "is not on gpu-1: it waits"),
@@ -228,10 +228,10 @@ async def test_why_no_xml_is_written(world: World, tmp_path: Path) -> None:
         ({"gpus": [gpu | {"pciBusId": ""} for gpu in STATUS["gpus"]]}, "status.gpus[0].pciBusId: is missing"),
         ({"rates": {"pcieMBps": 23_999}}, "pcie_mbps: 23999 is no PCIe rate"),
     ):
-        world.told("gpu-1", STATUS | change)
+        world.reported("gpu-1", STATUS | change)
         assert why in (await world.run("gpu-1", "--nccl", str(path))).stderr
     del (status := deepcopy(STATUS))["nvlinks"]
-    world.told("gpu-1", status)
+    world.reported("gpu-1", status)
     assert "was assumed, and NCCL would take it for true" in (await world.run("gpu-1", "--nccl", str(path))).stderr
     assert "--pod needs --nccl" in (await world.run("gpu-1", "--pod", "train")).stderr
     assert "--product needs a FILE" in (await world.run("gpu-1", "--product", "A100")).stderr
@@ -239,7 +239,7 @@ async def test_why_no_xml_is_written(world: World, tmp_path: Path) -> None:
 
 
 async def test_why_names_the_gpus_of_a_bound_pod_and_of_one_that_goes_there(world: World) -> None:
-    world.told("gpu-1", STATUS)
+    world.reported("gpu-1", STATUS)
     world.pod("train", 2, devices="0,1")
     world.pod("next", 2, node="")
     for pod, gpus, mbps, words in (

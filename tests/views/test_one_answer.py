@@ -40,12 +40,12 @@ from dovetail.views.why_queue import why_queue
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
 
 CPU_EACH, MEMORY_EACH = 2_000, 4 << 30
-Told = Node | Pod | Gang | Queue
+Reported = Node | Pod | Gang | Queue
 """What a cluster is made of."""
 KINDS: dict[type, Any] = {Node: ev.NodeChanged, Pod: ev.PodChanged, Gang: ev.GangChanged, Queue: ev.QueueChanged}
 
 
-def world(seed: int) -> list[Told]:
+def world(seed: int) -> list[Reported]:
     """Up to four nodes of 8 GPUs; pods ask for CPU and memory beside GPUs, as users write them."""
     dice = random.Random(seed)
     nodes = [node(f"n{i}", unschedulable=dice.random() < 0.1) for i in range(dice.randint(1, 4))]
@@ -54,17 +54,17 @@ def world(seed: int) -> list[Told]:
         for name in ("a", "b")[: dice.randint(0, 2)]
     ]
     names = ["", *(one.name for one in queues)]
-    told: list[Told] = [*nodes, *queues]
+    reported: list[Reported] = [*nodes, *queues]
     for one in nodes:
         free = 8
         for i in range(dice.randint(0, 4)):
             gpus = dice.choice((1, 2, 4, 8))
             if gpus <= free:
                 free -= gpus
-                told.append(running(dice, f"runs-{one.name}-{i}", gpus, one.name, dice.choice(names)))
+                reported.append(running(dice, f"runs-{one.name}-{i}", gpus, one.name, dice.choice(names)))
     for i in range(dice.randint(1, 6)):
-        told += waiting(dice, f"w{i}", dice.choice(names))
-    return told
+        reported += waiting(dice, f"w{i}", dice.choice(names))
+    return reported
 
 
 def running(dice: random.Random, name: str, gpus: int, on: str, of: str) -> Pod:
@@ -75,7 +75,7 @@ def running(dice: random.Random, name: str, gpus: int, on: str, of: str) -> Pod:
     return asking(replace(found, deleting=dice.random() < 0.05), gpus)
 
 
-def waiting(dice: random.Random, name: str, of: str) -> list[Told]:
+def waiting(dice: random.Random, name: str, of: str) -> list[Reported]:
     priority, gpus = dice.choice((0, 0, 0, 100)), dice.choice((1, 2, 4, 8, 8, 16))
     runs_ms, waits_ms = dice.choice((0, HOUR, 4 * HOUR)), dice.randint(1, 300) * MINUTE
     kind = dice.random()
@@ -108,8 +108,8 @@ def of_job(state: State, one: WaitingWorkload) -> Why:
     return why(copy(state), one.job, NOW)
 
 
-def check(told: list[Told]) -> None:
-    state = state_of(*told)
+def check(reported: list[Reported]) -> None:
+    state = state_of(*reported)
     found = queue_positions(copy(state), NOW)
     by_job = {one.job: one for one in found.jobs}
     assert len(by_job) == len(found.jobs)
@@ -120,25 +120,25 @@ def check(told: list[Told]) -> None:
     _is_told_by_whatif(state, by_job)
     _is_told_by_the_queues(state, found)
     _is_told_to_the_doctor(state, by_job)
-    _is_simulated(state, told, by_job)
+    _is_simulated(state, reported, by_job)
     _first_fits_where_free_says_so(state, found)
 
 
 def _is_told_by_why(state: State, one: WaitingWorkload) -> None:
-    said = of_job(state, one)
-    assert (said.state, said.code or PLACED) == (one.state, one.code), one.job
+    stated = of_job(state, one)
+    assert (stated.state, stated.code or PLACED) == (one.state, one.code), one.job
     if one.state == PLACED:
-        assert (said.pod, said.node) in {(place.pod, place.node) for place in one.places}
+        assert (stated.pod, stated.node) in {(place.pod, place.node) for place in one.places}
         return
-    assert said.message == one.message
+    assert stated.message == one.message
     if one.state == When.NEVER:
-        assert said.expected is None and not one.expected.start_ms and said.ahead == 0
-        assert not said.holders and {rule.when for rule in said.rules} <= {When.NEVER}
+        assert stated.expected is None and not one.expected.start_ms and stated.ahead == 0
+        assert not stated.holders and {rule.when for rule in stated.rules} <= {When.NEVER}
         return
-    assert said.expected == one.expected and said.ahead == one.position - 1
+    assert stated.expected == one.expected and stated.ahead == one.position - 1
     on_nodes = {pod.key for pod in state.workloads.pods.values() if pod.node}
-    assert {holder.pod for holder in said.holders if not holder.next} <= on_nodes
-    assert {holder.pod for holder in said.holders if holder.next}.isdisjoint(on_nodes)
+    assert {holder.pod for holder in stated.holders if not holder.next} <= on_nodes
+    assert {holder.pod for holder in stated.holders if holder.next}.isdisjoint(on_nodes)
 
 
 def _is_told_by_whatif(state: State, by_job: dict[str, WaitingWorkload]) -> None:
@@ -147,10 +147,10 @@ def _is_told_by_whatif(state: State, by_job: dict[str, WaitingWorkload]) -> None
     answer = whatif(copy(state), Hypothesis((), roots), NOW)
     assert {one.job for one in answer.jobs} == by_job.keys()
     for one in answer.jobs:
-        said = by_job[one.job]
-        assert one.before == one.after == said.expected, one.job
-        assert one.before_state == one.state == said.state
-        assert (one.effect, one.code or PLACED) == ("as before", said.code)
+        stated = by_job[one.job]
+        assert one.before == one.after == stated.expected, one.job
+        assert one.before_state == one.state == stated.state
+        assert (one.effect, one.code or PLACED) == ("as before", stated.code)
 
 
 def _is_told_by_the_queues(state: State, found: QueuePosition) -> None:
@@ -159,29 +159,29 @@ def _is_told_by_the_queues(state: State, found: QueuePosition) -> None:
         if one.leaf:
             assert one.pending_jobs == len(own)
             assert one.head == (own[0].job if own else "")
-            told = why_queue(copy(state), one.queue, NOW)
-            assert Counter(dict(told.reasons)) == Counter(job.code for job in own)
-            if told.head is not None:
-                assert (told.head.job, told.head.state) == (own[0].job, own[0].state)
+            reported = why_queue(copy(state), one.queue, NOW)
+            assert Counter(dict(reported.reasons)) == Counter(job.code for job in own)
+            if reported.head is not None:
+                assert (reported.head.job, reported.head.state) == (own[0].job, own[0].state)
 
 
 def _is_told_to_the_doctor(state: State, by_job: dict[str, WaitingWorkload]) -> None:
     for key, refusal in refused_pods(copy(state), NOW).items():
-        said = next(one for one in by_job.values() if one.job == key or key.startswith(f"{one.job}-"))
-        if said.state != PLACED:
-            assert (refusal.reason.code, refusal.when, str(refusal)) == (said.code, said.state, said.message)
+        stated = next(one for one in by_job.values() if one.job == key or key.startswith(f"{one.job}-"))
+        if stated.state != PLACED:
+            assert (refusal.reason.code, refusal.when, str(refusal)) == (stated.code, stated.state, stated.message)
 
 
-def _is_simulated(state: State, told: list[Told], by_job: dict[str, WaitingWorkload]) -> None:
-    workload = snapshot("now", [KINDS[type(one)](one) for one in told])
+def _is_simulated(state: State, reported: list[Reported], by_job: dict[str, WaitingWorkload]) -> None:
+    workload = snapshot("now", [KINDS[type(one)](one) for one in reported])
     report = of_snapshot(SimulationRun(workload, "dovetail", 0, Once(workload, state.policy, NOW).run(), 0.0), ())
     placed = {(one.pod, one.node) for one in report.placed}
     for one in by_job.values():
         assert {(place.pod, place.node) for place in one.places if one.state == PLACED} <= placed
     for pod_ in report.waiting:
-        said = next(one for one in by_job.values() if one.job == pod_.pod or pod_.pod.startswith(f"{one.job}-"))
-        if said.state != PLACED:
-            assert (pod_.code, pod_.when, pod_.message) == (said.code, said.state, said.message)
+        stated = next(one for one in by_job.values() if one.job == pod_.pod or pod_.pod.startswith(f"{one.job}-"))
+        if stated.state != PLACED:
+            assert (pod_.code, pod_.when, pod_.message) == (stated.code, stated.state, stated.message)
 
 
 def _first_fits_where_free_says_so(state: State, found: QueuePosition) -> None:
@@ -195,17 +195,17 @@ def _first_fits_where_free_says_so(state: State, found: QueuePosition) -> None:
     assert answer.starts == (first.state == PLACED)
 
 
-def check_submitted(told: list[Told], seed: int) -> None:
+def check_submitted(reported: list[Reported], seed: int) -> None:
     """What `whatif submit` foretells is what `queue` says once it is submitted."""
-    state, dice = state_of(*told), random.Random(-seed)
+    state, dice = state_of(*reported), random.Random(-seed)
     new = waiting(dice, "new", dice.choice(["", "a"]))
     change = submit(copy(state), [KINDS[type(one)](one) for one in new], NOW)
     foretold = whatif(copy(state), change, NOW)
     (mine,) = [one for one in foretold.jobs if one.job.startswith("ns/new")]
-    after = state_of(*told, *(replace(one, created_ms=NOW) for one in new if isinstance(one, Pod | Gang)))
-    (said,) = [one for one in queue_positions(after, NOW).jobs if one.job == mine.job]
-    assert (mine.state, mine.after, mine.code or PLACED) == (said.state, said.expected, said.code)
-    assert mine.places == said.places
+    after = state_of(*reported, *(replace(one, created_ms=NOW) for one in new if isinstance(one, Pod | Gang)))
+    (stated,) = [one for one in queue_positions(after, NOW).jobs if one.job == mine.job]
+    assert (mine.state, mine.after, mine.code or PLACED) == (stated.state, stated.expected, stated.code)
+    assert mine.places == stated.places
 
 
 @pytest.mark.slow
@@ -237,13 +237,13 @@ def test_what_never_starts_is_printed_as_never_everywhere(tmp_path: Path) -> Non
     file = tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump_all(documents))
     quota = ["whatif", "quota", "default", "--weight", "2"]
-    said = {command[0]: CliRunner().invoke(cli, [*command, "-f", str(file)]).stdout for command in
+    stated = {command[0]: CliRunner().invoke(cli, [*command, "-f", str(file)]).stdout for command in
             (["why", "big"], ["queue"], quota)}  # fmt: skip
     simulated = CliRunner().invoke(cli, ["simulate", str(file)]).stdout
-    assert "cannot start unless" in said["why"] and "GangTooLarge" in said["why"]
-    assert "NotYet" not in said["why"] + simulated and "held by" not in said["why"]
-    assert said["queue"].splitlines()[1].endswith("never")
-    assert "no difference" in said["whatif"]
+    assert "cannot start unless" in stated["why"] and "GangTooLarge" in stated["why"]
+    assert "NotYet" not in stated["why"] + simulated and "held by" not in stated["why"]
+    assert stated["queue"].splitlines()[1].endswith("never")
+    assert "no difference" in stated["whatif"]
     again = {**documents[1], "metadata": {"name": "new"}}
     pods = [{**one, "metadata": {"name": f"new-{i}", "labels": {"scheduling.x-k8s.io/pod-group": "new"}}}
             for i, one in enumerate(documents[-2:])]  # fmt: skip

@@ -143,6 +143,6 @@ def test_a_job_that_does_not_wait_has_no_place() -> None:
 
 def test_a_gang_is_found_by_its_name_and_by_what_made_it() -> None:
     labels = (("batch.kubernetes.io/job-name", "work"),)
-    told = (Gang("g", "ns", "train", min_count=2), pod("g0", 8, gang="g", labels=labels), pod("g1", 8, gang="g"))
+    reported = (Gang("g", "ns", "train", min_count=2), pod("g0", 8, gang="g", labels=labels), pod("g1", 8, gang="g"))
     for key in ("ns/train", "ns/work", "ns/g1"):
-        assert rank(state_of(*FULL, *told), key, NOW).job == "ns/train"
+        assert rank(state_of(*FULL, *reported), key, NOW).job == "ns/train"

@@ -139,8 +139,8 @@ def test_the_shared_card_that_comes_nearest_and_its_holders() -> None:
 FOUR = tuple(device(f"gpu-{i}", index=i, root="left" if i < 2 else "right") for i in range(4))
 
 
-def refused(*told: Any, **devices: Any) -> tuple[HolderRefused, ...]:
-    answer = ask(cluster(node("a"), GPUS, *told, pod("asks", device_claims=("ns/mine",))))
+def refused(*reported: Any, **devices: Any) -> tuple[HolderRefused, ...]:
+    answer = ask(cluster(node("a"), GPUS, *reported, pod("asks", device_claims=("ns/mine",))))
     assert answer.state in (When.NEVER, When.NOT_YET)
     assert [rule.code for rule in answer.rules] == ["DevicesNotAllocatable"]
     return answer.devices
@@ -224,7 +224,7 @@ def test_a_pool_of_which_slices_are_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "parts", "text"),
+    ("reported", "parts", "text"),
     [
         (
             [mig("a", card(0, *MIXED)), pod("asks", (BIG, 1))],
@@ -249,7 +249,7 @@ def test_a_pool_of_which_slices_are_missing() -> None:
     ],
     ids=["instance", "share", "share of an unknown card", "claim"],
 )
-def test_what_a_pod_has_or_gets(told: list[Pod | Claim], parts: tuple[HeldPart, ...], text: str) -> None:
-    answer = ask(cluster(*told))
+def test_what_a_pod_has_or_gets(reported: list[Pod | Claim], parts: tuple[HeldPart, ...], text: str) -> None:
+    answer = ask(cluster(*reported))
     assert (answer.state in ("Bound", "Placed"), answer.parts) == (True, parts)
     assert text in printed(answer)

@@ -92,12 +92,12 @@ def test_a_workload_whose_pods_are_there_makes_no_others() -> None:
     ],
 )
 def test_a_workload_that_cannot_be_read_is_reported_with_its_place(spec: dict[str, Any], message: str) -> None:
-    with pytest.raises(WorkloadError, match=r"f.yaml: Job work: its pods cannot be made: ") as told:
+    with pytest.raises(WorkloadError, match=r"f.yaml: Job work: its pods cannot be made: ") as reported:
         _pods(_object("batch/v1", "Job", **spec))
-    assert message in str(told.value)
+    assert message in str(reported.value)
 
 
-def _told(folder: Path, *objects: dict[str, Any]) -> tuple[Event, ...]:
+def _reported(folder: Path, *objects: dict[str, Any]) -> tuple[Event, ...]:
     file = folder / "work.yaml"
     file.write_text(yaml.safe_dump_all(objects))
     return submitted((str(file),))
@@ -108,7 +108,7 @@ def _of_pods(events: tuple[Event, ...]) -> list[Pod]:
 
 
 def test_pods_are_ours_with_what_the_template_states(tmp_path: Path) -> None:
-    (pod,) = _of_pods(_told(tmp_path, _object("batch/v1", "Job", template=TEMPLATE)))
+    (pod,) = _of_pods(_reported(tmp_path, _object("batch/v1", "Job", template=TEMPLATE)))
     assert (pod.key, pod.managed, dict(pod.request.resources)[GPU]) == ("ns/work-0", True, 4)
     assert pod.work.max_runtime_ms == 3_600_000
     assert dict(pod.labels)["app"] == "x" and dict(pod.labels)["batch.kubernetes.io/job-name"] == "work"
@@ -138,7 +138,7 @@ def test_pods_are_ours_with_what_the_template_states(tmp_path: Path) -> None:
     ids=lambda value: value["kind"] if isinstance(value, dict) else None,
 )  # fmt: skip
 def test_workloads_whose_pods_start_together_are_gangs(tmp_path: Path, workload: dict[str, Any], size: int) -> None:
-    events = _told(tmp_path, workload)
+    events = _reported(tmp_path, workload)
     gangs = {event.gang.id: event.gang for event in events if isinstance(event, GangChanged)}
     assert [gang.min_count for gang in gangs.values()] == [size]
     last = {pod.uid: pod for pod in _of_pods(events)}

@@ -29,7 +29,7 @@ def gpus(count: int = 2, **more: object) -> tuple[Device, ...]:
     return tuple(device(f"d{i}", **more) for i in range(count))
 
 
-def told(made: World, pod: Pod, **changes: object) -> bool:
+def reported(made: World, pod: Pod, **changes: object) -> bool:
     """The pod's first claim is told anew."""
     return made.claims.put_claim(replace(made.claims.claims[pod.device_claims[0]], **changes))  # type: ignore[arg-type]
 
@@ -55,10 +55,10 @@ class TestAssumed:
         made = world(pool("n1", *gpus()))
         pod = made.pod(ONE)
         grants = made.hold("n1", pod)
-        assert not told(made, pod, allocation=granted("d0"), reserved_for=(pod.uid,))
+        assert not reported(made, pod, allocation=granted("d0"), reserved_for=(pod.uid,))
         made.claims.release(grants)
         assert not made.fits("n1", claim(ask(2)))
-        assert told(made, pod, allocation=granted("d1"))
+        assert reported(made, pod, allocation=granted("d1"))
         assert made.hold("n1", made.pod(ONE))[0].allocation == granted("d0")
         assert made.claims.check() == []
 
@@ -67,7 +67,7 @@ class TestAssumed:
         made = world(pool("n1", *gpus(1)))
         pod = made.pod(ONE)
         made.hold("n1", pod)
-        told(made, pod, reserved_for=("other",))
+        reported(made, pod, reserved_for=("other",))
         assert made.claims.wanted(pod) == ()
         assert not made.fits("n1", ONE)
 
@@ -75,17 +75,17 @@ class TestAssumed:
         made = world(pool("n1", *gpus(1)))
         pod = made.pod(ONE)
         made.hold("n1", pod)
-        assert told(made, pod, uid="another")
+        assert reported(made, pod, uid="another")
         assert made.fits("n1", ONE)
 
     def test_an_allocation_that_is_taken_back_frees_its_devices(self) -> None:
         made = world(pool("n1", *gpus(1)))
         pod = made.pod(ONE)
-        told(made, pod, allocation=granted("d0"))
+        reported(made, pod, allocation=granted("d0"))
         assert not made.fits("n1", ONE)
-        assert told(made, pod, allocation=None)
+        assert reported(made, pod, allocation=None)
         assert made.fits("n1", ONE)
-        told(made, pod, allocation=granted("d0"))
+        reported(made, pod, allocation=granted("d0"))
         assert made.claims.remove_claim(pod.device_claims[0])
         assert made.fits("n1", ONE)
 
@@ -96,13 +96,13 @@ class TestAssumed:
         made.claims.release(grants)
         made.claims.assume(grants)
         assert not made.fits("n1", ONE)
-        told(made, pod, allocation=granted("d0"))
+        reported(made, pod, allocation=granted("d0"))
         made.claims.assume(grants)
         assert made.claims.check() == []
 
     def test_devices_that_are_not_offered_yet_are_held_all_the_same(self) -> None:
         made = world()
-        told(made, made.pod(ONE), allocation=granted("d0"))
+        reported(made, made.pod(ONE), allocation=granted("d0"))
         made.claims.put_slice(pool("n1", *gpus(1)))
         assert not made.fits("n1", ONE)
 
@@ -130,7 +130,7 @@ class TestRefusals:
         made = world(pool("n1", *gpus()))
         pod = made.pod(ONE)
         assert made.claims.refusal(pod) is None
-        told(made, pod, **changes)
+        reported(made, pod, **changes)
         refusal = made.claims.refusal(pod)
         assert refusal is not None
         assert (refusal.reason, refusal.when) == (reason, when)
@@ -140,7 +140,7 @@ class TestRefusals:
     def test_a_claim_of_a_template_that_was_not_made_for_the_pod(self, owner: str) -> None:
         made = world(pool("n1", *gpus()))
         pod = made.pod(ONE)
-        told(made, pod, owner_pod=owner)
+        reported(made, pod, owner_pod=owner)
         refusal = made.claims.refusal(replace(pod, own_device_claims=pod.device_claims))
         assert refusal is not None
         assert (refusal.reason, refusal.when) == (Reason.DEVICE_CLAIM_TAKEN, When.NEVER)
@@ -157,7 +157,7 @@ class TestRefusals:
     def test_one_of_256_consumers_is_not_refused(self) -> None:
         made = world(pool("n1", *gpus()))
         pod = made.pod(ONE)
-        told(made, pod, reserved_for=(*map(str, range(255)), pod.uid), allocation=granted("d0"))
+        reported(made, pod, reserved_for=(*map(str, range(255)), pod.uid), allocation=granted("d0"))
         assert made.claims.refusal(pod) is None
 
     def test_a_broken_class_is_named(self) -> None:
@@ -180,7 +180,7 @@ class TestAlone:
     def test_a_claim_that_stands_on_its_own_until_another_pod_uses_it(self) -> None:
         made = world(pool("n1", *gpus()))
         pod, other = made.pod(ONE), made.pod(ONE)
-        told(made, pod, owner_pod="")
+        reported(made, pod, owner_pod="")
         other = replace(other, device_claims=pod.device_claims)
         made.claims.know(pod)
         assert made.claims.alone(pod)
@@ -376,7 +376,7 @@ class TestRequests:
     def test_a_claim_that_has_devices_already_is_not_allocated_again(self) -> None:
         made = world(pool("n1", *gpus(3)))
         pod = made.pod(claim(ask(2)), ONE)
-        told(made, pod, allocation=granted("d0", "d1"))
+        reported(made, pod, allocation=granted("d0", "d1"))
         assert made.claims.wanted(pod) == (ONE,)
         assert [grant.claim for grant in made.hold("n1", pod)] == [pod.device_claims[1]]
 
@@ -398,17 +398,17 @@ class TestNews:
         assert not made.claims.put_class(DeviceClass("gpu"))
         assert not made.claims.remove_slice("none") and not made.claims.remove_class("none")
         pod = made.pod(ONE)
-        assert not told(made, pod)
+        assert not reported(made, pod)
 
     def test_our_own_allocation_is_no_news(self) -> None:
         made = world(pool("n1", *gpus()))
         pod = made.pod(ONE)
         allocation = made.hold("n1", pod)[0].allocation
-        assert not told(made, pod, allocation=allocation, reserved_for=(pod.uid,))
-        assert told(made, pod, allocation=None, reserved_for=())
+        assert not reported(made, pod, allocation=allocation, reserved_for=(pod.uid,))
+        assert reported(made, pod, allocation=None, reserved_for=())
 
     def test_a_place_among_the_consumers_is_news(self) -> None:
         made = world(pool("n1", *gpus()))
         pod = made.pod(ONE)
-        told(made, pod, reserved_for=("a", "b"))
-        assert told(made, pod, reserved_for=("a",))
+        reported(made, pod, reserved_for=("a", "b"))
+        assert reported(made, pod, reserved_for=("a",))

@@ -55,8 +55,8 @@ def inventory(policy: str) -> Inventory:
 
 
 def node(*amounts: tuple[str, int], **more: object) -> Node:
-    told = ((CPU, 16_000), (PODS, 110), *amounts)
-    return Node("n", tuple(sorted(told)), gpu_memory_mib=MIB, **more)  # type: ignore[arg-type]
+    reported = ((CPU, 16_000), (PODS, 110), *amounts)
+    return Node("n", tuple(sorted(reported)), gpu_memory_mib=MIB, **more)  # type: ignore[arg-type]
 
 
 NODES = {
@@ -78,15 +78,15 @@ class Held(Struct, frozen=True):
     instances: tuple[Instance, ...] = ()
     names: bool = True
 
-    def told(self) -> Pod:
+    def reported(self) -> Pod:
         return replace(self.pod, devices=self.devices or None, instances=self.instances) if self.names else self.pod
 
 
 def request(cpus: int = 0, *, gpu_milli: int = 0, **amounts: int) -> Request:
     asked = {"cpu": 1000 * cpus, GPU: amounts.get("gpus", 0), SHARED_GPU: amounts.get("replicas", 0)}
     asked |= {SMALL: amounts.get("small", 0), MIDDLE: amounts.get("middle", 0)}
-    told = tuple(sorted((name, amount) for name, amount in asked.items() if amount))
-    return Request(told, gpu_milli=gpu_milli, managed=ManagedPod((ManagedContainer(told, told),)))
+    reported = tuple(sorted((name, amount) for name, amount in asked.items() if amount))
+    return Request(reported, gpu_milli=gpu_milli, managed=ManagedPod((ManagedContainer(reported, reported),)))
 
 
 def pods_of(draw: st.DrawFn, kind: str) -> Iterator[tuple[Request, tuple[int, ...], tuple[Instance, ...]]]:
@@ -137,11 +137,11 @@ def scenes(draw: st.DrawFn) -> tuple[str, list[Held]]:
 def listed(node: Node, held: list[Held], order: random.Random) -> list[ev.Event]:
     """As they may come: the node at any time, and what a pod has is mostly told with it, or some time later."""
     events: list[ev.Event] = [ev.NodeChanged(node)]
-    events += [ev.PodChanged(one.told()) for one in held]
+    events += [ev.PodChanged(one.reported()) for one in held]
     order.shuffle(events)
     for one in held:
         if one.names and order.random() < 0.3:
-            at = next(i for i, event in enumerate(events) if event == ev.PodChanged(one.told()))
+            at = next(i for i, event in enumerate(events) if event == ev.PodChanged(one.reported()))
             events.insert(order.randint(0, at), ev.PodChanged(one.pod))
     return events
 
@@ -152,7 +152,7 @@ def with_some_that_end(events: list[ev.Event], held: list[Held], order: random.R
     for one in held:
         if order.random() < 0.5:
             uid = f"{one.pod.uid}-before"
-            before = ev.PodChanged(replace(one.told(), uid=uid, name=uid, bound_ms=0))
+            before = ev.PodChanged(replace(one.reported(), uid=uid, name=uid, bound_ms=0))
             at = order.randint(0, len(events))
             events.insert(at, before)
             events.insert(order.randint(at + 1, len(events)), ev.PodRemoved(uid))

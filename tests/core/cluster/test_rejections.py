@@ -24,8 +24,8 @@ def pod(uid: str, owner: str = "job") -> ev.Event:
     return ev.PodChanged(Pod(uid, "ns", uid, Request(((GPU, 1),)), owner=owner))
 
 
-def placed(state: State, now_ms: int, *told: ev.Event) -> list[str]:
-    decisions = step(state, told, now_ms)
+def placed(state: State, now_ms: int, *reported: ev.Event) -> list[str]:
+    decisions = step(state, reported, now_ms)
     assert state.cluster.check() == []
     return [d.node for d in decisions if isinstance(d, Bind)]
 

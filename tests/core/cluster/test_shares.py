@@ -149,15 +149,17 @@ def test_isolation_is_what_the_node_gives_at_least(wants: str, names: set[str]) 
     state = of(*nodes)
     assert set(placed(state, *[ask(GPU, isolation=wants)] * 6).values()) == names
     if wants == "strong":
-        told = refusal(state, ask(GPU, isolation="strong"))
-        assert "3 node(s) whose GPUs are shared with less isolation than the pod demands (demands strong)" in str(told)
+        reported = refusal(state, ask(GPU, isolation="strong"))
+        assert "3 node(s) whose GPUs are shared with less isolation than the pod demands (demands strong)" in str(
+            reported
+        )
 
 
 @pytest.mark.parametrize("more", [{}, {"gpus": 4}, {"sliced": True, "gpus": 4}])
 def test_memory_that_the_gpus_of_a_node_do_not_have_is_refused_with_what_they_have(more: dict[str, Any]) -> None:
     sharing = None if more else replace(TIME, resource=GPU)
-    told = refusal(of(node("n", sharing, **more)), ask(GPU, gpu_memory_mib=24_001))
-    assert str(told) == (
+    reported = refusal(of(node("n", sharing, **more)), ask(GPU, gpu_memory_mib=24_001))
+    assert str(reported) == (
         "0/1 nodes are available: 1 node(s) whose GPUs, or the parts of them, have less memory than requested "
         "(24001 MiB of a GPU) (n has at most 24000 MiB for one pod)."
     )
@@ -165,9 +167,12 @@ def test_memory_that_the_gpus_of_a_node_do_not_have_is_refused_with_what_they_ha
 
 def test_where_the_memory_is_not_known_none_is_promised_and_nodes_without_gpus_lack_gpus() -> None:
     state = of(node("unknown", gpus=1, gpu_memory_mib=0), node("none", gpu_memory_mib=0))
-    told = refusal(state, ask(GPU, gpu_memory_mib=1))
-    assert [(count.reason, count.nodes) for count in told.nodes] == [(Reason.GPU_MEMORY, 1), (Reason.INSUFFICIENT, 1)]
-    assert "unknown does not report the memory of its GPUs" in str(told)
+    reported = refusal(state, ask(GPU, gpu_memory_mib=1))
+    assert [(count.reason, count.nodes) for count in reported.nodes] == [
+        (Reason.GPU_MEMORY, 1),
+        (Reason.INSUFFICIENT, 1),
+    ]
+    assert "unknown does not report the memory of its GPUs" in str(reported)
 
 
 def test_where_it_is_not_clear_how_gpus_are_shared_they_are_counted_and_nothing_is_promised() -> None:
@@ -219,15 +224,15 @@ def test_the_card_that_was_written_down_is_held_again_if_it_has_room() -> None:
 
 
 def test_a_gang_that_fits_shared_gpus_when_empty_waits_and_one_that_does_not_never_starts() -> None:
-    def told(count: int) -> Refusal:
+    def reported(count: int) -> Refusal:
         state = of(node("n", TIME))
         apply(state, ev.PodChanged(pod("first", ask(gpu_milli=600), node="n")))
         gang = ev.GangChanged(Gang("g", "ns", "g", count))
         members = [ev.PodChanged(pod(f"g{i}", ask(gpu_milli=500), gang="g")) for i in range(count)]
         return next(d.refusal for d in step(state, [gang, *members], 0) if isinstance(d, Hold))
 
-    assert (told(4).reason, told(4).detail) == (Reason.GANG_DOES_NOT_FIT, "needs 4 pods, 2 fit now")
-    assert told(5).reason is Reason.GANG_TOO_LARGE
+    assert (reported(4).reason, reported(4).detail) == (Reason.GANG_DOES_NOT_FIT, "needs 4 pods, 2 fit now")
+    assert reported(5).reason is Reason.GANG_TOO_LARGE
 
 
 def test_several_replicas_for_each_of_several_pods_are_found_wherever_there_is_a_way() -> None:
@@ -256,7 +261,7 @@ def test_the_books_of_a_kubelet_count_replicas_and_slices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "offered", "said"),
+    ("name", "offered", "stated"),
     [
         ("nvidia.com/mig-1g.7gb", "nvidia.com/mig-1g.10gb", "no such MIG profile; nearest valid value: "),
         ("nvidia.com/mig-1g.24gb", "nvidia.com/mig-1g.23gb", "nearest valid value: nvidia.com/mig-1g.23gb"),
@@ -265,13 +270,13 @@ def test_the_books_of_a_kubelet_count_replicas_and_slices() -> None:
     ],
 )
 def test_a_mig_resource_that_no_node_offers_is_reported_with_the_nearest_name(
-    name: str, offered: str, said: str
+    name: str, offered: str, stated: str
 ) -> None:
     """Rightly spelt names that the table of products does not have may be offered all the same."""
     state = of(Node("n", (("cpu", 1), (offered, 1), (PODS, 9))))
-    told = str(refusal(state, ask(name, 2)))
-    assert f"needs 2, n has at most {int(name == offered)}" in told
-    assert said in told if said else f"; {name}" not in told
+    reported = str(refusal(state, ask(name, 2)))
+    assert f"needs 2, n has at most {int(name == offered)}" in reported
+    assert stated in reported if stated else f"; {name}" not in reported
 
 
 KINDS = [
@@ -378,14 +383,14 @@ class Machine(RuleBasedStateMachine):
         """A row tells how many pods of a shape a node takes: place them until it takes no more."""
         cluster, rows = self.state.cluster, self.state.score_cache
         shape = cluster.shapes.of(request)
-        told, count = int(rows.of(shape).copies()[slot]), 0
+        reported, count = int(rows.of(shape).copies()[slot]), 0
         with cluster.trial():
             while rows.of(shape).score[slot] != INFEASIBLE:
                 placement = cluster.place(pod(f"try{count}", request), slot)
                 self.audit(placement)
                 count += 1
             assert cluster.check() == []
-        assert count == told
+        assert count == reported
 
     def audit(self, placement: Placement) -> None:
         """Whoever is let in gets all that it asked for."""

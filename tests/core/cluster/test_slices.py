@@ -40,7 +40,7 @@ def pod(name: str, *asked: tuple[str, int], at: int = 0, **more: object) -> Pod:
     return Pod(name, "default", name, Request(tuple(sorted(asked))), created_ms=at, **more)  # type: ignore[arg-type]
 
 
-def told(*nodes: Node) -> State:
+def reported(*nodes: Node) -> State:
     state = State(Policy())
     step(state, [NodeChanged(one) for one in nodes], 0)
     return state
@@ -60,14 +60,14 @@ def hold(state: State, wanted: Pod, now: int = 1) -> Hold:
 
 
 def test_a_pod_gets_named_instances_and_no_two_pods_the_same() -> None:
-    state = told(node("a", card(0, *SMALL_ONES)))
-    given = [bind(state, pod(f"p{i}", (SMALL, 1), at=i)).instances for i in range(7)]
-    assert set(given) == {(Instance(0, "1g.5gb", start),) for start in range(7)}
+    state = reported(node("a", card(0, *SMALL_ONES)))
+    held = [bind(state, pod(f"p{i}", (SMALL, 1), at=i)).instances for i in range(7)]
+    assert set(held) == {(Instance(0, "1g.5gb", start),) for start in range(7)}
     assert hold(state, pod("p7", (SMALL, 1), at=7)).refusal.reason is Reason.NO_NODE_FITS
 
 
 def test_instances_come_from_cards_in_use_so_that_idle_cards_stay_idle() -> None:
-    state = told(node("a", card(0, *SMALL_ONES), card(1, *MIXED)), node("b", card(0, *MIXED), card(1, *SMALL_ONES)))
+    state = reported(node("a", card(0, *SMALL_ONES), card(1, *MIXED)), node("b", card(0, *MIXED), card(1, *SMALL_ONES)))
     first = bind(state, pod("p", (BIG, 1)))
     for i in range(6):
         more = bind(state, pod(f"s{i}", (SMALL, 1), at=i))
@@ -77,7 +77,7 @@ def test_instances_come_from_cards_in_use_so_that_idle_cards_stay_idle() -> None
 
 
 def test_several_instances_of_one_pod_are_on_one_node_and_the_reason_reports_it() -> None:
-    state = told(node("a", card(0, *SMALL_ONES)), node("b", card(0, *SMALL_ONES)))
+    state = reported(node("a", card(0, *SMALL_ONES)), node("b", card(0, *SMALL_ONES)))
     bind(state, pod("p", (SMALL, 1)))
     refusal = hold(state, pod("ten", (SMALL, 10))).refusal
     assert refusal.when is When.NEVER
@@ -87,7 +87,7 @@ def test_several_instances_of_one_pod_are_on_one_node_and_the_reason_reports_it(
 
 
 def test_what_was_written_down_is_held_again() -> None:
-    state = told(node("a", card(0, *SMALL_ONES)))
+    state = reported(node("a", card(0, *SMALL_ONES)))
     written = Instance(0, "1g.5gb", 3)
     step(state, [PodChanged(pod("p", (SMALL, 1), node="a", instances=(written,)))], 1)
     placement = state.cluster.placements["p"]
@@ -95,7 +95,7 @@ def test_what_was_written_down_is_held_again() -> None:
 
 
 def test_instances_are_free_again_when_their_pod_is_gone() -> None:
-    state = told(node("a", card(0, *MIXED)))
+    state = reported(node("a", card(0, *MIXED)))
     bind(state, pod("p", (BIG, 1)))
     hold(state, pod("q", (BIG, 1), at=1))
     [again] = step(state, [PodRemoved("p")], 2)
@@ -104,7 +104,7 @@ def test_instances_are_free_again_when_their_pod_is_gone() -> None:
 
 
 def test_a_node_that_is_divided_anew_gives_its_pods_what_it_has_now() -> None:
-    state = told(node("a", card(0, *SMALL_ONES)))
+    state = reported(node("a", card(0, *SMALL_ONES)))
     bind(state, pod("p", (SMALL, 2)))
     step(state, [NodeChanged(node("a", card(0, *MIXED), card(1, *SMALL_ONES)))], 2)
     assert len(state.cluster.slices.instances(state.cluster.placements["p"])) == 2
@@ -112,7 +112,7 @@ def test_a_node_that_is_divided_anew_gives_its_pods_what_it_has_now() -> None:
 
 
 def test_a_state_that_is_restored_holds_the_same_instances() -> None:
-    state = told(node("a", card(0, *SMALL_ONES), card(1, *MIXED)))
+    state = reported(node("a", card(0, *SMALL_ONES), card(1, *MIXED)))
     for i, profile in enumerate((SMALL, BIG, SMALL, MIDDLE)):
         bind(state, pod(f"p{i}", (profile, 1), at=i))
     step(state, [PodRemoved("p0")], 2)
@@ -123,7 +123,7 @@ def test_a_state_that_is_restored_holds_the_same_instances() -> None:
 
 
 def test_idle_instances_could_be_divided_anew_and_used_ones_never_are() -> None:
-    state = told(node("a", card(0, *SMALL_ONES)))
+    state = reported(node("a", card(0, *SMALL_ONES)))
     used = bind(state, pod("p", (SMALL, 1))).instances[0]
     refusal = hold(state, pod("big", (BIG, 1))).refusal
     assert refusal.repartition is not None and refusal.repartition.node == "a"
@@ -134,7 +134,7 @@ def test_idle_instances_could_be_divided_anew_and_used_ones_never_are() -> None:
 
 
 def test_a_whole_idle_gpu_can_be_divided_and_a_used_one_not() -> None:
-    state = told(node("a", whole=2))
+    state = reported(node("a", whole=2))
     bind(state, pod("p", (GPU, 1)))
     found = hold(state, pod("small", (SMALL, 1))).refusal.repartition
     assert found is not None
@@ -144,7 +144,7 @@ def test_a_whole_idle_gpu_can_be_divided_and_a_used_one_not() -> None:
 
 
 def test_a_card_of_which_nobody_knows_the_layout_is_not_divided() -> None:
-    state = told(node("a", card(0, *SMALL_ONES, assumed=True)))
+    state = reported(node("a", card(0, *SMALL_ONES, assumed=True)))
     assert hold(state, pod("big", (BIG, 1))).refusal.repartition is None
 
 

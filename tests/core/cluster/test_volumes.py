@@ -116,14 +116,14 @@ def test_a_bound_volume_elsewhere_is_no_use_for_ever() -> None:
 
 def test_an_attached_volume_counts_in_whatever_order_it_becomes_known() -> None:
     """The driver is known only from the volume of `c`, and from the class of `d`."""
-    told = [
+    reported = [
         [pod("x", "c", "d", node="a", managed=False)],
         [event_of(claim("c", volume="v")), event_of(claim("d", storage_class="cloud"))],
         [event_of(volume("v", driver="csi", claim="ns/c"))],
         [event_of(CLOUD), event_of(LOCAL)],
         [event_of(node("a", limit=2))],
     ]
-    for order in permutations(told):
+    for order in permutations(reported):
         driven = Driven()
         driven.apply_events(*(event for events in order for event in events))
         assert driven.at(0, event_of(claim("e", storage_class="cloud")), pod("p", "e")) == {}

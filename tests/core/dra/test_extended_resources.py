@@ -40,8 +40,8 @@ def devices(name: str, count: int, driver: str = DRIVER) -> ev.SliceChanged:
 
 def pod(uid: str, gpus: int = 1, *, cpu: int = 1000, **more: object) -> Pod:
     amounts = ((CPU, cpu), (GPU, gpus))
-    told = {"containers": (Container("main", amounts),), "created_ms": 1} | more
-    return Pod(uid, "ns", uid, Request(amounts), **told)  # type: ignore[arg-type]
+    reported = {"containers": (Container("main", amounts),), "created_ms": 1} | more
+    return Pod(uid, "ns", uid, Request(amounts), **reported)  # type: ignore[arg-type]
 
 
 def cluster(*events: ev.Event) -> State:
@@ -60,7 +60,7 @@ def taken(bind: Bind) -> list[str]:
     return [grant.device for one in bind.claims for grant in one.allocation.grants]
 
 
-def told(state: State, bind: Bind, *, allocated: bool = True) -> ev.ClaimChanged:
+def reported(state: State, bind: Bind, *, allocated: bool = True) -> ev.ClaimChanged:
     """The claim as the API tells it, once it was made."""
     assert bind.made is not None
     namespace, name = bind.made.claim.split("/")
@@ -181,7 +181,7 @@ def test_what_a_pod_holds_by_claim_stays_so_when_the_node_begins_to_offer_some()
     (bind,) = decided(state, ev.PodChanged(one))
     decided(state, node("n", 4), now_ms=2)
     assert free(state, "n") == 4
-    decided(state, told(state, bind), bound(one, bind), now_ms=3)
+    decided(state, reported(state, bind), bound(one, bind), now_ms=3)
     assert free(state, "n") == 4
     (second,) = decided(state, ev.PodChanged(pod("q", 4)), now_ms=4)
     assert (second.made, free(state, "n")) == (None, 0)
@@ -208,11 +208,11 @@ def test_that_the_claim_of_a_failed_try_goes_frees_nothing_of_the_next_one() -> 
     state = cluster(node("n"), devices("n", 2))
     (bind,) = decided(state, ev.PodChanged(pod("p", 2)))
     assert bind.made is not None
-    decided(state, told(state, bind, allocated=False), ev.BindFailed("p", "n", "no", retry_at_ms=2), now_ms=1)
+    decided(state, reported(state, bind, allocated=False), ev.BindFailed("p", "n", "no", retry_at_ms=2), now_ms=1)
     (again,) = decided(state, now_ms=3)
     assert again.uid == "p"
     assert decided(state, ev.ClaimRemoved(bind.made.claim), ev.PodChanged(pod("q", 1)), now_ms=4) == []
-    decided(state, told(state, again), bound(pod("p", 2), again), now_ms=5)
+    decided(state, reported(state, again), bound(pod("p", 2), again), now_ms=5)
     (freed,) = decided(state, ev.PodRemoved("p"), ev.ClaimRemoved(bind.made.claim), now_ms=6)
     assert freed.uid == "q"
 
@@ -220,7 +220,7 @@ def test_that_the_claim_of_a_failed_try_goes_frees_nothing_of_the_next_one() -> 
 def test_that_the_claim_was_made_again_frees_nothing() -> None:
     state = cluster(node("n"), devices("n", 2))
     (bind,) = decided(state, ev.PodChanged(pod("p", 2)))
-    first = told(state, bind, allocated=False).claim
+    first = reported(state, bind, allocated=False).claim
     decided(state, ev.ClaimChanged(first), now_ms=2)
     second = ev.ClaimChanged(replace(first, uid="another"))
     assert decided(state, second, ev.PodChanged(pod("q", 1)), now_ms=3) == []
@@ -240,7 +240,7 @@ def test_what_a_try_before_a_crash_has_allocated_is_used() -> None:
     before = cluster(node("m"), node("n"), devices("n", 2))
     one = pod("p", 2)
     (bind,) = decided(before, ev.PodChanged(one))
-    state = cluster(node("m"), devices("m", 2), node("n"), devices("n", 2), node("o", 8), told(before, bind))
+    state = cluster(node("m"), devices("m", 2), node("n"), devices("n", 2), node("o", 8), reported(before, bind))
     (again,) = decided(state, ev.PodChanged(one))
     assert again.made == bind.made
     assert (again.node, again.claims) == (bind.node, ())
@@ -250,7 +250,7 @@ def test_what_a_try_before_a_crash_has_allocated_is_used() -> None:
 def test_a_claim_that_is_being_deleted_is_waited_for() -> None:
     before = cluster(node("n"), devices("n", 4))
     (bind,) = decided(before, ev.PodChanged(pod("p", 2)))
-    left = told(before, bind).claim
+    left = reported(before, bind).claim
     state = cluster(node("n"), devices("n", 4), ev.ClaimChanged(replace(left, deleting=True)))
     assert decided(state, ev.PodChanged(pod("p", 2))) == []
     (again,) = decided(state, ev.ClaimRemoved(left.key), now_ms=2)
@@ -301,7 +301,7 @@ def test_books_and_rows_stay_true_whatever_happens(seed: int) -> None:
             assert bind is not None
             event = [bound(one, bind)]
             if bind.made is not None and bind.claims:
-                event.insert(dice.randint(0, 1), told(state, bind))
+                event.insert(dice.randint(0, 1), reported(state, bind))
         elif some and kind < 0.93 and not state.workloads.pods[some].node:
             event = [ev.BindFailed(some, name, "no", retry_at_ms=now_ms + 1)]
             known[some] = known[some][0], None
@@ -340,8 +340,8 @@ def test_the_kubelet_of_a_node_without_the_resource_does_not_ask_for_it() -> Non
     amounts = ((CPU, 2000), (GPU, 2), (MEMORY, 2**30))
     asked = Request(amounts, managed=ManagedPod((ManagedContainer(amounts, amounts),)))
     one = replace(pod("p"), request=asked, containers=(Container("main", amounts),))
-    told_node = ev.NodeChanged(Node("n", ((CPU, 7000), (MEMORY, 2**33), (PODS, 20)), inventory=kubelet))
-    state = cluster(told_node, devices("n", 4))
+    reported_node = ev.NodeChanged(Node("n", ((CPU, 7000), (MEMORY, 2**33), (PODS, 20)), inventory=kubelet))
+    state = cluster(reported_node, devices("n", 4))
     (bind,) = decided(state, ev.PodChanged(one))
     assert (taken(bind), bind.unsure) == (["gpu-0", "gpu-1"], "")
     entry = state.cluster.placements["p"].entry

@@ -207,11 +207,11 @@ COMBINED = sorted(CHANGES.keys() - {"one device less"} | NO_CHANGES.keys())
 @pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from(COMBINED), max_size=3, unique=True), min_size=2, max_size=6), st.booleans())
 def test_nodes_are_of_one_kind_just_where_what_is_made_of_each_alone_is_equal(
-    told: list[list[str]], forgetful: bool
+    reported: list[list[str]], forgetful: bool
 ) -> None:
     """Each node on its own, in a room that has seen no other, is the oracle."""
     nodes = []
-    for i, names in enumerate(told):
+    for i, names in enumerate(reported):
         try:
             nodes.append(changed(names, f"n{i}"))
         except KeyError:

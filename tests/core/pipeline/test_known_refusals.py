@@ -203,30 +203,30 @@ class World:
         self.state = State(policy)
         self.now_ms = MINUTE_MS
         self.made = 0
-        told: list[ev.Event] = [ev.NamespaceChanged(Namespace(name)) for name in ("one", "two")]
-        told += map(ev.NodeChanged, map(_node, range(3)))
-        told += map(ev.QueueChanged, (
+        reported: list[ev.Event] = [ev.NamespaceChanged(Namespace(name)) for name in ("one", "two")]
+        reported += map(ev.NodeChanged, map(_node, range(3)))
+        reported += map(ev.QueueChanged, (
             Queue("a", guarantee=(("gpu", 2000),), reclaim_min_runtime_ms=0),
             Queue("b", guarantee=(("gpu", 4000),), by_user=True),
             Queue("c", limit=(("gpu", 4000), ("gpu.A100", 2000)), namespaces=("one",), least_served_first=True),
         ))  # fmt: skip
-        self._step(told)
+        self._step(reported)
 
     def pass_by(self, moment: Moment) -> list[tuple[object, ...]]:
         """What is decided, each as values that can be compared."""
         self.now_ms += moment.minutes * MINUTE_MS
-        told: list[ev.Event] = []
+        reported: list[ev.Event] = []
         for job in moment.jobs:
-            told += job.events(f"j{self.made}", self.now_ms)
+            reported += job.events(f"j{self.made}", self.now_ms)
             self.made += 1
         running = sorted(uid for uid, pod in self.state.workloads.pods.items() if pod.node)
-        told += [ev.PodRemoved(running[i], self.now_ms, True) for i in moment.end if i < len(running)]
+        reported += [ev.PodRemoved(running[i], self.now_ms, True) for i in moment.end if i < len(running)]
         if moment.node >= 0:
             node = _node(moment.node)
-            told.append(ev.NodeChanged(replace(node, unschedulable=not self._cordoned(node.name))))
+            reported.append(ev.NodeChanged(replace(node, unschedulable=not self._cordoned(node.name))))
         if moment.limit >= 0:
-            told.append(ev.QueueChanged(Queue("a", guarantee=(("gpu", 2000),), limit=(("gpu", moment.limit),))))
-        return self._step(told, moment.fail)
+            reported.append(ev.QueueChanged(Queue("a", guarantee=(("gpu", 2000),), limit=(("gpu", moment.limit),))))
+        return self._step(reported, moment.fail)
 
     def searches(self) -> dict[Signature, list[tuple[type[object], ...]]]:
         """What a search finds now, by signature: by preemption, below a limit, by moves."""
@@ -246,22 +246,22 @@ class World:
         record = nodes.records[nodes.slots[name]]
         return record is not None and record.unschedulable
 
-    def _step(self, told: list[ev.Event], fail: bool = False) -> list[tuple[object, ...]]:
-        said: list[tuple[object, ...]] = []
+    def _step(self, reported: list[ev.Event], fail: bool = False) -> list[tuple[object, ...]]:
+        stated: list[tuple[object, ...]] = []
         for _ in range(50):
-            decided = step(self.state, told, self.now_ms)
-            told = []
+            decided = step(self.state, reported, self.now_ms)
+            reported = []
             for decision in decided:
-                said += _said(decision)
+                stated += _stated(decision)
                 if isinstance(decision, Bind) and fail:
                     fail = False
                     retry_ms = self.now_ms + MINUTE_MS
-                    told.append(ev.BindFailed(decision.uid, decision.node, "conflict", retry_ms))
+                    reported.append(ev.BindFailed(decision.uid, decision.node, "conflict", retry_ms))
                 elif isinstance(decision, Bind):
                     pod = self.state.workloads.pods[decision.uid]
-                    told.append(ev.PodChanged(replace(pod, node=decision.node, bound_ms=self.now_ms)))
+                    reported.append(ev.PodChanged(replace(pod, node=decision.node, bound_ms=self.now_ms)))
                 elif isinstance(decision, Evict) and self.stays:
-                    told += [ev.EvictionFailed(uid, "a budget") for uid in decision.uids]
+                    reported += [ev.EvictionFailed(uid, "a budget") for uid in decision.uids]
                 elif isinstance(decision, Evict | Release):
                     for uid in decision.uids:
                         pod = self.state.workloads.pods[uid]
@@ -269,9 +269,9 @@ class World:
                             pod, uid=f"{uid}+", name=f"{pod.name}+", node="", bound_ms=0, created_ms=self.now_ms,
                             nominated_node="",
                         )  # fmt: skip
-                        told += [ev.PodRemoved(uid, self.now_ms), ev.PodChanged(again)]
-            if not told and not self.state.busy:
-                return said
+                        reported += [ev.PodRemoved(uid, self.now_ms), ev.PodChanged(again)]
+            if not reported and not self.state.busy:
+                return stated
         raise AssertionError("it does not come to rest")
 
 
@@ -282,7 +282,7 @@ def _node(number: int) -> Node:
     )  # fmt: skip
 
 
-def _said(decision: Decision) -> list[tuple[object, ...]]:
+def _stated(decision: Decision) -> list[tuple[object, ...]]:
     if isinstance(decision, Bind):
         return [("bind", decision.uid, decision.node, decision.devices)]
     if isinstance(decision, Evict):

@@ -22,12 +22,14 @@ def drawn(seed: int) -> Case:
     score = np.array([dice.choice((-3, 0, 7, 2**40)) for _ in range(size)], dtype=np.int64)
     levels, inside, numbers = [], [0] * size, 1
     for _ in range(dice.choice((0, 1, 2, 3))):
-        told = [(inside[slot], dice.choice((ABSENT, 0, 1, 2))) for slot in range(size)]
-        distinct = sorted(set(told))
+        reported = [(inside[slot], dice.choice((ABSENT, 0, 1, 2))) for slot in range(size)]
+        distinct = sorted(set(reported))
         dice.shuffle(distinct)
-        inside = [distinct.index(one) for one in told]
+        inside = [distinct.index(one) for one in reported]
         numbers = max(numbers, len(distinct))
-        levels.append(np.array([ABSENT if told[s][1] == ABSENT else inside[s] for s in range(size)], dtype=np.int32))
+        levels.append(
+            np.array([ABSENT if reported[s][1] == ABSENT else inside[s] for s in range(size)], dtype=np.int32)
+        )
     scope = None
     if dice.random() < 0.5:
         scope = np.array(sorted(dice.sample(range(size), dice.randint(0, size))), dtype=np.int64)

@@ -271,7 +271,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def test_every_decision_is_the_formula_s(seed: int, leave_percent: int) -> None:
     machines, tasks = scene(seed)
     chance, present, ended = random.Random(seed), list[tuple[str, Task, str, tuple[int, ...]]](), 0
-    state, due, learnings, reference, told, repriced = started(machines), LEARN_FROM, 0, None, 0, 0
+    state, due, learnings, reference, reported, repriced = started(machines), LEARN_FROM, 0, None, 0, 0
     scoring, learned = state.policy.scoring, None
     for number, task in enumerate(tasks):
         if present and chance.randrange(100) < leave_percent:
@@ -301,13 +301,13 @@ def test_every_decision_is_the_formula_s(seed: int, leave_percent: int) -> None:
         if reference is not None:
             reference.machines = machines
             assert got == reference.best(task), number
-            told += bool(got[0])
+            reported += bool(got[0])
         if got[0]:
             present.append((f"p{number}", task, *got))
         follow(machines, task, *got)
     assert state.cluster.check() == []
     assert learnings >= 5
-    assert told >= 2
+    assert reported >= 2
     assert repriced or (seed, leave_percent) not in {(1, 0), (6, 50), (11, 50)}, "no price followed what is idle"
 
 
@@ -338,7 +338,7 @@ def test_nothing_comes_and_nothing_is_expected() -> None:
 @pytest.mark.skipif(not kernel.BUILT, reason="there is no kernel")
 @pytest.mark.parametrize("seed", range(8))
 def test_the_kernel_fills_as_numpy_does(seed: int) -> None:
-    chance, told = random.Random(seed), []
+    chance, reported = random.Random(seed), []
     for tables in (kernel.fill, filled):
         classes = [
             Arriving(chance.randint(0, 1000), chance.choice([0, chance.randint(1, 130_000)]), chance.randint(1, 2**22))
@@ -346,10 +346,10 @@ def test_the_kernel_fills_as_numpy_does(seed: int) -> None:
         ]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernel, "BUILT", tables is kernel.fill)
-            told.append(expected_use(classes, chance.randint(1, 2**20)))
+            reported.append(expected_use(classes, chance.randint(1, 2**20)))
         chance = random.Random(seed)
-    assert all(np.array_equal(one, other) for one, other in zip(*told, strict=True))
-    assert told[0][0].any()
+    assert all(np.array_equal(one, other) for one, other in zip(*reported, strict=True))
+    assert reported[0][0].any()
 
 
 @pytest.mark.skipif(not kernel.BUILT, reason="there is no kernel")

@@ -15,7 +15,7 @@ from dovetail.core.placing import filters, refusals, scores
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
 from tests.core.oracle import World, allows, claims_allow, feasible
-from tests.core.worlds import Dice, told
+from tests.core.worlds import Dice, reported
 
 ELSEWHERE = (
     Reason.BIND_BACKOFF, Reason.OUTSIDE_DOMAIN, Reason.NVLINK, Reason.KUBELET, Reason.REJECTED, Reason.DEVICES,
@@ -43,7 +43,7 @@ def of_seed(seed: int) -> tuple[World, Pod, State]:
     dice = Dice(seed)
     world, pod = dice.world(), dice.pod()
     state = State()
-    for event in told(world, pod):
+    for event in reported(world, pod):
         apply(state, event)
     return world, pod, state
 

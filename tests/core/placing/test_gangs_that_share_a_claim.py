@@ -17,7 +17,7 @@ from tests.core.dra.device_worlds import ask, claim
 RACK = "rack"
 
 
-def told(cpus: list[int], devices: list[int], count: int, pods: list[int], **about: object) -> list[ev.Event]:
+def reported(cpus: list[int], devices: list[int], count: int, pods: list[int], **about: object) -> list[ev.Event]:
     """Nodes with so many CPUs and devices, a claim for `count` of these, and a gang of pods with so many CPUs."""
     events: list[ev.Event] = [ev.DeviceClassChanged(DeviceClass("gpu"))]
     for number, (cpu, have) in enumerate(zip(cpus, devices, strict=True)):
@@ -45,12 +45,12 @@ def where(events: list[ev.Event]) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_two_pods_share_the_claim_of_all_devices_of_a_node(count: int) -> None:
-    assert where(told([8], [count], count, [1, 1])) == ["n0", "n0"]
+    assert where(reported([8], [count], count, [1, 1])) == ["n0", "n0"]
 
 
 def test_they_go_to_a_node_that_takes_them_all() -> None:
     """The first alone would go to the small node, which it fills most tightly."""
-    assert where(told([4, 16], [1, 1], 1, [3, 3])) == ["n1", "n1"]
+    assert where(reported([4, 16], [1, 1], 1, [3, 3])) == ["n1", "n1"]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -61,7 +61,7 @@ def test_they_start_where_there_is_such_a_node_and_nowhere_else(seed: int) -> No
     count, pods = dice.choice([1, 2]), [dice.choice([1, 3, 3]) for _ in range(dice.randint(2, 4))]
     able = {f"n{i}" for i in nodes if devices[i] >= count and cpus[i] >= sum(pods)}
     required = dice.choice([(), (), (RACK,)])
-    found = where(told(cpus, devices, count, pods, required=required))
+    found = where(reported(cpus, devices, count, pods, required=required))
     assert set(found) <= able
     assert len(found) == (len(pods) if able else 0)
     assert len(set(found)) <= 1

@@ -232,7 +232,7 @@ def test_the_kernel_scores_as_numpy_does(seed: int, scoring_of: Callable[[], Sco
     assert sum(row._kernel is not None for row, _ in rows) > 3
 
 
-def told(dice: Dice, steps: int) -> Iterator[list[ev.Event]]:
+def reported(dice: Dice, steps: int) -> Iterator[list[ev.Event]]:
     """What is told before each step: nodes, lone pods and gangs come and go."""
     requests = [dice.request() for _ in range(10)]
     yield [ev.NodeChanged(dice.node(f"n{i}")) for i in range(20)]
@@ -255,7 +255,7 @@ def told(dice: Dice, steps: int) -> Iterator[list[ev.Event]]:
 def decided(seed: int, scoring: Scoring) -> list[list[Decision]]:
     """What is bound is bound at once."""
     dice, state, found, pods = Dice(seed), State(Policy(scoring=scoring)), [], {}
-    for number, events in enumerate(told(dice, 40)):
+    for number, events in enumerate(reported(dice, 40)):
         pods |= {event.pod.uid: event.pod for event in events if isinstance(event, ev.PodChanged)}
         found.append(step(state, events, 1000 * number))
         for one in found[-1]:

@@ -66,8 +66,8 @@ def pod(uid: str, *asked: int, **more: object) -> Pod:
     return Pod(uid, "ns", uid, request(*asked), **more)  # type: ignore[arg-type]
 
 
-def decided(state: State, *told: ev.Event) -> list[Bind | Hold]:
-    decisions = step(state, told, state.now_ms + 1)
+def decided(state: State, *reported: ev.Event) -> list[Bind | Hold]:
+    decisions = step(state, reported, state.now_ms + 1)
     assert state.cluster.check() == []
     return [d for d in decisions if isinstance(d, Bind | Hold)]
 
@@ -82,8 +82,8 @@ def test_a_pod_that_fits_no_numa_node_is_never_sent() -> None:
 
 def test_a_pod_waits_for_a_numa_node_while_others_hold_parts_of_both() -> None:
     state = State()
-    told = [ev.PodChanged(pod("a", 1)), ev.PodChanged(pod("b", 4))]
-    binds = decided(state, node("n", inventory()), *told)
+    reported = [ev.PodChanged(pod("a", 1)), ev.PodChanged(pod("b", 4))]
+    binds = decided(state, node("n", inventory()), *reported)
     assert [bind.devices for bind in binds if isinstance(bind, Bind)] == [(0,), (4, 5, 6, 7)]
     [hold] = decided(state, ev.PodChanged(pod("c", 4)))
     assert isinstance(hold, Hold)
@@ -247,16 +247,16 @@ def test_every_bind_is_one_that_a_kubelet_of_its_own_admits_with_the_same_gpus(
     for number in range(40):
         uid, rest = f"p{number}", chance.choice([(), (2, 4), (5, 20), (1, 9)])
         if parts and chance.random() < 0.3:
-            told: list[ev.Event] = [ev.PodChanged(part(uid, chance.choice([300, 500, 800]), *rest))]
+            reported: list[ev.Event] = [ev.PodChanged(part(uid, chance.choice([300, 500, 800]), *rest))]
         else:
-            told = [ev.PodChanged(pod(uid, chance.choice([0, 1, 1, 2, 3, 4]), *rest))]
+            reported = [ev.PodChanged(pod(uid, chance.choice([0, 1, 1, 2, 3, 4]), *rest))]
         if running and chance.random() < 0.4:
             gone = chance.choice(sorted(running))
             seen[running[gone]] = kubelet.release(seen[running[gone]], gone)
             del running[gone]
             shared.pop(gone, None)
-            told.insert(0, ev.PodRemoved(gone))
-        for bind in decided(state, *told):
+            reported.insert(0, ev.PodRemoved(gone))
+        for bind in decided(state, *reported):
             if not isinstance(bind, Bind):
                 continue
             managed = state.workloads.pods[bind.uid].request.managed
@@ -273,6 +273,6 @@ def test_every_bind_is_one_that_a_kubelet_of_its_own_admits_with_the_same_gpus(
                 assert held == sum(1 << gpu for gpu in bind.devices)
             verdict.holdings.devices[GPU] &= ~sum(1 << gpu for gpu in aside)
             seen[bind.node], running[bind.uid] = verdict.holdings, bind.node
-            told_back = replace(state.workloads.pods[bind.uid], node=bind.node, devices=bind.devices)
-            apply(state, ev.PodChanged(told_back))
+            reported_back = replace(state.workloads.pods[bind.uid], node=bind.node, devices=bind.devices)
+            apply(state, ev.PodChanged(reported_back))
     assert len(running) > 3

@@ -189,9 +189,9 @@ def test_one_gpu_needs_no_link() -> None:
 
 def test_a_gang_that_requires_nvlinks_is_placed_as_often_as_islands_allow() -> None:
     members = [ev.PodChanged(pod(f"p{i}", 2, linked=True, gang="g")) for i in range(4)]
-    told = [node("n", wired(ISLANDS)), held("a", "n", 0), ev.GangChanged(Gang("g", "ns", "g", 3)), *members]
+    reported = [node("n", wired(ISLANDS)), held("a", "n", 0), ev.GangChanged(Gang("g", "ns", "g", 3)), *members]
     state = State()
-    binds = [d for d in decided(state, *told) if isinstance(d, Bind)]
+    binds = [d for d in decided(state, *reported) if isinstance(d, Bind)]
     assert len(binds) == 3
     assert {bind.devices[0] // 4 == bind.devices[1] // 4 for bind in binds} == {True}
     four = [node("n", wired(ISLANDS)), held("a", "n", 0), ev.GangChanged(Gang("g", "ns", "g", 4)), *members]

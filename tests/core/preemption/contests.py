@@ -36,13 +36,13 @@ class Contest(Struct):
 
     def state(self, policy: Policy = POLICY) -> State:
         state = State(policy)
-        told: list[ev.Event] = [ev.NodeChanged(node) for node in self.nodes]
-        told += [ev.QueueChanged(queue) for queue in self.queues]
+        reported: list[ev.Event] = [ev.NodeChanged(node) for node in self.nodes]
+        reported += [ev.QueueChanged(queue) for queue in self.queues]
         for gang, pods in self.running:
-            told += [ev.GangChanged(gang)] if gang is not None else []
-            told += [ev.PodChanged(pod) for pod in pods]
+            reported += [ev.GangChanged(gang)] if gang is not None else []
+            reported += [ev.PodChanged(pod) for pod in pods]
         assert self.wanted is not None
-        for event in [*told, *self.wanted.events()]:
+        for event in [*reported, *self.wanted.events()]:
             apply(state, event)
         state.advance(NOW_MS)
         return state

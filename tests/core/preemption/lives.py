@@ -68,8 +68,8 @@ class World:
         self._made = 0
         self.apply_events(*(ev.NodeChanged(one) for one in nodes))
 
-    def apply_events(self, *told: ev.Event) -> None:
-        for event in told:
+    def apply_events(self, *reported: ev.Event) -> None:
+        for event in reported:
             apply(self.state, event)
 
     def submit(self, *pods: Pod) -> None:
@@ -88,8 +88,8 @@ class World:
             if replaced_after_ms is not None:
                 self.at(self.now_ms + replaced_after_ms, ev.PodChanged(self._anew(pod, replaced_after_ms)))
 
-    def at(self, when_ms: int, *told: ev.Event) -> None:
-        self._agenda += [(when_ms, event) for event in told]
+    def at(self, when_ms: int, *reported: ev.Event) -> None:
+        self._agenda += [(when_ms, event) for event in reported]
 
     def live(self, for_ms: int) -> World:
         """Let so much time pass."""

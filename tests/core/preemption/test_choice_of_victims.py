@@ -40,7 +40,7 @@ from tests.core.preemption.contests import NOW_MS, POLICY, Contest, random_conte
 MINUTE_MS = 60_000
 
 
-def told(*events: ev.Event, policy: Policy = POLICY) -> State:
+def reported(*events: ev.Event, policy: Policy = POLICY) -> State:
     state = State(policy)
     for event in events:
         apply(state, event)
@@ -174,7 +174,7 @@ def test_once_the_victims_are_gone_the_job_starts() -> None:
 
 def test_the_result_does_not_depend_on_the_names_of_pods_and_nodes() -> None:
     def placed(names: str) -> list[int]:
-        state = told(
+        state = reported(
             *(ev.NodeChanged(gpu_node(f"{name}-node", 1)) for name in names),
             *(runs(f"{name}-pod", f"{name}-node") for name in names),
             waits(),
@@ -187,13 +187,13 @@ def test_the_result_does_not_depend_on_the_names_of_pods_and_nodes() -> None:
 
 
 def test_equal_priorities_are_never_evicted() -> None:
-    found = outcome(told(*nodes(1), runs("p", "n0", priority=5), waits(priority=5)))
+    found = outcome(reported(*nodes(1), runs("p", "n0", priority=5), waits(priority=5)))
     assert isinstance(found, NoPreemption)
     assert "lower priority" in str(found)
 
 
 def test_a_pod_that_never_preempts_takes_nothing() -> None:
-    found = outcome(told(*nodes(1), runs("p", "n0"), waits(work=Work(preempts=False))))
+    found = outcome(reported(*nodes(1), runs("p", "n0"), waits(work=Work(preempts=False))))
     assert isinstance(found, NoPreemption)
     assert "preemptionPolicy Never" in str(found)
 
@@ -210,11 +210,11 @@ def test_a_pod_that_never_preempts_takes_nothing() -> None:
 )
 def test_a_pod_that_must_not_be_taken_is_left_alone(spared: dict[str, object]) -> None:
     one = gpu_pod("p", 1, **{"node": "n0", "bound_ms": 1, "created_ms": 1, **spared})
-    assert isinstance(outcome(told(*nodes(1), ev.PodChanged(one), waits())), NoPreemption)
+    assert isinstance(outcome(reported(*nodes(1), ev.PodChanged(one), waits())), NoPreemption)
 
 
 def test_a_pod_that_is_placed_but_not_seen_bound_is_left_alone() -> None:
-    state = told(*nodes(1), waits("first", priority=0))
+    state = reported(*nodes(1), waits("first", priority=0))
     step(state, [], NOW_MS)
     assert "first" in state.cluster.placements
     apply(state, waits())
@@ -222,7 +222,7 @@ def test_a_pod_that_is_placed_but_not_seen_bound_is_left_alone() -> None:
 
 
 def test_a_pod_that_is_evicted_already_is_left_alone() -> None:
-    state = told(*nodes(1, 1), runs("a", "n0", minutes=1), runs("b", "n1", minutes=2), waits())
+    state = reported(*nodes(1, 1), runs("a", "n0", minutes=1), runs("b", "n1", minutes=2), waits())
     group = state.workloads.groups("pod/new")[0]
     found = search.find(state, "pod/new", group, ending={"a"})
     assert isinstance(found, PreemptionPlan)
@@ -230,7 +230,7 @@ def test_a_pod_that_is_evicted_already_is_left_alone() -> None:
 
 
 def test_inside_a_scope_only_its_nodes_are_cleared() -> None:
-    state = told(*nodes(1, 1), runs("a", "n0", minutes=1), runs("b", "n1", minutes=2), waits())
+    state = reported(*nodes(1, 1), runs("a", "n0", minutes=1), runs("b", "n1", minutes=2), waits())
     found = search.find(state, "pod/new", state.workloads.groups("pod/new")[0], np.array([1]))
     assert isinstance(found, PreemptionPlan)
     assert found.uids == ("b",)
@@ -239,98 +239,98 @@ def test_inside_a_scope_only_its_nodes_are_cleared() -> None:
 def test_a_queue_decides_whether_its_pods_are_preemptible_and_a_pod_may_differ() -> None:
     queue = ev.QueueChanged(Queue("default", preemptible=False))
     shy = [*nodes(1), queue, runs("p", "n0"), waits()]
-    assert isinstance(outcome(told(*shy)), NoPreemption)
-    assert victims(told(*nodes(1), queue, runs("p", "n0", work=Work(preemptible=True)), waits())) == {"p"}
+    assert isinstance(outcome(reported(*shy)), NoPreemption)
+    assert victims(reported(*nodes(1), queue, runs("p", "n0", work=Work(preemptible=True)), waits())) == {"p"}
 
 
 def test_a_queue_grants_its_jobs_a_minimum_run_time() -> None:
     queue = ev.QueueChanged(Queue("default", preempt_min_runtime_ms=5 * MINUTE_MS))
-    state = told(*nodes(1, 1), queue, runs("young", "n0", minutes=4), runs("old", "n1", minutes=6), waits())
+    state = reported(*nodes(1, 1), queue, runs("young", "n0", minutes=4), runs("old", "n1", minutes=6), waits())
     assert victims(state) == {"old"}
 
 
 def test_a_pod_that_joined_a_gang_later_does_not_protect_those_that_have_run_for_long() -> None:
     queue = ev.QueueChanged(Queue("default", preempt_min_runtime_ms=5 * MINUTE_MS))
     running = [gang("g", 2), runs("g1", "n0", minutes=9, gang="g"), runs("g2", "n1", minutes=1, gang="g")]
-    assert victims(told(*nodes(1, 1), queue, *running, waits())) == {"g1", "g2"}
+    assert victims(reported(*nodes(1, 1), queue, *running, waits())) == {"g1", "g2"}
 
 
 def test_a_gang_is_evicted_as_a_whole() -> None:
     running = [gang("g", 2), runs("g1", "n0", gang="g"), runs("g2", "n1", gang="g")]
-    assert victims(told(*nodes(1, 1), *running, waits())) == {"g1", "g2"}
+    assert victims(reported(*nodes(1, 1), *running, waits())) == {"g1", "g2"}
 
 
 def test_what_a_gang_runs_beyond_its_minimum_goes_first_even_where_it_loses_more() -> None:
     running = [gang("g", 1), *(runs(f"g{i}", f"n{i}", minutes=100 + i, gang="g") for i in range(3))]
-    state = told(*nodes(1, 1, 1, 1), *running, runs("alone", "n3", minutes=1), waits())
+    state = reported(*nodes(1, 1, 1, 1), *running, runs("alone", "n3", minutes=1), waits())
     assert victims(state) == {"g0"}
 
 
 def test_a_gang_spares_the_pod_that_stands_where_room_is_needed() -> None:
     running = [gang("g", 2), *(runs(f"g{i}", f"n{i}", minutes=9 - i, gang="g") for i in range(3))]
-    state = told(
+    state = reported(
         *nodes(1, 1, 1, racks="rst"), *running, waits(gang="big"), gang("big", 1, required=(RACK,), priority=1)
     )
     assert victims(state, "big") == {"g2"}
-    assert victims(told(*nodes(2, 1, 1), *running, runs("stays", "n0", priority=9), waits())) == {"g2"}
+    assert victims(reported(*nodes(2, 1, 1), *running, runs("stays", "n0", priority=9), waits())) == {"g2"}
 
 
 def test_a_gang_has_no_more_to_spare_than_it_runs_beyond_its_minimum() -> None:
     running = [gang("g", 2), *(runs(f"g{i}", f"n{i}", gang="g") for i in range(3))]
     two = [gang("big", 2, priority=1), waits("big0", gang="big"), waits("big1", gang="big")]
-    assert victims(told(*nodes(1, 1, 1), *running, *two), "big") == {"g0", "g1", "g2"}
+    assert victims(reported(*nodes(1, 1, 1), *running, *two), "big") == {"g0", "g1", "g2"}
 
 
 def test_of_a_tree_a_sub_gang_to_spare_goes_whole() -> None:
     tree = [gang("top", 0, min_groups=1), gang("a", 2, parent="top"), gang("b", 2, parent="top")]
     pods = [runs(f"{sub}{i}", f"n{n}", minutes=m, gang=sub) for sub, n, m in (("a", 0, 9), ("b", 1, 3)) for i in (0, 1)]
-    assert victims(told(*nodes(2, 2), *tree, *pods, waits())) == {"b0", "b1"}
+    assert victims(reported(*nodes(2, 2), *tree, *pods, waits())) == {"b0", "b1"}
     both = [gang("big", 2, priority=1), waits("big0", 2, gang="big"), waits("big1", 2, gang="big")]
-    assert victims(told(*nodes(2, 2), *tree, *pods, *both), "big") == {"a0", "a1", "b0", "b1"}
+    assert victims(reported(*nodes(2, 2), *tree, *pods, *both), "big") == {"a0", "a1", "b0", "b1"}
 
 
 def test_sub_gangs_that_are_all_needed_take_the_whole_tree_along() -> None:
     tree = [gang("top", 0), gang("a", 1, parent="top"), gang("b", 1, parent="top")]
     pods = [runs("a0", "n0", gang="a"), runs("b0", "n1", gang="b")]
-    assert victims(told(*nodes(1, 1), *tree, *pods, waits())) == {"a0", "b0"}
+    assert victims(reported(*nodes(1, 1), *tree, *pods, waits())) == {"a0", "b0"}
 
 
 def test_a_gang_with_one_that_must_not_be_taken_gives_up_only_what_it_can_spare() -> None:
     fixed = Work(preemptible=False)
     pair = [gang("g", 1), runs("g0", "n0", gang="g", work=fixed), runs("g1", "n1", gang="g")]
-    assert victims(told(*nodes(1, 1), *pair, waits())) == {"g1"}
-    assert isinstance(outcome(told(*nodes(1, 1), *pair, waits(gpus=2))), NoPreemption)
+    assert victims(reported(*nodes(1, 1), *pair, waits())) == {"g1"}
+    assert isinstance(outcome(reported(*nodes(1, 1), *pair, waits(gpus=2))), NoPreemption)
 
 
 def test_the_least_lost_work_counts_checkpoint_interval_and_start_up() -> None:
     saved = {"checkpoint_ms": NOW_MS - MINUTE_MS}
-    state = told(*nodes(1, 1), runs("fresh", "n0", minutes=5), runs("saved", "n1", minutes=90, **saved), waits())
+    state = reported(*nodes(1, 1), runs("fresh", "n0", minutes=5), runs("saved", "n1", minutes=90, **saved), waits())
     assert victims(state) == {"saved"}
     often = {"work": Work(checkpoint_interval_ms=2 * MINUTE_MS)}
-    state = told(*nodes(1, 1), runs("fresh", "n0", minutes=5), runs("often", "n1", minutes=90, **often), waits())
+    state = reported(*nodes(1, 1), runs("fresh", "n0", minutes=5), runs("often", "n1", minutes=90, **often), waits())
     assert victims(state) == {"often"}
     slow = {"work": Work(startup_ms=20 * MINUTE_MS)}
-    state = told(*nodes(1, 1), runs("slow", "n0", minutes=1, **slow), runs("quick", "n1", minutes=15), waits())
+    state = reported(*nodes(1, 1), runs("slow", "n0", minutes=1, **slow), runs("quick", "n1", minutes=15), waits())
     assert victims(state) == {"quick"}
 
 
 def test_lost_work_is_the_charged_rate_times_what_is_done_again() -> None:
     work = Work(startup_ms=30_000)
-    state = told(*nodes(2), runs("p", "n0", gpus=2, minutes=10, checkpoint_ms=NOW_MS - 5_000, work=work), waits())
+    state = reported(*nodes(2), runs("p", "n0", gpus=2, minutes=10, checkpoint_ms=NOW_MS - 5_000, work=work), waits())
     found = outcome(state)
     assert isinstance(found, PreemptionPlan)
     assert found.lost_milli_ms == 2 * 1000 * (5_000 + 30_000)
 
 
 def test_a_checkpoint_in_the_future_counts_as_one_of_now() -> None:
-    state = told(*nodes(1), runs("p", "n0", minutes=10, checkpoint_ms=NOW_MS + 10**9), waits())
+    state = reported(*nodes(1), runs("p", "n0", minutes=10, checkpoint_ms=NOW_MS + 10**9), waits())
     found = outcome(state)
     assert isinstance(found, PreemptionPlan)
     assert found.lost_milli_ms == 0
 
 
 def test_a_checkpoint_of_an_earlier_run_does_not_count() -> None:
-    state = told(*nodes(1), runs("p", "n0", minutes=1, checkpoint_ms=5), waits())
+    state = reported(*nodes(1), runs("p", "n0", minutes=1, checkpoint_ms=5), waits())
     found = outcome(state)
     assert isinstance(found, PreemptionPlan)
     assert found.lost_milli_ms == 1000 * MINUTE_MS
@@ -338,10 +338,10 @@ def test_a_checkpoint_of_an_earlier_run_does_not_count() -> None:
 
 def test_of_equals_the_youngest_goes_and_then_the_one_that_came_first() -> None:
     zero = {"checkpoint_ms": NOW_MS}
-    state = told(*nodes(2), runs("old", "n0", minutes=9, **zero), runs("new2", "n0", minutes=3, **zero), waits())
+    state = reported(*nodes(2), runs("old", "n0", minutes=9, **zero), runs("new2", "n0", minutes=3, **zero), waits())
     assert victims(state) in ({"old"}, {"new2"})
     running = [runs(f"p{i}", "n0", minutes=4) for i in range(3)]
-    assert victims(told(*nodes(3), *running, waits())) == {"p0"}
+    assert victims(reported(*nodes(3), *running, waits())) == {"p0"}
 
 
 def app(name: str) -> tuple[tuple[str, str], ...]:
@@ -355,21 +355,21 @@ def budget(name: str, allowed: int) -> ev.Event:
 
 def test_a_used_up_budget_protects_its_pods() -> None:
     a, b = runs("a", "n0", minutes=1, labels=app("web")), runs("b", "n1", minutes=9)
-    assert victims(told(*nodes(1, 1), a, b, budget("web", 0), waits())) == {"b"}
-    assert victims(told(*nodes(1, 1), a, b, budget("web", 1), waits())) == {"a"}
+    assert victims(reported(*nodes(1, 1), a, b, budget("web", 0), waits())) == {"b"}
+    assert victims(reported(*nodes(1, 1), a, b, budget("web", 1), waits())) == {"a"}
 
 
 def test_victims_stay_within_a_budget_in_sum() -> None:
     web = [runs(f"w{i}", f"n{i}", minutes=1 + i, labels=app("web")) for i in range(2)]
     rest = [runs("other", "n2", minutes=50)]
     pair = [gang("big", 2, priority=1), waits("big0", gang="big"), waits("big1", gang="big")]
-    assert victims(told(*nodes(1, 1, 1), *web, *rest, budget("web", 2), *pair), "big") == {"w0", "w1"}
-    assert victims(told(*nodes(1, 1, 1), *web, *rest, budget("web", 1), *pair), "big") == {"w0", "other"}
+    assert victims(reported(*nodes(1, 1, 1), *web, *rest, budget("web", 2), *pair), "big") == {"w0", "w1"}
+    assert victims(reported(*nodes(1, 1, 1), *web, *rest, budget("web", 1), *pair), "big") == {"w0", "other"}
 
 
 def test_where_budgets_leave_too_little_it_is_not_called_impossible() -> None:
     web = [runs(f"w{i}", "n0", labels=app("web")) for i in range(2)]
-    found = outcome(told(*nodes(2), *web, budget("web", 1), waits(gpus=2)))
+    found = outcome(reported(*nodes(2), *web, budget("web", 1), waits(gpus=2)))
     assert isinstance(found, GaveUp)
     assert "may be evicted together" in str(found)
 
@@ -377,7 +377,7 @@ def test_where_budgets_leave_too_little_it_is_not_called_impossible() -> None:
 def test_a_pod_of_two_budgets_is_never_evicted() -> None:
     both = (*app("web"), ("tier", "front"))
     other = ev.BudgetChanged(Budget("ns", "front", LabelSelector((Requirement("tier", "Exists"),)), 5))
-    found = outcome(told(*nodes(1), runs("p", "n0", labels=both), budget("web", 5), other, waits()))
+    found = outcome(reported(*nodes(1), runs("p", "n0", labels=both), budget("web", 5), other, waits()))
     assert isinstance(found, NoPreemption)
 
 
@@ -385,7 +385,7 @@ def test_room_is_made_in_one_rack_where_the_job_needs_one() -> None:
     cheap = [runs(f"c{i}", f"n{2 * i}", minutes=1) for i in range(2)]
     dear = [runs(f"d{i}", f"n{2 * i + 1}", minutes=30) for i in range(2)]
     job = [gang("big", 2, required=(RACK,), priority=1), waits("big0", gang="big"), waits("big1", gang="big")]
-    scattered = told(*nodes(1, 1, 1, 1, racks="rrss"), *cheap, *dear, *job)
+    scattered = reported(*nodes(1, 1, 1, 1, racks="rrss"), *cheap, *dear, *job)
     found = victims(scattered, "big")
     assert found in ({"c0", "d0"}, {"c1", "d1"})
 
@@ -397,7 +397,7 @@ def test_members_that_run_pin_the_rack_that_is_cleared() -> None:
         waits("big1", gang="big"),
     ]
     others = [runs("here", "n1", minutes=50), runs("there", "n2", minutes=1)]
-    assert victims(told(*nodes(1, 1, 1, racks="rrs"), *own, *others), "big") == {"here"}
+    assert victims(reported(*nodes(1, 1, 1, racks="rrs"), *own, *others), "big") == {"here"}
 
 
 def test_each_sub_gang_gets_a_rack_of_its_own_cleared() -> None:
@@ -408,7 +408,7 @@ def test_each_sub_gang_gets_a_rack_of_its_own_cleared() -> None:
         *(gang(sub, 2, parent="top", required=(RACK,)) for sub in "xy"),
         *(waits(f"{sub}{i}", gang=sub) for sub in "xy" for i in range(2)),
     ]
-    assert victims(told(*nodes(*[1] * 8, racks=racks), *running, *tree), "top") == {"p2", "p3", "p4", "p5"}
+    assert victims(reported(*nodes(*[1] * 8, racks=racks), *running, *tree), "top") == {"p2", "p3", "p4", "p5"}
 
 
 def test_mig_instances_are_freed_on_one_card_where_the_job_needs_them() -> None:
@@ -418,7 +418,7 @@ def test_mig_instances_are_freed_on_one_card_where_the_job_needs_them() -> None:
     def slices(name: str) -> Request:
         return Request(((name, 1),))
 
-    state = told(
+    state = reported(
         ev.NodeChanged(node),
         *(
             ev.PodChanged(
@@ -444,7 +444,7 @@ def test_named_mig_instances_are_freed_for_a_job_that_asks_for_them() -> None:
         return ev.PodChanged(Pod(uid, "ns", uid, Request(((name, 1),)), node="m0", bound_ms=bound_ms))
 
     new = Pod("new", "ns", "new", Request(((big, 1),)), priority=1)
-    state = told(ev.NodeChanged(node), running("s", small, 1), running("b", big, 90), ev.PodChanged(new))
+    state = reported(ev.NodeChanged(node), running("s", small, 1), running("b", big, 90), ev.PodChanged(new))
     assert victims(state) == {"b"}
     step(state, [ev.PodRemoved("b")], NOW_MS + 1)
     assert state.cluster.slices.instances(state.cluster.placements["new"]) == (Instance(0, "3g.20gb", 0),)
@@ -460,7 +460,7 @@ def test_a_share_of_a_gpu_evicts_only_holders_of_one_gpu() -> None:
 
     node = Node("n0", ((CPU, 8000), (GPU, 2), (PODS, 99)), gpu_memory_mib=1000)
     running = [half("a", 1, 0), half("b", 1, 1), half("c", 9, 0), half("d", 3, 1)]
-    assert victims(told(ev.NodeChanged(node), *running, waits())) == {"b", "d"}
+    assert victims(reported(ev.NodeChanged(node), *running, waits())) == {"b", "d"}
 
 
 def test_a_port_that_is_taken_is_freed() -> None:
@@ -471,17 +471,17 @@ def test_a_port_that_is_taken_is_freed() -> None:
 
     web = replace(gpu_pod("web", 1, node="n0", bound_ms=1, created_ms=1), request=serving(1))
     new = replace(gpu_pod("new", 1, priority=1, created_ms=1), request=serving(1))
-    state = told(*nodes(4), ev.PodChanged(web), runs("other", "n0"), ev.PodChanged(new))
+    state = reported(*nodes(4), ev.PodChanged(web), runs("other", "n0"), ev.PodChanged(new))
     assert victims(state) == {"web"}
 
 
 def test_a_search_that_is_stopped_reports_it_and_not_that_nothing_helps() -> None:
     policy = replace(POLICY, probes=0)
-    state = told(*nodes(1, 1), runs("a", "n0"), runs("b", "n1"), waits(), policy=policy)
+    state = reported(*nodes(1, 1), runs("a", "n0"), runs("b", "n1"), waits(), policy=policy)
     found = outcome(state)
     assert isinstance(found, GaveUp)
     assert "in 0 dry runs" in str(found)
-    limited = told(
+    limited = reported(
         *nodes(1, 1, racks="rs"), runs("a", "n0"), runs("b", "n1"),
         gang("big", 1, required=(RACK,), priority=1), waits("big0", gang="big"),
         policy=replace(POLICY, search_limit=0),
@@ -491,14 +491,14 @@ def test_a_search_that_is_stopped_reports_it_and_not_that_nothing_helps() -> Non
 
 def test_what_was_found_when_trials_run_out_is_used() -> None:
     running = [runs(f"p{i}", "n0", minutes=1 + i) for i in range(4)]
-    state = told(*nodes(4), *running, waits(gpus=4), policy=replace(POLICY, probes=2))
+    state = reported(*nodes(4), *running, waits(gpus=4), policy=replace(POLICY, probes=2))
     assert victims(state) == {"p0", "p1", "p2", "p3"}
 
 
 def test_a_gang_makes_room_for_its_minimum_and_not_for_more() -> None:
     running = [runs(f"p{i}", f"n{i}", minutes=1 + i) for i in range(3)]
     job = [gang("big", 1, priority=1), *(waits(f"big{i}", gang="big") for i in range(3))]
-    found = outcome(told(*nodes(1, 1, 1), *running, *job), "big")
+    found = outcome(reported(*nodes(1, 1, 1), *running, *job), "big")
     assert isinstance(found, PreemptionPlan)
     assert found.uids == ("p0",)
     assert len(found.nominations) == 1
@@ -510,7 +510,7 @@ def queued(name: str, gpus: int = 0, **more: object) -> ev.Event:
 
 def test_a_queue_takes_back_what_is_due_to_it_from_one_that_has_more_than_is_due() -> None:
     a = [runs(f"a{i}", f"n{i}", minutes=10 - i, queue="a") for i in range(4)]
-    state = told(*nodes(1, 1, 1, 1), queued("a", 2), queued("b", 2), *a, waits(priority=0, queue="b"))
+    state = reported(*nodes(1, 1, 1, 1), queued("a", 2), queued("b", 2), *a, waits(priority=0, queue="b"))
     found = outcome(state)
     assert isinstance(found, PreemptionPlan)
     assert (found.uids, found.cause) == (("a3",), "reclaim")
@@ -518,7 +518,7 @@ def test_a_queue_takes_back_what_is_due_to_it_from_one_that_has_more_than_is_due
 
 def test_a_queue_takes_no_more_than_what_is_due_to_it() -> None:
     a = [runs(f"a{i}", f"n{i}", queue="a") for i in range(4)]
-    state = told(*nodes(1, 1, 1, 1), queued("a", 2), queued("b", 2), *a, waits(gpus=1, priority=9, queue="b"))
+    state = reported(*nodes(1, 1, 1, 1), queued("a", 2), queued("b", 2), *a, waits(gpus=1, priority=9, queue="b"))
     step(state, [ev.PodRemoved("a0"), ev.PodRemoved("a1")], NOW_MS + 1)
     three = [gang("big", 3, priority=9), *(waits(f"big{i}", priority=9, gang="big", queue="b") for i in range(3))]
     for event in three:
@@ -529,13 +529,13 @@ def test_a_queue_takes_no_more_than_what_is_due_to_it() -> None:
 def test_between_queues_the_minimum_run_time_before_reclaim_counts() -> None:
     a = [runs("a0", "n0", minutes=3, queue="a"), runs("a1", "n1", minutes=9, queue="a")]
     old = queued("a", reclaim_min_runtime_ms=5 * MINUTE_MS, preempt_min_runtime_ms=60 * MINUTE_MS)
-    state = told(*nodes(1, 1), old, queued("b", 1), *a, waits(priority=0, queue="b"))
+    state = reported(*nodes(1, 1), old, queued("b", 1), *a, waits(priority=0, queue="b"))
     assert victims(state) == {"a1"}
 
 
 def test_what_was_taken_is_not_taken_back_in_the_same_instant() -> None:
     a = [runs(f"a{i}", f"n{i}", queue="a") for i in range(2)]
-    state = told(*nodes(1, 1), queued("a", 1), queued("b", 1), *a, waits(priority=0, queue="b"))
+    state = reported(*nodes(1, 1), queued("a", 1), queued("b", 1), *a, waits(priority=0, queue="b"))
     found = outcome(state)
     assert isinstance(found, PreemptionPlan)
     step(state, [ev.PodRemoved(uid) for uid in found.uids], NOW_MS + 1)
@@ -551,6 +551,6 @@ def test_where_the_cheapest_may_not_all_be_taken_others_are() -> None:
     c = [runs(f"c{i}", f"n{3 + i}", minutes=50, queue="c") for i in range(3)]
     queues = [queued("a", 2), queued("b", 2), queued("c", 2)]
     job = [gang("big", 2), *(waits(f"big{i}", priority=0, gang="big", queue="b") for i in range(2))]
-    found = outcome(told(*nodes(*[1] * 6), *queues, *a, *c, *job), "big")
+    found = outcome(reported(*nodes(*[1] * 6), *queues, *a, *c, *job), "big")
     assert isinstance(found, PreemptionPlan)
     assert Counter(uid[0] for uid in found.uids) == {"a": 1, "c": 1}

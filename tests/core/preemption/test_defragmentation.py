@@ -23,7 +23,7 @@ MINUTE_MS = 60_000
 Places = dict[str, str]
 
 
-def told(*events: ev.Event) -> State:
+def reported(*events: ev.Event) -> State:
     state = State(POLICY)
     for event in events:
         apply(state, event)
@@ -168,7 +168,7 @@ def test_gangs_move_whole_and_in_order() -> None:
 
 
 def test_the_cheapest_node_is_cleared() -> None:
-    state = told(*nodes(2, 2, 1), runs("dear", "n0", minutes=50), runs("cheap", "n1", minutes=1))
+    state = reported(*nodes(2, 2, 1), runs("dear", "n0", minutes=50), runs("cheap", "n1", minutes=1))
     found = room_for(state, 2)
     assert moved(found).keys() == {"cheap"}
     assert isinstance(found, MovePlan)
@@ -177,33 +177,33 @@ def test_the_cheapest_node_is_cleared() -> None:
 
 
 def test_the_cheapest_victims_without_other_room_stay() -> None:
-    state = told(*nodes(4, 4, 2), runs("wide", "n0", gpus=3, minutes=1), runs("narrow", "n1", gpus=2, minutes=50))
+    state = reported(*nodes(4, 4, 2), runs("wide", "n0", gpus=3, minutes=1), runs("narrow", "n1", gpus=2, minutes=50))
     assert moved(room_for(state, 4)) == {"narrow": "n2"}
 
 
 def test_where_the_job_fits_as_it_is_nobody_moves() -> None:
-    found = room_for(told(*nodes(2), runs("p", "n0")), 1)
+    found = room_for(reported(*nodes(2), runs("p", "n0")), 1)
     assert isinstance(found, MovePlan)
     assert (found.steps, found.lost_milli_ms) == ((), 0)
 
 
 def test_the_largest_pod_moves_first_so_that_no_other_takes_its_room() -> None:
     running = [runs("small", "n0"), runs("big", "n0", gpus=2), runs("other", "n1"), runs("last", "n2")]
-    found = room_for(told(*nodes(4, 3, 2), *running), 4)
+    found = room_for(reported(*nodes(4, 3, 2), *running), 4)
     assert moved(found) == {"big": "n1", "small": "n2"}
     assert isinstance(found, MovePlan)
     assert [step.workload for step in found.steps] == ["pod/big", "pod/small"]
 
 
 def test_less_free_in_all_than_is_asked_for_is_proof_that_no_moves_help() -> None:
-    found = room_for(told(*nodes(2, 2), runs("a", "n0", gpus=2), runs("b", "n1")), 2)
+    found = room_for(reported(*nodes(2, 2), runs("a", "n0", gpus=2), runs("b", "n1")), 2)
     assert isinstance(found, NoPlan)
     assert found.proven
     assert "2 of nvidia.com/gpu, and the cluster has 1 free" in str(found)
 
 
 def test_more_than_a_node_has_is_proof_too() -> None:
-    found = room_for(told(*nodes(2, 2)), 3)
+    found = room_for(reported(*nodes(2, 2)), 3)
     assert isinstance(found, NoPlan)
     assert found.proven
 
@@ -212,13 +212,13 @@ def test_more_than_a_node_has_is_proof_too() -> None:
     "held", [{"managed": False}, {"deleting": True}, {"work": Work(preemptible=False)}], ids=str
 )  # fmt: skip
 def test_a_pod_that_must_not_be_preempted_is_not_moved(held: dict[str, object]) -> None:
-    state = told(*nodes(2, 1), runs("p", "n0", **held))
+    state = reported(*nodes(2, 1), runs("p", "n0", **held))
     assert isinstance(room_for(state, 2), NoPlan)
 
 
 def test_a_pod_that_has_not_run_long_enough_is_not_moved() -> None:
     queue = ev.QueueChanged(Queue("default", preempt_min_runtime_ms=5 * MINUTE_MS))
-    state = told(*nodes(2, 2, 1), queue, runs("young", "n0", minutes=4), runs("old", "n1", minutes=6))
+    state = reported(*nodes(2, 2, 1), queue, runs("young", "n0", minutes=4), runs("old", "n1", minutes=6))
     assert moved(room_for(state, 2)).keys() == {"old"}
 
 
@@ -226,33 +226,33 @@ def test_moves_stay_within_budgets_in_sum() -> None:
     web = (("app", "web"),)
     budget = ev.BudgetChanged(Budget("ns", "web", LabelSelector((Requirement("app", "In", ("web",)),)), 1))
     running = [runs("w0", "n0", labels=web), runs("w1", "n0", labels=web), runs("w2", "n1", minutes=100, labels=web)]
-    assert moved(room_for(told(*nodes(4, 4, 4), *running), 4)) == {}
-    state = told(*nodes(4, 4, 2), *running, budget)
+    assert moved(room_for(reported(*nodes(4, 4, 4), *running), 4)) == {}
+    state = reported(*nodes(4, 4, 2), *running, budget)
     assert moved(room_for(state, 4)).keys() == {"w2"}
 
 
 def test_a_gang_that_moves_keeps_to_one_rack() -> None:
     pair = [gang("g", 2, required=(RACK,)), runs("g0", "n0", gang="g"), runs("g1", "n1", gang="g")]
-    scattered = told(*nodes(2, 2, 1, 1, racks="rrst"), *pair)
+    scattered = reported(*nodes(2, 2, 1, 1, racks="rrst"), *pair)
     assert isinstance(room_for(scattered, 2, pods=2), NoPlan)
-    together = told(*nodes(2, 2, 1, 1, racks="rrss"), *pair)
+    together = reported(*nodes(2, 2, 1, 1, racks="rrss"), *pair)
     assert set(moved(room_for(together, 2, pods=2)).values()) == {"n2", "n3"}
 
 
 def test_a_pod_to_spare_moves_alone_and_stays_in_the_rack_of_its_gang() -> None:
     three = [gang("g", 2, required=(RACK,)), *(runs(f"g{i}", f"n{i}", gang="g") for i in range(3))]
-    found = room_for(told(*nodes(2, 1, 1, 1, 1, racks="rrrrs"), *three), 2)
+    found = room_for(reported(*nodes(2, 1, 1, 1, 1, racks="rrrrs"), *three), 2)
     assert moved(found) == {"g0": "n3"}
 
 
 def test_a_gang_gets_room_in_one_rack() -> None:
     running = [runs(f"p{i}", f"n{i}", minutes=m) for i, m in enumerate([50, 1, 1, 50])]
-    state = told(*nodes(2, 2, 2, 2, 1, 1, racks="rssrtt"), *running)
+    state = reported(*nodes(2, 2, 2, 2, 1, 1, racks="rssrtt"), *running)
     assert moved(room_for(state, 2, pods=2, required=(RACK,))).keys() == {"p1", "p2"}
 
 
 def test_the_gpus_that_a_pod_moves_to_are_named() -> None:
-    state = told(*nodes(2, 2, 2), runs("a", "n0"), runs("b", "n1", gpus=1, devices=(0,)), runs("c", "n2", gpus=2))
+    state = reported(*nodes(2, 2, 2), runs("a", "n0"), runs("b", "n1", gpus=1, devices=(0,)), runs("c", "n2", gpus=2))
     found = room_for(state, 2)
     assert isinstance(found, MovePlan)
     (step,) = found.steps
@@ -261,7 +261,7 @@ def test_the_gpus_that_a_pod_moves_to_are_named() -> None:
 
 def test_a_shape_that_nobody_has_is_planned_for_like_a_job() -> None:
     pod = Pod("shape", "ns", "shape", Request(((GPU, 2),)))
-    state = told(*nodes(2, 2), runs("a", "n0"), runs("b", "n1"))
+    state = reported(*nodes(2, 2), runs("a", "n0"), runs("b", "n1"))
     asked = planned(state, Group(pods=[pod]))
     assert isinstance(asked, MovePlan)
     assert len(asked.steps) == 1

@@ -131,5 +131,5 @@ def test_the_docs_count_them(table: str) -> None:
 
 
 def test_the_docs_have_the_reason() -> None:
-    told = dict(re.findall(r"^\| (\w+: [^|]+?) \| (\w+) \|", DOC.read_text(), re.M))
-    assert told == {f"{table}: {name}": other.why for (table, name), other in OTHERS.items()}
+    reported = dict(re.findall(r"^\| (\w+: [^|]+?) \| (\w+) \|", DOC.read_text(), re.M))
+    assert reported == {f"{table}: {name}": other.why for (table, name), other in OTHERS.items()}

@@ -140,8 +140,8 @@ def random_life(dice: random.Random, hours: int) -> tuple[Life, int]:
         pods = [pod(f"{name}-{i}", gpus, gang=gang, cpu=cpu, created_ms=when_ms + 1, **about) for i in range(size)]
         if dice.random() < 0.4:
             made.runs_ms |= {one.name: dice.choice([5, 60, 300]) * MINUTE_MS for one in pods}
-        told = [ev.GangChanged(Gang(gang, "ns", gang, least, created_ms=when_ms + 1))] if gang else []
-        made.at(when_ms, *told, *map(ev.PodChanged, pods))
+        reported = [ev.GangChanged(Gang(gang, "ns", gang, least, created_ms=when_ms + 1))] if gang else []
+        made.at(when_ms, *reported, *map(ev.PodChanged, pods))
     for tick in range(1, 3 * hours):
         made.at(tick * 20 * MINUTE_MS, ev.NodeChanged(Node("tick", labels=(("tick", str(tick)),))))
     return made, sum(sizes)

@@ -25,7 +25,7 @@ def claiming(uid: str, priority: int = 0) -> list[ev.Event]:
     return [ev.ClaimChanged(made), ev.PodChanged(pod)]
 
 
-def full(told: bool) -> State:
+def full(reported: bool) -> State:
     """A node with two GPUs, which two pods have by claim; `told`: the API tells so, else it is just decided."""
     state = State(Policy())
     node = ev.NodeChanged(Node("a", ((CPU, 8000), (PODS, 10))))
@@ -34,7 +34,7 @@ def full(told: bool) -> State:
     for bind in step(state, events, 1):
         assert isinstance(bind, Bind)
         pod = state.workloads.pods[bind.uid]
-        if told:
+        if reported:
             key = pod.device_claims[0]
             allocated = replace(
                 state.cluster.claims.claims[key], allocation=bind.claims[0].allocation, reserved_for=(bind.uid,)
@@ -45,8 +45,8 @@ def full(told: bool) -> State:
 
 
 def test_devices_by_claim_are_free_in_a_trial_and_held_again_after_it() -> None:
-    for told in (False, True):
-        state = full(told)
+    for reported in (False, True):
+        state = full(reported)
         cluster = state.cluster
         apply(state, ev.ClaimChanged(Claim("r-uid", "ns", "r-gpu", claim(ask(1)), owner_pod="r")))
         waiting = Pod("r", "ns", "r", Request(((CPU, 100),)), device_claims=("ns/r-gpu",))
@@ -64,7 +64,7 @@ def test_devices_by_claim_are_free_in_a_trial_and_held_again_after_it() -> None:
 
 
 def test_a_pod_with_a_device_by_claim_is_evicted_for_a_higher_priority() -> None:
-    state = full(told=True)
+    state = full(reported=True)
     decisions = step(state, claiming("urgent", priority=9), 60_000)
     [evict] = [decision for decision in decisions if isinstance(decision, Evict)]
     assert len(evict.uids) == 1
@@ -81,10 +81,10 @@ def test_an_allocated_claim_whose_devices_failed_or_took_too_long_keeps_its_pod_
         state = State(Policy())
         node = ev.NodeChanged(Node("a", ((CPU, 8000), (PODS, 10))))
         gpus = Slice("a-gpus", DRIVER, "a", 1, 1, node="a", devices=(Device("gpu-0"), Device("gpu-1")))
-        [told, waiting] = claiming("p")
-        assert isinstance(told, ev.ClaimChanged)
+        [reported, waiting] = claiming("p")
+        assert isinstance(reported, ev.ClaimChanged)
         granted = Allocation((Grant("r", DRIVER, "a", "gpu-0"),), "a")
-        made = replace(told.claim, allocation=granted, failed=failed, unready_ms=0 if failed else allocated_ms)
+        made = replace(reported.claim, allocation=granted, failed=failed, unready_ms=0 if failed else allocated_ms)
         events = [
             ev.DeviceClassChanged(DeviceClass("gpu")),
             node,
@@ -97,7 +97,7 @@ def test_an_allocated_claim_whose_devices_failed_or_took_too_long_keeps_its_pod_
         assert (hold.refusal.reason, hold.refusal.when) == (Reason.DEVICE_CLAIM_STUCK, When.NOT_YET)
         assert (failed or "within 600 s") in hold.refusal.detail
         assert state.cluster.claims.stuck(state.workloads.pods["p"]) == [made.key]
-        [bind] = step(state, [ev.ClaimChanged(told.claim)], allocated_ms + 600_000 + 5_000)
+        [bind] = step(state, [ev.ClaimChanged(reported.claim)], allocated_ms + 600_000 + 5_000)
         assert isinstance(bind, Bind)
         assert len(bind.claims) == 1
 
@@ -106,18 +106,18 @@ def test_devices_that_may_become_ready_in_time_are_waited_for_with_the_bind() ->
     state = State(Policy())
     node = ev.NodeChanged(Node("a", ((CPU, 8000), (PODS, 10))))
     gpus = Slice("a-gpus", DRIVER, "a", 1, 1, node="a", devices=(Device("gpu-0"),))
-    [told, waiting] = claiming("p")
-    assert isinstance(told, ev.ClaimChanged)
+    [reported, waiting] = claiming("p")
+    assert isinstance(reported, ev.ClaimChanged)
     granted = Allocation((Grant("r", DRIVER, "a", "gpu-0"),), "a")
-    made = replace(told.claim, allocation=granted, unready_ms=1_000_000)
+    made = replace(reported.claim, allocation=granted, unready_ms=1_000_000)
     events = [ev.DeviceClassChanged(DeviceClass("gpu")), node, ev.SliceChanged(gpus), ev.ClaimChanged(made), waiting]
     [bind] = step(state, events, 1_600_000)
     assert isinstance(bind, Bind)
 
 
 def test_gpus_by_claim_count_for_the_queue() -> None:
-    for told in (False, True):
-        assert dict(full(told).shares.allocated("default"))[GPU] == 2000
+    for reported in (False, True):
+        assert dict(full(reported).shares.allocated("default"))[GPU] == 2000
 
 
 def test_each_gpu_by_claim_counts_with_the_memory_of_its_node_and_for_one_pod_alone() -> None:

@@ -46,10 +46,10 @@ def random_tree(dice: random.Random) -> list[Queue]:
 
 def due_of(queues: list[Queue], name: str, pods: list[tuple[str, int]], gpus: int, history_milli: int) -> int:
     state = State(Policy(fabric=(), history_milli=history_milli))
-    told: list[ev.Event] = [ev.NodeChanged(gpu_node("a", gpus)), *map(ev.QueueChanged, queues)]
-    told += [ev.PodChanged(gpu_pod(f"p{i}", size, queue=queue)) for i, (queue, size) in enumerate(pods)]
+    reported: list[ev.Event] = [ev.NodeChanged(gpu_node("a", gpus)), *map(ev.QueueChanged, queues)]
+    reported += [ev.PodChanged(gpu_pod(f"p{i}", size, queue=queue)) for i, (queue, size) in enumerate(pods)]
     state.advance(NOW_MS)
-    for event in told:
+    for event in reported:
         apply(state, event)
     state.advance(NOW_MS)
     return state.shares.due(name).get("gpu", 0)
@@ -152,9 +152,9 @@ def test_a_status_that_is_older_than_the_last_binds_is_enough(seed: int) -> None
     now_ms += dice.choice([0, 1, DAY_MS])
     driven.at(now_ms)
     after = Driven(gpu_node("a", 8), gpu_node("b", 8))
-    told: list[ev.Event] = [ev.QueueChanged(replace(queue, usage=usages[queue.name])) for queue in queues]
-    dice.shuffle(told)
-    after.at(now_ms, *told, *map(ev.PodChanged, driven.state.workloads.pods.values()))
+    reported: list[ev.Event] = [ev.QueueChanged(replace(queue, usage=usages[queue.name])) for queue in queues]
+    dice.shuffle(reported)
+    after.at(now_ms, *reported, *map(ev.PodChanged, driven.state.workloads.pods.values()))
     for name in "txyz":
         old, new = snapshot(driven, name), snapshot(after, name)
         assert new.used == pytest.approx(old.used, rel=1e-6, abs=100)
@@ -174,28 +174,28 @@ def gpu_hours(seed: int, sleeps: bool, boasts: int) -> dict[str, float]:
     instead of 8."""
     dice = random.Random(seed)
     state = State(Policy(fabric=()))
-    told: list[ev.Event] = [ev.NodeChanged(gpu_node("n", 8))]
-    told += [ev.QueueChanged(Queue(name, half_life_ms=2 * HOUR_MS)) for name in "abc"]
+    reported: list[ev.Event] = [ev.NodeChanged(gpu_node("n", 8))]
+    reported += [ev.QueueChanged(Queue(name, half_life_ms=2 * HOUR_MS)) for name in "abc"]
     ends: dict[str, int] = {}
     got = dict.fromkeys("abc", 0.0)
     waiting = dict.fromkeys("abc", 0)
     count = 0
     for now_ms in range(NOW_MS, NOW_MS + HORIZON_MS, 60_000):
         gone = [uid for uid, end_ms in ends.items() if end_ms <= now_ms]
-        told += [ev.PodRemoved(uid, ends.pop(uid), True) for uid in gone]
+        reported += [ev.PodRemoved(uid, ends.pop(uid), True) for uid in gone]
         for name in "abc":
             awake = name != "a" or not sleeps or (now_ms - NOW_MS) // (2 * HOUR_MS) % 2 == 1
             while awake and waiting[name] < (boasts if name == "a" else 8):
                 count, waiting[name] = count + 1, waiting[name] + 1
-                told.append(ev.PodChanged(gpu_pod(f"{name}{count}", queue=name, created_ms=now_ms)))
-        decided = step(state, told, now_ms)
-        told = []
+                reported.append(ev.PodChanged(gpu_pod(f"{name}{count}", queue=name, created_ms=now_ms)))
+        decided = step(state, reported, now_ms)
+        reported = []
         for bind in (d for d in decided if isinstance(d, Bind)):
             pod = state.workloads.pods[bind.uid]
             ran_ms = PODS_MS + dice.randint(-120_000, 120_000)
             ends[bind.uid], waiting[pod.queue] = now_ms + ran_ms, waiting[pod.queue] - 1
             got[pod.queue] += ran_ms / HOUR_MS
-            told.append(ev.PodChanged(replace(pod, node=bind.node, bound_ms=now_ms)))
+            reported.append(ev.PodChanged(replace(pod, node=bind.node, bound_ms=now_ms)))
     return got
 
 

@@ -141,9 +141,9 @@ def test_a_job_that_had_a_level_holds_no_room() -> None:
     long = Work(max_runtime_ms=80 * HOUR_MS)
     for had, holds in ((0, True), (20 * GPU_HOUR, False)):
         driven = Driven(gpu_node("a", 2))
-        told = replace(QUEUE, usage=Usage(1, jobs=(("g", had),)))
+        reported = replace(QUEUE, usage=Usage(1, jobs=(("g", had),)))
         runs = lone("runs", queue="q", work=Work(max_runtime_ms=40 * HOUR_MS))
-        driven.at(1, ev.QueueChanged(told), runs)
+        driven.at(1, ev.QueueChanged(reported), runs)
         driven.at(2, gang("g", 2), *members(2, queue="q"))
         assert ("g" in driven.state.reservations.by_workload) == holds
         late = driven.at(3, lone("late", queue="q", work=long, created_ms=3))

@@ -45,7 +45,7 @@ from dovetail.core.policy import Policy
 from dovetail.core.queues.types import GPU as MILLI
 from dovetail.core.queues.types import GPU_MEMORY, GPU_SLICES, Queue
 from dovetail.core.state import State
-from tests.core.worlds import Dice, told
+from tests.core.worlds import Dice, reported
 
 MODEL = "nvidia.com/gpu.product"
 MINUTE_MS = 60_000
@@ -269,10 +269,10 @@ def test_of_cards_that_differ_waiting_pods_count_the_least_that_their_selector_a
 
 def test_a_claim_of_several_pods_counts_once_while_they_wait_and_for_the_next_one_when_the_first_leaves() -> None:
     claim = Claim("c", "ns", "c", ClaimSpec(((replace(GPUS, count=2),),)))
-    told = [ev.PodChanged(pod(f"p{i}", {}, "mine", device_claims=("ns/c",))) for i in range(3)]
+    reported = [ev.PodChanged(pod(f"p{i}", {}, "mine", device_claims=("ns/c",))) for i in range(3)]
     limit = ev.QueueChanged(Queue("mine", limit=((MILLI, 2000),)))
     cluster = Cluster(*CLASSES, node(), gpus_by_claim(), limit)
-    for event in [ev.ClaimChanged(claim), *told]:
+    for event in [ev.ClaimChanged(claim), *reported]:
         apply(cluster.state, event)
     assert cluster.waits("mine")[MILLI] == 2000
     cluster.run(0)
@@ -403,7 +403,7 @@ def test_nobody_waits_with_more_than_what_is_held_in_the_end() -> None:
         dice = Dice(seed)
         world, one = dice.world(), replace(dice.pod(), problem=None, gated=False)
         state = State(Policy())
-        for event in told(world):
+        for event in reported(world):
             apply(state, event)
         state.advance(FIRST_MS)
         wanted = state.shares.wanted([one])

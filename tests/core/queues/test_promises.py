@@ -138,8 +138,8 @@ def test_a_pod_that_comes_later_does_not_delay_the_head_beyond_its_promise(seed:
         about = {"queue": dice.choice("xy"), "created_ms": when_ms, "work": work}
         members = [gpu_pod(f"{name}.{i}", dice.choice([1, 1, 2]), gang_id, **about) for i in range(pods)]
         life.runs_ms |= {pod.name: work.max_runtime_ms for pod in members}
-        told = [ev.GangChanged(Gang(gang_id, "ns", gang_id, pods))] if gang_id else []
-        life.at(when_ms, *told, *map(ev.PodChanged, members))
+        reported = [ev.GangChanged(Gang(gang_id, "ns", gang_id, pods))] if gang_id else []
+        life.at(when_ms, *reported, *map(ev.PodChanged, members))
     life.live(5 * HOUR_MS)
     late = [n for n, t in life.promised_ms.items() if t < 4 * HOUR_MS and life.started_ms.get(n, 2**62) > t + STEP_MS]
     assert life.promised_ms or seed
@@ -165,8 +165,8 @@ def test_nobody_is_evicted_again_and_again(seed: int) -> None:
             gang_id = f"{name}{number}" if pods > 1 else ""
             about = {"queue": name, "priority": dice.choice([0, 0, 0, 1]), "user": dice.choice("ab")}
             members = [gpu_pod(f"{name}{number}.{i}", 1, gang_id, created_ms=number + 1, **about) for i in range(pods)]
-            told = [ev.GangChanged(Gang(gang_id, "ns", gang_id, dice.randint(1, pods)))] if gang_id else []
-            life.at(dice.choice([0, 0, HOUR_MS]), *told, *map(ev.PodChanged, members))
+            reported = [ev.GangChanged(Gang(gang_id, "ns", gang_id, dice.randint(1, pods)))] if gang_id else []
+            life.at(dice.choice([0, 0, HOUR_MS]), *reported, *map(ev.PodChanged, members))
     for tick in range(1, 36):
         life.at(tick * 20 * MINUTE_MS, ev.NodeChanged(Node("tick", labels=(("tick", str(tick)),))))
     life.live(12 * HOUR_MS)

@@ -379,7 +379,7 @@ class Machine(RuleBasedStateMachine):
         self.model = Model()
         self.state = State(POLICY)
         self.nominated: dict[str, str] = {}
-        self.giving_way: dict[str, None] = {}
+        self.evicted_pods: dict[str, None] = {}
         self.avoided_ms: dict[str, int] = {}
         self.changed_ms = START_MS
         self.count = 0
@@ -410,13 +410,13 @@ class Machine(RuleBasedStateMachine):
                 self.nominated.pop(uid, None)
             case Evict(uids=uids, nominations=nominations):
                 self.check_eviction(decision)
-                self.giving_way |= dict.fromkeys(uids)
+                self.evicted_pods |= dict.fromkeys(uids)
                 self.nominated |= dict(nominations)
             case Unnominate(uids=uids):
                 for uid in uids:
                     self.nominated.pop(uid, None)
             case Release(uids=uids):
-                self.giving_way |= dict.fromkeys(uids)
+                self.evicted_pods |= dict.fromkeys(uids)
 
     def one_of(self, uids: list[str], data: st.DataObject) -> Pod:
         return self.model.pods[data.draw(st.sampled_from(sorted(uids)))]
@@ -426,7 +426,7 @@ class Machine(RuleBasedStateMachine):
 
     def remove(self, uid: str, ended_ms: int = 0, succeeded: bool = False) -> None:
         self.nominated.pop(uid, None)
-        self.giving_way.pop(uid, None)
+        self.evicted_pods.pop(uid, None)
         self.happen(ev.PodRemoved(uid, ended_ms, succeeded))
 
     @initialize(
@@ -552,17 +552,17 @@ class Machine(RuleBasedStateMachine):
         ended_ms = self.now_ms - int(ago * (self.now_ms - since_ms)) if pod.node and since_ms <= self.now_ms else 0
         self.remove(pod.uid, ended_ms, succeeded and bool(pod.node))
 
-    @precondition(lambda self: self.giving_way)
+    @precondition(lambda self: self.evicted_pods)
     @rule(data=st.data(), how=st.sampled_from(["begins", "ends", "ends", "all end", "fails"]))
     def give_way(self, data: st.DataObject, how: str) -> None:
-        uid = data.draw(st.sampled_from(sorted(self.giving_way)))
+        uid = data.draw(st.sampled_from(sorted(self.evicted_pods)))
         if how == "begins":
             self.happen(ev.PodChanged(replace(self.model.pods[uid], deleting=True)))
         elif how == "fails":
-            del self.giving_way[uid]
+            del self.evicted_pods[uid]
             self.happen(ev.EvictionFailed(uid, "its budget is used up"))
         else:
-            for one in [*self.giving_way] if how == "all end" else [uid]:
+            for one in [*self.evicted_pods] if how == "all end" else [uid]:
                 self.remove(one)
 
     @rule()

@@ -494,10 +494,10 @@ def test_two_users_of_a_queue_do_not_displace_each_other_for_ever() -> None:
     driven = Driven(gpu_node("n", 4))
     runs = {"node": "n", "bound_ms": 1, "work": Work(max_runtime_ms=HOUR_MS, preemptible=False)}
     used = Usage(1, used=4000 * HOUR_MS, users=(("bob", 4000 * HOUR_MS),))
-    told = [queue("x", 3, by_user=True, usage=used), queue("y", 1), lone("r", 4, queue="y", **runs)]
+    reported = [queue("x", 3, by_user=True, usage=used), queue("y", 1), lone("r", 4, queue="y", **runs)]
     small = lone("small", 1, queue="x", user="ann", created_ms=1)
     large = lone("large", 4, queue="x", user="bob", priority=5, created_ms=1)
-    driven.at(2, *told, small, large)
+    driven.at(2, *reported, small, large)
     for _ in range(9):
         driven.at(2)
     assert not driven.state.busy
@@ -508,8 +508,12 @@ def test_room_that_is_held_for_one_of_a_gang_is_kept_though_another_never_fits()
     """Else it was held and given up in every step, for ever."""
     driven = Driven(gpu_node("n", 2))
     ends = Work(max_runtime_ms=HOUR_MS, preemptible=False)
-    told = [queue("x", limit=((GPU, 4000),)), lone("r", 1, queue="y", node="n", bound_ms=1, work=ends), queue("y", 1)]
-    driven.at(2, *told, gang("g", 1), *members(1, "g", queue="x", created_ms=1))
+    reported = [
+        queue("x", limit=((GPU, 4000),)),
+        lone("r", 1, queue="y", node="n", bound_ms=1, work=ends),
+        queue("y", 1),
+    ]
+    driven.at(2, *reported, gang("g", 1), *members(1, "g", queue="x", created_ms=1))
     later = [
         *members(1, "g", 1, first=1, queue="x", created_ms=3),
         *members(1, "g", 8, first=2, queue="x", created_ms=3),

@@ -82,11 +82,11 @@ class Live(Struct):
             replace(queue, usage=self.statuses[name].usage if name in self.statuses else None)
             for name, queue in self.objects.items()
         ]
-        told: list[ev.Event] = [*map(ev.QueueChanged, queues)]
-        told += map(ev.PodChanged, self.driven.state.workloads.pods.values())
-        dice.shuffle(told)
+        reported: list[ev.Event] = [*map(ev.QueueChanged, queues)]
+        reported += map(ev.PodChanged, self.driven.state.workloads.pods.values())
+        dice.shuffle(reported)
         after = Driven(gpu_node("n", 16))
-        after.at(self.now_ms, *told)
+        after.at(self.now_ms, *reported)
         return after
 
 

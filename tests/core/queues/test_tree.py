@@ -29,7 +29,7 @@ def gpus(name: str, milli: int | None = None, parent: str = "", limit: int | Non
     )
 
 
-def told(built: Tree, name: str) -> str:
+def reported(built: Tree, name: str) -> str:
     problem = built.problem(name)
     return str(problem) if problem is not None else ""
 
@@ -63,7 +63,7 @@ def test_a_change_is_seen_at_once() -> None:
     assert built.leaf("a") and built.children("") == ("default", "a", "b")
     built.put(Queue("b", "a"))
     built.remove("a")
-    assert told(built, "b") == "spec.parent: 'a': no queue of that name exists"
+    assert reported(built, "b") == "spec.parent: 'a': no queue of that name exists"
     assert built.in_order() == ["default", "b"]
     built.put(Queue("a"))
     assert built.problem("b") is None
@@ -100,9 +100,11 @@ def test_a_name_or_a_label_of_the_namespace_admits(
 def test_a_cycle_names_all_of_its_members_and_nobody_else_is_in_it() -> None:
     built = tree(Queue("c", "a"), Queue("a", "b"), Queue("b", "c"), Queue("below", "b"), Queue("self", "self"))
     for name in "abc":
-        assert told(built, name).endswith("the queues are above each other in a cycle: a -> b -> c -> a")
-    assert told(built, "self") == "spec.parent: 'self': the queues are above each other in a cycle: self -> self"
-    assert told(built, "below").startswith("spec.parent: 'b': the queue b above it cannot be used: spec.parent: 'c': ")
+        assert reported(built, name).endswith("the queues are above each other in a cycle: a -> b -> c -> a")
+    assert reported(built, "self") == "spec.parent: 'self': the queues are above each other in a cycle: self -> self"
+    assert reported(built, "below").startswith(
+        "spec.parent: 'b': the queue b above it cannot be used: spec.parent: 'c': "
+    )
     assert built.problem(DEFAULT_QUEUE) is None
     assert built.path("below") == ("below", "b", "c", "a")
     assert sorted(built.in_order()) == sorted(built.queues)
@@ -116,14 +118,14 @@ def test_a_queue_below_an_unusable_one_is_unusable_with_the_first_cause() -> Non
     assert built.problem("top") is None
     assert built.problem("mid") == problem
     for name, parent in (("low", "mid"), ("leaf", "low")):
-        assert told(built, name) == f"spec.parent: {parent!r}: the queue mid above it cannot be used: {problem}"
+        assert reported(built, name) == f"spec.parent: {parent!r}: the queue mid above it cannot be used: {problem}"
 
 
 def test_weights_and_half_lives_of_nothing_cannot_be_used() -> None:
     built = tree(Queue("a", weight=0), Queue("b", weight=-2), Queue("c", half_life_ms=0))
-    assert told(built, "a") == "spec.weight: '0': must be 1 or more"
-    assert told(built, "b") == "spec.weight: '-2': must be 1 or more"
-    assert told(built, "c") == "spec.halfLife: '0ms': must be above 0"
+    assert reported(built, "a") == "spec.weight: '0': must be 1 or more"
+    assert reported(built, "b") == "spec.weight: '-2': must be 1 or more"
+    assert reported(built, "c") == "spec.halfLife: '0ms': must be above 0"
 
 
 @pytest.mark.parametrize(
@@ -138,9 +140,9 @@ def test_weights_and_half_lives_of_nothing_cannot_be_used() -> None:
     ],
 )
 def test_a_guarantee_above_the_limit_cannot_be_used(resource: str, guarantee: int, limit: int, words: str) -> None:
-    assert told(tree(Queue("q", guarantee=((resource, guarantee),), limit=((resource, limit),))), "q") == words
-    assert told(tree(Queue("q", guarantee=((resource, limit),), limit=((resource, limit),))), "q") == ""
-    assert told(tree(Queue("q", guarantee=((resource, guarantee),), limit=(("other", 1),))), "q") == ""
+    assert reported(tree(Queue("q", guarantee=((resource, guarantee),), limit=((resource, limit),))), "q") == words
+    assert reported(tree(Queue("q", guarantee=((resource, limit),), limit=((resource, limit),))), "q") == ""
+    assert reported(tree(Queue("q", guarantee=((resource, guarantee),), limit=(("other", 1),))), "q") == ""
 
 
 def counts(built: Tree, resource: str = GPU) -> dict[str, int]:
@@ -256,7 +258,7 @@ def test_each_queue_comes_once_and_usable_ones_fit_into_each_other(
         assert (queue == built.written[name]) or built.scaled_down(name)
     # The same queues told otherwise, from the start, have the same problems and guarantees.
     again = tree(*(built.written[name] for name in sorted(built.queues, reverse=True)))
-    assert [told(again, name) for name in order] == [told(built, name) for name in order]
+    assert [reported(again, name) for name in order] == [reported(built, name) for name in order]
     assert dict(again.queues) == dict(built.queues)
 
 

@@ -31,9 +31,9 @@ def exact(used: int, rate: int, elapsed_ms: int, half_life_ms: int) -> Decimal:
         return used * kept + rate * half_life_ms / Decimal(2).ln() * (1 - kept)
 
 
-def driven(half_life_ms: int, told: Steps) -> tuple[DecayedUsage, int]:
+def driven(half_life_ms: int, reported: Steps) -> tuple[DecayedUsage, int]:
     ledger, now_ms = DecayedUsage(half_life_ms, as_of_ms=NOON_MS), NOON_MS
-    for length_ms, rate in told:
+    for length_ms, rate in reported:
         ledger.change(rate - ledger.rate, now_ms)
         now_ms += length_ms
     return ledger, now_ms
@@ -69,25 +69,25 @@ def test_a_moment_is_charged_as_it_is_however_long_the_half_life() -> None:
 
 @MODEST
 @given(half_lives, steps)
-def test_the_ledger_is_the_integral(half_life_ms: int, told: Steps) -> None:
-    ledger, now_ms = driven(half_life_ms, told)
+def test_the_ledger_is_the_integral(half_life_ms: int, reported: Steps) -> None:
+    ledger, now_ms = driven(half_life_ms, reported)
     want, elapsed_ms = Decimal(0), 0
-    for length_ms, rate in reversed(told):
+    for length_ms, rate in reversed(reported):
         with localcontext() as context:
             context.prec = 60
             kept = Decimal(2) ** (-Decimal(elapsed_ms) / half_life_ms)
             want += kept * exact(0, rate, length_ms, half_life_ms)
         elapsed_ms += length_ms
-    assert abs(ledger.at(now_ms) - want) <= len(told)
+    assert abs(ledger.at(now_ms) - want) <= len(reported)
 
 
 @MODEST
 @given(half_lives, steps, st.lists(times, max_size=8))
 def test_settling_on_the_way_changes_no_more_than_a_unit_each_time(
-    half_life_ms: int, told: Steps, stops: list[int]
+    half_life_ms: int, reported: Steps, stops: list[int]
 ) -> None:
-    once, now_ms = driven(half_life_ms, told)
-    often, _ = driven(half_life_ms, told)
+    once, now_ms = driven(half_life_ms, reported)
+    often, _ = driven(half_life_ms, reported)
     for stop_ms in sorted(stops):
         often.settle(now_ms + stop_ms)
     end_ms = now_ms + max(stops, default=0)
@@ -100,9 +100,9 @@ def test_settling_on_the_way_changes_no_more_than_a_unit_each_time(
 @MODEST
 @given(half_lives, steps, times)
 def test_settling_twice_is_settling_once_and_looking_changes_nothing(
-    half_life_ms: int, told: Steps, later_ms: int
+    half_life_ms: int, reported: Steps, later_ms: int
 ) -> None:
-    ledger, now_ms = driven(half_life_ms, told)
+    ledger, now_ms = driven(half_life_ms, reported)
     as_of_ms, seen = ledger.as_of_ms, ledger.at(now_ms + later_ms)
     assert ledger.as_of_ms == as_of_ms and ledger.at(now_ms + later_ms) == seen
     assert ledger.ahead(now_ms + later_ms - as_of_ms) == seen
@@ -115,8 +115,10 @@ def test_settling_twice_is_settling_once_and_looking_changes_nothing(
 
 @MODEST
 @given(half_lives, steps, times)
-def test_a_restart_from_what_was_written_down_goes_on_exactly(half_life_ms: int, told: Steps, later_ms: int) -> None:
-    ledger, now_ms = driven(half_life_ms, told)
+def test_a_restart_from_what_was_written_down_goes_on_exactly(
+    half_life_ms: int, reported: Steps, later_ms: int
+) -> None:
+    ledger, now_ms = driven(half_life_ms, reported)
     ledger.settle(now_ms)
     again = DecayedUsage(half_life_ms, ledger.used, ledger.as_of_ms, ledger.rate, tuple(ledger.days.items()))
     for one in (ledger, again):

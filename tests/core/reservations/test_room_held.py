@@ -64,8 +64,8 @@ def test_the_room_does_not_move_where_the_head_would_start_later() -> None:
 def a_small_one_holds_room(policy: object = CALM, **terms: object) -> Driven:
     """x holds all eight GPUs of a node and more is held for it, which is more than is due to it; others of x wait."""
     driven = Driven(gpu_node("n", 8), policy=policy)
-    told = [ev.QueueChanged(Queue(name, **terms)) for name in "xy"]
-    driven.at(1, *told, *(runs(f"r{i}", "n", 10 + i, queue="x") for i in range(8)))
+    reported = [ev.QueueChanged(Queue(name, **terms)) for name in "xy"]
+    driven.at(1, *reported, *(runs(f"r{i}", "n", 10 + i, queue="x") for i in range(8)))
     driven.at(2, *(lone(f"x{i}", 2, queue="x", created_ms=2) for i in range(3)))
     assert held_for(driven) == ["pod/x0"]
     return driven

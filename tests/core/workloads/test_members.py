@@ -28,26 +28,26 @@ def test_a_roster_knows_of_its_gangs_what_their_pods_declare(seed: int) -> None:
     dice = random.Random(seed)
     cluster = Cluster(Tightest())
     cluster.put_node(Node("n", ((GPU, 8),)))
-    roster, told = WorkloadIndex(cluster), dict[str, Pod]()
+    roster, reported = WorkloadIndex(cluster), dict[str, Pod]()
     for gang in ("g", "h"):
         roster.put_gang(Gang(gang, "ns", gang, min_count=2, parent="g" if gang == "h" else ""))
     for _ in range(60):
         uid = f"p{dice.randrange(12)}"
         if dice.random() < 0.25:
             roster.remove_pod(uid)
-            told.pop(uid, None)
+            reported.pop(uid, None)
             cluster.unplace(uid)
         else:
-            if uid in told and told[uid].gang != (pod := drawn(dice, uid)).gang:
+            if uid in reported and reported[uid].gang != (pod := drawn(dice, uid)).gang:
                 # Who joins another gang is the last there.
-                del told[uid]
+                del reported[uid]
             else:
                 pod = drawn(dice, uid)
-            told[uid] = pod
+            reported[uid] = pod
             roster.put_pod(pod)
             if pod.node and uid not in cluster.placements:
                 cluster.place(pod, 0)
-        members = [pod for gang in ("g", "h") for pod in told.values() if pod.gang == gang]
+        members = [pod for gang in ("g", "h") for pod in reported.values() if pod.gang == gang]
         assert {pod.uid for pod in roster.members("g")} == {pod.uid for pod in members}
         assert all(roster.pods[pod.uid] is pod for pod in roster.members("g"))
         assert set(roster.waiting("g")) == {p.uid for p in members if p.managed and p.uid not in cluster.placements}
@@ -62,7 +62,7 @@ def test_a_roster_knows_of_its_gangs_what_their_pods_declare(seed: int) -> None:
         among = [roster.kinds[pod.uid] for pod in roster.kinds_among("g")]
         assert set(among) == kinds and len(among) == len(kinds)
         group = roster._group("h")
-        ours = [pod for pod in told.values() if pod.gang == "h"]
+        ours = [pod for pod in reported.values() if pod.gang == "h"]
         startable = [p for p in ours if p.managed and not p.deleting and p.uid not in cluster.placements and not p.node]
         assert group.pods == sorted(startable, key=lambda pod: (-pod.priority, pod.created_ms, pod.uid))
         assert not group.uniform or len({replace(pod, uid="", name="", created_ms=0, node="") for pod in ours}) == 1

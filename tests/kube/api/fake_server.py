@@ -68,19 +68,19 @@ class Collection:
         old = self.objects.get((namespace, name))
         meta = {"name": name, "namespace": namespace, "uid": uid or name, "resourceVersion": str(self.version)}
         self.objects[namespace, name] = {"metadata": meta, "spec": {"priority": priority, "padding": padding}}
-        await self._tell("MODIFIED" if old else "ADDED", self.objects[namespace, name])
+        await self._report("MODIFIED" if old else "ADDED", self.objects[namespace, name])
 
     async def delete(self, name: str, namespace: str = "ns") -> None:
         self.version += 1
         last = self.objects.pop((namespace, name))
-        await self._tell("DELETED", {**last, "metadata": {**last["metadata"], "resourceVersion": str(self.version)}})
+        await self._report("DELETED", {**last, "metadata": {**last["metadata"], "resourceVersion": str(self.version)}})
 
     async def bookmark(self) -> None:
         self.version += 1
-        await self._tell("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(self.version)}})
+        await self._report("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(self.version)}})
 
     async def error(self, code: int, reason: str) -> None:
-        await self._tell("ERROR", {"kind": "Status", "code": code, "reason": reason, "message": "from a test"})
+        await self._report("ERROR", {"kind": "Status", "code": code, "reason": reason, "message": "from a test"})
 
     async def hang_up(self) -> None:
         """End all watches, as a server does that has reached timeoutSeconds; returns when they have ended."""
@@ -90,7 +90,7 @@ class Collection:
             self._changed.notify_all()
             await self._changed.wait_for(lambda: self._ended >= expected)
 
-    async def _tell(self, kind: str, obj: dict) -> None:
+    async def _report(self, kind: str, obj: dict) -> None:
         self.log.append((self.version, kind, obj))
         async with self._changed:
             self._changed.notify_all()

@@ -158,7 +158,7 @@ async def test_a_restart_of_the_server_loses_nothing(client: Client, plane: Plan
         await asyncio.to_thread(plane.restart_apiserver)
         await create(client, "after")
         async with asyncio.timeout(PATIENCE_S):
-            change = await followed.told.get()
+            change = await followed.reported.get()
         assert (change.kind, change.object.metadata.name) == ("added", "after")
         await delete(client, "before")
         await delete(client, "after")
@@ -226,7 +226,7 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
             plane.kubectl(f"--namespace={namespace}", "create", "configmap", "behind")
             async with asyncio.timeout(PATIENCE_S):
                 while "behind" not in seen.names():
-                    await seen.told.get()
+                    await seen.reported.get()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Followed:
         keep: Callable[[Pod], Pod],
         **times: float,
     ) -> None:
-        self.told: asyncio.Queue[Change[Pod]] = asyncio.Queue()
+        self.reported: asyncio.Queue[Change[Pod]] = asyncio.Queue()
         self.bad: asyncio.Queue[BadObject] = asyncio.Queue()
         self.errors: asyncio.Queue[KubeError] = asyncio.Queue()
         self.drifts: list[Drift] = []
@@ -50,12 +50,12 @@ class Followed:
     def _take(self, batch: list[Change[Pod]]) -> None:
         self.batches.append(len(batch))
         for change in batch:
-            self.told.put_nowait(change)
+            self.reported.put_nowait(change)
 
     async def next(self, count: int = 1) -> list[tuple[str, str]]:
         """The next changes, as (kind, name), sorted."""
         async with asyncio.timeout(PATIENCE_S):
-            changes = [await self.told.get() for _ in range(count)]
+            changes = [await self.reported.get() for _ in range(count)]
         return sorted((change.kind, change.object.metadata.name) for change in changes)
 
     def names(self) -> list[str]:
@@ -77,7 +77,7 @@ async def follow(
         async with asyncio.timeout(PATIENCE_S):
             await followed.reflector.synced.wait()
         yield followed
-        assert followed.told.empty(), "everything told was expected"
+        assert followed.reported.empty(), "everything told was expected"
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -95,7 +95,7 @@ async def test_list_then_changes(client: Client, collection: Collection) -> None
     async with follow(client) as followed:
         assert await followed.next(2) == [("added", "a"), ("added", "b")]
         await collection.put("b", priority=7)
-        change = await followed.told.get()
+        change = await followed.reported.get()
         assert (change.kind, change.object.spec.priority) == ("modified", 7)
         await collection.put("c")
         await collection.delete("a")
@@ -145,20 +145,22 @@ async def test_a_stream_that_ends_is_resumed_from_the_last_bookmark(client: Clie
 
 
 @pytest.mark.usefixtures("listed")
-@pytest.mark.parametrize("told", ["in the stream", "by status"])
-async def test_after_410_only_the_differences_are_reported(client: Client, collection: Collection, told: str) -> None:
+@pytest.mark.parametrize("reported", ["in the stream", "by status"])
+async def test_after_410_only_the_differences_are_reported(
+    client: Client, collection: Collection, reported: str
+) -> None:
     for name in ("kept", "changed", "deleted", "reborn"):
         await collection.put(name)
     async with follow(client) as followed:
         await followed.next(4)
         # No watch sees these changes, as if they had been compacted away.
-        collection._tell = nobody
+        collection._report = nobody
         await collection.delete("deleted")
         await collection.put("changed", priority=1)
         await collection.put("reborn", uid="another")
         await collection.put("new")
-        del collection._tell
-        if told == "by status":
+        del collection._report
+        if reported == "by status":
             collection.faults = [status(410, "Expired")]
             await collection.hang_up()
         else:
@@ -173,18 +175,18 @@ async def test_after_410_only_the_differences_are_reported(client: Client, colle
 async def test_less_is_kept_than_is_reported(client: Client, collection: Collection) -> None:
     await collection.put("a", priority=3)
     async with follow(client, keep=lambda pod: Pod(pod.metadata)) as followed:
-        change = await followed.told.get()
+        change = await followed.reported.get()
         assert (change.kind, change.object.spec.priority) == ("added", 3)
         await collection.put("a", priority=7)
-        change = await followed.told.get()
+        change = await followed.reported.get()
         assert (change.kind, change.object.spec.priority) == ("modified", 7)
         assert [(key, pod.spec.priority) for key, pod in followed.reflector.known.items()] == [(("ns", "a"), 0)]
         assert not await followed.reflector.audit()
-        collection._tell = nobody
+        collection._report = nobody
         await collection.delete("a")
-        del collection._tell
+        del collection._report
         await collection.error(410, "Expired")
-        change = await followed.told.get()
+        change = await followed.reported.get()
         assert (change.kind, change.object.metadata.name) == ("deleted", "a")
 
 
@@ -223,7 +225,7 @@ async def test_changes_in_short_succession_are_reported_together_and_a_lone_one_
         for name in ("a", "b", "c"):
             await collection.put(name)
             await asyncio.sleep(0.02)
-        assert followed.told.empty()
+        assert followed.reported.empty()
         assert await followed.next(3) == [("added", "a"), ("added", "b"), ("added", "c")]
         assert followed.batches[-2:] == [1, 3]
 
@@ -318,11 +320,11 @@ async def test_an_audit_finds_what_was_missed_and_repairs_it(client: Client, col
         await collection.put(name)
     async with follow(client, audit_every_s=0.05) as followed:
         await followed.next(3)
-        collection._tell = nobody
+        collection._report = nobody
         await collection.put("changed", priority=9)
         await collection.delete("extra")
         await collection.put("missing")
-        del collection._tell
+        del collection._report
         await collection.bookmark()
         await until(lambda: followed.drifts != [])
         (drift,) = followed.drifts

@@ -38,10 +38,10 @@ def test_what_is_cut_fits_is_marked_and_stays_text(text: str, most_bytes: int) -
 
 @pytest.mark.parametrize("note", LONG)
 def test_a_note_is_counted_in_bytes(note: str) -> None:
-    told = json.loads(event(note, instance="host-ü" * 40))
-    assert NOTE_BYTES - 8 < len(told["note"].encode()) <= NOTE_BYTES
-    assert told["note"].endswith(" ...")
-    assert len(told["reportingInstance"].encode()) <= 128
+    reported = json.loads(event(note, instance="host-ü" * 40))
+    assert NOTE_BYTES - 8 < len(reported["note"].encode()) <= NOTE_BYTES
+    assert reported["note"].endswith(" ...")
+    assert len(reported["reportingInstance"].encode()) <= 128
 
 
 def test_a_note_that_just_fits_is_whole() -> None:

@@ -71,7 +71,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     return Cluster(authority, tls)
 
 
-async def who(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def identify(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Tells every client its name, and calls those named "old" unauthorized."""
     (((_, name),),) = writer.get_extra_info("peercert")["subject"]
     while True:
@@ -83,7 +83,7 @@ async def who(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Non
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_both_sides_show_certificates(cluster: Cluster, run: Callable[..., None]) -> None:
     async def main() -> None:
-        async with serve_raw(who, ssl=cluster.tls) as url:
+        async with serve_raw(identify, ssl=cluster.tls) as url:
             source = Files(client_pem=cluster.authority.issue("scheduler"))
             config = ClusterConfig(url.replace("http", "https"), ca_pem=cluster.authority.pem, source=source)
             async with Client(config) as client:
@@ -115,7 +115,7 @@ async def test_a_rotated_client_certificate_is_used_for_new_connections(cluster:
         key.write_text(pem[at:])
 
     rotate("old")
-    async with serve_raw(who, ssl=cluster.tls) as url:
+    async with serve_raw(identify, ssl=cluster.tls) as url:
         source = Files(cert_file=cert, key_file=key)
         config = ClusterConfig(url.replace("http", "https"), ca_pem=cluster.authority.pem, source=source)
         async with Client(config) as client:

@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "cluster.yaml"
 
 
-def given(file: Path, *documents: str) -> Manifests:
+def manifests_of(file: Path, *documents: str) -> Manifests:
     file.write_text("\n---\n".join(documents))
     return read([str(file)])
 
@@ -41,7 +41,7 @@ def claims(found: Manifests) -> dict[str, str]:
 
 def test_each_pod_gets_its_claim_from_the_template(file: Path) -> None:
     named = "[{name: gpu, resourceClaimTemplateName: one}]"
-    found = given(file, TEMPLATE, CLASS, SLICE, pod(named, "p"), pod(named, "q"))
+    found = manifests_of(file, TEMPLATE, CLASS, SLICE, pod(named, "p"), pod(named, "q"))
     assert found.problems == () and found.skipped == {}
     pods = {event.pod.uid: event.pod.device_claims for event in found.events if isinstance(event, ev.PodChanged)}
     assert claims(found) == {"default/p-gpu": "Pod/default/p", "default/q-gpu": "Pod/default/q"}
@@ -54,12 +54,12 @@ def test_each_pod_gets_its_claim_from_the_template(file: Path) -> None:
 def test_a_claim_that_was_made_already_is_the_one(file: Path) -> None:
     made = f"{DRA}\nkind: ResourceClaim\nmetadata: {{name: p-gpu-x}}\nspec: {{devices: {{requests: [{REQUEST}]}}}}"
     named = "[{name: gpu, resourceClaimTemplateName: one}]"
-    found = given(file, TEMPLATE, made, pod(named, statuses="[{name: gpu, resourceClaimName: p-gpu-x}]"))
+    found = manifests_of(file, TEMPLATE, made, pod(named, statuses="[{name: gpu, resourceClaimName: p-gpu-x}]"))
     assert claims(found) == {"default/p-gpu-x": ""}
 
 
 def test_a_missing_object_is_reported_with_its_place(file: Path) -> None:
-    found = given(file, pod("[{name: a, resourceClaimTemplateName: t}, {name: b, resourceClaimName: c}]"))
+    found = manifests_of(file, pod("[{name: a, resourceClaimTemplateName: t}, {name: b, resourceClaimName: c}]"))
     assert [str(problem).partition(": ")[2] for problem in found.problems] == [
         "Pod default/p: spec.resourceClaims: 'ResourceClaimTemplate t' is not in the input",
         "Pod default/p: spec.resourceClaims: 'c' is not in the input",
@@ -69,10 +69,10 @@ def test_a_missing_object_is_reported_with_its_place(file: Path) -> None:
 
 def test_a_claim_that_cannot_be_honoured_is_reported_with_its_field(file: Path) -> None:
     bad = f"{DRA}\nkind: ResourceClaim\nmetadata: {{name: c}}\nspec:\n  devices:\n    requests:\n    - {{name: gpu}}"
-    (problem,) = given(file, bad).problems
+    (problem,) = manifests_of(file, bad).problems
     assert (problem.object, problem.field, problem.line) == ("ResourceClaim default/c", "spec.devices.requests[0]", 7)
 
 
 def test_an_older_version_is_not_read_as_if_it_were_this_one(file: Path) -> None:
-    (problem,) = given(file, CLASS.replace("/v1", "/v1beta1")).problems
+    (problem,) = manifests_of(file, CLASS.replace("/v1", "/v1beta1")).problems
     assert "only v1 can be read" in problem.message

@@ -54,7 +54,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "cluster.yaml"
 
 
-def given(file: Path, *documents: str, scheduler_name: str | None = None) -> Manifests:
+def manifests_of(file: Path, *documents: str, scheduler_name: str | None = None) -> Manifests:
     file.write_text("\n---\n".join(documents))
     return read([str(file)], scheduler_name)
 
@@ -93,7 +93,7 @@ def complaints(found: Manifests) -> list[str]:
 
 
 def test_bare_objects_get_what_an_api_server_would_add(file: Path) -> None:
-    found = given(file, POD, NODE)
+    found = manifests_of(file, POD, NODE)
     (node,), pod = nodes(found), pods(found)["p1"]
     assert isinstance(found.events[0], ev.NodeChanged)
     assert (node.name, dict(node.allocatable)["memory"], node.labels) == ("n1", 32 * 2**30, (("rack", "a"),))
@@ -104,26 +104,26 @@ def test_bare_objects_get_what_an_api_server_would_add(file: Path) -> None:
 
 def test_what_has_no_time_is_the_newest_in_the_order_of_the_input(file: Path) -> None:
     dated = "{apiVersion: v1, kind: Pod, metadata: {name: dated, creationTimestamp: 2026-01-01T00:00:00Z, uid: u}}"
-    found = pods(given(file, meta("Pod", "b"), dated, meta("Pod", "a")))
+    found = pods(manifests_of(file, meta("Pod", "b"), dated, meta("Pod", "a")))
     newest = 1_767_225_600_000
     assert (found["dated"].created_ms, found["dated"].uid) == (newest, "u")
     assert newest < found["b"].created_ms < found["a"].created_ms < newest + 1000
-    assert all(pod.created_ms > 0 for pod in pods(given(file, meta("Pod", "a"))).values())
+    assert all(pod.created_ms > 0 for pod in pods(manifests_of(file, meta("Pod", "a"))).values())
 
 
 def test_nodes_without_a_time_keep_the_order_of_the_input(file: Path) -> None:
-    found = given(file, *(meta("Node", name) for name in ("n3", "n1", "n2")))
+    found = manifests_of(file, *(meta("Node", name) for name in ("n3", "n1", "n2")))
     assert [node.name for node in nodes(found)] == ["n3", "n1", "n2"]
 
 
 def test_a_node_without_allocatable_gets_its_capacity(file: Path) -> None:
-    (node,) = nodes(given(file, NODE.replace("allocatable", "capacity")))
+    (node,) = nodes(manifests_of(file, NODE.replace("allocatable", "capacity")))
     assert dict(node.allocatable)["nvidia.com/gpu"] == 8
 
 
 def test_a_generated_name_is_made_up(file: Path) -> None:
     text = "{apiVersion: v1, kind: Pod, metadata: {generateName: job-}}"
-    found = pods(given(file, text, text))
+    found = pods(manifests_of(file, text, text))
     assert len(found) == 2
     assert all(name.startswith("job-") for name in found)
 
@@ -135,24 +135,24 @@ kind: Pod
 metadata: {name: a, labels: , creationTimestamp: null, annotations: {when: 2026-01-01}}
 spec: {nodeName: null}
 """
-    found = given(file, text)
+    found = manifests_of(file, text)
     assert found.problems == ()
     assert (pods(found)["a"].labels, pods(found)["a"].node) == ((), "")
 
 
 def test_pods_of_all_schedulers_are_ours_unless_one_is_named(file: Path) -> None:
     other = "{apiVersion: v1, kind: Pod, metadata: {name: other}, spec: {schedulerName: volcano}}"
-    assert [pod.managed for pod in pods(given(file, meta("Pod", "a"), other)).values()] == [True, True]
-    named = pods(given(file, meta("Pod", "a"), other, scheduler_name="volcano"))
+    assert [pod.managed for pod in pods(manifests_of(file, meta("Pod", "a"), other)).values()] == [True, True]
+    named = pods(manifests_of(file, meta("Pod", "a"), other, scheduler_name="volcano"))
     assert {name: pod.managed for name, pod in named.items()} == {"a": False, "other": True}
-    default = pods(given(file, meta("Pod", "a"), other, scheduler_name="default-scheduler"))
+    default = pods(manifests_of(file, meta("Pod", "a"), other, scheduler_name="default-scheduler"))
     assert {name: pod.managed for name, pod in default.items()} == {"a": True, "other": False}
 
 
 def test_bound_pods_hold_their_node_and_finished_ones_are_counted(file: Path) -> None:
     bound = meta("Pod", "bound", spec="{nodeName: n1}", status="{phase: Running}")
     done = [meta("Pod", phase.lower(), status=f"{{phase: {phase}}}") for phase in ("Succeeded", "Failed")]
-    found = given(file, NODE, bound, *done)
+    found = manifests_of(file, NODE, bound, *done)
     assert {name: pod.node for name, pod in pods(found).items()} == {"bound": "n1"}
     assert found.skipped == {"finished Pod": 2}
     assert found.problems == ()
@@ -165,14 +165,14 @@ def test_priority_classes_give_pods_their_priority(file: Path) -> None:
     ]
     wanted = {"high": 1000, "system-node-critical": 2_000_001_000}
     asking = [meta("Pod", name, spec=f"{{priorityClassName: {name}}}") for name in wanted]
-    given_number = meta("Pod", "number", spec="{priorityClassName: high, priority: 5}")
-    found = given(file, *asking, given_number, meta("Pod", "none"), *classes)
+    number = meta("Pod", "number", spec="{priorityClassName: high, priority: 5}")
+    found = manifests_of(file, *asking, number, meta("Pod", "none"), *classes)
     assert {name: pod.priority for name, pod in pods(found).items()} == {**wanted, "number": 5, "none": 7}
     assert found.problems == ()
 
 
 def test_a_pod_of_a_missing_priority_class_gets_the_usual_priority(file: Path) -> None:
-    found = given(file, meta("Pod", "a", spec="{priorityClassName: nope}"), meta("Pod", "b"))
+    found = manifests_of(file, meta("Pod", "a", spec="{priorityClassName: nope}"), meta("Pod", "b"))
     assert {name: pod.priority for name, pod in pods(found).items()} == {"a": 0, "b": 0}
     (complaint,) = complaints(found)
     assert complaint.startswith(":1: Pod default/a: spec.priorityClassName: PriorityClass 'nope' is not in the input")
@@ -199,7 +199,7 @@ def test_a_pod_of_a_missing_priority_class_gets_the_usual_priority(file: Path) -
 def test_pod_groups_of_every_dialect_make_gangs(file: Path, group: str, labels: str) -> None:
     spec = "" if labels else "schedulingGroup: {podGroupName: g}"
     pod = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: a, {labels}}}\nspec: {{{spec}}}"
-    found = given(file, pod, group)
+    found = manifests_of(file, pod, group)
     ((gang_id, gang),) = gangs(found).items()
     assert (gang.min_count, pods(found)["a"].gang) == (3, gang_id)
     assert found.problems == ()
@@ -207,7 +207,7 @@ def test_pod_groups_of_every_dialect_make_gangs(file: Path, group: str, labels: 
 
 def test_owners_are_found_among_the_documents(file: Path) -> None:
     unneeded = meta("Job", "other", "batch/v1")
-    found = given(file, member_of("j", "a"), JOB, unneeded)
+    found = manifests_of(file, member_of("j", "a"), JOB, unneeded)
     assert gangs(found)["job.batch/default/j"].min_count == 2
     assert pods(found)["a"].gang == "job.batch/default/j"
     assert found.skipped == {"Job": 1}
@@ -215,16 +215,16 @@ def test_owners_are_found_among_the_documents(file: Path) -> None:
 
 
 def test_an_owner_that_is_missing_or_contradicts_itself_is_named(file: Path) -> None:
-    found = given(file, JOB, member_of("gone", "a"))
+    found = manifests_of(file, JOB, member_of("gone", "a"))
     assert complaints(found) == [":9: Pod default/a: 'job.batch/default/gone' is not in the input"]
     assert pods(found)["a"].problem is None and not gangs(found)
-    broken = given(file, member_of("j", "a"), JOB.replace("parallelism: 2", "parallelism: two"))
+    broken = manifests_of(file, member_of("j", "a"), JOB.replace("parallelism: 2", "parallelism: two"))
     (complaint,) = complaints(broken)
     assert complaint.startswith(":12: Job default/j: cannot be read: Expected `int`")
 
 
 def test_what_is_named_and_not_there_is_a_problem(file: Path) -> None:
-    found = given(
+    found = manifests_of(
         file,
         "{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {scheduling.x-k8s.io/pod-group: g}}}",
         meta("Pod", "b", spec="{nodeName: n9}"),
@@ -254,19 +254,19 @@ def test_documents_that_are_a_part_of_a_cluster_may_name_the_rest_of_it(file: Pa
 
 def test_a_pod_copied_with_its_uid_is_another_pod(file: Path) -> None:
     text = "{apiVersion: v1, kind: Pod, metadata: {name: a, uid: u}}"
-    found = pods(given(file, text, text.replace("name: a", "name: b")))
+    found = pods(manifests_of(file, text, text.replace("name: a", "name: b")))
     assert {pod.uid for pod in found.values()} == {"u", "Pod/default/b"}
 
 
 def test_a_kind_that_is_called_a_list_and_is_none_is_not_lost(file: Path) -> None:
-    found = given(file, meta("AllowList", "a", "example.com/v1"), "{apiVersion: v1, kind: List, items: }")
+    found = manifests_of(file, meta("AllowList", "a", "example.com/v1"), "{apiVersion: v1, kind: List, items: }")
     assert complaints(found) == [
         ":1: AllowList a: apiVersion: 'example.com/v1' has no AllowList that is known here: not used"
     ]
 
 
 def test_storage_queues_and_namespaces_become_events(file: Path) -> None:
-    found = given(
+    found = manifests_of(
         file,
         meta("StorageClass", "fast", "storage.k8s.io/v1", volumeBindingMode="WaitForFirstConsumer"),
         "{apiVersion: storage.k8s.io/v1, kind: StorageClass,"
@@ -295,7 +295,7 @@ def test_storage_queues_and_namespaces_become_events(file: Path) -> None:
 
 def test_controllers_make_no_pods_and_are_counted(file: Path) -> None:
     documents = [meta("Deployment", "d", "apps/v1"), meta("Service", "s"), meta("Service", "t"), JOB]
-    found = given(file, *documents)
+    found = manifests_of(file, *documents)
     assert (found.events, found.problems) == ((), ())
     assert found.skipped == {"Deployment": 1, "Job": 1, "Service": 2}
 
@@ -315,10 +315,10 @@ def test_controllers_make_no_pods_and_are_counted(file: Path) -> None:
     ],
 )
 def test_what_cannot_be_used_is_a_problem_with_its_place(file: Path, document: str, complaint: str) -> None:
-    found = given(file, NODE.strip(), document)
+    found = manifests_of(file, NODE.strip(), document)
     assert [node.name for node in nodes(found)] == ["n1"]
-    (said,) = complaints(found)
-    assert said.startswith(f":6: {complaint}")
+    (stated,) = complaints(found)
+    assert stated.startswith(f":6: {complaint}")
 
 
 def test_a_problem_names_the_line_of_the_field(file: Path) -> None:
@@ -339,16 +339,18 @@ items:
     nodeSelector:
       rack: 5
 """
-    (said,) = given(file, text).problems
-    assert (said.line, said.path, said.field) == (16, "items[0]", "spec.nodeSelector[...]")
-    (said,) = given(file, text.replace("rack: 5", "rack: '5'")).problems
-    assert (said.line, said.field) == (14, "spec.containers[0].resources.limits[nvidia.com/gpu]")
-    assert str(said).startswith(f"{file}:14: Pod default/a: spec.containers[0].resources.limits[nvidia.com/gpu]: '1x'")
+    (stated,) = manifests_of(file, text).problems
+    assert (stated.line, stated.path, stated.field) == (16, "items[0]", "spec.nodeSelector[...]")
+    (stated,) = manifests_of(file, text.replace("rack: 5", "rack: '5'")).problems
+    assert (stated.line, stated.field) == (14, "spec.containers[0].resources.limits[nvidia.com/gpu]")
+    assert str(stated).startswith(
+        f"{file}:14: Pod default/a: spec.containers[0].resources.limits[nvidia.com/gpu]: '1x'"
+    )
 
 
 def test_what_keeps_nodes_and_gangs_from_being_used_is_named(file: Path) -> None:
     group = "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: g}\nspec:\n  minMember: 0"
-    found = given(file, "{apiVersion: v1, kind: Node, metadata: {name: n}}", group)
+    found = manifests_of(file, "{apiVersion: v1, kind: Node, metadata: {name: n}}", group)
     node, gang = complaints(found)
     assert node.startswith(":1: Node n: status.allocatable: missing")
     assert gang.startswith(":7: PodGroup default/g: spec.minMember: '0': must be set")
@@ -492,9 +494,9 @@ def test_what_is_printed_is_what_the_server_has(dumped: Plane, file: Path, progr
         kinds = "nodes,namespaces,pods,jobs,podgroups.scheduling.k8s.io"
         file.write_text(dumped.kubectl("get", kinds, "--all-namespaces", f"--output={output}"))
     found = read([str(file)], "dovetail")
-    told = about_dumped(asyncio.run(from_server(dumped)))
-    assert about_dumped(found.events) == told
-    assert len([event for event in told if isinstance(event, ev.PodChanged)]) == 3
+    reported = about_dumped(asyncio.run(from_server(dumped)))
+    assert about_dumped(found.events) == reported
+    assert len([event for event in reported if isinstance(event, ev.PodChanged)]) == 3
     assert {gang.min_count for gang in gangs(found).values() if gang.namespace == "manifests"} == {2}
 
 
@@ -510,7 +512,7 @@ def test_bare_manifests_state_what_the_server_makes_of_them(dumped: Plane, file:
 
     kinds = "nodes,pods,podgroups.scheduling.k8s.io"
     file.write_text(dumped.kubectl("get", kinds, "--all-namespaces", "--output=yaml"))
-    assert stripped(given(file.with_name("bare.yaml"), DUMPED)) == stripped(read([str(file)]))
+    assert stripped(manifests_of(file.with_name("bare.yaml"), DUMPED)) == stripped(read([str(file)]))
 
 
 GPU_NODE = """
@@ -526,19 +528,19 @@ status:
 
 
 def test_a_node_comes_with_the_objects_that_describe_its_wiring(file: Path) -> None:
-    found = given(file, NODE.replace("gpu: 8", "gpu: 2"), GPU_NODE % 12)
+    found = manifests_of(file, NODE.replace("gpu: 8", "gpu: 2"), GPU_NODE % 12)
     (node,) = nodes(found)
     assert node.layout is not None
     assert (node.layout.nvlinks, found.problems, found.skipped) == (((0, 12), (12, 0)), (), {})
 
 
 def test_wiring_that_cannot_be_used_is_named_with_its_place_and_the_node_is_used(file: Path) -> None:
-    found = given(file, NODE, GPU_NODE % 11)
+    found = manifests_of(file, NODE, GPU_NODE % 11)
     assert [node.problem for node in nodes(found)] == [None]
     assert complaints(found) == [":15: GPUNode n1: status.nvlinks[0][1]: is 11 one way and 12 the other"]
-    assert complaints(given(file, NODE, GPU_NODE % 12)) == [
+    assert complaints(manifests_of(file, NODE, GPU_NODE % 12)) == [
         ":5: Node n1: status.allocatable[nvidia.com/gpu]: '8': GPUNode has 2 GPUs: they are only counted"
     ]
-    assert complaints(given(file, NODE, GPU_NODE % "many")) == [
+    assert complaints(manifests_of(file, NODE, GPU_NODE % "many")) == [
         ":15: GPUNode n1: status.nvlinks[0][1]: Expected `int`, got `str`: not used"
     ]

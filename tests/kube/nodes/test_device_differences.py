@@ -32,8 +32,8 @@ def pod(uid: str, written: str, resource: str = GPU, amount: str = "2", node: st
 
 
 def gpu_node(*differences: tuple[str, str], name: str = "n") -> GPUNode:
-    told = [{"namespace": "d", "pod": uid, "uid": uid, "chosen": "0,1", "given": text} for uid, text in differences]
-    return msgspec.convert({"metadata": {"name": name}, "status": {"differences": told}}, GPUNode)
+    reported = [{"namespace": "d", "pod": uid, "uid": uid, "chosen": "0,1", "given": text} for uid, text in differences]
+    return msgspec.convert({"metadata": {"name": name}, "status": {"differences": reported}}, GPUNode)
 
 
 def devices(events: list[ev.Event]) -> dict[str, tuple[int, ...] | None]:
@@ -65,8 +65,8 @@ def test_the_object_may_come_before_the_pod_and_go_before_it() -> None:
 def test_pods_with_swapped_devices_change_together() -> None:
     feed = Translator()
     feed.pods([Change("added", pod("a", "0,1")), Change("added", pod("b", "2,3"))])
-    told = feed.gpu_nodes([Change("added", gpu_node(("a", "2,3"), ("b", "0,1")))])
-    assert devices(told) == {"a": (2, 3), "b": (0, 1)}
+    reported = feed.gpu_nodes([Change("added", gpu_node(("a", "2,3"), ("b", "0,1")))])
+    assert devices(reported) == {"a": (2, 3), "b": (0, 1)}
 
 
 def test_instances_are_corrected_as_gpus_are() -> None:

@@ -25,22 +25,22 @@ def gpu_node(*gpus: GpuStatus) -> GPUNode:
 
 
 def test_a_gpu_node_reports_the_instances_of_its_cards() -> None:
-    told = gpu_node(
+    reported = gpu_node(
         GpuStatus(index=0, uuid="GPU-0"),
         GpuStatus(index=1, uuid="GPU-1", mig=(MigInstance("3g.20gb", 4), MigInstance("1g.5gb", 0))),
     )
-    found = divided("a", A100, {SMALL: 1, BIG: 1}, 1, told)
+    found = divided("a", A100, {SMALL: 1, BIG: 1}, 1, reported)
     assert names(found) == [[(1, "1g.5gb", 0), (1, "3g.20gb", 4)]]
     assert not found.cards[0].assumed and found.findings == ()
 
 
 def test_a_card_that_does_not_work_and_has_none_is_not_one_to_be_divided() -> None:
-    told = gpu_node(
+    reported = gpu_node(
         GpuStatus(index=0, uuid="GPU-0", mig=()),
         GpuStatus(index=1, uuid="GPU-1", healthy=False, mig=()),
         GpuStatus(index=2, uuid="GPU-2", healthy=False, mig=(MigInstance("1g.5gb", 0),)),
     )
-    found = divided("a", A100, {}, 0, told)
+    found = divided("a", A100, {}, 0, reported)
     assert [card.gpu for card in found.cards] == [0, 2], "pods may hold what is on the last one"
 
 
@@ -57,7 +57,7 @@ def test_a_node_without_instances_states_how_its_gpus_could_be_divided() -> None
 
 
 @pytest.mark.parametrize(
-    ("product", "slices", "said"),
+    ("product", "slices", "stated"),
     [
         ("Tesla-T4", {SMALL: 7}, "no MIG profiles are known for 'Tesla-T4': only counted"),
         ("", {SMALL: 7}, "nvidia.com/gpu.product is missing: only counted"),
@@ -65,15 +65,15 @@ def test_a_node_without_instances_states_how_its_gpus_could_be_divided() -> None
         (A100, {BIG: 100}, "no 16 cards of A100-40GB can have these instances: only counted"),
     ],
 )
-def test_an_impossible_set_is_a_finding_and_only_counted(product: str, slices: dict[str, int], said: str) -> None:
+def test_an_impossible_set_is_a_finding_and_only_counted(product: str, slices: dict[str, int], stated: str) -> None:
     found = divided("a", product, slices, 0, None)
     assert found.cards == ()
     [finding] = found.findings
-    assert said in finding.problem.rule and finding.problem.field.startswith("status.allocatable[")
+    assert stated in finding.problem.rule and finding.problem.field.startswith("status.allocatable[")
 
 
 @pytest.mark.parametrize(
-    ("gpu", "field", "said"),
+    ("gpu", "field", "stated"),
     [
         (
             GpuStatus(index=0, uuid="G", mig=(MigInstance("3g.20gb", 2),)),
@@ -93,11 +93,11 @@ def test_an_impossible_set_is_a_finding_and_only_counted(product: str, slices: d
         ),
     ],
 )
-def test_a_gpu_node_that_contradicts_itself_is_a_finding_by_field(gpu: GpuStatus, field: str, said: str) -> None:
+def test_a_gpu_node_that_contradicts_itself_is_a_finding_by_field(gpu: GpuStatus, field: str, stated: str) -> None:
     found = divided("a", A100, {}, 0, gpu_node(gpu))
     assert found.cards == ()
     [finding] = found.findings
-    assert finding.problem.field == field and said in finding.problem.rule
+    assert finding.problem.field == field and stated in finding.problem.rule
 
 
 def test_instances_are_written_down_and_read_again() -> None:

@@ -31,7 +31,7 @@ SIZES = [1, 2, 2**20, *(size + more for size in AROUND for more in (-1, 0, 1)), 
 DEVICES = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", "rdma/hca", "example.com/x")
 
 
-def told(folder: Path, *objects: Object) -> State:
+def reported(folder: Path, *objects: Object) -> State:
     file = folder / "objects.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     state = State(Policy())
@@ -69,7 +69,7 @@ def starts(state: State) -> set[str]:
 def test_whatever_is_asked_for_fits_where_there_is_as_much(tmp_path: Path, resource: str) -> None:
     """In the core's unit, and up to the most that is counted."""
     for asked, there in product(SIZES, SIZES):
-        state = told(tmp_path, node(**{resource: str(there)}), pod("p", {resource: str(asked)}))
+        state = reported(tmp_path, node(**{resource: str(there)}), pod("p", {resource: str(asked)}))
         of_cpu = 1000 if resource == CPU else 1
         fits = min(asked * of_cpu, MAX_AMOUNT) <= min(there * of_cpu, MAX_AMOUNT)
         assert starts(state) == ({"p"} if fits else set()), (asked, there)
@@ -79,7 +79,7 @@ def test_whatever_is_asked_for_fits_where_there_is_as_much(tmp_path: Path, resou
 def test_however_much_bound_pods_ask_for_a_node_is_full_and_not_empty(tmp_path: Path) -> None:
     asking = [pod("p", {"memory": "1"}), pod("q", {"cpu": "1"})]
     bound = [pod(f"b{i}", {"memory": str(10**30), "nvidia.com/gpu": str(10**30)}, nodeName="n") for i in range(300)]
-    state = told(tmp_path, node(**{"nvidia.com/gpu": "8", "pods": "1000"}), *bound, *asking)
+    state = reported(tmp_path, node(**{"nvidia.com/gpu": "8", "pods": "1000"}), *bound, *asking)
     assert starts(state) == {"q"}
     for one in bound:
         apply(state, ev.PodRemoved(one["metadata"]["uid"]))
@@ -116,7 +116,7 @@ def claiming(name: str, **request: Any) -> list[Object]:
 
 def test_a_pool_stays_usable_whatever_its_devices_state_of_themselves(tmp_path: Path) -> None:
     for size in SIZES:
-        state = told(tmp_path, node(), *device_pool(str(size), str(size)), *claiming("p"))
+        state = reported(tmp_path, node(), *device_pool(str(size), str(size)), *claiming("p"))
         assert starts(state) == {"p"}, size
         assert state.shares.accounting.capacity()["gpu"] == 3000
 
@@ -125,7 +125,7 @@ def test_a_pool_stays_usable_whatever_its_devices_state_of_themselves(tmp_path: 
 def test_a_share_of_a_device_can_be_had_up_to_what_there_is(tmp_path: Path) -> None:
     for asked, there in product(SIZES, SIZES):
         objects = device_pool(str(there), "1", allowMultipleAllocations=True)
-        state = told(tmp_path, node(), *objects, *claiming("p", capacity={"requests": {"memory": str(asked)}}))
+        state = reported(tmp_path, node(), *objects, *claiming("p", capacity={"requests": {"memory": str(asked)}}))
         fits = min(asked, MAX_QUANTITY) <= min(there, MAX_QUANTITY)
         assert starts(state) == ({"p"} if fits else set()), (asked, there)
 
@@ -133,7 +133,7 @@ def test_a_share_of_a_device_can_be_had_up_to_what_there_is(tmp_path: Path) -> N
 def test_a_partition_can_be_had_where_counters_suffice(tmp_path: Path) -> None:
     only = [{"cel": {"expression": "device.attributes['gpu.test'].?part.orValue(false)"}}]
     for size in SIZES:
-        state = told(tmp_path, node(), *device_pool("1", str(size)), *claiming("p", selectors=only))
+        state = reported(tmp_path, node(), *device_pool("1", str(size)), *claiming("p", selectors=only))
         assert starts(state) == ({"p"} if size <= 1000 else set()), size
 
 
@@ -141,7 +141,7 @@ def test_limits_and_guarantees_of_any_size_are_kept(tmp_path: Path) -> None:
     for size in SIZES:
         spec = {"limit": {"memory": str(size)}, "guarantee": {"memory": str(size), "gpu": str(size)}}
         queue = made("Queue", "q", "dovetail.dev/v1alpha1", spec=spec)
-        state = told(tmp_path, node(), queue, pod("p", {"memory": "2Mi", "cpu": "1"}, queue="q"))
+        state = reported(tmp_path, node(), queue, pod("p", {"memory": "2Mi", "cpu": "1"}, queue="q"))
         assert state.shares.tree.problem("q") is None
         assert starts(state) == ({"p"} if size >= 2**21 else set()), size
 
@@ -235,7 +235,7 @@ def exact(state: State) -> list[str]:
 def test_nothing_overflows_whatever_objects_state(tmp_path: Path) -> None:
     bound = 0
     for seed in range(300):
-        state = told(tmp_path, *Dice(seed).objects())
+        state = reported(tmp_path, *Dice(seed).objects())
         for hour in range(3):
             for decision in step(state, [], NOW_MS + hour * 3_600_000):
                 if isinstance(decision, Bind):

@@ -17,7 +17,7 @@ from dovetail.kube.translate.translator import Translator
 from dovetail.recording.coding import Coder
 from tests.bound import bound
 from tests.referee.manifests import SCHEDULER, Dice
-from tests.referee.ours import told
+from tests.referee.ours import reported
 
 CASES = 150
 EVENTS = Coder[tuple[Event, ...]](tuple[Event, ...])
@@ -49,7 +49,7 @@ def translated() -> str:
             pod["metadata"]["annotations"] = pod["metadata"].get("annotations", {}) | options
         feed = Translator(dice.choice([SCHEDULER, "another"]))
         # Not repr: the order of a set differs from process to process.
-        lines += [EVENTS.encode((event,)).decode() for event in told(feed, case)]
+        lines += [EVENTS.encode((event,)).decode() for event in reported(feed, case)]
         lines += map(repr, sorted(feed.findings.items()))
     return "\n".join(lines)
 

@@ -49,17 +49,17 @@ def test_a_pod_that_finishes_reports_when_its_last_container_ended_and_how(phase
 
 
 @pytest.mark.parametrize(
-    "told_to_go",
+    "evicted",
     [
         ended(7, conditions=f"{SCHEDULED}, {{type: DisruptionTarget, status: 'True'}}"),
         ended(7, deletionTimestamp="2026-01-01T00:00:20Z"),
     ],
     ids=["evicted", "deleted"],
 )
-def test_an_evicted_pod_that_exits_well_is_no_estimate_of_run_times(told_to_go: Any) -> None:
+def test_an_evicted_pod_that_exits_well_is_no_estimate_of_run_times(evicted: Any) -> None:
     feed = Translator()
     feed.pods(added(pod(RUNNING)))
-    assert feed.pods([Change("modified", told_to_go)]) == [ev.PodRemoved("u-a", START_MS + 7000, succeeded=False)]
+    assert feed.pods([Change("modified", evicted)]) == [ev.PodRemoved("u-a", START_MS + 7000, succeeded=False)]
 
 
 def test_a_pod_that_is_deleted_ends_now() -> None:

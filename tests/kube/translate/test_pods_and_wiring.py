@@ -35,19 +35,19 @@ spec:
     return pod(text, annotations={f"dovetail.dev/{key}": value for key, value in annotations.items()} | written)
 
 
-def told(events: list[ev.Event]) -> Pod:
+def reported(events: list[ev.Event]) -> Pod:
     return [event.pod for event in events if isinstance(event, ev.PodChanged)][-1]
 
 
 @pytest.mark.parametrize(("value", "required"), [("required", True), ("preferred", False)])
 def test_nvlinks_can_be_required(value: str, required: bool) -> None:
-    record = told(Translator().pods(added(asking(nvlink=value))))
+    record = reported(Translator().pods(added(asking(nvlink=value))))
     assert (record.request.nvlink_required, record.problem) == (required, None)
     assert record.request == pods.with_nvlink(pods.pod(asking()).request, value)
 
 
 def test_pods_of_other_schedulers_require_nothing() -> None:
-    assert not told(Translator("other").pods(added(asking(nvlink="required")))).request.nvlink_required
+    assert not reported(Translator("other").pods(added(asking(nvlink="required")))).request.nvlink_required
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_word_of_the_object_counts_before_that_of_its_pods(of_job: str, of_p
         "labels": {"batch.kubernetes.io/job-completion-index": "0"},
         "annotations": {NVLINK: of_pod} if of_pod else {},
     }
-    first = told(feed.pods(added(pod(**meta))))
+    first = reported(feed.pods(added(pod(**meta))))
     assert first.request.nvlink_required is (of_pod == "required")
     job = yaml.safe_load("{spec: {completionMode: Indexed, parallelism: 2, completions: 2}}")
     events = feed.gangs.owner(JOB, job | {"metadata": {"annotations": {NVLINK: of_job} if of_job else {}}})
@@ -84,9 +84,9 @@ def test_a_pod_that_talks_to_other_nodes_wants_to_be_near_nics(document: PodObje
 
 
 def test_the_gpus_that_were_written_down_are_read_once_the_pod_is_bound() -> None:
-    assert told(Translator().pods(added(asking(node="n1", devices="0,1,6,7")))).devices == (0, 1, 6, 7)
-    assert told(Translator().pods(added(asking(devices="0,1,6,7")))).devices is None
-    assert told(Translator().pods(added(asking(node="n1")))).devices is None
+    assert reported(Translator().pods(added(asking(node="n1", devices="0,1,6,7")))).devices == (0, 1, 6, 7)
+    assert reported(Translator().pods(added(asking(devices="0,1,6,7")))).devices is None
+    assert reported(Translator().pods(added(asking(node="n1")))).devices is None
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_the_gpus_that_were_written_down_are_read_once_the_pod_is_bound() -> Non
 def test_what_cannot_be_true_of_them_is_reported_and_keeps_the_pod_from_nothing(
     document: PodObject, value: str, rule: str
 ) -> None:
-    said: list[str] = []
-    feed = Translator(on_findings=lambda about, findings: said.append(f"{about} {len(findings)}"))
-    record = told(feed.pods(added(document)))
+    stated: list[str] = []
+    feed = Translator(on_findings=lambda about, findings: stated.append(f"{about} {len(findings)}"))
+    record = reported(feed.pods(added(document)))
     assert (record.devices, record.problem) == (None, None)
     ((finding,),) = feed.findings.values()
     assert (finding.kind, finding.name, finding.problem.field, finding.problem.value) == (
@@ -112,4 +112,4 @@ def test_what_cannot_be_true_of_them_is_reported_and_keeps_the_pod_from_nothing(
     assert finding.problem.rule.startswith(rule)
     feed.pods(added(document))
     feed.pods(deleted(document))
-    assert said == ["Pod ml/a 1", "Pod ml/a 0"]
+    assert stated == ["Pod ml/a 1", "Pod ml/a 0"]

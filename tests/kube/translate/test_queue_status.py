@@ -100,8 +100,10 @@ def test_the_usage_that_is_written_is_the_usage_that_is_read(
 ) -> None:
     by_name = (tuple(sorted(found.items())) for found in (users, jobs))
     usage = Usage(as_of_ms, used, rate, tuple(sorted(days.items())), *by_name)
-    told = snapshot(used=used, rate_milli=rate, days=usage.days, users=usage.users, jobs=usage.jobs, as_of_ms=as_of_ms)
-    text = msgspec.json.encode({"status": queues.queue_status(told, as_of_ms, None)})
+    reported = snapshot(
+        used=used, rate_milli=rate, days=usage.days, users=usage.users, jobs=usage.jobs, as_of_ms=as_of_ms
+    )
+    text = msgspec.json.encode({"status": queues.queue_status(reported, as_of_ms, None)})
     assert queues.read_usage(msgspec.json.decode(text, type=Queue)) == (usage, ())
 
 

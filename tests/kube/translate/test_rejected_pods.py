@@ -96,19 +96,19 @@ def test_of_what_had_failed_before_two_count() -> None:
 def test_what_is_remembered_of_pods_that_had_failed_before_is_bounded() -> None:
     finished, one = Finished("dovetail"), failed()
 
-    def told(number: int) -> int:
+    def reported(number: int) -> int:
         owner = OwnerReference(uid=f"{number}-{'u' * 170}", controller=True)
         obj = replace(one, metadata=replace(one.metadata, owner_references=(owner,)))
         return len(list(finished.rejection(Change("added", obj), known=False)))
 
     tracemalloc.start()
     try:
-        assert [told(n) for n in range(40_000)] == [1] * 40_000
+        assert [reported(n) for n in range(40_000)] == [1] * 40_000
         mib = tracemalloc.get_traced_memory()[0] / 2**20
     finally:
         tracemalloc.stop()
     assert mib < 12
-    assert [told(39_999) for _ in range(3)] == [1, 0, 0]
+    assert [reported(39_999) for _ in range(3)] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ MIG = "a MIG slice (nvidia.com/mig-<compute slices>g.<memory>gb)"
 
 def pod(*resources: str, scheduler: str = "dovetail", node: str = "", **options: str) -> Pod:
     limits = ", ".join(f"{name}: 1" for name in resources)
-    said = ", ".join(f"dovetail.dev/{key.replace('_', '-')}: '{value}'" for key, value in options.items())
+    stated = ", ".join(f"dovetail.dev/{key.replace('_', '-')}: '{value}'" for key, value in options.items())
     return wire(
         Pod,
         f"""
-metadata: {{name: p, namespace: ns, uid: u, annotations: {{{said}}}}}
+metadata: {{name: p, namespace: ns, uid: u, annotations: {{{stated}}}}}
 spec:
   schedulerName: {scheduler}
   nodeName: "{node}"
@@ -148,8 +148,8 @@ def test_the_card_that_was_written_down_is_read_again(resource: str, devices: tu
 def test_what_a_gang_states_for_its_pods_is_refused_with_the_place_where_it_belongs() -> None:
     feed = Translator()
     asking = pod(SHARED, gang="g", gpu_memory="8Gi")
-    (told,) = [e for e in feed.pods(added(asking)) if isinstance(e, PodChanged)]
-    assert (told.pod.problem, told.pod.request.gpu_memory_mib) == (None, 8192)
+    (reported,) = [e for e in feed.pods(added(asking)) if isinstance(e, PodChanged)]
+    assert (reported.pod.problem, reported.pod.request.gpu_memory_mib) == (None, 8192)
 
     from dovetail.kube.gangs import declared as gangs
     from dovetail.kube.translate.annotations import WorkloadOptions

@@ -11,16 +11,18 @@ def merge(inventory: Inventory, hints: list[Hints]) -> tuple[Hint, bool]:
     everything = sum(1 << numa for numa in inventory.numa)
     single = inventory.topology_policy == "single-numa-node"
     lists: list[list[Hint]] = []
-    for given in hints:
-        if not given:
+    for offered in hints:
+        if not offered:
             lists.append([Hint(None, True)])
-        for found in given.values():
+        for found in offered.values():
             lists.append([Hint(None, True)] if found is None else found or [Hint(None, False)])
     if single:
-        lists = [[h for h in given if h.preferred and (h.mask is None or h.mask.bit_count() == 1)] for given in lists]
+        lists = [
+            [h for h in offered if h.preferred and (h.mask is None or h.mask.bit_count() == 1)] for offered in lists
+        ]
     wanted = 0
-    for given in lists:
-        masks = [hint.mask for hint in given if hint.mask is not None]
+    for offered in lists:
+        masks = [hint.mask for hint in offered if hint.mask is not None]
         if masks:
             wanted = max(wanted, min(mask.bit_count() for mask in masks))
     best: Hint | None = None

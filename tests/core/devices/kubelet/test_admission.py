@@ -185,8 +185,8 @@ def test_allocated_devices_count_even_if_the_node_no_longer_reports_them() -> No
     assert Node().admit(only_gpus(2), room=AdmissionRoom({"pods": 9, GPU: 0}, {})).admitted
     node = Node()
     assert node.admit(only_gpus(2), uid="a").admitted
-    told = AdmissionRoom({"pods": 9, GPU: 0}, {"pods": 1, GPU: 2})
-    assert node.admit(only_gpus(2), uid="b", room=told).admitted
+    reported = AdmissionRoom({"pods": 9, GPU: 0}, {"pods": 1, GPU: 2})
+    assert node.admit(only_gpus(2), uid="b", room=reported).admitted
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_takes_what_the_accumulator_takes_outside_of_the_reserved_cpus(
 
 
 @pytest.mark.parametrize(
-    ("requests", "limits", "told"),
+    ("requests", "limits", "reported"),
     [
         ({"cpu": 1000, "memory": GIB}, {"cpu": 2000, "memory": GIB}, "Burstable"),
         ({"cpu": 977, "memory": GIB}, {"cpu": 977, "memory": GIB}, "a part of a CPU"),
@@ -82,11 +82,11 @@ def test_takes_what_the_accumulator_takes_outside_of_the_reserved_cpus(
     ],
 )
 def test_a_pod_that_is_not_guaranteed_or_asks_for_part_of_a_cpu_runs_on_the_shared_set(
-    requests: dict[str, int], limits: dict[str, int], told: str
+    requests: dict[str, int], limits: dict[str, int], reported: str
 ) -> None:
     cpus = Cpus(cpu_inventory(ONE_SOCKET_HT))
     coming = arrival(ManagedPod((ManagedContainer(amounts(requests), amounts(limits)),)), free("0-7"))
-    assert cpus.hints(coming, 0) == {} and cpus.pod_hints(coming) == {}, told
+    assert cpus.hints(coming, 0) == {} and cpus.pod_hints(coming) == {}, reported
     cpus.allocate(coming, 0, hint(0))
     assert coming.held == [HeldResources()] and coming.holdings.shared_cpus == cpu_set("0-7")
 

@@ -38,7 +38,7 @@ def hinted(inventory: Inventory, count: int, taken: int = 0) -> list[Hint] | Non
     return DeviceManager(inventory).hints(arrival(inventory, wants(count), taken=taken), 0)[GPU]
 
 
-def given(
+def allocated(
     inventory: Inventory, count: int, mask: int | None, taken: int = 0, prefer: Preference | None = None
 ) -> tuple[int, bool]:
     asked = arrival(inventory, wants(count), taken=taken)
@@ -108,14 +108,14 @@ def test_a_container_that_holds_all_that_it_asks_for_gets_hints_of_those() -> No
 
 
 def test_the_devices_of_the_hinted_nodes_come_first() -> None:
-    assert given(machine(*TWO_AND_TWO), 2, 0b10) == (0b1100, True)
-    assert given(machine(*TWO_AND_TWO), 3, 0b10) == (0b1101, False)
-    assert given(machine(*TWO_AND_TWO), 4, 0b10) == (0b1111, True)
+    assert allocated(machine(*TWO_AND_TWO), 2, 0b10) == (0b1100, True)
+    assert allocated(machine(*TWO_AND_TWO), 3, 0b10) == (0b1101, False)
+    assert allocated(machine(*TWO_AND_TWO), 4, 0b10) == (0b1111, True)
 
 
 def test_devices_of_other_nodes_come_before_those_that_lie_nowhere() -> None:
-    assert given(machine(None, (0,), (1,)), 2, 0b10) == (0b110, True)
-    assert given(machine(None, (0,), (1,)), 3, 0b10) == (0b111, True)
+    assert allocated(machine(None, (0,), (1,)), 2, 0b10) == (0b110, True)
+    assert allocated(machine(None, (0,), (1,)), 3, 0b10) == (0b111, True)
 
 
 def test_which_of_several_is_taken_is_only_certain_if_the_plugin_states_it() -> None:
@@ -123,10 +123,10 @@ def test_which_of_several_is_taken_is_only_certain_if_the_plugin_states_it() -> 
         assert (resource, available, must_include, size) == (GPU, 0b1100, 0, 1)
         return 0b1000
 
-    assert given(machine(*TWO_AND_TWO), 1, 0b10) == (0b0100, False)
-    assert given(machine(*TWO_AND_TWO), 1, 0b10, prefer=last) == (0b0100, False)
-    assert given(machine(*TWO_AND_TWO, prefers=True), 1, 0b10) == (0b0100, False)
-    assert given(machine(*TWO_AND_TWO, prefers=True), 1, 0b10, prefer=last) == (0b1000, True)
+    assert allocated(machine(*TWO_AND_TWO), 1, 0b10) == (0b0100, False)
+    assert allocated(machine(*TWO_AND_TWO), 1, 0b10, prefer=last) == (0b0100, False)
+    assert allocated(machine(*TWO_AND_TWO, prefers=True), 1, 0b10) == (0b0100, False)
+    assert allocated(machine(*TWO_AND_TWO, prefers=True), 1, 0b10, prefer=last) == (0b1000, True)
 
 
 def test_without_a_hint_the_plugin_is_asked_over_all() -> None:
@@ -134,14 +134,14 @@ def test_without_a_hint_the_plugin_is_asked_over_all() -> None:
         assert (available, must_include, size) == (0b1110, 0, 2)
         return 0b1010
 
-    assert given(machine(*TWO_AND_TWO, prefers=True), 2, None, taken=1, prefer=odd) == (0b1010, True)
+    assert allocated(machine(*TWO_AND_TWO, prefers=True), 2, None, taken=1, prefer=odd) == (0b1010, True)
 
 
 def test_a_plugin_that_names_too_few_too_many_or_what_is_taken_is_helped_out_at_random() -> None:
     inventory = machine(*TWO_AND_TWO, prefers=True)
-    assert given(inventory, 2, None, prefer=lambda *_: 0b1000) == (0b1001, False)
-    assert given(inventory, 2, None, prefer=lambda *_: 0b1110) == (0b0110, False)
-    assert given(inventory, 1, None, taken=0b0111, prefer=lambda *_: 0b0001) == (0b1000, True)
+    assert allocated(inventory, 2, None, prefer=lambda *_: 0b1000) == (0b1001, False)
+    assert allocated(inventory, 2, None, prefer=lambda *_: 0b1110) == (0b0110, False)
+    assert allocated(inventory, 1, None, taken=0b0111, prefer=lambda *_: 0b0001) == (0b1000, True)
 
 
 def test_what_an_init_container_held_goes_to_those_after_it_but_a_sidecar_keeps_its_own() -> None:

@@ -468,7 +468,7 @@ def test_hints_are_those_of_the_definition(
     expected = memory_hints(inventory, now, coming.reusable_memory, sizes)
     hints = MemoryManager(inventory).hints(coming, 0)
     assert set(hints) == (set(sizes) if expected else set())
-    assert all(described(given_hints) == expected for given_hints in hints.values())
+    assert all(described(offered_hints) == expected for offered_hints in hints.values())
 
 
 @given(crowded(), SIZES, st.data())
@@ -479,7 +479,7 @@ def test_a_set_of_nodes_with_a_hint_is_taken_as_it_is_and_a_group_without_one_ne
     whole = pod(size[0], size[1] if HUGE in inventory.memory_types else None)
     coming = arrival(whole, now, "new")
     memory = MemoryManager(inventory)
-    masks = {given_hint.mask: given_hint for given_hint in memory.hints(coming, 0).get("memory") or ()}
+    masks = {offered_hint.mask: offered_hint for offered_hint in memory.hints(coming, 0).get("memory") or ()}
     subset = data.draw(st.sets(st.sampled_from(inventory.numa), min_size=1))
     mask = mask_of(subset)
     try:

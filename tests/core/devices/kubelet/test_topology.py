@@ -46,8 +46,8 @@ def questions(draw: st.DrawFn) -> tuple[Inventory, list[Hints]]:
 @settings(max_examples=1500, deadline=None)
 @given(questions())
 def test_the_decision_is_that_of_comparing_every_combination(question: tuple[Inventory, list[Hints]]) -> None:
-    machine, given_hints = question
-    assert TopologyManager(machine).merge(given_hints) == merge_oracle.merge(machine, given_hints)
+    machine, offered_hints = question
+    assert TopologyManager(machine).merge(offered_hints) == merge_oracle.merge(machine, offered_hints)
 
 
 def test_managers_that_agree_on_a_node_get_it() -> None:
