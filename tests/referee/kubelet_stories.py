@@ -204,7 +204,7 @@ def heard(step: dict[str, Any]) -> dict[str, Any]:
 def disagreements(reported: Story, answer: Answer) -> Iterator[str]:
     """What the two say differently, step by step; nothing where they agree in everything."""
     if (reported.refuses is None) != (answer.get("refuses") is None):
-        yield f"case {reported.name}: the kubelet answers {answer.get('refuses')!r} to the start, we {reported.refuses!r}"
+        yield f"case {reported.name}: the kubelet: {answer.get('refuses')!r} on the start, we {reported.refuses!r}"
         return
     if reported.refuses is not None:
         return
