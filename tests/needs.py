@@ -79,7 +79,7 @@ def unavailable(reason: str, *, hopeless: bool = False) -> NoReturn:
 
 
 def reporter(config: pytest.Config) -> Report:
-    """Tells how far a build is while a test runs, past pytest's capture; workers have no terminal but stderr."""
+    """Prints how far a build is while a test runs, past pytest's capture; workers have no terminal but stderr."""
     capture = config.pluginmanager.getplugin("capturemanager")
 
     def report(text: str) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No function below `dovetail` has more arguments than a reader can hold: what belongs together is given as one record.
+"""No function below `dovetail` has more arguments than a reader can hold: what belongs together is passed as one
+record.
 
 click gives a command each of its options as an argument of its own; so commands may have more.
 """

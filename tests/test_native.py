@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is native runs only while it is what its sources say, and where it may."""
+"""What is native runs only while it fits its sources, and where it may."""
 
 import os
 import shutil

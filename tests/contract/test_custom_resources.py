@@ -29,7 +29,7 @@ async def widgets(api: Api) -> AsyncIterator[str]:
         while not _established((await events.next())["object"]):
             pass
     path = api.path("widgets", version=f"{group}/v1alpha1")
-    # A real server serves the resource some moments after it says so: first 404, then 429.
+    # A real server serves the resource some moments after it reports it: first 404, then 429.
     while (await api.get(path)).status != 200:
         pass
     yield path

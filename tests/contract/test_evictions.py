@@ -81,7 +81,7 @@ async def test_one_disruption_is_allowed_once(api: Api) -> None:
     await settled(api, "guard", observedGeneration=1, disruptionsAllowed=1)
     await evict(api, "one", 201)
     await evict(api, "two", 429)
-    # Who is on its way out may be evicted again, whatever a budget says.
+    # A pod that ends may be evicted again, whatever the budget.
     await evict(api, "one", 201)
 
 

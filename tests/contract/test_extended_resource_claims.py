@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claim that a scheduler makes for a pod's extended resources, and what it tells the pod's kubelet of it."""
+"""The claim that a scheduler makes for a pod's extended resources, and what it reports to the pod's kubelet."""
 
 import asyncio
 from typing import Any

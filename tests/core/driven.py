@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A state with the smallest possible driver: binds come true at once unless a test says otherwise."""
+"""A state with the smallest possible driver: binds come true at once unless a test decides otherwise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Driven:
         )
 
     def holds(self) -> dict[str, Refusal]:
-        """uid -> why it waits, of what the last step told."""
+        """uid -> why it waits, as the last step reported."""
         return {uid: d.refusal for d in self.last if isinstance(d, Hold) for uid in d.uids}
 
     def released(self) -> list[set[str]]:

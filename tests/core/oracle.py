@@ -193,7 +193,7 @@ STRENGTH = {"": 0, "none": 0, "memory": 1, "strong": 2}
 
 
 class Cards:
-    """The GPUs of a node, and who has what of them.
+    """The GPUs of a node, and their holders.
 
     Rules. A device plugin that shares offers every card as several replicas; replicas of one card are one GPU, so each
     that a pod asks for is of another card. A pod has of a card what it says that it needs, or the replica's equal part
@@ -217,7 +217,7 @@ class Cards:
         return dict(request.resources).get(self.node.sharing.resource, 0) if self.node.sharing is not None else 0
 
     def asked(self, request: Request) -> int:
-        """The part of a card that it says it needs; 0 where it says nothing, more than there is for too much."""
+        """The part of a card that it asks for; 0 where it asks for none, more than there is for too much."""
         if not request.gpu_memory_mib:
             return request.gpu_milli * self.card // 1000
         return 1000 * request.gpu_memory_mib if self.node.gpu_memory_mib else self.card + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps: who is tried when, what is told when, and what must make no difference at all."""
+"""Steps: when a workload is tried, when it is reported, and what must make no difference at all."""
 
 import hashlib
 import os
@@ -170,7 +170,7 @@ def test_the_room_of_a_bind_is_counted_until_it_fails() -> None:
     assert driven.at(2, ev.PodRemoved("p")).keys() == {"q"}
 
 
-# What is told.
+# What is reported.
 
 
 def test_a_refusal_is_reported_once() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What many pods that differ leave behind when they are gone: little, however much they said; what they cost others."""
+"""What many pods that differ leave behind when they are gone: little, however long they were; what they cost others."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sizes(state: State) -> dict[str, int]:
 
 
 def large(n: int) -> Request:
-    """Of a pod that says a lot: no two are alike."""
+    """Of a long pod: no two are equal."""
     return Request(
         ((CPU, 1_000), (f"example.com/r{n}", 1)),
         node_selector=((f"k{n}", "v"),),

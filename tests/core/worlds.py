@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small random clusters on which every rule has something to refuse, and the events that tell them."""
+"""Small random clusters on which every rule has something to refuse, and their events."""
 
 from __future__ import annotations
 

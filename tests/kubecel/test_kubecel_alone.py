@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package `kubecel` stands alone, and its documentation tells the truth."""
+"""The package `kubecel` stands alone, and its documentation is true."""
 
 import doctest
 import subprocess

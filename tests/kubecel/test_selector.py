@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a selector sees of a device, and what it tells of what it looks at."""
+"""What a selector sees of a device, and what it reports that it reads."""
 
 import pytest
 

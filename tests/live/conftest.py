@@ -131,7 +131,7 @@ class Cluster:
         return found[0] if found else {}
 
     async def reported(self, pod: str, start: str) -> str:
-        """Wait until the pod's PodScheduled condition says something that starts like this; the whole message."""
+        """Wait until the pod's PodScheduled condition has a message that starts like this; the whole message."""
         found = await eventually(
             lambda: self.condition(pod), lambda condition: condition.get("message", "").startswith(start)
         )

@@ -39,7 +39,7 @@ MAKERS: dict[str, dict[str, Any]] = {
 
 
 class Admin:
-    """Who may do everything but this."""
+    """A user that may do everything but this."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users see: pods and gangs are placed, and those that are not say why."""
+"""What users see: pods and gangs are placed, and those that are not have a reason."""
 
 from __future__ import annotations
 

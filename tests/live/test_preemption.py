@@ -142,8 +142,8 @@ async def test_a_nomination_that_is_dropped_is_cleared(stage: Stage) -> None:
         await eventually(stage.nominated, bool)
         stage.unnominate()
         await eventually(stage.nominated, lambda node: not node)
-        given_up = await eventually(lambda: stage.cluster.events("PreemptionGivenUp"), bool)
-        assert given_up[0]["note"] == "somebody has to stay"
+        dropped = await eventually(lambda: stage.cluster.events("PreemptionGivenUp"), bool)
+        assert dropped[0]["note"] == "somebody has to stay"
 
 
 async def test_a_restart_clears_what_it_nominated_and_leaves_what_others_did(stage: Stage) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restarts, races, two schedulers and a server that goes away: no pod is lost, no GPU is given twice."""
+"""Restarts, races, two schedulers and a server that goes away: no pod is lost, no GPU is allocated twice."""
 
 from __future__ import annotations
 

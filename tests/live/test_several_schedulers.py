@@ -16,7 +16,7 @@ ON_THE_PLANE = pytest.mark.parametrize("cluster", [pytest.param("plane", marks=p
 
 
 async def test_two_schedulers_alive_never_double_book(cluster: Cluster) -> None:
-    """One of them leads, so a GPU is given out once however the two are timed."""
+    """One of them leads, so a GPU is allocated once however the two are timed."""
     await cluster.namespace_exists(NAMESPACE)
     nodes = [await cluster.node(f"n{i}") for i in range(3)]
     async with (

@@ -203,7 +203,7 @@ async def test_a_limit_holds_whatever_is_written_on_pods_that_run(cluster: Clust
 
 
 async def test_the_gpu_of_a_running_pod_is_not_allocated_again(cluster: Cluster, tenant: Tenant, books: Books) -> None:
-    """Whatever its annotations say, as long as the scheduler runs; where there is a policy they cannot be changed."""
+    """Whatever its annotations are, as long as the scheduler runs; where there is a policy they cannot be changed."""
     node = await cluster.node("a", gpus=2)
     await gpu_node(cluster, node, 2)
     async with cluster.scheduler():
@@ -252,7 +252,7 @@ async def test_of_a_shared_card_no_more_is_promised_than_there_is(cluster: Clust
 
 
 async def gpu_node(cluster: Cluster, name: str, gpus: int, **status: Any) -> None:
-    """What an agent would tell: GPUs that are wired in pairs."""
+    """What an agent would report: GPUs that are wired in pairs."""
     if cluster.playground is not None:
         from tests.views.test_node import DEFINITION
 
@@ -341,7 +341,7 @@ async def test_no_row_of_the_table_changes_the_accounts(cluster: Cluster, tenant
 
 
 async def check(tenant: Tenant, row: Row, pod: str, metadata: Document) -> None:
-    """The tenant may write it, or not, as the row says. The playground has no policies."""
+    """The tenant may write it, or not, as the row has it. The playground has no policies."""
     alone = row.cells[2] == "the scheduler alone"
     try:
         await tenant.patch(pod, metadata)

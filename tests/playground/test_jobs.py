@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs make pods, and say how far they have come."""
+"""Jobs make pods, and report how far they have come."""
 
 from dovetail.playground import EXIT_CODE, RUN_SECONDS, Playground
 from tests.contract.api import Api, Json

@@ -12,7 +12,7 @@ from tests.contract.api import Json, pod
 
 @dataclass
 class World:
-    """A playground that does not run: time passes, and kubelets act, when the test says so."""
+    """A playground that does not run: time passes, and kubelets act, when the test wants it."""
 
     now_s: float = 1_000_000.0
     history: int = 1000

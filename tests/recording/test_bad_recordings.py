@@ -22,7 +22,8 @@ VERSION = f'"dovetail":"{__version__}"'.encode()
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A recording: header, step 1 with two nodes, step 2 with a bind, what was told, step 3 without anything."""
+    """A recording: header, step 1 with two nodes, step 2 with a bind, events without a step, step 3 without
+    anything."""
     recorded = Recorded(tmp_path / "r")
     recorded.step([ev.NodeChanged(gpu_node(name, 4)) for name in "ab"], 1)
     recorded.step([ev.PodChanged(gpu_pod("p", 1))], 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step is found by its id, decided again and shown as it was: what it was told, who waited, and what it decided."""
+"""A step is found by its id, decided again and shown as it was: its events, the waiting jobs, and its decisions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_queues_and_the_order_are_as_the_step_found_them(recording: Path) ->
     assert dict(queue_snapshots["biology"].allocated)[GPU] == 1_000
     assert dict(queue_snapshots["biology"].pending)[GPU] == 1_000
     assert queue_snapshots["physics"].share_ppm > queue_snapshots["default"].share_ppm == 0
-    # Who stays within its guarantee is first.
+    # The queue within its guarantee is first.
     assert [(waiting.job, waiting.queue, waiting.pods) for waiting in one.waiting] == [
         ("ns/late", "biology", 1),
         ("ns/swarm", "physics", 2),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where recordings are written, how much they take, and that nothing that goes wrong there touches who decides."""
+"""Where recordings are written, how much they take, and that no failure there touches the decisions."""
 
 from __future__ import annotations
 

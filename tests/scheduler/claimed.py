@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A playground with devices and claims, and a binder on it that is given its binds by hand."""
+"""A playground with devices and claims, and a binder on it whose binds come by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def granted(*devices: str, request: str = "gpu", node: str = "n", **more: Any) -
 
 
 class Cluster:
-    """`failed` and `bound` are what the binder has told."""
+    """`failed` and `bound` are what the binder has reported."""
 
     def __init__(self) -> None:
         self.playground = Playground(start_delay_s=3600)

@@ -39,7 +39,7 @@ class Scripted:
         self._script: dict[tuple[str, str], list[Answer]] = {}
 
     def will(self, method: str, end_of_path: str, *answers: Answer) -> None:
-        """Answer requests in this order; the last answer is given from then on."""
+        """Answer requests in this order; the last answer is repeated from then on."""
         self._script[method, end_of_path] = list(answers)
 
     async def request(self, method: str, path: str, body: Any = None, *, decode: Any = None, **_: object) -> Any:

@@ -59,7 +59,7 @@ def disk(version: str = "9", taken_by: str = "") -> PersistentVolume:
 
 
 class Bench:
-    """A binder on a scripted server, and what it told."""
+    """A binder on a scripted server, and what it reported."""
 
     def __init__(self, client: Any) -> None:
         self.pods = {"u": PodRef("d", "p", "u")}
@@ -108,7 +108,7 @@ class Bench:
             await asyncio.wait_for(self.binder.idle.wait(), PATIENCE_S)
 
     async def prepare(self, bind: Bind) -> None:
-        """The same where volumes come first: until the core was told."""
+        """The same where volumes come first: until the core has the event."""
         async with self.running():
             self.binder.put(bind, POD, "{}")
             await until(lambda: bool(self.bound or self.failed))
@@ -282,7 +282,7 @@ async def test_a_volume_is_reserved_only_in_the_version_that_was_chosen(bench: B
 
 
 async def test_a_volume_that_another_claim_took_is_not_stolen() -> None:
-    """On a server that checks versions: the watch has not told yet that the volume is another's."""
+    """On a server that checks versions: the watch has not reported yet that the volume is another's."""
     playground = Playground()
     await playground.start()
     try:
@@ -332,7 +332,7 @@ async def test_a_provisioner_that_gives_the_claim_back_ends_the_wait(bench: Benc
     async with bench.running():
         bench.binder.put(PROVISION, POD, "{}")
         await until(lambda: bool(server.asked))
-        # Not told yet of our own annotation, which is no refusal: several looks at the claim long.
+        # Our own annotation is not seen yet, which is no refusal: several looks at the claim long.
         await asyncio.sleep(0.02)
         bench.mirror.claims.known["d", "data"] = claim(**CHOSEN)
         await asyncio.sleep(0.02)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver makes of decisions and answers: who is told what, and that nothing is forgotten or kept for ever."""
+"""What the driver makes of decisions and answers: what is reported to which object, and that nothing is forgotten or
+kept for ever."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def wire(kind: type[Any], document: dict[str, Any]) -> Any:
 
 
 class Bench:
-    """A driver on a scripted server; the test says what the watches see."""
+    """A driver on a scripted server; the test decides what the watches see."""
 
     def __init__(self) -> None:
         self.server = Scripted()
@@ -125,7 +126,7 @@ class Bench:
         self.mirror.put(self.mirror.feed.gpu_nodes([Change("added", obj)]))
 
     def notes(self, reason: str) -> list[str]:
-        """What the events of one reason say."""
+        """The notes of the events of one reason."""
         return [body["note"] for body in self.server.bodies("POST", "/events") if body["reason"] == reason]
 
     def group_conditions(self) -> list[tuple[str, str]]:
@@ -229,7 +230,7 @@ async def test_a_pod_deleted_before_its_bind_goes_out_frees_its_place(bench: Ben
 
 
 async def test_a_bind_waits_for_the_refusal_that_is_being_written(bench: Bench) -> None:
-    """Else the pod would be bound and say that it is unschedulable."""
+    """Else the pod would be bound and reported as unschedulable."""
     written = asyncio.Event()
     bench.server.will("PATCH", "/pods/p/status", written.wait)
     bench.pod("p")

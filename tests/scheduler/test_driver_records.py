@@ -88,7 +88,7 @@ async def test_what_it_decides_is_replayed_equal(playground: Playground, tmp_pat
 async def test_it_goes_on_through_checkpoints(
     playground: Playground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state is another one afterwards, and no GPU is lost or given twice."""
+    """The state is another one afterwards, and no GPU is lost or allocated twice."""
     monkeypatch.setattr(serve, "MIB", 2**10)
     async with scheduler(playground, tmp_path, recording_mib=160):
         put_pods(playground, 80)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kubelet and Prometheus are told."""
+"""The answers to a kubelet and to Prometheus."""
 
 from __future__ import annotations
 

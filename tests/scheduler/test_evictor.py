@@ -120,7 +120,7 @@ async def test_a_pod_that_is_gone_is_as_good_as_evicted(bench: Bench) -> None:
 
 
 async def test_a_pod_made_again_under_the_name_is_left_alone(bench: Bench) -> None:
-    """The server answers with a conflict until the watch tells that the old pod is gone."""
+    """The server answers with a conflict until the watch reports that the old pod is gone."""
     bench.server.will("POST", "/pods/p/eviction", TAKEN)
     work = asyncio.create_task(bench.evictor.evict(bench.victims("p")))
     await until(lambda: len(bench.asked()) > 1)

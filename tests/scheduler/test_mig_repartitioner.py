@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idle MIG cards are divided anew for who waits long enough, one layout at a time on a node, never over a refusal."""
+"""Idle MIG cards are divided anew for pods that wait long enough, one layout at a time on a node, never over a
+refusal."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ async def test_nobody_waits_longer_than_patience_lasts(monkeypatch: pytest.Monke
     before = late._value.get()
     assert not await bench.fences.put_up(bind(0))
     assert bench.asked and late._value.get() == before + 1
-    # Who comes late finds nobody.
+    # A late pod finds no other.
     bench.see(gpu_node(stood="run-1"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A preemption as the driver carries it out: who is told what, in which order, and what ends it."""
+"""A preemption as the driver carries it out: what is reported to which object, in which order, and what ends it."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Stage:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Ends as the process is told to stop."""
+        """Ends as the process is stopped."""
         task = asyncio.create_task(self.statuses.run())
         try:
             yield

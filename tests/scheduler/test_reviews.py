@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read the metrics, as the API server says."""
+"""The right to read the metrics, as the API server decides."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the scheduler begins and ends: who gets the lease, what a stop leaves behind, and what its user is told."""
+"""How the scheduler begins and ends: which replica gets the lease, what a stop leaves behind, and its messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bound(playground: Playground) -> Counter[str]:
 
 
 def holder(playground: Playground) -> str:
-    """Who holds the lease; "" for nobody."""
+    """The holder of the lease; "" for none."""
     lease = playground.store.get(*LEASE)
     return str(lease["spec"].get("holderIdentity") or "") if lease else ""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole way: objects that tell of a node's wiring on a server, the scheduler, and what is then written on pods."""
+"""The whole way: objects that describe a node's wiring on a server, the scheduler, and what is then written on pods."""
 
 from __future__ import annotations
 

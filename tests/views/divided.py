@@ -48,7 +48,7 @@ def cluster(*reported: Node | Pod | Slice | DeviceClass | Claim) -> State:
 
 
 def node(name: str, gpus: int = 0, model: str = "H100", rack: str = "", cpu: int = 64, **more: Any) -> Node:
-    """A node of whole GPUs, and of whatever its sharing and its cards say beside."""
+    """A node of whole GPUs, and of whatever its sharing and its cards have beside."""
     amounts = {CPU: 1000 * cpu, MEMORY: 2**39, PODS: 110} | ({GPU: gpus} if gpus else {})
     sharing: Sharing | None = more.get("sharing")
     if sharing is not None:
@@ -77,7 +77,7 @@ def pod(name: str, *asked: tuple[str, int], on: str = "", **more: Any) -> Pod:
 
 
 def gpu_slice(name: str, *devices: Device, **more: Any) -> Slice:
-    """The devices of a node, or of whoever else is said."""
+    """The devices of a node, or of another driver."""
     return Slice(f"{name}-{DRIVER}", DRIVER, name, 1, 1, **({"node": name} | more), devices=devices)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When everybody starts: time runs ahead on a copy, and what is said of each start is what it rests on."""
+"""When each job starts: time runs ahead on a copy, and each start has its basis."""
 
 from __future__ import annotations
 

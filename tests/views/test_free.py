@@ -258,8 +258,8 @@ def test_a_device_that_claims_share_is_one_device_to_each_of_them() -> None:
 
 
 def test_a_tainted_device_is_there_and_not_free() -> None:
-    ill = replace(FOUR[0], taints=(DeviceTaint("ill", "", "NoSchedule"),))
-    (found,) = free(cluster(node("a"), GPUS, gpu_slice("a", ill, *FOUR[1:]))).classes
+    unhealthy = replace(FOUR[0], taints=(DeviceTaint("ill", "", "NoSchedule"),))
+    (found,) = free(cluster(node("a"), GPUS, gpu_slice("a", unhealthy, *FOUR[1:]))).classes
     assert (found.devices, found.free, found.most_on_one_node) == (4, 3, 3)
     assert found.blocked is not None
     assert [one.rule for one in found.blocked.devices] == ["has a taint that is not tolerated: ill:NoSchedule"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name that nothing has is told with the nearest one that something has."""
+"""A name that nothing has is reported with the nearest one that something has."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail topology NODE` on a playground: the wiring and who tells it, the kubelet, the pods, the file for NCCL."""
+"""`dovetail topology NODE` on a playground: the wiring and its source, the kubelet, the pods, the file for NCCL."""
 
 from __future__ import annotations
 

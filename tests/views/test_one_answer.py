@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ways of looking at one state give one answer: the verdict, the reason, the start, the place in the line.
+"""All ways of looking at one state give one answer: the verdict, the reason, the start, the position in the queue.
 
 Random clusters with queues, gangs, pods that run with and without limits, pods that never fit: what `why`, `queue`,
 `whatif`, `share`, `priority`, `free`, `doctor` and `simulate` say of each job is compared.
@@ -114,17 +114,17 @@ def check(reported: list[Reported]) -> None:
     by_job = {one.job: one for one in found.jobs}
     assert len(by_job) == len(found.jobs)
     for one in found.jobs:
-        _is_told_by_why(state, one)
+        _agrees_with_why(state, one)
         place = rank(copy(state), one.job, NOW)
         assert (place.position, place.waiting) == (one.position, len(found.jobs))
-    _is_told_by_whatif(state, by_job)
-    _is_told_by_the_queues(state, found)
-    _is_told_to_the_doctor(state, by_job)
+    _agrees_with_whatif(state, by_job)
+    _agrees_with_the_queues(state, found)
+    _agrees_with_the_doctor(state, by_job)
     _is_simulated(state, reported, by_job)
-    _first_fits_where_free_says_so(state, found)
+    _first_fits_where_free_reports_it(state, found)
 
 
-def _is_told_by_why(state: State, one: WaitingWorkload) -> None:
+def _agrees_with_why(state: State, one: WaitingWorkload) -> None:
     stated = of_job(state, one)
     assert (stated.state, stated.code or PLACED) == (one.state, one.code), one.job
     if one.state == PLACED:
@@ -141,7 +141,7 @@ def _is_told_by_why(state: State, one: WaitingWorkload) -> None:
     assert {holder.pod for holder in stated.holders if holder.next}.isdisjoint(on_nodes)
 
 
-def _is_told_by_whatif(state: State, by_job: dict[str, WaitingWorkload]) -> None:
+def _agrees_with_whatif(state: State, by_job: dict[str, WaitingWorkload]) -> None:
     """Of a change that changes nothing."""
     roots = frozenset(job.workload for job in waiting_jobs(state))
     answer = whatif(copy(state), Hypothesis((), roots), NOW)
@@ -153,7 +153,7 @@ def _is_told_by_whatif(state: State, by_job: dict[str, WaitingWorkload]) -> None
         assert (one.effect, one.code or PLACED) == ("as before", stated.code)
 
 
-def _is_told_by_the_queues(state: State, found: QueuePosition) -> None:
+def _agrees_with_the_queues(state: State, found: QueuePosition) -> None:
     for one in share(copy(state), NOW):
         own = [job for job in found.jobs if job.queue == one.queue]
         if one.leaf:
@@ -165,7 +165,7 @@ def _is_told_by_the_queues(state: State, found: QueuePosition) -> None:
                 assert (reported.head.job, reported.head.state) == (own[0].job, own[0].state)
 
 
-def _is_told_to_the_doctor(state: State, by_job: dict[str, WaitingWorkload]) -> None:
+def _agrees_with_the_doctor(state: State, by_job: dict[str, WaitingWorkload]) -> None:
     for key, refusal in refused_pods(copy(state), NOW).items():
         stated = next(one for one in by_job.values() if one.job == key or key.startswith(f"{one.job}-"))
         if stated.state != PLACED:
@@ -184,7 +184,7 @@ def _is_simulated(state: State, reported: list[Reported], by_job: dict[str, Wait
             assert (pod_.code, pod_.when, pod_.message) == (stated.code, stated.state, stated.message)
 
 
-def _first_fits_where_free_says_so(state: State, found: QueuePosition) -> None:
+def _first_fits_where_free_reports_it(state: State, found: QueuePosition) -> None:
     """Of a lone pod that nobody is before, and that neither its queue nor room that is held keeps waiting."""
     first = found.jobs[0] if found.jobs else None
     if first is None or first.pods != 1 or first.code not in (PLACED, "NoNodeFits"):
@@ -196,7 +196,7 @@ def _first_fits_where_free_says_so(state: State, found: QueuePosition) -> None:
 
 
 def check_submitted(reported: list[Reported], seed: int) -> None:
-    """What `whatif submit` foretells is what `queue` says once it is submitted."""
+    """What `whatif submit` predicts is what `queue` prints once it is submitted."""
     state, dice = state_of(*reported), random.Random(-seed)
     new = waiting(dice, "new", dice.choice(["", "a"]))
     change = submit(copy(state), [KINDS[type(one)](one) for one in new], NOW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of those who wait: in the order of the next step, with reasons and starts."""
+"""The waiting jobs: in the order of the next step, with reasons and starts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the queues stand: amounts, usage by days, credit, users, head of line."""
+"""The status of queues: amounts, usage by days, credit, users, the first job."""
 
 from __future__ import annotations
 

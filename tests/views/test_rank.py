@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a job has its place in the line: which term decides at which level, and what would change it."""
+"""Why a job has its position: which term decides at which level, and what would change it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_queue_that_used_more_comes_before_when_that_counts_less() -> None:
     (passing,) = [one for one in found.overtaking if one.in_ms is not None]
     assert (passing.ahead, passing.behind) == ("queue mine", "queue theirs")
     assert passing.in_ms is not None
-    # A little later the order is as was told, and a little earlier it is not yet.
+    # A little later the order is as was predicted, and a little earlier it is not yet.
     for shift_ms, first in ((-10 * MINUTE, "ns/q"), (10 * MINUTE, "ns/p")):
         state = _by_usage()
         state.advance(NOW + passing.in_ms + shift_ms)

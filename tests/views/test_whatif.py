@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change would do: who starts, who waits longer, who gives way, and that nothing is changed by asking."""
+"""What a change would do: jobs that start, jobs that wait longer, victims, and that nothing is changed by asking."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`why` on states made by hand: the answer, the numbers, and who holds what is missing."""
+"""`why` on states made by hand: the answer, the numbers, and the holders of what is missing."""
 
 from __future__ import annotations
 

@@ -174,8 +174,8 @@ def test_a_pod_with_claimed_devices_is_a_holder() -> None:
 
 
 def test_a_device_with_a_taint_and_one_on_which_a_selector_errs() -> None:
-    ill = replace(FOUR[0], taints=(DeviceTaint("ill", "yes", "NoSchedule"),))
-    found = refused(gpu_slice("a", ill), claim("mine", request()))
+    unhealthy = replace(FOUR[0], taints=(DeviceTaint("ill", "yes", "NoSchedule"),))
+    found = refused(gpu_slice("a", unhealthy), claim("mine", request()))
     assert [(one.devices, one.rule) for one in found] == [
         (names(0), "has a taint that is not tolerated: ill=yes:NoSchedule")
     ]

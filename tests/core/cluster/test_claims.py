@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which devices, who has to wait for what, and which nodes count as one."""
+"""The holders of devices, pods that wait for them, and nodes that count as one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gpus(count: int = 2, **more: object) -> tuple[Device, ...]:
 
 
 def reported(made: World, pod: Pod, **changes: object) -> bool:
-    """The pod's first claim is told anew."""
+    """The pod's first claim is reported anew."""
     return made.claims.put_claim(replace(made.claims.claims[pod.device_claims[0]], **changes))  # type: ignore[arg-type]
 
 
@@ -145,7 +145,7 @@ class TestRefusals:
         assert refusal is not None
         assert (refusal.reason, refusal.when) == (Reason.DEVICE_CLAIM_TAKEN, When.NEVER)
         assert "was not created for this pod" in refusal.detail
-        # Who names it himself may share it.
+        # A pod that names it itself may share it.
         assert made.claims.refusal(pod) is None
 
     def test_a_claim_that_does_not_exist(self) -> None:
@@ -390,7 +390,7 @@ class TestRequests:
 
 
 class TestNews:
-    """What tells that pods that did not fit may fit now."""
+    """The change after which refused pods are tried again."""
 
     def test_reported_twice_is_no_news(self) -> None:
         made = world(pool("n1", *gpus()))

@@ -218,7 +218,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def go_on_from_a_checkpoint(self, data: st.DataObject) -> None:
-        """Nothing that was decided or told is lost, and a second state of the same checkpoint decides alike."""
+        """Nothing that was decided or reported is lost, and a second state of the same checkpoint decides equally."""
         before, checkpoint = self.state, take(self.state)
         self.state, twin = restore(before.policy, checkpoint), restore(before.policy, checkpoint)
         held = {uid: (p.slot, p.devices, p.picks) for uid, p in before.cluster.placements.items()}
@@ -333,7 +333,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.state.cluster.placements)
     @rule(data=st.data(), wanted=st.lists(requests, max_size=3))
     def evict_and_undo(self, data: st.DataObject, wanted: list[Request]) -> None:
-        """Who is evicted in a trial has afterwards what it had before, whoever had it meanwhile."""
+        """A pod that is evicted in a dry run has afterwards what it had before."""
         cluster = self.state.cluster
         before, announced = self.held(), cluster.changes.count
         uids = data.draw(st.lists(st.sampled_from(sorted(cluster.placements)), unique=True, min_size=1, max_size=4))
@@ -379,7 +379,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.nodes)
     @rule(request=requests, data=st.data())
     def fill_one_by_one(self, request: Request, data: st.DataObject) -> None:
-        """A row tells how many pods of a shape a node takes: place them until it takes no more."""
+        """A row has how many pods of a shape a node takes: place them until it takes no more."""
         cluster, rows = self.state.cluster, self.state.score_cache
         slot, shape = cluster.nodes.slots[data.draw(st.sampled_from(sorted(self.nodes)))], cluster.shapes.of(request)
         told, count = int(rows.of(shape).copies()[slot]), 0
@@ -442,7 +442,7 @@ class Machine(RuleBasedStateMachine):
                 assert domain < 0 or fabric.name(key, domain) == "/".join(path)
 
     @invariant()
-    def what_was_told_is_kept(self) -> None:
+    def what_was_reported_is_kept(self) -> None:
         """A pod stays on the node and on the GPUs that its bind named."""
         cluster = self.state.cluster
         for uid, bind in self.told.items():
@@ -491,7 +491,7 @@ def test_a_row_that_was_not_asked_for_long_is_still_right() -> None:
 
 
 def test_a_restart_leaves_gpus_where_they_were_written_down() -> None:
-    """Of two GPUs z went to that of y, so half of the other is free, in whatever order they are told again."""
+    """Of two GPUs z went to that of y, so half of the other is free, in whatever order they are reported again."""
     node = Node("a", ((GPU, 2), (PODS, 9)))
     written = {"x": (500, 0), "y": (600, 1), "z": (400, 1)}
     x, y, z = (

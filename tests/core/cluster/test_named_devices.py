@@ -71,7 +71,7 @@ NODES = {
 
 
 class Held(Struct, frozen=True):
-    """What a pod of a random node truly has. `names` says whether that is written down for it."""
+    """What a pod of a random node truly has. `names`: whether that is written down for it."""
 
     pod: Pod
     devices: tuple[int, ...] = ()
@@ -90,7 +90,7 @@ def request(cpus: int = 0, *, gpu_milli: int = 0, **amounts: int) -> Request:
 
 
 def pods_of(draw: st.DrawFn, kind: str) -> Iterator[tuple[Request, tuple[int, ...], tuple[Instance, ...]]]:
-    """What pods ask for and have, no device given twice."""
+    """What pods ask for and have, no device allocated twice."""
     free = draw(st.permutations(range(GPUS)))
     parts = dict.fromkeys(range(3), 1000)
     seats = dict.fromkeys(range(3), 2)
@@ -135,7 +135,7 @@ def scenes(draw: st.DrawFn) -> tuple[str, list[Held]]:
 
 
 def listed(node: Node, held: list[Held], order: random.Random) -> list[ev.Event]:
-    """As they may come: the node at any time, and what a pod has is mostly told with it, or some time later."""
+    """As they may come: the node at any time, and what a pod has is mostly reported with it, or some time later."""
     events: list[ev.Event] = [ev.NodeChanged(node)]
     events += [ev.PodChanged(one.reported()) for one in held]
     order.shuffle(events)
@@ -147,7 +147,7 @@ def listed(node: Node, held: list[Held], order: random.Random) -> list[ev.Event]
 
 
 def with_some_that_end(events: list[ev.Event], held: list[Held], order: random.Random) -> list[ev.Event]:
-    """And others that are told to have the same, as they have just ended."""
+    """And others that are reported to have the same, as they have just ended."""
     events = list(events)
     for one in held:
         if order.random() < 0.5:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of GPUs: who may have one where, that nothing is promised twice, and what is said of it."""
+"""Shares of GPUs: where a pod may have one, that nothing is promised twice, and the reasons."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        """Who is bound is where the rules let it be, whole or in parts of as many cards as it asks for."""
+        """A bound pod is where the rules let it be, whole or in parts of as many cards as it asks for."""
         for bind in step(self.state, (), 0):
             if isinstance(bind, Bind):
                 bound = self.pods[bind.uid] = replace(self.pods[bind.uid], node=bind.node, devices=bind.devices)
@@ -380,7 +380,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(request=requests, slot=st.integers(0, 1))
     def fill_one_by_one(self, request: Request, slot: int) -> None:
-        """A row tells how many pods of a shape a node takes: place them until it takes no more."""
+        """A row has how many pods of a shape a node takes: place them until it takes no more."""
         cluster, rows = self.state.cluster, self.state.score_cache
         shape = cluster.shapes.of(request)
         reported, count = int(rows.of(shape).copies()[slot]), 0

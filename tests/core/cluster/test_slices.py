@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG instances in placement: which ones a pod gets, where it goes, and what is said when it finds none."""
+"""MIG instances in placement: which ones a pod gets, where it goes, and the reason when it finds none."""
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Volumes over time: what a decision picks, who holds it, and objects that are told in any order."""
+"""Volumes over time: what a decision picks, its holders, and events in any order."""
 
 from itertools import permutations
 

@@ -124,7 +124,7 @@ def device(name: str, **more: object) -> Device:
 
 
 def pool(name: str, *devices: Device, node: str = "", **more: object) -> Slice:
-    """One slice that is a whole pool, of the node that has its name if nothing else is said."""
+    """One slice that is a whole pool, of the node that has its name by default."""
     where = {} if more.keys() & {"all_nodes", "node_terms", "per_device"} else {"node": node or name}
     return Slice(**{"name": f"{name}-slice", "driver": DRIVER, "pool": name, "generation": 1, "pool_slices": 1,
                     "devices": devices, **where, **more})  # type: ignore[arg-type]  # fmt: skip

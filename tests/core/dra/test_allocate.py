@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether claims can be allocated is what trying everything says; what is allocated is one of these possibilities."""
+"""Whether claims can be allocated is what trying everything finds; what is allocated is one of these possibilities."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_random_claims_fit_exactly_where_an_allocation_exists(seed: int) -> None
 
 
 def fresh(world: World) -> World:
-    """A world that is told at once what this one came to know step by step."""
+    """A world that is reported at once what this one came to know step by step."""
     made = World()
     for record in world.nodes.records:
         assert record is not None
@@ -57,7 +57,7 @@ def fresh(world: World) -> World:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_answers_are_those_of_a_fresh_world(seed: int) -> None:
-    """Through holds and releases, told allocations, slices that come and go, classes that change."""
+    """Through holds and releases, reported allocations, slices that come and go, classes that change."""
     dice = random.Random(1000 + seed)
     world = random_world(dice)
     held = []

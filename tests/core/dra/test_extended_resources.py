@@ -61,7 +61,7 @@ def taken(bind: Bind) -> list[str]:
 
 
 def reported(state: State, bind: Bind, *, allocated: bool = True) -> ev.ClaimChanged:
-    """The claim as the API tells it, once it was made."""
+    """The claim as the API server has it, once it was made."""
     assert bind.made is not None
     namespace, name = bind.made.claim.split("/")
     (granted,) = [one.allocation for one in bind.claims if one.claim == bind.made.claim]

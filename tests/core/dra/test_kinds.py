@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that are alike share their kind, and nodes that differ in what is asked about do not."""
+"""Equal nodes share their kind, and nodes that differ in what is asked about do not."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.core.driven import DEADLINE_MS, Driven, foreign, gang, members
 from tests.core.gang_oracle import RACK, gpu_node, gpu_pod
 
 CREATED_MS = 1
-"""Of the first members; who is created later replaces one of them."""
+"""Of the first members; one that is created later replaces one of them."""
 
 
 def running(*nodes: object, pods: int = 2, **more: object) -> Driven:

@@ -116,7 +116,7 @@ def test_jobs_differ_in_every_field() -> None:
 
 
 class Job(Struct, frozen=True):
-    """Pods alike, `count` of them; of a gang of at least `least` (0: on their own), inside a rack with `racked`."""
+    """Equal pods, `count` of them; of a gang of at least `least` (0: on their own), inside a rack with `racked`."""
 
     changes: tuple[tuple[str, object], ...] = ()
     count: int = 1
@@ -184,7 +184,7 @@ class Dice:
             ("labels", 0.1),
             ("priority", 0.3),
         ):
-            # Without run times no room is held; of one queue and priority nobody gives way.
+            # Without run times no room is held; of one queue and priority none is evicted.
             if chance() < often:
                 changes[name] = pick(OTHERS[name])
         if self._ranked:

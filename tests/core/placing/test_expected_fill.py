@@ -238,7 +238,7 @@ def started(machines: Sequence[Machine]) -> State:
 
 
 def come(state: State, number: int, task: Task, **more: object) -> tuple[str, tuple[int, ...]]:
-    """What one pod is given; who is refused leaves."""
+    """What one pod gets; a refused one leaves."""
     uid = f"p{number}"
     decided = step(state, [PodChanged(replace(Pod(uid, "ns", uid, request_of(task)), **more))], number + 2)
     binds = [one for one in decided if isinstance(one, Bind)]
@@ -366,7 +366,7 @@ def test_arrays_that_do_not_belong_together_are_refused(cells: int, steps: list[
 
 
 def learned(machines: list[Machine], *mix: tuple[Task, int]) -> State:
-    """A state that saw these pods come, and leave before any was given a node."""
+    """A state that saw these pods come, and leave before any got a node."""
     state = started(machines)
     for number, task in enumerate(task for task, count in mix for _ in range(count)):
         apply(state, PodChanged(Pod(f"p{number}", "ns", f"p{number}", request_of(task))))
@@ -407,7 +407,7 @@ def test_a_pod_without_gpus_goes_to_a_node_without_any() -> None:
 
 @pytest.mark.parametrize("cpu_milli", [1000, 0])
 def test_whole_nodes_are_kept_for_pods_of_several_gpus(cpu_milli: int) -> None:
-    """Who breaks up no place for eight is welcome where more is idle, whether or not pods ask for cores."""
+    """A pod that breaks up no place for eight is welcome where more is idle, whether or not pods ask for cores."""
     machines = [machine("a", 64 * cpu_milli, *[1000] * 8), machine("b", 64 * cpu_milli, *[1000] * 15)]
     whole, large = Task(cpu_milli, 1, 1000), Task(8 * cpu_milli, 8, 1000)
     state = learned(machines, (whole, 50), (large, 50))

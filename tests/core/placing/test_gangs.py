@@ -109,7 +109,7 @@ def test_a_sub_gang_leaves_the_node_that_a_later_one_needs_whole() -> None:
 
 
 def wishes(preferred: tuple[str, ...]) -> list[str]:
-    """The levels in the order in which they are tried: as wished, then the wider ones, narrowest first."""
+    """The levels in the order in which they are tried: as preferred, then the wider ones, narrowest first."""
     widest = FABRIC.index(preferred[-1]) if preferred else len(FABRIC)
     return [*preferred, *reversed(FABRIC[:widest])]
 

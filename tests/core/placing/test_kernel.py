@@ -233,7 +233,7 @@ def test_the_kernel_scores_as_numpy_does(seed: int, scoring_of: Callable[[], Sco
 
 
 def reported(dice: Dice, steps: int) -> Iterator[list[ev.Event]]:
-    """What is told before each step: nodes, lone pods and gangs come and go."""
+    """The events before each step: nodes, lone pods and gangs come and go."""
     requests = [dice.request() for _ in range(10)]
     yield [ev.NodeChanged(dice.node(f"n{i}")) for i in range(20)]
     for number in range(steps):

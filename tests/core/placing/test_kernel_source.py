@@ -113,7 +113,7 @@ def run_sanitized(compiler: str, package: Path, tests: tuple[str, ...]) -> subpr
     environment = {
         "LD_PRELOAD": library,
         "PYTHONMALLOC": "malloc",
-        # What the interpreter and numpy leave behind at their end would be told as leaks.
+        # What the interpreter and numpy leave behind at their end would be reported as leaks.
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
@@ -130,7 +130,7 @@ def run_with_kernel(
     environment.pop("DOVETAIL_NATIVE", None)
     # This test may itself run in a worker.
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
-    # With -s pytest does not keep to itself what a sanitizer says before it ends the process.
+    # With -s pytest does not keep to itself what a sanitizer prints before it ends the process.
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", *tests]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
 

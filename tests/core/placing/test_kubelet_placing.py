@@ -113,7 +113,8 @@ def test_the_gpus_are_those_of_the_numa_node_that_the_kubelet_will_choose() -> N
 
 
 def test_a_gang_is_placed_as_the_kubelets_let_it() -> None:
-    """Eight pods of 3 GPUs: by number two fit on a node, one in each NUMA node, and that is what the kubelets say."""
+    """Eight pods of 3 GPUs: by number two fit on a node, one in each NUMA node, and that is what the kubelets
+    answer."""
     members = [ev.PodChanged(pod(f"p{i}", 3, gang="g")) for i in range(4)]
     nodes = [node(name, inventory()) for name in ("x", "y")]
     binds = decided(State(), *nodes, ev.GangChanged(Gang("g", "ns", "g", 4)), *members)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nobody who asks for GPUs goes to a node whose kubelet has no device plugin: it would fail the pod for good."""
+"""No pod that asks for GPUs goes to a node whose kubelet has no device plugin: it would fail the pod for good."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the nodes that suit a pod it gets: what it prefers, then the tightest fit, then the node told first."""
+"""Which of the nodes that suit a pod it gets: what it prefers, then the tightest fit, then the node reported first."""
 
 import pytest
 from msgspec.structs import replace

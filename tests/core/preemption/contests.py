@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small clusters that are full, somebody who wants in, and all sets of pods that could give way.
+"""Small clusters that are full, a job that wants in, and all sets of pods that could be evicted.
 
 The oracle knows pods, not units: a set is lawful where of every gang either enough go on or nobody does, and where
-nobody goes who must not. Only whole GPUs count.
+no other is evicted. Only whole GPUs count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ POLICY = Policy(fabric=FABRIC, search_limit=100_000, probes=100_000)
 
 
 class Contest(Struct):
-    """`running` are gangs that run (a pod on its own is a gang of one without a name), and `wanted` who wants in."""
+    """`running` are gangs that run (a pod on its own is a gang of one without a name), and `wanted` is the job that
+    wants in."""
 
     nodes: list[Node]
     running: list[tuple[Gang | None, list[Pod]]] = field(default_factory=list)
@@ -63,7 +64,7 @@ class Contest(Struct):
         return placeable(self.wanted, free)
 
     def lawful(self, below: int) -> Iterator[frozenset[str]]:
-        """All sets of pods that may give way together to a priority above `below`."""
+        """All sets of pods that may be evicted together to a priority above `below`."""
         choices: list[list[frozenset[str]]] = []
         for gang, pods in self.running:
             least = gang.min_count if gang is not None else 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster over virtual time, with pods as users write them: they ask for CPU and memory beside their GPUs.
 
-Binds come true at once. Who is evicted ends after its grace, and its owner makes it anew at once unless a test says
+Binds come true at once. An evicted pod ends after its grace, and its owner makes it anew at once unless a test says
 otherwise. `evictions` are the time, the cause and the names of the pods of each decision.
 """
 
@@ -55,7 +55,7 @@ def gang(gang_id: str, least: int, **more: object) -> ev.Event:
 
 
 class World:
-    """Who is evicted ends after `grace_ms` (None: after its own grace)."""
+    """An evicted pod ends after `grace_ms` (None: after its own grace)."""
 
     def __init__(self, *nodes: Node, policy: Policy | None = None, grace_ms: int | None = 30 * SECOND_MS) -> None:
         self.state = State(policy or Policy(fabric=()))

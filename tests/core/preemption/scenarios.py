@@ -75,8 +75,8 @@ class Scenario(Struct):
 
 
 class Outcome(Struct):
-    """What came of a scenario here: who runs on what node, how many pods were evicted for each cause, and for how long
-    nobody was evicted at the end."""
+    """What came of a scenario here: which pods run on which node, how many pods were evicted for each cause, and for
+    how long nobody was evicted at the end."""
 
     running: dict[str, str]
     evicted: Counter[str]

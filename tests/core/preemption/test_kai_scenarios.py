@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scenarios of KAI Scheduler's tests, lived through by our core: the same pods run, or it is said why not.
+"""The scenarios of KAI Scheduler's tests, lived through by our core: the same pods run, or the reason is stated.
 
 What differs is written down here, scenario by scenario, and counted in docs/explanation/kai-scenarios.md.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that give way come back and want in again: in one instant nobody gives way for ever."""
+"""Evicted jobs come back and want in again: in one instant evictions come to an end."""
 
 import random
 
@@ -22,7 +22,7 @@ QUIET_STEPS = 3
 
 
 class Restless:
-    """Evictions and binds come true at once, and who was evicted is made anew."""
+    """Evictions and binds come true at once, and evicted pods are made anew."""
 
     def __init__(self, *events: ev.Event) -> None:
         self.state = State(Policy(fabric=FABRIC))
@@ -32,7 +32,7 @@ class Restless:
             apply(self.state, event)
 
     def settle(self) -> int:
-        """How many steps it takes until nobody starts or gives way any more; MOST_STEPS where that does not happen."""
+        """How many steps it takes until no pod starts or is evicted any more; MOST_STEPS where that does not happen."""
         quiet = 0
         for taken in range(MOST_STEPS):
             decided = step(self.state, [], NOW_MS)

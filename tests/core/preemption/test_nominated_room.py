@@ -77,7 +77,7 @@ def test_what_an_eviction_leaves_is_for_other_preemptors_and_they_evict_nobody()
 
 
 def test_a_preemptor_of_a_cancelled_eviction_looks_for_other_victims() -> None:
-    """high0 is deleted, and nobody was told to end yet."""
+    """high0 is deleted, and no eviction has begun yet."""
     world = a_large_job_and_a_gang()
     world.submit(*(pod(f"high{i}", priority=1) for i in range(2)))
     world.live(0)
@@ -167,7 +167,7 @@ class Watched(World):
             others_gone = [one for one in evict.uids if one != victim]
             for where in self.nodes:
                 fits = where.name not in held and room(where).takes(job, others_gone)
-                assert not fits, f"{victim} gives way for nothing"
+                assert not fits, f"{victim} is evicted for nothing"
 
 
 class Room:

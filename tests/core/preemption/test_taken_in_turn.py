@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken of one queue changes what may be taken of another, and who evicts others in turn."""
+"""What is taken of one queue changes what may be taken of another, and jobs that evict others in turn."""
 
 from __future__ import annotations
 

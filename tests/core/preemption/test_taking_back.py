@@ -25,7 +25,7 @@ MOST_UNITS = 4
 
 
 def contest_of_queues(seed: int) -> Contest:
-    """All that runs belongs to three queues; who wants in to a fourth."""
+    """All that runs belongs to three queues; the job that wants in to a fourth."""
     dice = random.Random(seed)
     contest = random_contest(dice)
     for name in ("a", "b", "c", "big"):

@@ -75,7 +75,7 @@ def test_a_pod_with_a_device_by_claim_is_evicted_for_a_higher_priority() -> None
 
 
 def test_an_allocated_claim_whose_devices_failed_or_took_too_long_keeps_its_pod_pending() -> None:
-    """From when they were allocated, by whomever; with what the claim is given next the pod starts."""
+    """From when they were allocated, by any scheduler; with what the claim gets next the pod starts."""
     allocated_ms = 1_000_000
     for failed, late_ms in (("device gpu-0: Broken", 0), ("", 1)):
         state = State(Policy())

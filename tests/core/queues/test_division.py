@@ -232,7 +232,7 @@ def test_no_weight_no_part() -> None:
 
 def test_the_rest_is_divided_even_where_history_leaves_nobody_a_part() -> None:
     assert among(90, asks(90, 2, 10**7), asks(90, 1, 10**7), k=1000) == [60, 30]
-    # Who has a part comes first all the same.
+    # A queue with a part comes first all the same.
     assert among(90, asks(90, 2, 10**7), asks(90, 1, 10**7), asks(40), k=1000) == [33, 17, 40]
 
 

@@ -162,7 +162,7 @@ def test_a_status_that_is_older_than_the_last_binds_is_enough(seed: int) -> None
         assert (new.rate_milli, new.allocated, new.days) == (old.rate_milli, old.allocated, old.days)
 
 
-# Who gains by what.
+# Which queue gains by what.
 
 PODS_MS = 600_000
 HORIZON_MS = 16 * HOUR_MS

@@ -101,7 +101,7 @@ def test_the_least_run_time_of_the_queue_protects() -> None:
 
 
 def test_what_jobs_had_outlives_the_scheduler() -> None:
-    """The queue's record says what the pods had that are gone; the others say since when they run."""
+    """The queue's record has what the pods had that are gone; the others have since when they run."""
     used = Usage(20 * HOUR_MS, jobs=(("job", 300 * GPU_HOUR),))
     driven = Driven(gpu_node("a", 1))
     running = lone("old", queue="q", work=SAVES, owner="job", node="a", bound_ms=19 * HOUR_MS)

@@ -75,7 +75,7 @@ def shared(name: str = "n", cards: int = 2, replicas: int = 4, memory_mib: int =
 
 
 def divided(*profiles: tuple[str, int]) -> ev.NodeChanged:
-    """Two cards that are divided alike."""
+    """Two cards that are divided equally."""
     geometry = of_product(H100)
     assert geometry is not None
     cards = tuple(Card(gpu, geometry, geometry.bits(profiles)) for gpu in (0, 1))
@@ -198,7 +198,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_guarantee_is_released_however_gpus_are_asked_for(way: str) -> None:
-    """Two GPUs, all of them lent; half of them are guaranteed to who comes back for them."""
+    """Two GPUs, all of them lent; half of them are guaranteed to a queue that comes back for them."""
     events, ask, fill, milli = WAYS[way]
     cluster = Cluster(
         *events, *(ev.QueueChanged(Queue(name, guarantee=((MILLI, 1000),))) for name in ("mine", "other"))
@@ -212,7 +212,7 @@ def test_a_guarantee_is_released_however_gpus_are_asked_for(way: str) -> None:
     assert cluster.holds("mine")[MILLI] == cluster.holds("other")[MILLI] == 1000
     cluster.run(60)
     assert cluster.holds("mine")[MILLI] == cluster.holds("other")[MILLI] == 1000
-    assert len(cluster.evicted) == fill // 2, "nobody gives way for nothing"
+    assert len(cluster.evicted) == fill // 2, "none is evicted for nothing"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What queues are promised: their guarantees in time, a start that is kept, and that nobody gives way for nothing."""
+"""What queues are promised: their guarantees in time, a start that is kept, and that none is evicted for nothing."""
 
 import random
 from collections import Counter
@@ -29,7 +29,7 @@ def queue(name: str, gpus: int = 0, **more: object) -> ev.Event:
 
 
 def a_gang_takes_back() -> tuple[Driven, Evict]:
-    """A gang of x runs on a GPU; others give way to another pod of it that wants two."""
+    """A gang of x runs on a GPU; others are evicted for another pod of it that wants two."""
     driven = Driven(Node("a", tuple({**dict(gpu_node("a", 4).allocatable), CPU: 4000}.items())))
     driven.at(0, queue("x", 4), queue("y"), gang("g", 1), ev.PodChanged(gpu_pod("g0", 1, "g", queue="x")))
     driven.at(0, *(lone(f"y{i}", queue="y") for i in range(3)))
@@ -40,7 +40,7 @@ def a_gang_takes_back() -> tuple[Driven, Evict]:
 
 
 def it_ends_well(driven: Driven, evict: Evict) -> None:
-    """Nobody else gets the room, nobody else gives way, and it starts."""
+    """Nobody else gets the room, no other is evicted, and it starts."""
     assert not any(isinstance(decision, Evict | Unnominate) for decision in driven.last)
     first, *others = evict.uids
     assert driven.at(2 * MINUTE_MS, ev.PodRemoved(first), lone("late", queue="y")) == {}

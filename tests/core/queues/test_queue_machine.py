@@ -370,8 +370,8 @@ WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 
 
 class Machine(RuleBasedStateMachine):
-    """`nominated` are pods (uid) for which others give way and that are neither bound nor told that this was given up,
-    `giving_way` those whose eviction was decided and is not carried out, `seen` what the API server shows as nominated
+    """`nominated` are pods (uid) for which others are evicted and that are neither bound nor dropped, `evicted_pods`
+    those whose eviction was decided and is not carried out, `seen` what the API server shows as nominated
     node. `avoided_ms` is until when a pod is not tried."""
 
     def __init__(self) -> None:
@@ -486,17 +486,17 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         wanted=st.lists(kinds, min_size=1, max_size=4),
-        alike=st.booleans(),
+        uniform=st.booleans(),
         least=st.integers(1, 4),
         most=st.sampled_from([None, None, 3]),
         about=about,
     )
     def create_gang(
-        self, wanted: list[str], alike: bool, least: int, most: int | None, about: dict[str, object]
+        self, wanted: list[str], uniform: bool, least: int, most: int | None, about: dict[str, object]
     ) -> None:
         gang_id = f"g{len(self.model.gangs)}"
         gang = Gang(gang_id, "ns", gang_id, min(least, len(wanted)), most)
-        asked = wanted[:1] * len(wanted) if alike else wanted
+        asked = wanted[:1] * len(wanted) if uniform else wanted
         pods = [self.new_pod(kind, **about, gang=gang_id, created_ms=self.now_ms) for kind in asked]
         self.happen(ev.GangChanged(gang), *pods)
 
@@ -554,7 +554,7 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.evicted_pods)
     @rule(data=st.data(), how=st.sampled_from(["begins", "ends", "ends", "all end", "fails"]))
-    def give_way(self, data: st.DataObject, how: str) -> None:
+    def end_victims(self, data: st.DataObject, how: str) -> None:
         uid = data.draw(st.sampled_from(sorted(self.evicted_pods)))
         if how == "begins":
             self.happen(ev.PodChanged(replace(self.model.pods[uid], deleting=True)))
@@ -593,7 +593,7 @@ class Machine(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError("it never comes to rest")
-        self.nobody_waits_who_fits()
+        self.none_waits_that_fits()
 
     @rule()
     def go_on_from_a_checkpoint(self) -> None:
@@ -601,7 +601,7 @@ class Machine(RuleBasedStateMachine):
         self.state, twin = restore(before.policy, checkpoint), restore(before.policy, checkpoint)
         assert canonical(take(self.state)) == canonical(checkpoint)
         for now, old in zip(self.queue_snapshots(), before.queue_snapshots(self.now_ms), strict=True):
-            assert alike(now.users, old.users)
+            assert nearly_equal(now.users, old.users)
             # It is divided anew, and among equals those come first now that were created first.
             assert replace(now, users=(), head="", due=()) == replace(old, users=(), head="", due=())
         self.happen()
@@ -628,8 +628,8 @@ class Machine(RuleBasedStateMachine):
         for one in self.state.queue_snapshots(now_ms):
             if one.name in model.queues:
                 assert near(now[one.name].used, one.used), one.name
-                assert alike(now[one.name].users, one.users), one.name
-                assert alike(now[one.name].days, one.days), one.name
+                assert nearly_equal(now[one.name].users, one.users), one.name
+                assert nearly_equal(now[one.name].days, one.days), one.name
 
     # What must hold.
 
@@ -644,7 +644,7 @@ class Machine(RuleBasedStateMachine):
         self.ledgers_are_the_integral(snapshots)
         self.no_limit_was_exceeded()
         self.what_must_not_be_preempted_is_within_guarantees()
-        self.nominations_are_held_or_given_up()
+        self.nominations_are_held_or_dropped()
 
     def queues_hold_what_their_pods_hold(self, snapshots: Iterable[QueueSnapshot]) -> None:
         for one in snapshots:
@@ -683,7 +683,7 @@ class Machine(RuleBasedStateMachine):
                 if name in self.model.queues:
                     assert all(fixed[r] <= most for r, most in named.items() if own.get(r)), (bind, name)
 
-    def nominations_are_held_or_given_up(self) -> None:
+    def nominations_are_held_or_dropped(self) -> None:
         held = {uid for one in self.state.reservations for uid, _ in one.nominated}
         gone = [uid for one in self.state.reservations for uid in one.evicting]
         assert len(set(gone)) == len(gone)
@@ -701,7 +701,7 @@ class Machine(RuleBasedStateMachine):
         return found
 
     def check_eviction(self, evict: Evict) -> None:
-        """Who gives way may: bound, preemptible, long enough there, within budgets; of others only where they are not
+        """Victims may be evicted: bound, preemptible, long enough there, within budgets; of others only where they are not
         of the same queue, of a lower priority, or had more already where that counts."""
         model, allowed = self.model, {key: budget.allowed for key, budget in self.model.budgets.items()}
         winner = model.pods[evict.nominations[0][0]]
@@ -728,7 +728,7 @@ class Machine(RuleBasedStateMachine):
                 allowed[budget.key] -= selected
         assert all(left >= 0 for left in allowed.values())
 
-    def nobody_waits_who_fits(self) -> None:
+    def none_waits_that_fits(self) -> None:
         for root in self.state.queue.workloads():
             assert not self.surely_fits(root), root
 
@@ -799,7 +799,7 @@ def near(one: float, other: float) -> bool:
     return abs(one - other) <= ABSOLUTE + RELATIVE * max(abs(one), abs(other))
 
 
-def alike(some: Iterable[tuple[Key, int]], others: Iterable[tuple[Key, int]]) -> bool:
+def nearly_equal(some: Iterable[tuple[Key, int]], others: Iterable[tuple[Key, int]]) -> bool:
     """Whether they are the same numbers, nearly; who is not there is nothing."""
     one, other = dict(some), dict(others)
     return all(near(one.get(key, 0), other.get(key, 0)) for key in {*one, *other})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues in the step: who goes first, who may not, who waits for what, and who gives way."""
+"""Queues in the step: the first, those at a limit, those that wait, and victims."""
 
 import pytest
 from msgspec.structs import replace
@@ -114,7 +114,7 @@ def test_the_namespace_names_the_queue_where_the_pod_does_not() -> None:
     assert dict(driven.state.shares.allocated("x"))[GPU] == 1000
 
 
-# Who may not.
+# Limits.
 
 
 def test_a_limit_is_never_exceeded() -> None:
@@ -330,7 +330,7 @@ def test_a_gang_among_small_jobs_starts() -> None:
     assert 60 * MINUTE_MS < started_ms <= 110 * MINUTE_MS
 
 
-# Who gives way.
+# Victims.
 
 
 def two_teams(**more: object) -> Driven:
@@ -401,8 +401,8 @@ def test_an_eviction_that_fails_is_dropped() -> None:
     driven.at(MINUTE_MS, lone("x0", 2, queue="x"))
     [evict] = evictions(driven)
     driven.at(MINUTE_MS + 1, ev.EvictionFailed(evict.uids[0], "its budget is used up"))
-    given_up = [decision for decision in driven.last if isinstance(decision, Unnominate)]
-    assert [decision.uids for decision in given_up] == [("x0",)]
+    dropped = [decision for decision in driven.last if isinstance(decision, Unnominate)]
+    assert [decision.uids for decision in dropped] == [("x0",)]
     [other] = evictions(driven)
     assert evict.uids[0] not in other.uids
 
@@ -505,7 +505,7 @@ def test_two_users_of_a_queue_do_not_displace_each_other_for_ever() -> None:
 
 
 def test_room_that_is_held_for_one_of_a_gang_is_kept_though_another_never_fits() -> None:
-    """Else it was held and given up in every step, for ever."""
+    """Else it was held and released in every step, for ever."""
     driven = Driven(gpu_node("n", 2))
     ends = Work(max_runtime_ms=HOUR_MS, preemptible=False)
     reported = [

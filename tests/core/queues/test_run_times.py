@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run times are learned from the like, then from the queue, then from all; and the words say from what."""
+"""Run times are learned from the like, then from the queue, then from all; and the words name the source."""
 
 from __future__ import annotations
 

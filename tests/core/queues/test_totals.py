@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nodes have in all is the sum of what each has alone, however little tells them apart."""
+"""What nodes have in all is the sum of what each has alone, however little distinguishes them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues above and below each other, who may use them, and trees that cannot be used as they are written."""
+"""Queues above and below each other, the namespaces that may use them, and trees that cannot be used as they are
+written."""
 
 from __future__ import annotations
 
@@ -256,7 +257,7 @@ def test_each_queue_comes_once_and_usable_ones_fit_into_each_other(
         written = dict(built.written[name].guarantee)
         assert all(amount <= written[resource] for resource, amount in queue.guarantee)
         assert (queue == built.written[name]) or built.scaled_down(name)
-    # The same queues told otherwise, from the start, have the same problems and guarantees.
+    # The same queues reported otherwise, from the start, have the same problems and guarantees.
     again = tree(*(built.written[name] for name in sorted(built.queues, reverse=True)))
     assert [reported(again, name) for name in order] == [reported(built, name) for name in order]
     assert dict(again.queues) == dict(built.queues)

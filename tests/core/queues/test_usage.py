@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger against the formula in decimals of 60 digits, and however often and late it is told."""
+"""The ledger against the formula in decimals of 60 digits, and however often and late it is reported."""
 
 from __future__ import annotations
 

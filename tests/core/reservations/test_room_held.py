@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room that is held keeps its time, whatever its nodes; and who takes the place of whom."""
+"""Room that is held keeps its time, whatever its nodes; and which one takes the place of another."""
 
 import pytest
 from msgspec.structs import replace
@@ -72,7 +72,7 @@ def a_small_one_holds_room(policy: object = CALM, **terms: object) -> Driven:
 
 
 def later(driven: Driven, size: int) -> list[str]:
-    """For whom room is held when a gang of y has come."""
+    """The job that room is held for when a gang of y has come."""
     driven.at(MINUTE_MS, gang("g", size), *members(size, "g", queue="y", created_ms=MINUTE_MS))
     for _ in range(5):
         driven.at(MINUTE_MS)

@@ -82,7 +82,7 @@ def test_members_that_succeed_are_not_missed() -> None:
 
 
 def test_deleted_pods_are_not_failed_ones() -> None:
-    """Who scales a workload down wants that."""
+    """A workload that is scaled down is meant to be."""
     world = world_of()
     world.apply_events(ev.PodRemoved("g0"), ev.PodRemoved("g1"))
     world.live(12 * HOUR_MS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a gang keeps of its pods is what looking at each of them tells, whoever comes, changes and goes."""
+"""What a gang keeps of its pods is what each of them has, whichever comes, changes and goes."""
 
 import random
 
@@ -39,7 +39,7 @@ def test_a_roster_knows_of_its_gangs_what_their_pods_declare(seed: int) -> None:
             cluster.unplace(uid)
         else:
             if uid in reported and reported[uid].gang != (pod := drawn(dice, uid)).gang:
-                # Who joins another gang is the last there.
+                # A pod that joins another gang is the last there.
                 del reported[uid]
             else:
                 pod = drawn(dice, uid)

@@ -72,7 +72,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 
 
 async def identify(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Tells every client its name, and calls those named "old" unauthorized."""
+    """Answers every client with its name, and calls those named "old" unauthorized."""
     (((_, name),),) = writer.get_extra_info("peercert")["subject"]
     while True:
         await read_request(reader)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that tell of the inside of the node n1, and what is made of them."""
+"""Objects that describe the inside of the node n1, and what is made of them."""
 
 from __future__ import annotations
 

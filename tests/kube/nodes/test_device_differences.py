@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kubelet gave counts before what was chosen, as long as the agent of the node tells it."""
+"""The allocation by a kubelet counts before the choice, as long as the agent of the node reports it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the GPUs of a node are divided: what labels and GPUNode say, and what is made of what cannot be."""
+"""How the GPUs of a node are divided: what labels and GPUNode report, and what is made of what cannot be."""
 
 from __future__ import annotations
 

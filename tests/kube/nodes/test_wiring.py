@@ -42,7 +42,7 @@ def problems(found: tuple[LayoutFinding, ...]) -> list[tuple[str, str, str, str]
 
 
 def silent(*keys: str) -> dict[str, Any]:
-    """A GPUNode that tells everything but this."""
+    """A GPUNode that has everything but this."""
     status = deepcopy(GPU_NODE)
     for key in keys:
         if key == "numaNode":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as a real API server writes them, with its defaults, decode and say what was meant."""
+"""Objects as a real API server writes them, with its defaults, decode to what was meant."""
 
 import json
 from typing import Any, TypeVar

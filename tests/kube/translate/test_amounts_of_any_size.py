@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Amounts of any size, wherever an object can say one: nothing overflows, nothing is unusable, nothing takes long."""
+"""Amounts of any size, wherever an object can have one: nothing overflows, nothing is unusable, nothing takes long."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of pods that are bound: what was written down then, whatever stands on them or on other objects now."""
+"""What is reported of pods that are bound: what was written down then, whatever stands on them or on other objects
+now."""
 
 from __future__ import annotations
 
@@ -143,7 +144,7 @@ def test_what_is_written_on_a_bound_pod_changes_nothing_of_it(patch: dict[str, A
 
 
 def differing(before: Pod, after: Pod) -> set[str]:
-    """The fields in which they differ, but for labels, and for the family of the run time, which owners tell."""
+    """The fields in which they differ, but for labels, and for the family of the run time, which owners declare."""
     family = structs.replace(after, labels=(), work=structs.replace(after.work, family=before.work.family))
     one, other = structs.asdict(structs.replace(before, labels=())), structs.asdict(family)
     return {name for name in one if one[name] != other[name]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PodDisruptionBudgets as records: how many disruptions they allow, and whom they are about."""
+"""PodDisruptionBudgets as records: how many disruptions they allow, and which pods they cover."""
 
 from __future__ import annotations
 

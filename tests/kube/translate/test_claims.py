@@ -241,7 +241,7 @@ class TestPods:
 
 
 class TestFeed:
-    """When a claim is told."""
+    """When a claim is reported."""
 
     def test_our_own_writes_are_reported_once_and_the_rest_is_no_news(self) -> None:
         feed = Translator()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the core is told of pods that ask for resources for which devices by claim may stand in."""
+"""What is reported of pods that ask for resources for which devices by claim may stand in."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tenant writes costs bounded work and memory, however much of it there is; limits are told as bad input."""
+"""What a tenant writes costs bounded work and memory, however much of it there is; limits are reported as bad input."""
 
 import json
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a queue's status says, and that what is written is what is read again."""
+"""The content of a queue's status, and that what is written is what is read again."""
 
 from __future__ import annotations
 

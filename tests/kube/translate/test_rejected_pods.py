@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which failed pods are told as rejected by a kubelet, when, and how often."""
+"""Which failed pods are reported as rejected by a kubelet, when, and how often."""
 
 from __future__ import annotations
 

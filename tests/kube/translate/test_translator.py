@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From changes to events: what is told, what is not told twice, and when gangs and owners become known."""
+"""From changes to events: what is reported, what is not reported twice, and when gangs and owners become known."""
 
 from functools import partial
 from typing import Any

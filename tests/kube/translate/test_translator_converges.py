@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However the changes came in, the core ends up with what a feed tells that sees only the final objects."""
+"""However the changes came in, the core ends up with the events of a feed that sees only the final objects."""
 
 from collections.abc import Mapping
 from typing import Any

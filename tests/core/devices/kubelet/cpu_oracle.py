@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hints of the CPU Manager by definition: every set of NUMA nodes is looked at, CPU by CPU."""
+"""The hints of the CPU Manager by definition: every set of NUMA nodes is examined, CPU by CPU."""
 
 from itertools import combinations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hints of the Memory Manager by definition: every set of NUMA nodes is looked at, node by node, type by type."""
+"""The hints of the Memory Manager by definition: every set of NUMA nodes is examined, node by node, type by type."""
 
 from itertools import combinations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole pod before a node's kubelet: who is let in, with what, and in which words others are refused."""
+"""A whole pod before a node's kubelet: which pods are let in, with what, and the reasons of the others."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def only_gpus(count: int, kind: ManagedKind = ManagedKind.APP) -> ManagedContain
 
 
 class Node:
-    """Pods that come one after the other; who is refused leaves nothing behind."""
+    """Pods that come one after the other; a refused one leaves nothing behind."""
 
     def __init__(self, **other: Any) -> None:
         self.inventory = replace(MACHINE, **other)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static CPU policy: who gets CPUs of its own, which hints it gives, what it takes and gives back. Many cases are
-those of Kubernetes v1.37's unit tests (policy_static_test.go, topology_hints_test.go), in our own words."""
+"""The static CPU policy: which containers get CPUs of their own, which hints it gives, what it takes and gives back.
+Many cases are those of Kubernetes v1.37's unit tests (policy_static_test.go, topology_hints_test.go), in our own
+words."""
 
 import pytest
 from hypothesis import given

@@ -16,8 +16,8 @@ GPU = "nvidia.com/gpu"
 TWO_AND_TWO = ((0,), (0,), (1,), (1,))
 
 
-def machine(*numa: tuple[int, ...] | None, ill: Sequence[int] = (), nodes: int = 2, **more: Any) -> Inventory:
-    devices = tuple(ManagedDevice(f"gpu{i}", where, i not in ill) for i, where in enumerate(numa))
+def machine(*numa: tuple[int, ...] | None, unhealthy: Sequence[int] = (), nodes: int = 2, **more: Any) -> Inventory:
+    devices = tuple(ManagedDevice(f"gpu{i}", where, i not in unhealthy) for i, where in enumerate(numa))
     pools = (DevicePool(GPU, devices, more.pop("prefers", False)),)
     return Inventory(numa=tuple(range(nodes)), topology_policy="restricted", devices=pools, **more)
 
@@ -55,7 +55,7 @@ def test_the_fewest_nodes_that_could_ever_do_are_preferred() -> None:
 
 def test_taken_or_unhealthy_devices_change_what_is_preferred_but_not_what_is_possible() -> None:
     assert hinted(machine(*TWO_AND_TWO), 2, taken=0b0101) == [Hint(3, False)]
-    assert hinted(machine(*TWO_AND_TWO, ill=(0, 2)), 2) == [Hint(3, False)]
+    assert hinted(machine(*TWO_AND_TWO, unhealthy=(0, 2)), 2) == [Hint(3, False)]
 
 
 def test_more_than_there_are_cannot_be_met_and_nothing_is_met_anywhere() -> None:
@@ -180,7 +180,7 @@ def test_a_device_with_a_topology_of_no_node_leaves_no_place_once_an_init_contai
 
 
 @pytest.mark.parametrize(
-    ("ill", "count", "held", "text"),
+    ("unhealthy", "count", "held", "text"),
     [
         ((0, 1, 2, 3), 0, None, "no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu"),
         ((0,), 4, None, "requested number of devices unavailable for nvidia.com/gpu. Requested: 4, Available: 3"),
@@ -189,9 +189,9 @@ def test_a_device_with_a_topology_of_no_node_leaves_no_place_once_an_init_contai
     ],
 )
 def test_what_cannot_be_allocated_is_refused_in_the_kubelets_words(
-    ill: Sequence[int], count: int, held: int | None, text: str
+    unhealthy: Sequence[int], count: int, held: int | None, text: str
 ) -> None:
-    inventory = machine(*TWO_AND_TWO, ill=ill)
+    inventory = machine(*TWO_AND_TWO, unhealthy=unhealthy)
     asked = arrival(inventory, wants(count), taken=held or 0)
     if held is not None:
         asked.held[0] = HeldResources(devices=((GPU, held),))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An inventory that a kubelet would not start with, or that no machine has, says which field is wrong."""
+"""An inventory that a kubelet would not start with, or that no machine has, names the field that is wrong."""
 
 from typing import Any
 

@@ -56,7 +56,7 @@ def test_on_random_nodes_it_gives_what_the_long_way_gives_and_refuses_nobody_its
                 assert (own.held, certain) == (held, verdict.certain)
             ways["short" if found is not None else "none" if shortcut is None else f"long, {verdict.admitted}"] += 1
             holdings = kubelet.admit(holdings, f"p{number}", pod).holdings
-    # Who goes the long way although there is a short one is refused: the short one is for all that are let in.
+    # A pod that takes the long way although there is a short one is refused: the short one is for all that are let in.
     assert ways["short"] > 300 and ways["long, False"] and ways["none"], ways
     assert not ways["long, True"] and not ways["long, None"], ways
 
