@@ -701,8 +701,8 @@ class Machine(RuleBasedStateMachine):
         return found
 
     def check_eviction(self, evict: Evict) -> None:
-        """Victims may be evicted: bound, preemptible, long enough there, within budgets; of others only where they are not
-        of the same queue, of a lower priority, or had more already where that counts."""
+        """Victims may be evicted: bound, preemptible, long enough there, within budgets; of others only where they are
+        not of the same queue, of a lower priority, or had more already where that counts."""
         model, allowed = self.model, {key: budget.allowed for key, budget in self.model.budgets.items()}
         winner = model.pods[evict.nominations[0][0]]
         priority = max(pod.priority for pod in self.state.workloads.members(evict.gang or f"pod/{winner.uid}"))
