@@ -31,7 +31,7 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import ManifestError, read_documents
-from dovetail.kube.reading.state import read_cluster
+from dovetail.kube.reading.state import LiveCluster, read_cluster
 from dovetail.views.workloads import WorkloadError, with_pods
 
 R = TypeVar("R")
@@ -63,26 +63,36 @@ class ClusterSource(Struct, frozen=True):
 
     def state(self) -> State:
         """The cluster as a new state of the core. Raises ClickException with a one-line message."""
+        return self.read().state
+
+    def read(self) -> LiveCluster:
+        """The same, with the translator of its objects. Raises ClickException."""
         if self.config is not None:
             live = run(read_cluster(self.config, self.policy, self.scheduler_name), self.config.server)
             self.schedulers.update(live.schedulers)
-            return live.state
-        state = State(self.policy)
-        apply_events(state, events_of(self.files, self.scheduler_name, self.schedulers), self.now_ms)
+            return live
+        state, found = State(self.policy), _manifests(self.files, self.scheduler_name, self.schedulers)
+        apply_events(state, found.events, self.now_ms)
         state.advance(self.now_ms)
-        return state
+        return LiveCluster(state, found.feed)
 
 
 def events_of(
     files: tuple[str, ...], scheduler_name: str | None, schedulers: dict[str, str] | None = None
 ) -> tuple[Event, ...]:
     """The events of manifests. Parts that cannot be used are listed on standard error."""
+    return _manifests(files, scheduler_name, schedulers).events
+
+
+def _manifests(
+    files: tuple[str, ...], scheduler_name: str | None, schedulers: dict[str, str] | None = None
+) -> cluster.Manifests:
     try:
         found = cluster.read(files, scheduler_name, schedulers)
     except ManifestError as error:
         raise click.ClickException(str(error)) from error
     print_problems(found)
-    return found.events
+    return found
 
 
 def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:

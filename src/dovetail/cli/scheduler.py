@@ -33,6 +33,14 @@ def _default_recording() -> Path | None:
     return home / "dovetail" / "recording"
 
 
+def _budget(text: str) -> tuple[int, int]:
+    """Thousandths of the GPU nodes, and a number of nodes."""
+    number = text.removesuffix("%")
+    if not (number.isascii() and number.isdecimal() and len(number) <= 6) or (number != text and int(number) > 100):
+        raise click.BadParameter(f"{text!r} is neither a number of nodes nor a part of all nodes such as 10%")
+    return (int(number) * 10, 0) if number != text else (0, int(number))
+
+
 @click.command(name="scheduler")
 @kubeconfig_options
 @scheduler_name_option
@@ -78,6 +86,15 @@ def _default_recording() -> Path | None:
     help="The most pods to move per hour so that waiting jobs fit; 0 for none.",
 )
 @click.option(
+    "--quarantine-budget",
+    "budget",
+    default="10%",
+    show_default=True,
+    metavar="N|N%",
+    callback=lambda _ctx, _param, value: _budget(value),
+    help="The most GPU nodes to quarantine at a time, as a number or a part of all, then at least one; 0 for none.",
+)
+@click.option(
     "--recording",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
@@ -113,6 +130,7 @@ def command(
     start_deadline_s: float,
     broken_deadline_s: float,
     moves_per_hour: int,
+    budget: tuple[int, int],
     recording: Path | None,
     no_recording: bool,
     recording_mib: int,
@@ -134,6 +152,8 @@ def command(
         start_deadline_ms=int(start_deadline_s * 1000),
         broken_deadline_ms=int(broken_deadline_s * 1000),
         moves_per_hour=moves_per_hour,
+        quarantine_milli=budget[0],
+        quarantine_nodes=budget[1],
         scoring=scoring,
     )
     options = SchedulerOptions(

@@ -90,7 +90,7 @@ class Checkpoint(Struct, frozen=True):
     evicted until then, `unknown` roots whose start is not known. `failed` and `succeeded` are how many
     pods of each gang ended so, `broken` roots with since when (see `core.workloads.broken`). `kept` is room for pods
     that are on the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see
-    `core.preemption.moves`), `evictions` how often jobs were evicted.
+    `core.preemption.moves`), `evictions` how often jobs were evicted. `quarantined` are nodes.
     """
 
     steps: int
@@ -116,6 +116,7 @@ class Checkpoint(Struct, frozen=True):
     moved: tuple[tuple[str, int], ...] = ()
     moves: tuple[int, ...] = ()
     evictions: tuple[Evictions, ...] = field(default=(), name="given_way")
+    quarantined: tuple[str, ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -171,6 +172,7 @@ def take(state: State) -> Checkpoint:
         moved=tuple(state.moves.moved_ms.items()),
         moves=tuple(state.moves.times_ms),
         evictions=state.eviction_counts.records(),
+        quarantined=state.cluster.quarantines.in_force,
     )
 
 
@@ -197,6 +199,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     cluster.gpus.hold_exactly({held.uid: held.devices for held in checkpoint.held})
     cluster.slices.hold_exactly(cluster.placements, {held.uid: held.slices for held in checkpoint.held})
     cluster.reallocation.unsettled.clear()
+    cluster.quarantines.restore(checkpoint.quarantined)
     for avoided in checkpoint.avoided:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
     _restore_lives(state, checkpoint)

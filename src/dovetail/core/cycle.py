@@ -19,7 +19,7 @@ def apply_events(state: State, events: Iterable[Event], now_ms: int) -> None:
     state.advance(now_ms)
     for event in events:
         apply(state, event)
-    state.cluster.reallocation.settle()
+    state.cluster.settle()
 
 
 def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:

@@ -279,7 +279,8 @@ class Node(Struct, frozen=True):
     which that is the memory. `mig` are its cards in MIG mode with their instances, where these are known; `geometry` is
     how its whole GPUs could be divided. `gpus_out` are GPUs of the layout that the node does not offer as whole ones,
     as bits: broken ones, and cards in MIG mode. While `plugin_gone` its kubelet has no device plugin of GPUs, and would
-    fail for good whoever asks for one, whatever the node still offers."""
+    fail for good whoever asks for one, whatever the node still offers. `quarantine_ms` is since when it asks that no
+    pod is placed on it, as it has to be rebooted or repaired; 0: it does not ask."""
 
     name: str
     allocatable: tuple[tuple[str, int], ...] = ()
@@ -298,6 +299,7 @@ class Node(Struct, frozen=True):
     geometry: Geometry | None = None
     gpus_out: int = 0
     plugin_gone: bool = False
+    quarantine_ms: int = 0
 
 
 class VolumeClaim(Struct, frozen=True):

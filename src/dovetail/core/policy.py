@@ -36,6 +36,9 @@ class Policy(Struct, frozen=True):
     At most `moves_per_hour` pods are moved in an hour so that others fit (0: none), and those of a job again only after
     `move_again_ms` (see `preemption.consolidation`).
 
+    Of the GPU nodes that ask for quarantine at most `quarantine_milli` thousandths of all GPU nodes, but at least one,
+    are quarantined at a time; or `quarantine_nodes` nodes, if that is not 0 (see `cluster.quarantines`).
+
     `remember_refusals` refuses a job as an equal one was refused, as long as that holds; False tries each.
 
     `model_milli` weighs what GPU models are charged, by the value of nvidia.com/gpu.product (1000 where it is not
@@ -58,6 +61,8 @@ class Policy(Struct, frozen=True):
     moves_per_hour: int = 0
     move_again_ms: int = 14_400_000
     model_milli: tuple[tuple[str, int], ...] = ()
+    quarantine_milli: int = 100
+    quarantine_nodes: int = 0
 
 
 _SEARCHES = 64

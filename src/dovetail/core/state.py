@@ -44,7 +44,9 @@ _FAIR_SHARE_MS = 60_000
 class State:
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy = policy or Policy()
-        self.cluster = cluster = Cluster(policy.scoring, policy.fabric)
+        self.cluster = cluster = Cluster(
+            policy.scoring, policy.fabric, (policy.quarantine_milli, policy.quarantine_nodes)
+        )
         self.score_cache = ScoreCache(cluster, policy.scoring)
         self.workloads = WorkloadIndex(cluster)
         self.shares = Shares(cluster, self.workloads, policy)

@@ -27,6 +27,7 @@ from dovetail.core.cluster.mix import Mix
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import Peers
 from dovetail.core.cluster.placement import Placement
+from dovetail.core.cluster.quarantines import Quarantines
 from dovetail.core.cluster.reallocation import Reallocation
 from dovetail.core.cluster.rejections import Rejections
 from dovetail.core.cluster.shapes import Shape, Shapes
@@ -97,8 +98,9 @@ class Cluster:
     `avoided[uid]` the nodes that refused the pod, with the time until when ("" stands for every node). `now_ms` is the
     time of the step."""
 
-    def __init__(self, choice: GpuChoice, fabric: tuple[str, ...] = ()) -> None:
+    def __init__(self, choice: GpuChoice, fabric: tuple[str, ...] = (), quarantine: tuple[int, int] = (0, 0)) -> None:
         self.nodes = Nodes()
+        self.quarantines = Quarantines(self.nodes, *quarantine)
         self.shapes = Shapes(self.nodes)
         self.fabric = Fabric(self.nodes, fabric)
         self.peers = Peers()
@@ -168,6 +170,12 @@ class Cluster:
         on it, the slot can be used again."""
         self.reallocation.left(slot)
         self._vacate_if_gone(slot)
+
+    def settle(self) -> None:
+        """Allocate devices again where pods have changed, and quarantine nodes, after a batch of changes."""
+        self.reallocation.settle()
+        if self.quarantines.settle():
+            self.changes.announce(ClusterChange.NODE)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
         for placement in self.placements.values():

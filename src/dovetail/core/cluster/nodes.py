@@ -58,6 +58,8 @@ class Nodes:
         self.usable: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
         self.plugin_gone: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
         """Where whoever asks a device plugin for GPUs would be rejected (see `Node`)."""
+        self.quarantined: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
+        """Kept by `Quarantines`."""
         self.taint_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
         self.taint_sets: list[tuple[Taint, ...]] = [()]
         self.layout_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
@@ -117,6 +119,7 @@ class Nodes:
         self.sliced = _larger(self.sliced, rows)
         self.usable = _larger(self.usable, rows)
         self.plugin_gone = _larger(self.plugin_gone, rows)
+        self.quarantined = _larger(self.quarantined, rows)
         self.taint_ids = _larger(self.taint_ids, rows)
         self.layout_ids = _larger(self.layout_ids, rows)
         self.book_numbers = _larger(self.book_numbers, rows)
@@ -178,6 +181,7 @@ class Nodes:
         self.sliced[slot] = False
         self.usable[slot] = False
         self.plugin_gone[slot] = False
+        self.quarantined[slot] = False
         self._set_allocatable(slot, {})
         self.records_journal.add(slot)
         return True

@@ -58,8 +58,11 @@ def selected(nodes: Nodes, request: Request, index: Index) -> Mask:
 
 
 def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
-    """Selected nodes whose kubelet has the device plugins that the pod requests from."""
+    """Selected nodes that are not quarantined, and whose kubelet has the device plugins that the pod requests from."""
     found, gone = selected(nodes, request, index), nodes.plugin_gone[index]
+    quarantined = nodes.quarantined[index]
+    if quarantined.any():
+        found &= ~quarantined
     return found & ~gone if gone.any() and asks_plugin(request) else found
 
 

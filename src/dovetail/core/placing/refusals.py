@@ -107,6 +107,7 @@ def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
     yield Reason.NODE_AFFINITY, When.NEVER, ~matches_affinity(nodes, pod.request, everywhere), "", ""
     if filters.asks_plugin(pod.request):
         yield Reason.PLUGIN_GONE, When.NOT_YET, nodes.plugin_gone, "", ""
+    yield Reason.QUARANTINED, When.NOT_YET, nodes.quarantined, "", ""
     yield from _amounts(cluster, shape, remaining)
     never = _ALWAYS_NEVER if cluster.volumes.settled(pod) else _ALWAYS_NEVER - {Reason.VOLUME_NODE}
     for reason, satisfied in filters.hindrances(cluster, pod, shape):

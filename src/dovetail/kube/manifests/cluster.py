@@ -103,11 +103,12 @@ class ManifestProblem(Struct, frozen=True):
 
 class Manifests(Struct, frozen=True):
     """`events` are the whole cluster, nodes first. `skipped` counts by kind the objects that decide nothing here,
-    `missing` the objects that are named and not there."""
+    `missing` the objects that are named and not there. `feed` has translated them."""
 
     events: tuple[ev.Event, ...]
     problems: tuple[ManifestProblem, ...]
     skipped: dict[str, int]
+    feed: Translator
     missing: int = 0
 
 
@@ -138,7 +139,7 @@ def of_documents(
     events = reading.events()
     reading.check(events)
     skipped = dict(sorted(reading.skipped.items()))
-    return Manifests(tuple(events), tuple(dict.fromkeys(reading.problems)), skipped, reading.missing)
+    return Manifests(tuple(events), tuple(dict.fromkeys(reading.problems)), skipped, reading.feed, reading.missing)
 
 
 class _Reading:
@@ -147,9 +148,9 @@ class _Reading:
         self.skipped: Counter[str] = Counter()
         self._whole = whole
         self._all_ours = scheduler_name is None
-        self._feed = Translator(scheduler_name or _OURS, believes=True)
-        self._feed.schedulers = schedulers
-        self._sources = tuple(sources(self._feed, Served(frozenset())))
+        self.feed = Translator(scheduler_name or _OURS, believes=True)
+        self.feed.schedulers = schedulers
+        self._sources = tuple(sources(self.feed, Served(frozenset())))
         versions = {dialect.kind: tuple(r.version for r in dialect.resources) for dialect in DIALECTS}
         known = [
             *(_Kind(owner.resource, _Named) for owner in OWNER_KINDS),
@@ -235,11 +236,11 @@ class _Reading:
             if changes:
                 events += source.translate(changes)
         unused = {obj.key for owner in OWNER_KINDS for obj in of_kind(self._objects, owner.resource)}
-        for ref in self._feed.gangs.wanted_owners():
+        for ref in self.feed.gangs.wanted_owners():
             key = (ref.resource.group, ref.resource.kind, ref.namespace, ref.name)
             owner = self._objects.get(key)
             unused.discard(key)
-            declared = self._feed.gangs.owner(ref, owner.document.value if owner is not None else None)
+            declared = self.feed.gangs.owner(ref, owner.document.value if owner is not None else None)
             if owner is not None:
                 self._owner_of.update((event.gang.id, owner) for event in declared if isinstance(event, ev.GangChanged))
             events += declared
@@ -302,7 +303,7 @@ class _Reading:
                 self._exists(obj, "spec.volumes", f"PersistentVolumeClaim {pod.namespace}/{name}", volumes)
             self._claims_exist(obj, pod, claims)
         by_name = {_shown(key): obj for key, obj in self._objects.items()}
-        for finding in (one for found in self._feed.findings.values() for one in found):
+        for finding in (one for found in self.feed.findings.values() for one in found):
             self._keeps(by_name[f"{finding.kind} {finding.name}"], finding.problem)
         first_of = {pod.gang: of_uid[pod.uid] for pod in reversed(pods.values())}
         for gang in gangs.values():
@@ -332,7 +333,7 @@ class _Reading:
 
     def _declaring(self, gang_id: str) -> Object | None:
         """The PodGroup of a gang, in whatever dialect, or its owner."""
-        ref = self._feed.gangs.ref(gang_id)
+        ref = self.feed.gangs.ref(gang_id)
         if ref is None:
             return self._owner_of.get(gang_id)
         resource = ref.dialect.resources[0]

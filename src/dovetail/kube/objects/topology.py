@@ -13,10 +13,13 @@ from datetime import datetime
 
 from msgspec import field
 
-from dovetail.kube.objects.base import ObjectMeta, Quantity, Wire
+from dovetail.kube.objects.base import ObjectMeta, Quantity, Wire, epoch_ms
 
 PLUGIN_REGISTERED = "PluginRegistered"
 """The condition whether the kubelet has the devices of the agent's device plugin."""
+
+
+_LAST_MS = 2**53
 
 
 class MigInstance(Wire, frozen=True):
@@ -242,6 +245,11 @@ class GPUNodeStatus(Wire, frozen=True):
     mig: MigState | None = None
     fence: str = ""
     """The id of the last one that stood."""
+
+    @property
+    def quarantine_ms(self) -> int:
+        """Since when the node asks for quarantine, 0 if it does not. Without a time it is the last to ask."""
+        return 0 if self.quarantine is None else epoch_ms(self.quarantine.since) or _LAST_MS
 
     @property
     def plugin_gone(self) -> bool:

@@ -93,7 +93,8 @@ class NodeRecords:
         self._find(f"Node {name}", wiring.findings)
         gpu_node = self.gpu_node(name)
         gone = gpu_node is not None and gpu_node.status.plugin_gone
-        record = node(obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory, wiring.parts, gone)
+        asks_ms = gpu_node.status.quarantine_ms if gpu_node is not None else 0
+        record = node(obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory, wiring.parts, gone, asks_ms)
         reported = self._nodes.get(name)
         self._nodes[name] = (obj, record)
         return [ev.NodeChanged(record)] if reported is None or reported[1] != record else []

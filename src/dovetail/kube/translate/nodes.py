@@ -33,9 +33,10 @@ def node(
     inventory: Inventory | None = None,
     parts: SharedParts = NO_PARTS,
     plugin_gone: bool = False,
+    quarantine_ms: int = 0,
 ) -> Node:
-    """The record of a node. `csi_node` has the attach limits of its drivers; `layout`, `inventory`, `parts` and
-    `plugin_gone` describe its hardware and its device plugin."""
+    """The record of a node. `csi_node` has the attach limits of its drivers; `layout`, `inventory`, `parts`,
+    `plugin_gone` and `quarantine_ms` describe its hardware and its device plugin."""
     meta = obj.metadata
     allocatable, bad_amounts = node_amounts(tuple(obj.status.allocatable.items()))
     taints, bad_taints = _taints(obj.spec.taints)
@@ -57,6 +58,7 @@ def node(
         inventory,
         *parts,
         plugin_gone=plugin_gone,
+        quarantine_ms=quarantine_ms,
     )
 
 

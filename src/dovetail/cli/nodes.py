@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail nodes`."""
+
+from __future__ import annotations
+
+import click
+from rich.markup import escape
+
+from dovetail.cli.cluster import ClusterSource, cluster_options
+from dovetail.cli.console import Console, Table, prose, right
+from dovetail.cli.output import count, output_option, span, write_json
+from dovetail.views.nodes import BEYOND_BUDGET, STATES, NodeHealthView, node_healths
+
+_STYLES = {"healthy": "green", "degraded": "yellow", "draining": "red", "quarantined": "red", "unknown": "dim"}
+
+
+@click.command(name="nodes")
+@click.argument("name", required=False, default="")
+@cluster_options
+@click.option("--unhealthy", is_flag=True, help="Only nodes that are not healthy.")
+@output_option
+def command(source: ClusterSource, name: str, unhealthy: bool, output: str) -> None:
+    """List the GPU nodes: state, GPUs by state, since when, why, and what happens next.
+
+    NAME is a node, or a pattern with * and ?. Of one node all GPUs are listed. The states are those that the agents
+    report.
+    """
+    cluster = source.read()
+    state, reported = cluster.state, cluster.feed.node_records.gpu_node
+    answer = node_healths(state, reported, name, unhealthy=unhealthy)
+    if name and not answer and not (unhealthy and node_healths(state, reported, name)):
+        raise click.ClickException(f"no GPU node is called {name}")
+    if output == "json":
+        write_json(answer)
+    else:
+        one = len(answer) == 1 and answer[0].node == name
+        show(answer, source.now_ms, Console(), devices=one, budget=state.cluster.quarantines.limit)
+
+
+def show(
+    answer: tuple[NodeHealthView, ...], now_ms: int, console: Console, *, devices: bool = False, budget: int = 0
+) -> None:
+    """Print the nodes, and with `devices` their GPUs. `budget`: how many nodes may be quarantined."""
+    if not answer:
+        console.print("No GPU node is listed.")
+        return
+    table = Table("node", "state", right("GPUs"), *map(right, STATES), "since", prose("why"), prose("next"))
+    for one in answer:
+        counts = (str(one.by_state[state]) if one.by_state else "-" for state in STATES)
+        numbers = (str(one.gpus), *counts, _since(one.since_ms, now_ms))
+        then = f"{one.next} (it stays in use: {BEYOND_BUDGET})" if one.quarantine == BEYOND_BUDGET else one.next
+        table.add_row(one.node, _styled(one.state), *numbers, escape(one.why) or "-", escape(then) or "-")
+    console.print(table)
+    if devices:
+        table = Table("GPU", "uuid", "product", "state", "since", "code", prose("why"), prose("next"))
+        for gpu in answer[0].devices:
+            named = (str(gpu.index), escape(gpu.uuid) or "-", escape(gpu.product) or "-", _styled(gpu.state))
+            text = (escape(gpu.code) or "-", escape(gpu.reason) or "-", escape(gpu.next) or "-")
+            table.add_row(*named, _since(gpu.since_ms, now_ms), *text)
+        console.print(table)
+    if any(one.quarantine == BEYOND_BUDGET for one in answer):
+        console.print(f"The budget allows {count(budget, 'quarantined node')} at a time: --quarantine-budget.")
+
+
+def _since(since_ms: int, now_ms: int) -> str:
+    return span(max(0, now_ms - since_ms)) if since_ms else "-"
+
+
+def _styled(state: str) -> str:
+    return f"[{_STYLES[state]}]{state}[/]"

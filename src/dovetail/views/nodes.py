@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of the GPU nodes: the state of each, since when, why, and what happens next.
+
+Rules: states are those that the agents report in the GPUNodes. The state of a node is the worst of its GPUs; without a
+GPUNode it is `unknown`. A GPU of an agent that reports no states is healthy or quarantined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+
+from msgspec import Struct
+
+from dovetail.core.cluster.quarantines import is_gpu_node
+from dovetail.core.model import GPU
+from dovetail.core.state import State
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.objects.topology import GPUNode, GpuStatus
+
+UNKNOWN = "unknown"
+STATES = ("healthy", "degraded", "draining", "quarantined")
+"""Mildest first."""
+IN_FORCE, BEYOND_BUDGET = "in force", "beyond the budget"
+_NO_AGENT = "no GPUNode: no agent reports the health of its GPUs"
+
+
+class GpuHealthView(Struct, frozen=True):
+    """`code`, `reason` and `next` are "" while it is healthy. `since_ms` is epoch time, 0 where it is not known."""
+
+    index: int
+    uuid: str
+    product: str
+    state: str
+    code: str
+    reason: str
+    since_ms: int
+    next: str
+
+
+class NodeHealthView(Struct, frozen=True):
+    """`gpus` by state, in the order of STATES. `since_ms` (epoch time, 0 where it is not known), `why` and `next` are
+    those of its worst GPU, or of the node's quarantine. `quarantine` is "" if the node does not ask for quarantine,
+    IN_FORCE if no pod is placed on it, BEYOND_BUDGET if it stays in use."""
+
+    node: str
+    state: str
+    gpus: int
+    by_state: dict[str, int]
+    since_ms: int
+    why: str
+    next: str
+    quarantine: str
+    devices: tuple[GpuHealthView, ...]
+
+
+def node_healths(
+    state: State, gpu_node: Callable[[str], GPUNode | None], pattern: str = "", *, unhealthy: bool = False
+) -> tuple[NodeHealthView, ...]:
+    """The GPU nodes by name. `pattern`: a name, or one with * and ?; `unhealthy`: without those that are healthy."""
+    nodes = state.cluster.nodes
+    quarantined = state.cluster.quarantines.in_force
+    found = []
+    for name in sorted(nodes.slots):
+        record = nodes.records[nodes.slots[name]]
+        if record is None or (pattern and not fnmatchcase(name, pattern)):
+            continue
+        reported = gpu_node(name)
+        if is_gpu_node(record) or (reported is not None and reported.status.gpus):
+            found.append(_node(name, dict(record.allocatable).get(GPU, 0), reported, name in quarantined))
+    return tuple(one for one in found if not unhealthy or one.state != STATES[0])
+
+
+def _node(name: str, offered: int, reported: GPUNode | None, in_force: bool) -> NodeHealthView:
+    if reported is None or not reported.status.gpus:
+        return NodeHealthView(name, UNKNOWN, offered, {}, 0, _NO_AGENT, "", "", ())
+    devices = tuple(_gpu(gpu) for gpu in reported.status.gpus)
+    counts = {state: sum(one.state == state for one in devices) for state in STATES}
+    worst = max(devices, key=lambda one: (STATES.index(one.state), -one.since_ms, -one.index))
+    asks, why, since_ms = reported.status.quarantine, "; ".join(_reasons(devices, worst)), worst.since_ms
+    quarantine = ""
+    if asks is not None:
+        quarantine = IN_FORCE if in_force else BEYOND_BUDGET
+        why, since_ms = asks.reason, epoch_ms(asks.since)
+    return NodeHealthView(name, worst.state, len(devices), counts, since_ms, why, worst.next, quarantine, devices)
+
+
+def _reasons(devices: tuple[GpuHealthView, ...], worst: GpuHealthView) -> Iterator[str]:
+    if worst.state != STATES[0]:
+        yield f"GPU {worst.index}: {worst.code}: {worst.reason}" if worst.code else f"GPU {worst.index}: {worst.reason}"
+        others = sum(one.state != STATES[0] for one in devices) - 1
+        if others:
+            yield f"and {others} more"
+
+
+def _gpu(gpu: GpuStatus) -> GpuHealthView:
+    one = gpu.health
+    if one is None or one.state not in STATES:
+        state, why = (STATES[0], "") if gpu.healthy else (STATES[-1], "its agent reports no reason here")
+        return GpuHealthView(gpu.index, gpu.uuid, gpu.product, state, "", why, 0, "")
+    since_ms = epoch_ms(one.since)
+    return GpuHealthView(gpu.index, gpu.uuid, gpu.product, one.state, one.code, one.reason, since_ms, one.next)
