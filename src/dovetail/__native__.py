@@ -39,12 +39,12 @@ COMPILED = (
     "core.placing.filters", "core.placing.gangs", "core.placing.links", "core.placing.pods", "core.placing.score_cache",
     "core.placing.scores", "core.queues.accounting", "core.queues.accounts", "core.queues.attained",
     "core.queues.demand", "core.queues.device_units", "core.queues.fair_share", "core.queues.guarantees",
-    "core.queues.pending", "core.queues.queue_order", "core.queues.quota", "core.queues.rates", "core.queues.shares",
-    "core.queues.totals", "core.queues.tree", "core.queues.usage", "core.state", "core.workloads.index",
-    "core.workloads.lifecycle", "core.workloads.members", "kube.gangs.owners", "kube.nodes.admissions",
-    "kube.translate.fractions", "kube.translate.limits", "kube.translate.managed", "kube.translate.nodes",
-    "kube.translate.pod_status", "kube.translate.pods", "kube.translate.problems", "kube.translate.requests",
-    "kube.translate.selectors", "kube.translate.work",
+    "core.queues.pending", "core.queues.pod_queues", "core.queues.queue_order", "core.queues.quota",
+    "core.queues.rates", "core.queues.shares", "core.queues.totals", "core.queues.tree", "core.queues.usage",
+    "core.state", "core.workloads.index", "core.workloads.lifecycle", "core.workloads.members", "kube.gangs.owners",
+    "kube.nodes.admissions", "kube.translate.fractions", "kube.translate.limits", "kube.translate.managed",
+    "kube.translate.nodes", "kube.translate.pod_status", "kube.translate.pods", "kube.translate.problems",
+    "kube.translate.requests", "kube.translate.selectors", "kube.translate.work",
 )  # fmt: skip
 """Modules of this package. They call each other's C functions, so all of them are compiled or none is."""
 

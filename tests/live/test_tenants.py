@@ -67,8 +67,8 @@ class Books:
             pod = state.workloads.pods[uid]
             if pod.namespace == namespace and pod.node:
                 found[pod.name] = Counted(
-                    state.shares.queue_of(pod), pod.user, state.shares.amounts(uid), state.shares.rate(uid),
-                    state.shares.preemptible(pod), state.workloads.job_of(pod), placement.devices,
+                    state.shares.pod_queues.of(pod), pod.user, state.shares.amounts(uid), state.shares.rate(uid),
+                    state.shares.pod_queues.preemptible(pod), state.workloads.job_of(pod), placement.devices,
                     placement.share_milli,
                     pod.work.max_runtime_ms, (pod.work.checkpoint_interval_ms, pod.work.startup_ms),
                 )  # fmt: skip

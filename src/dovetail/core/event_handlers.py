@@ -109,7 +109,7 @@ def _remove_pod(state: State, event: ev.PodRemoved) -> None:
         state.shares.ended(event.uid, event.ended_ms)
     if event.succeeded and pod.bound_ms:
         ran_ms = max(0, (event.ended_ms or state.now_ms) - pod.bound_ms)
-        state.run_times.learn(pod.work.family, state.shares.queue_of(pod), ran_ms)
+        state.run_times.learn(pod.work.family, state.shares.pod_queues.of(pod), ran_ms)
     state.workloads.remove_pod(event.uid)
     placement = cluster.placements.get(event.uid)
     cluster.unplace(event.uid)

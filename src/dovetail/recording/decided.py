@@ -166,7 +166,7 @@ def _waiting(state: State, workload: str) -> RecordedWaiting:
     refusal = state.queue.refusal(workload)
     return RecordedWaiting(
         job=_job(state, workload),
-        queue=state.shares.queue_of(members[0]) if members else "",
+        queue=state.shares.pod_queues.of(members[0]) if members else "",
         pods=sum(1 for pod in members if not pod.node and pod.uid not in placements),
         before="" if refusal is None else refused(refusal),
     )

@@ -179,7 +179,7 @@ class Driver:
         if self._layout(bind.node) is None and not (placement is not None and placement.share_bits):
             # The core counted the devices and chose no particular ones.
             bind = replace(bind, devices=())
-        queue = self.state.shares.queue_of(self.state.workloads.pods[bind.uid])
+        queue = self.state.shares.pod_queues.of(self.state.workloads.pods[bind.uid])
         record = feed.decided(bind.uid, queue, bind.node, wire.devices(bind))
         late = [key for key in (_CONDITION + bind.uid, nominations.KEY + bind.uid) if self.reporter.writes(key)]
         if not late:
@@ -203,7 +203,7 @@ class Driver:
         known = self.state.workloads.pods.get(bind.uid)
         if known is not None and known.created_ms:
             waited_ms = max(0, self._clock.now_ms() - known.created_ms)
-            metrics.waited(self.state.shares.queue_of(known)).observe(waited_ms / 1000)
+            metrics.waited(self.state.shares.pod_queues.of(known)).observe(waited_ms / 1000)
         if metrics.log.isEnabledFor(logging.INFO):
             fields = {"pod": pod, "node": bind.node, "devices": bind.devices, "step": bind.step}
             metrics.log.info("bound %s to %s, as step %d decided", pod, bind.node, bind.step, extra={"fields": fields})

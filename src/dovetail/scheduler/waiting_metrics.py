@@ -21,7 +21,7 @@ def measure(state: State) -> None:
         pod = state.workloads.first(workload)
         if pod is None or not state.workloads.waits(workload):
             continue
-        labels = pod.namespace, state.shares.queue_of(pod), refusal.reason.code, refusal.when.value
+        labels = pod.namespace, state.shares.pod_queues.of(pod), refusal.reason.code, refusal.when.value
         created_ms = state.workloads.created_ms(workload) or state.now_ms
         jobs[labels] += 1
         oldest_ms[labels] = min(created_ms, oldest_ms.get(labels, created_ms))
@@ -37,7 +37,7 @@ def _measure_partial(state: State) -> None:
     since_ms = dict[tuple[str, str], int]()
     for gang in state.workloads.lives.gangs(GangState.STARTING):
         for pod in state.workloads.bound(gang):
-            labels = pod.namespace, state.shares.queue_of(pod)
+            labels = pod.namespace, state.shares.pod_queues.of(pod)
             since_ms[labels] = min(pod.bound_ms or state.now_ms, since_ms.get(labels, state.now_ms))
     metrics.PARTIAL_GANG_SECONDS.clear()
     for labels, at_ms in since_ms.items():

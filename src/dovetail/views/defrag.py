@@ -87,7 +87,7 @@ def for_job(state: State, key: str) -> Defrag:
 
 def _other_obstacles(state: State, job: JobView) -> Iterator[str]:
     """Notes on what else than room keeps a job waiting."""
-    fixed = not all(map(state.shares.preemptible, job.waiting))
+    fixed = not all(map(state.shares.pod_queues.preemptible, job.waiting))
     refusal = None
     if job.queue in state.shares.tree.queues:
         refusal = beyond(state, job.workload, job.queue, state.shares.wanted_next(job.workload), fixed)
@@ -126,7 +126,7 @@ def _answer(
     """The answer for a plan. `names` are the names of the pods that get room, by uid."""
     if isinstance(found, NoPlan):
         return Defrag(job, shape, False, (), 0.0, (), found.why, found.proven, ())
-    index, queue_of = state.workloads, state.shares.queue_of
+    index, queue_of = state.workloads, state.shares.pod_queues.of
     steps = tuple(
         MoveStepView(
             name_of(state, step.workload),

@@ -61,7 +61,7 @@ def job_of(state: State, workload: str) -> JobView:
     waiting = [pod for pod in pods if pod.managed and not pod.node and pod.uid not in state.cluster.placements]
     gpus_milli = state.shares.wanted(waiting).get(GPU, 0)
     return JobView(
-        workload, name_of(state, workload), state.shares.queue_of(pods[0]), tuple(pods), tuple(waiting), gpus_milli
+        workload, name_of(state, workload), state.shares.pod_queues.of(pods[0]), tuple(pods), tuple(waiting), gpus_milli
     )
 
 

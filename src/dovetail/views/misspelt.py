@@ -27,7 +27,7 @@ def of_scheduler(state: State, pod: Pod, schedulers: Mapping[str, str], ours: st
 def of_refusal(state: State, pod: Pod, refusal: Refusal) -> tuple[str, ...]:
     """For a pod whose queue or gang does not exist: a similar name."""
     if refusal.reason is Reason.QUEUE_MISSING:
-        queue = state.shares.queue_of(pod)
+        queue = state.shares.pod_queues.of(pod)
         near = nearest(queue, sorted(state.shares.tree.queues))
         return (f"there is no queue {shown(queue)!r}: similar is {near!r}",)
     if refusal.reason is Reason.GANG_MISSING and pod.gang not in state.workloads.gangs:

@@ -26,7 +26,7 @@ def heads(state: State) -> dict[str, str]:
     """For each queue with waiting jobs in it or below it, its first workload in queue order."""
     tree, found = state.shares.tree, dict[str, str]()
     for workload in state.queue.ordered():
-        queue = state.shares.queue_of(state.workloads.members(workload)[0])
+        queue = state.shares.pod_queues.of(state.workloads.members(workload)[0])
         for name in tree.path(queue) if queue in tree.queues else ():
             found.setdefault(name, workload)
     return found

@@ -144,7 +144,7 @@ def why(
     jobs = find_jobs(state, key)
     job, workload = jobs[0], jobs[0].workload
     pod = next((one for one in job.pods if one.key == key), (*job.waiting, *job.pods)[0])
-    queue = state.shares.queue_of(pod) if pod.managed else ""
+    queue = state.shares.pod_queues.of(pod) if pod.managed else ""
     answer = Why(pod.key, "", gang=_gang(state, pod), job=job.name, others=len(jobs) - 1, queue=queue)
     if pod.node:
         return _with_gpus(state, pod, replace(answer, state="Bound", node=pod.node))

@@ -161,7 +161,7 @@ class Watched(World):
 
         assert room(next(one for one in self.nodes if one.name == home)).takes(job, evict.uids), "it has no room there"
         held = {names[slot] for one in state.reservations if not one.nominated for slot in one.slots.tolist()}
-        queues = {state.shares.queue_of(state.workloads.pods[victim]) for victim in evict.uids}
+        queues = {state.shares.pod_queues.of(state.workloads.pods[victim]) for victim in evict.uids}
         # Of several queues some may have to go so that others may be taken at all.
         for victim in evict.uids if len(queues) == 1 else ():
             others_gone = [one for one in evict.uids if one != victim]

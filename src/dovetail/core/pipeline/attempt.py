@@ -29,7 +29,7 @@ class Attempt:
         self._workload = workload
         self._members = state.workloads.members(workload)
         self._kinds = state.workloads.kinds_among(workload) if len(self._members) > 1 else self._members
-        self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
+        self._queue = state.shares.pod_queues.of(self._members[0]) if self._members else ""
         self._placement = PlacementPhase(state, workload, self._queue, self._members)
         self._post_filter = PostFilter(state, workload, self._queue)
 

@@ -65,7 +65,7 @@ def _in_queue(state: State, first: str, kinds: Iterable[Pod]) -> Refusal | None:
     shares, tree = state.shares, state.shares.tree
     named: dict[str, dict[str, None]] = {}
     for pod in kinds:
-        named.setdefault(shares.queue_of(pod), {})[pod.namespace] = None
+        named.setdefault(shares.pod_queues.of(pod), {})[pod.namespace] = None
     if len(named) > 1:
         return Refusal(Reason.QUEUES_MIXED, When.NEVER, ", ".join(map(repr, named)))
     for queue, namespaces in named.items():

@@ -60,4 +60,4 @@ def signature_of(
 
 def fixed(state: State, pods: Sequence[Pod]) -> bool:
     """Whether some of them must not be preempted."""
-    return not all(map(state.shares.preemptible, state.workloads.distinct(pods)))
+    return not all(map(state.shares.pod_queues.preemptible, state.workloads.distinct(pods)))

@@ -76,7 +76,7 @@ def _gained(state: State, workload: str, group: Group, own: Reservation | None) 
     """The charge of the job for the time that it would run earlier, in milli-GPU times ms. Reservations of other jobs
     do not count: the first of equivalent jobs is the one that gains."""
     pods = fewest(group)
-    run = state.run_times.estimate(pods[0].work, state.shares.queue_of(pods[0]))
+    run = state.run_times.estimate(pods[0].work, state.shares.pod_queues.of(pods[0]))
     for_ms = [run.ran_ms] if run.sure is not Sure.UNKNOWN else []
     held = own or state.planner.plan(group, ())
     if held is not None and held.expected.sure is not Sure.UNKNOWN:

@@ -100,7 +100,7 @@ class _Planning:
         self._scope = scope
         policy = state.policy
         self._proof = DryRun(state.cluster, state.score_cache, group, scope, policy.search_limit, policy.probes)
-        self._victims = Victims(state, state.shares.queue_of(group.all_pods()[0]), workload, ending)
+        self._victims = Victims(state, state.shares.pod_queues.of(group.all_pods()[0]), workload, ending)
         self._units = [unit for unit in self._victims.units if movable is None or movable(unit)]
         self._best: list[Unit] | None = None
         self._moves: MovePlan | None = None

@@ -130,7 +130,7 @@ class _Finding:
         self._best: list[Unit] | None = None
         self._levels: dict[str, int] = {}
         self._pods = list(group.all_pods())
-        self._queue = shares.queue_of(self._pods[0])
+        self._queue = shares.pod_queues.of(self._pods[0])
         self._wanted = shares.wanted(self._pods)
         self._pledged = state.pledges.total()
         self._shapes = [shape for shape, _ in shapes_of(state.cluster, group)]

@@ -114,7 +114,7 @@ class Victims:
         self.units: list[Unit] = []
         self.ripe_ms = 0
         """When the first unit that has not run long enough may be taken, or taken with less right; 0 for none."""
-        workload_of, queue_of = state.workloads.workload_of, state.shares.queue_of
+        workload_of, queue_of = state.workloads.workload_of, state.shares.pod_queues.of
         queues = None if of is None else frozenset(of)
         seen = {workload}
         for placement in state.cluster.placements.values():
@@ -194,14 +194,18 @@ class Victims:
             return
         shares, now_ms = self._state.shares, self._state.now_ms
         first = placements[0].pod
-        name = shares.queue_of(first)
+        name = shares.pod_queues.of(first)
         queue = shares.tree.queues.get(name)
         if queue is None:
             return
         pods, slots, started_ms, lost, cost, done = [], [], [], 0, 0, 0
         for placement in placements:
             pod = placement.pod
-            if not (pod.managed and pod.node and shares.preemptible(pod)) or pod.deleting or pod.uid in self._ending:
+            if (
+                not (pod.managed and pod.node and shares.pod_queues.preemptible(pod))
+                or pod.deleting
+                or pod.uid in self._ending
+            ):
                 return
             pods.append(pod)
             slots.append(placement.slot)

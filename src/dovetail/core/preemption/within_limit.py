@@ -45,7 +45,7 @@ class _Finding:
         self._ending = ending
         self._shares = shares = state.shares
         pods = list(group.all_pods())
-        self._queue = shares.queue_of(pods[0])
+        self._queue = shares.pod_queues.of(pods[0])
         self._wanted = shares.wanted(pods)
         self._pledged = state.pledges.beside(workload)
         self._excess = shares.quota.excess(self._queue, self._wanted, self._pledged)

@@ -47,7 +47,7 @@ class QueueOrder:
         first, tree = self._workloads.first(workload), self._shares.tree
         if first is None:
             return NOWHERE
-        queue, user = self._shares.queue_user_of(first)
+        queue, user = self._shares.pod_queues.user_of(first)
         usable = queue in tree.written and tree.leaf(queue) and tree.problem(queue) is None
         return (queue, user) if usable else NOWHERE
 
@@ -63,7 +63,7 @@ class QueueOrder:
     def counted(self, pods: Iterable[Pod]) -> None:
         """The usage of the queues and users of these pods has changed."""
         if self._best or self._keys or self._ratios or self._turns:
-            for queue_user in dict.fromkeys([self._shares.queue_user_of(pod) for pod in pods]):
+            for queue_user in dict.fromkeys([self._shares.pod_queues.user_of(pod) for pod in pods]):
                 self.changed(queue_user)
 
     def changed(self, queue_user: QueueUser) -> None:

@@ -19,16 +19,17 @@ from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
 from dovetail.core.queues.accounting import Accounting
-from dovetail.core.queues.accounts import Accounts, QueueUser
+from dovetail.core.queues.accounts import Accounts
 from dovetail.core.queues.attained import Attained
 from dovetail.core.queues.fair_share import FairShare
 from dovetail.core.queues.pending import PendingPods
+from dovetail.core.queues.pod_queues import PodQueues
 from dovetail.core.queues.quota import Quota
 from dovetail.core.queues.rates import ChargeRates
 from dovetail.core.queues.status import QueueSnapshot, QueueSnapshots
 from dovetail.core.queues.totals import QueueTotals
 from dovetail.core.queues.tree import Tree
-from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL, Amounts, History, Queue
+from dovetail.core.queues.types import Amounts, History, Queue
 from dovetail.core.workloads.index import Precedence, WorkloadIndex, startable
 
 
@@ -45,6 +46,7 @@ class Shares:
         self._cluster = cluster
         self._workload_index = workload_index
         self.tree = Tree()
+        self.pod_queues = PodQueues(cluster.peers, self.tree)
         self.accounts = Accounts(self.tree)
         self.attained = Attained()
         self.accounting = Accounting(cluster)
@@ -62,8 +64,6 @@ class Shares:
         self._held: dict[str, _Held] = {}
         self._by_kind: dict[tuple[int, Amounts], _Held] = {}
         """By the pods' kind (`WorkloadIndex.kinds`) and amounts, since the last change of queues."""
-        self._rights: dict[tuple[str, str], bool] = {}
-        """By queue and namespace: whether pods may use the queue, since the last change of queues or namespaces."""
 
     @property
     def now_ms(self) -> int:
@@ -74,7 +74,7 @@ class Shares:
     def put_queue(self, queue: Queue) -> None:
         """Insert or replace a queue. Its recorded usage is read the first time only. A queue that was deleted and made
         again is a new one."""
-        self._rights.clear()
+        self.pod_queues.forget_rights()
         if (known := self.tree.written.get(queue.name)) is not None and known.uid and known.uid != queue.uid:
             self.remove_queue(queue.name)
         old, new = self.tree.written.get(queue.name), queue.name not in self.accounts.recorded_until_ms
@@ -126,7 +126,7 @@ class Shares:
         self.pending_pods.remove(self.pending_pods.uids())
         self.pending_pods.enter()
         change()
-        self._rights.clear()
+        self.pod_queues.forget_rights()
         for uid in uids:
             self._sync(uid, late=False)
         self.fair_share.changed()
@@ -179,7 +179,7 @@ class Shares:
                 self._release(uid, held)
             self.attained.end(uid, self.now_ms)
             if known is not None and startable(known):
-                self.pending_pods.put(known, self.queue_of(known))
+                self.pending_pods.put(known, self.pod_queues.of(known))
             else:
                 self.pending_pods.remove([uid])
             return
@@ -226,8 +226,8 @@ class Shares:
         """All by which a placed pod, as it is now, is counted."""
         if not pod.managed:
             return "", pod.user, pod.priority, amounts, False
-        queue = self.queue_of(pod)
-        return queue, pod.user, pod.priority, amounts, not self._preemptible(pod, queue)
+        queue = self.pod_queues.of(pod)
+        return queue, pod.user, pod.priority, amounts, not self.pod_queues.preemptible_in(pod, queue)
 
     def ended(self, uid: str, ended_ms: int) -> None:
         """The pod, which still counts, ended at that time: take back what it was charged since."""
@@ -302,47 +302,6 @@ class Shares:
 
     # Queries.
 
-    def queue_of(self, pod: Pod) -> str:
-        """The queue that the pod names, else that of its namespace, else `default`. For a waiting pod it may not exist.
-        A bound pod counts for `default` where its queue does not exist, or where the pod may not use it and was not
-        placed for it."""
-        queue = pod.queue
-        if not queue:
-            labels = self._cluster.peers.labels.get(pod.namespace)
-            queue = labels.get(QUEUE_LABEL, DEFAULT_QUEUE) if labels else DEFAULT_QUEUE
-        if not pod.node or queue == DEFAULT_QUEUE:
-            return queue
-        if queue not in self.tree.queues or not (pod.recorded or self._may_use(queue, pod.namespace)):
-            return DEFAULT_QUEUE
-        return queue
-
-    def _may_use(self, queue: str, namespace: str) -> bool:
-        """Whether pods of the namespace may be placed for a queue that exists."""
-        known = self._rights.get((queue, namespace))
-        if known is None:
-            labels = self._cluster.peers.labels_of(namespace)
-            path = self.tree.path(queue) if self.tree.leaf(queue) else ()
-            known = bool(path) and not [name for name in path if not self.tree.admits(name, namespace, labels)]
-            self._rights[queue, namespace] = known
-        return known
-
-    def queue_user_of(self, pod: Pod) -> QueueUser:
-        """The queue and user of the pod."""
-        queue = self.queue_of(pod)
-        record = self.tree.written.get(queue)
-        return queue, pod.user if record is not None and record.by_user else ""
-
-    def preemptible(self, pod: Pod) -> bool:
-        """Whether the pod may be preempted, by its own annotation, else by its queue."""
-        return self._preemptible(pod, self.queue_of(pod))
-
-    def _preemptible(self, pod: Pod, queue: str) -> bool:
-        preemptible = pod.work.preemptible
-        if preemptible is not None:
-            return preemptible
-        record = self.tree.written.get(queue)
-        return record is None or record.preemptible
-
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
         """The amounts that waiting pods will count at least, by the nodes at the last change of the time."""
         return self.pending_pods.wanted(pods)
@@ -375,7 +334,7 @@ class Shares:
 
     def level(self, pod: Pod) -> int:
         """The level of service of the pod's job (see `attained`); 0 where its queue does not order by it."""
-        queue = self.queue_of(pod)
+        queue = self.pod_queues.of(pod)
         record = self.tree.written.get(queue)
         if record is None or not record.least_served_first:
             return 0

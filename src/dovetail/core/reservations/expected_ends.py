@@ -35,7 +35,7 @@ class ExpectedEnds:
         ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
         if pod.work.max_runtime_ms > ran_ms:
             return now_ms + pod.work.max_runtime_ms - ran_ms
-        left = self._run_times.left_ms(pod.work, self._shares.queue_of(pod), ran_ms)
+        left = self._run_times.left_ms(pod.work, self._shares.pod_queues.of(pod), ran_ms)
         return FOR_EVER_MS if left.sure is Sure.UNKNOWN else now_ms + max(1, left.ran_ms)
 
     def expected(self, placement: Placement) -> Expected:
@@ -44,7 +44,7 @@ class ExpectedEnds:
         if pod.deleting:
             return Expected(Sure.KNOWN, now_ms, "is ending")
         ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
-        left = self._run_times.left_ms(pod.work, self._shares.queue_of(pod), ran_ms)
+        left = self._run_times.left_ms(pod.work, self._shares.pod_queues.of(pod), ran_ms)
         start_ms = 0 if left.sure is Sure.UNKNOWN else self.end_ms(placement)
         return Expected(left.sure, start_ms, left.basis)
 
@@ -55,7 +55,7 @@ class ExpectedEnds:
         for pod in pods:
             ran_ms = pod.work.max_runtime_ms
             if not ran_ms:
-                run = self._run_times.estimate(pod.work, self._shares.queue_of(pod))
+                run = self._run_times.estimate(pod.work, self._shares.pod_queues.of(pod))
                 ran_ms = FOR_EVER_MS if run.sure is Sure.UNKNOWN else run.ran_ms
             if self._cluster.now_ms + ran_ms > start_ms:
                 return False

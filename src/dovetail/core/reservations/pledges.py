@@ -63,7 +63,7 @@ class Pledges:
         own = [pod for uid, _ in one.nominated if (pod := pods.get(uid)) is not None]
         coming = [pod for pod in own if pod.uid not in placements and startable(pod)]
         parts: list[tuple[str, Mapping[str, int], int]] = [(one.queue, shares.wanted(coming), 1)]
-        parts += [(shares.queue_of(pods[uid]), dict(shares.amounts(uid)), -1) for uid in victims]
+        parts += [(shares.pod_queues.of(pods[uid]), dict(shares.amounts(uid)), -1) for uid in victims]
         pledged: Amounts = {}
         for queue, amounts, sign in parts:
             for name in shares.path(queue):
