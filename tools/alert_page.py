@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of the reference page of alerts, recording rules and thresholds, and of the files in deploy/monitoring.
+"""Generator of the reference pages of alerts, rules, thresholds and boards, and of the files in deploy/monitoring.
 
 python -m tools.alert_page
 """
@@ -11,8 +11,10 @@ from pathlib import Path
 
 import yaml
 
+from dovetail.cli.monitoring.boards import text as board_text
 from dovetail.cli.monitoring.rules import text
-from dovetail.monitoring import rules
+from dovetail.monitoring import boards, rules
+from dovetail.monitoring.board import Board
 from dovetail.monitoring.rule import Alert
 from dovetail.monitoring.thresholds import THRESHOLDS, filled, resolved
 
@@ -29,6 +31,14 @@ its owner: `namespace`, `pod`, `container`, and `queue`, `job`, `owner` where th
 
 | alert | severity | audience | lasts | fires when |
 |---|---|---|---|---|
+"""
+
+_BOARDS_HEAD = """\
+# Boards for Grafana
+
+Made from the table of boards by `python -m tools.alert_page`; [how to install them](../how-to/monitoring.md#boards).
+They need the [recording rules](alerts.md#recording-rules). Colour marks a state; its steps are the thresholds of the
+alerts. Units are Grafana's names.
 """
 
 
@@ -54,6 +64,22 @@ def _section(alert: Alert, values: Mapping[str, float | str]) -> Iterator[str]:
     yield f"Do: {filled(alert.action, values)}\n"
     yield f"Clears: {filled(alert.clears, values)}\n"
     yield f"```promql\n{filled(alert.expr, values)}\n```\n"
+
+
+def board_page() -> str:
+    """The text of docs/reference/boards.md."""
+    return _BOARDS_HEAD + "".join("\n" + "\n".join(_board(board)) for board in boards.BOARDS)
+
+
+def _board(board: Board) -> Iterator[str]:
+    names = ", ".join(f"`{variable.name}`" for variable in board.variables)
+    yield f"## {board.title}\n"
+    yield f"`{board.uid}`: {board.question}{f' Filters: {names}.' if names else ''}\n"
+    yield "| panel | question | unit | without data |\n|---|---|---|---|"
+    for panel in board.panels:
+        empty = f"{panel.empty}; data only during a fault" if panel.faults else panel.empty
+        yield f"| {panel.title} | {panel.question} | `{panel.unit}` | {empty} |"
+    yield ""
 
 
 def inhibitions() -> list[dict[str, object]]:
@@ -97,6 +123,11 @@ def files() -> dict[Path, str]:
         ROOT / "docs/reference/alerts.md": page(),
         ROOT / "deploy/monitoring/rules.yaml": text("yaml", rules.rule_file(values)),
         ROOT / "deploy/monitoring/prometheusrule.yaml": text("crd", rules.prometheus_rules(values)),
+        ROOT / "docs/reference/boards.md": board_page(),
+        **{
+            ROOT / f"deploy/monitoring/dashboards/{uid}.json": board_text(document)
+            for uid, document in boards.documents().items()
+        },
     }
 
 

@@ -8,6 +8,7 @@ import click
 from dovetail.cli import LazyGroup
 
 _COMMANDS = {
+    "boards": "Write the boards for Grafana.",
     "rules": "Write the recording rules and alerts for Prometheus, with your thresholds.",
 }
 
