@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -105,21 +106,23 @@ def test_decisions_come_back(decisions: tuple[Decision, ...]) -> None:
 CHECKPOINTS = Coder[Checkpoint](Checkpoint)
 
 
-def few(of: object) -> st.SearchStrategy[Any]:
-    """Values of this type; of a tuple of any length two items at most, as more take long to draw and show no more."""
+TYPES = get_type_hints(Checkpoint)
+
+
+@cache
+def few(field: str) -> st.SearchStrategy[Any]:
+    """Values of a field; of a tuple of any length two items at most, as more take long to draw and show no more."""
+    of = TYPES[field]
     if get_origin(of) is tuple and get_args(of)[1:] == (...,):
         return st.lists(st.from_type(get_args(of)[0]), max_size=2).map(tuple)
-    return st.from_type(of)  # type: ignore[arg-type]
-
-
-FIELDS = {name: few(of) for name, of in get_type_hints(Checkpoint).items()}
+    return st.from_type(of)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", TYPES)
 @given(data=st.data())
 def test_checkpoints_come_back(field: str, data: st.DataObject) -> None:
-    known = {"steps": st.just(7), "now_ms": st.just(9), field: FIELDS[field]}
+    known = {"steps": st.just(7), "now_ms": st.just(9), field: few(field)}
     checkpoint = data.draw(st.builds(Checkpoint, **known))
     assert CHECKPOINTS.decode(CHECKPOINTS.encode(checkpoint)) == checkpoint
 
