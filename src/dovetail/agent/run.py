@@ -25,9 +25,12 @@ from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.config import Config
 from dovetail.agent.config_watch import Configuring
 from dovetail.agent.dra.partitions import NvmlPartitions
+from dovetail.agent.exporter.accounting import PodAccounting
+from dovetail.agent.exporter.owners import TIMEOUT_S, OwnerReader
 from dovetail.agent.exporter.reading import Sample
 from dovetail.agent.health import watched, xids
 from dovetail.agent.health.exit_test import ExitTest
+from dovetail.agent.health.gpu_events import GpuEvent
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.health.states import DeviceHealth, DeviceState, health_of, node_quarantine
 from dovetail.agent.health.watch import HealthReport, HealthWatch
@@ -47,6 +50,7 @@ from dovetail.agent.mig.requests import MigRequests
 from dovetail.agent.offering import Offering
 from dovetail.agent.options import AgentOptions
 from dovetail.agent.publish.gpunode import RENEW_S, NodeHealth
+from dovetail.agent.publish.pod_events import PodEvents
 from dovetail.agent.publish.publisher import NodeFacts, Publisher
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -118,7 +122,18 @@ class Agent:
             changed=self._due.set, registered=lambda: self._publisher.notify(), differed=self._differed,
         )  # fmt: skip
         self._publisher = Publisher(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
+        self._owners = OwnerReader(
+            PodResources(options.pod_resources, TIMEOUT_S),
+            lambda: self._chosen.objects,
+            lambda: self._known.host,
+            lambda: self._offering.by_mps,
+            self._offering.claimed,
+        )
+        self._accounting = PodAccounting(lambda: self._owners.pods, options.proc_root)
         self._exporting = self._exporter(counting.table)
+        self._events = PodEvents(
+            client, options.node_name, counting.table, self._owners, lambda: self._accounting.foreign
+        )
         self._health = HealthWatch(
             self._health_changed,
             checkpoint=options.state_folder / "health.json",
@@ -132,8 +147,7 @@ class Agent:
             proc=options.proc_root,
             open_library=self._exporting.open_anew if self._exporting is not None else Nvml,
         )
-        if self._exporting is not None:
-            self._health.on_event = self._exporting.event
+        self._health.on_event = self._gpu_event
         self._mig: MigManager | None = None
         self._dividing: MigRequests | None = None
         if options.mig:
@@ -156,20 +170,10 @@ class Agent:
         if not self._options.exporter:
             return None
         # Imported only here: its libraries take memory.
-        from dovetail.agent.exporter.accounting import PodAccounting
         from dovetail.agent.exporter.exporter import Parts
         from dovetail.agent.exporter.exporting import Exporting
-        from dovetail.agent.exporter.owners import TIMEOUT_S, OwnerReader
 
-        owners = OwnerReader(
-            PodResources(self._options.pod_resources, TIMEOUT_S),
-            lambda: self._chosen.objects,
-            lambda: self._known.host,
-            lambda: self._offering.by_mps,
-            self._offering.claimed,
-        )
-        accounting = PodAccounting(lambda: owners.pods, self._options.proc_root)
-        return Exporting(self._options, Parts(owners, accounting, self._samples), table)
+        return Exporting(self._options, Parts(self._owners, self._accounting, self._samples), table)
 
     def _samples(self) -> Iterator[Sample]:
         """What the agent knows of GPUs beyond their readings."""
@@ -198,6 +202,7 @@ class Agent:
             if self._configuring is not None:
                 tasks.create_task(self._configuring.run(self._configure, self._publisher.notify))
             tasks.create_task(self._publish())
+            tasks.create_task(self._events.run())
             if self._exporting is not None:
                 tasks.create_task(self._exporting.run())
             recovered = self._mig is None or await self._recover(self._mig)
@@ -315,6 +320,11 @@ class Agent:
         self._reported = reported
         self._health_known.set()
         self._due.set()
+
+    def _gpu_event(self, event: GpuEvent) -> None:
+        self._events.occurred(event)
+        if self._exporting is not None:
+            self._exporting.event(event)
 
     def _differed(self, differences: tuple[DeviceDifference, ...]) -> None:
         self._differences = differences

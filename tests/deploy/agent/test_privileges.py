@@ -387,6 +387,37 @@ async def test_each_label_that_is_documented_may_be_written(agent: Client) -> No
     await merge(agent, "/api/v1/nodes/agent-a", {"metadata": {"labels": dict.fromkeys(written)}})
 
 
+def pod_event(name: str, **changed: Any) -> Document:
+    pod = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "p", "uid": "u-1"}
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": "default"},
+        "eventTime": "2026-01-31T12:00:00.000000Z",
+        "reportingController": "dovetail.dev/agent",
+        "reportingInstance": "agent-a",
+        "regarding": pod,
+        "reason": "GPUError",
+        "action": "Checking",
+        "type": "Warning",
+        "note": "XID 79",
+    } | changed
+
+
+@pytest.mark.plane
+async def test_it_writes_events_about_pods_in_the_name_of_its_node(agent: Client) -> None:
+    events = "/apis/events.k8s.io/v1/namespaces/default/events"
+    await agent.request("POST", events, pod_event("p.1"))
+    count = {"series": {"count": 2, "lastObservedTime": "2026-01-31T12:01:00.000000Z"}}
+    await merge(agent, f"{events}/p.1", count)
+    with pytest.raises(Forbidden, match="may not write about agent-b"):
+        await agent.request("POST", events, pod_event("p.2", reportingInstance="agent-b"))
+    node = {"apiVersion": "v1", "kind": "Node", "name": "agent-a", "uid": "u-2"}
+    for changed in ({"regarding": node}, {"reportingController": "kubelet"}):
+        with pytest.raises(Forbidden, match="only its own events about pods"):
+            await agent.request("POST", events, pod_event("p.3", **changed))
+
+
 @pytest.mark.plane
 @pytest.mark.parametrize(
     "label",

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole agent on a real API server: an XID is an event on the pod at once, and the GPUNode tells the states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.translate.annotations import DEVICES
+from tests.agent.agents import until
+from tests.agent.fake_kubelet import pod
+from tests.agent.whole_agent import Seat
+from tests.patience import PATIENCE_S
+from tools.controlplane.plane import Plane
+from tools.standin import Standin
+
+Machine = Callable[[Any], Standin]
+GPU = "nvidia.com/gpu"
+FIELDS = "jsonpath={range .items[*]}{.reason}|{.note}|{.regarding.name}{'\\n'}{end}"
+
+
+def events(plane: Plane) -> list[str]:
+    listed = plane.kubectl("get", "events.events.k8s.io", "--namespace=default", f"--output={FIELDS}")
+    return [line for line in listed.splitlines() if line.startswith("GPUError|") and line.endswith("|holder")]
+
+
+@pytest.mark.plane
+async def test_an_xid_is_an_event_on_its_pod_and_the_states_are_in_the_gpu_node(crd: Plane, standin: Machine) -> None:
+    machine = standin("dgx-a100")
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "unwell", exporter="") as seat, seat.agent():
+        await seat.offers(8)
+        holder = pod("holder", {GPU: 1})
+        holder["metadata"]["annotations"] = {DEVICES: "3"}
+        await seat.runs(holder)
+
+        def health(gpu: int) -> dict[str, Any]:
+            found: dict[str, Any] = seat.statuses[-1]["gpus"][gpu]["health"]
+            return found
+
+        assert {health(gpu)["state"] for gpu in range(8)} == {"healthy"}
+        machine.xid(3, 79)
+        await until(lambda: bool(events(crd)), PATIENCE_S)
+        (line,) = events(crd)
+        assert line.startswith("GPUError|XID 79, fallen off the bus, on GPU-")
+        await until(lambda: health(3)["state"] == "draining", PATIENCE_S)
+        assert health(3)["code"] == "xid-79" and "reboot the node" in health(3)["next"]
+        assert "xid-79" in seat.statuses[-1]["quarantine"]["reason"]
+        await seat.ends(holder)
+        machine.xid(4, 95)
+        await until(lambda: health(4)["state"] == "quarantined", PATIENCE_S)
+        await until(lambda: health(3)["state"] == "quarantined", PATIENCE_S)
+        assert {health(gpu)["state"] for gpu in range(3)} == {"healthy"}
+        assert len(events(crd)) == 1
