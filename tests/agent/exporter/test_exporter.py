@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dovetail.agent.exporter import exporter as exporter_module
 from dovetail.agent.exporter import sampler as sampler_module
 from dovetail.agent.exporter import server as server_module
+from dovetail.agent.exporter import shared_nvml as shared_nvml_module
 from dovetail.agent.exporter.counter_list import default
 from dovetail.agent.exporter.counters import Counters
 from dovetail.agent.exporter.exporter import Exporter, Parts
@@ -32,7 +33,7 @@ from tools.standin import Standin
 from tools.standin.fixture import MakeStandin
 
 TEMPERATURE, POWER, SHARE = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "dovetail_gpu_allocated_share"
-ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total"  # the parser appends _total to counters
 Series = dict[str, list[tuple[dict[str, str], float]]]
 
 
@@ -88,6 +89,7 @@ def node(standin: MakeStandin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(exporter_module, "FRESH_S", 0.0)
     monkeypatch.setattr(sampler_module, "PATIENCE_S", 0.3)
     monkeypatch.setattr(sampler_module, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(shared_nvml_module, "YOUNG_S", 0.0)
     return Node(standin("pcie-l40s"), tmp_path)
 
 
@@ -215,6 +217,7 @@ async def test_after_a_reload_of_the_driver_all_is_read_again_and_no_counter_goe
         node.standin.stop_clock()
         node.standin.advance(100)
         before = energy(await node.scrape())
+        assert len(before) == len(node.standin.description.gpus)
         node.standin.reload()
         node.standin.advance(10)
 

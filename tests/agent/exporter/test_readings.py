@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pynvml
 import pytest
@@ -81,11 +83,24 @@ def test_processes_have_memory_and_use(standin: MakeStandin) -> None:
     assert process.sm_percent == 40
 
 
-def test_as_many_processes_as_there_are_are_read(standin: MakeStandin) -> None:
-    machine = standin("dgx-h100")
-    for pid in range(1000, 1064):
-        machine.process(0, pid=pid, memory_mib=10)
-    assert {process.pid for process in read(machine).processes} == set(range(1000, 1064))
+class Crowded(Nvml):
+    """A thousand processes on each GPU, of which each second one works."""
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        if name == "nvmlDeviceGetComputeRunningProcesses":
+            return [SimpleNamespace(pid=pid, usedGpuMemory=None if pid % 3 else MIB) for pid in range(1000)]
+        if name == "nvmlDeviceGetProcessUtilization":
+            return [SimpleNamespace(pid=pid, smUtil=pid % 100, timeStamp=pid) for pid in range(0, 1000, 2)]
+        return super().call(name, *arguments)
+
+
+def test_a_thousand_processes_are_read(standin: MakeStandin) -> None:
+    standin("dgx-h100")
+    with Crowded() as nvml:
+        processes = DeviceReader(nvml, 0, default().values()).read().processes
+    assert {(each.pid, each.memory_bytes, each.sm_percent) for each in processes} == {
+        (pid, None if pid % 3 else MIB, 0 if pid % 2 else pid % 100) for pid in range(1000)
+    }
 
 
 def test_sentinels_of_the_library_are_no_values(standin: MakeStandin) -> None:

@@ -95,6 +95,8 @@ class DeviceReader:
 
     def read(self) -> GpuReading:
         """Raises NvmlError if the GPU or NVML as a whole fails."""
+        # After a reload of the driver each call fails by itself: without this one all kinds would just be missing.
+        self._nvml.call("nvmlDeviceGetUUID", self._handle)
         values = self._sources.read()
         absent = dict(self._sources.absent)
         gpu = self._with(self._identity, values)

@@ -216,4 +216,7 @@ class Sampler:
                 self._errors[error.call] += 1
             if error.code in _ALL_FAIL:
                 self._library.broken(session)
+            elif error.code == codes.UNKNOWN:
+                # A GPU fails so, and all GPUs do after a reload of the driver.
+                self._library.doubtful(session)
             raise

@@ -22,6 +22,8 @@ from dovetail.agent.machine.nvml import UNINITIALIZED, Nvml, NvmlError
 
 _PATIENCE_S = 5.0
 _AGAIN_S = 1.0
+YOUNG_S = 30.0
+"""A session that is younger is not opened anew because one GPU fails."""
 
 
 class Session(Struct, frozen=True):
@@ -78,6 +80,12 @@ class SharedNvml:
         """NVML as a whole failed in this session: open it anew."""
         with self._condition:
             if self._session is session:
+                self._shut()
+
+    def doubtful(self, session: Session) -> None:
+        """Perhaps NVML as a whole failed in this session: open it anew if it is not young."""
+        with self._condition:
+            if self._session is session and time.monotonic() - self._tried_s >= YOUNG_S:
                 self._shut()
 
     def close(self) -> None:

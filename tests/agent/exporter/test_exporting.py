@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exporter in a whole agent, on a stand-in machine, at an in-memory API: its port, XIDs, and what it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dovetail.agent.exporter.counter_list import CounterListError
+from dovetail.agent.options import AgentOptions
+from dovetail.agent.run import run
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.playground import Playground
+from tests.patience import PATIENCE_S
+from tools.standin import Standin
+from tools.standin.fixture import MakeStandin
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+XIDS, HEALTHY = "dovetail_gpu_xids_total", "dovetail_gpu_healthy"
+ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total"  # the parser appends _total to counters
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Place:
+    """The options of an agent of the machine `standin`, and its exporter's port."""
+
+    def __init__(self, standin: Standin, folder: Path) -> None:
+        self.standin, self.port = standin, free_port()
+        self.kubeconfig = folder / "kubeconfig"
+        self.options = AgentOptions(
+            "gpu-1", device_plugin=False, exporter=f"127.0.0.1:{self.port}", kubelet_folder=folder / "kubelet",
+            state_folder=folder / "state", cdi_folder=folder / "cdi", mps_folder=folder / "mps",
+            sysfs_root=standin.sysfs, proc_root=standin.proc, dev_root=standin.dev, driver_root=standin.driver_root,
+        )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def agent(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(run(load_kubeconfig([self.kubeconfig]), self.options))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def scrape(self, until: Callable[[Samples], bool]) -> Samples:
+        """The first scrape for which the condition holds. Raises TimeoutError."""
+        found: Samples = {}
+        async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as client:
+            while not until(found):
+                await asyncio.sleep(0.1)
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with client.get(f"http://127.0.0.1:{self.port}/metrics") as answer:
+                        found = _parsed(await answer.text())
+        return found
+
+
+def _parsed(text: str) -> Samples:
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+@pytest.fixture
+async def place(standin: MakeStandin, tmp_path: Path) -> AsyncIterator[Place]:
+    place = Place(standin("pcie-l40s"), tmp_path)
+    playground = Playground()
+    await playground.start()
+    playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}})
+    playground.kubeconfig(place.kubeconfig)
+    try:
+        yield place
+    finally:
+        await playground.stop()
+
+
+@pytest.mark.slow
+async def test_an_xid_is_counted_and_stays_counted_over_a_restart(place: Place) -> None:
+    count = len(place.standin.description.gpus)
+    async with place.agent():
+        before = await place.scrape(lambda found: len(found.get(HEALTHY, ())) == count)
+        assert all(value == 1 for _, value in before[HEALTHY])
+        assert before["dovetail_gpu_expected"][0][1] == count
+        place.standin.xid(1, 79)
+        found = await place.scrape(lambda found: XIDS in found)
+        ((labels, value),) = found[XIDS]
+        assert (labels["gpu"], labels["xid"], labels["action"], value) == ("1", "79", "quarantine-node", 1)
+        assert found["dovetail_gpu_xid_last_seconds"][0][1] == pytest.approx(time.time(), abs=120)
+        sick = await place.scrape(lambda found: any(value == 0 for _, value in found.get(HEALTHY, ())))
+        assert [labels["gpu"] for labels, value in sick[HEALTHY] if value == 0] == ["1"]
+    async with place.agent():
+        found = await place.scrape(lambda found: XIDS in found)
+        assert found[XIDS][0][1] == 1
+
+
+@pytest.mark.slow
+async def test_counters_go_on_after_a_restart_with_a_reload_of_the_driver(place: Place) -> None:
+    place.standin.stop_clock()
+    place.standin.advance(1000)
+    async with place.agent():
+        before = {labels["gpu"]: value for labels, value in (await place.scrape(lambda found: ENERGY in found))[ENERGY]}
+    place.standin.reload()
+    place.standin.advance(1)
+    async with place.agent():
+        found = await place.scrape(lambda found: len(found.get(ENERGY, ())) == len(before))
+    assert all(value >= before[labels["gpu"]] > 0 for labels, value in found[ENERGY])
+
+
+async def test_a_wrong_counter_list_ends_the_agent_at_its_start(place: Place, tmp_path: Path) -> None:
+    wrong = tmp_path / "counters.csv"
+    wrong.write_text("DCGM_FI_DEV_GPU_TMP, gauge, x\n")
+    place.options = AgentOptions("gpu-1", exporter="127.0.0.1:0", exporter_counters=wrong, state_folder=tmp_path)
+    with pytest.raises(CounterListError, match="line 1: unknown field DCGM_FI_DEV_GPU_TMP"):
+        await run(load_kubeconfig([place.kubeconfig]), place.options)
