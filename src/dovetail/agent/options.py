@@ -20,6 +20,7 @@ class AgentOptions(Struct, frozen=True):
     mig_layouts: a file with MIG layouts (`agent.mig.layouts`).
     mig_observer: the socket of the MIG observer (`agent.mig.observer`).
     xid_actions: a file with actions of XIDs (`agent.health.xids`).
+    expected_gpus: how many GPUs the node should have, 0 if that is not known.
     clean_period: the seconds without an error before a quarantine ends.
     exit_test: the administrator's test of a GPU before its quarantine ends (`agent.health.exit_test`), "" for none, and
     after how many seconds it has failed.
@@ -45,6 +46,7 @@ class AgentOptions(Struct, frozen=True):
     mig_layouts: Path | None = None
     mig_observer: Path | None = None
     xid_actions: Path | None = None
+    expected_gpus: int = 0
     clean_period: float = 600.0
     exit_test: str = ""
     exit_test_timeout: float = 600.0

@@ -29,6 +29,7 @@ from dovetail.agent.exporter.accounting import PodAccounting
 from dovetail.agent.exporter.owners import TIMEOUT_S, OwnerReader
 from dovetail.agent.exporter.reading import Sample
 from dovetail.agent.health import watched, xids
+from dovetail.agent.health.checks import Checks
 from dovetail.agent.health.exit_test import ExitTest
 from dovetail.agent.health.gpu_events import GpuEvent
 from dovetail.agent.health.health import Unhealthy
@@ -63,6 +64,7 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 30.0
 _FIRST_S = 1.0
+_CHECK_S = 15.0
 
 
 async def run(cluster: ClusterConfig, options: AgentOptions) -> None:
@@ -115,7 +117,7 @@ class Agent:
         self._complete = asyncio.Event()
         self._looking = asyncio.Lock()
         self._looks = Looks(ended_s=time.monotonic())
-        self._most_gpus = 0
+        self._most_gpus = options.expected_gpus
         self._chosen = Allocations(client, options.node_name)
         self._offering = Offering(
             options, config, client, self._chosen, NvmlPartitions(self._nvml, self._observed),
@@ -205,6 +207,7 @@ class Agent:
             tasks.create_task(self._events.run())
             if self._exporting is not None:
                 tasks.create_task(self._exporting.run())
+                tasks.create_task(self._check(self._exporting))
             recovered = self._mig is None or await self._recover(self._mig)
             tasks.create_task(self._health.run())
             tasks.create_task(self._keep_looking())
@@ -219,6 +222,17 @@ class Agent:
         self._offering.configure(config)
         self._publisher.configure(config)
         self._due.set()
+
+    async def _check(self, exporting: Exporting) -> None:
+        """Check the values of the GPUs."""
+        checks = Checks(self._options.expected_gpus)
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            await self._health_known.wait()
+            readings, sees = await exporting.readings(), self._accounting.sees_host
+            self._health.take(
+                checks.look(readings, len(self._known.newest.gpus), time.time_ns() // 1_000_000, sees_processes=sees)
+            )
 
     async def _publish(self) -> None:
         await self._may_publish.wait()

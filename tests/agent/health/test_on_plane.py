@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dovetail.agent import run
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.translate.annotations import DEVICES
 from tests.agent.agents import until
@@ -54,3 +55,29 @@ async def test_an_xid_is_an_event_on_its_pod_and_the_states_are_in_the_gpu_node(
         await until(lambda: health(3)["state"] == "quarantined", PATIENCE_S)
         assert {health(gpu)["state"] for gpu in range(3)} == {"healthy"}
         assert len(events(crd)) == 1
+
+
+@pytest.mark.plane
+async def test_a_finding_makes_a_gpu_degraded_and_it_is_offered_on(
+    crd: Plane, standin: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_CHECK_S", 0.2)
+    machine = standin("dgx-a100")
+    options = {"exporter": "127.0.0.1:0", "expected_gpus": 9}
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "worn", **options) as seat, seat.agent():
+        await seat.offers(8)
+
+        def states() -> list[str]:
+            return [gpu["health"]["state"] for gpu in seat.statuses[-1]["gpus"]]
+
+        def health_ok() -> str:
+            return next(one["message"] for one in seat.statuses[-1]["conditions"] if one["type"] == "HealthOk")
+
+        await until(lambda: "the node: gpus-missing: 1 GPUs fewer than expected are there" in health_ok(), PATIENCE_S)
+        machine.ecc(5, uncorrected=1)
+        await until(lambda: states()[5] == "quarantined", PATIENCE_S)
+        assert seat.statuses[-1]["gpus"][5]["health"]["code"] == "ecc-double-bit"
+        machine.set(2, rows_pending=1)
+        await until(lambda: states()[2] == "degraded", 2 * PATIENCE_S)
+        assert seat.statuses[-1]["gpus"][2]["health"]["code"] == "row-remap-pending"
+        assert seat.statuses[-1]["gpus"][2]["healthy"]

@@ -13,10 +13,12 @@ from dovetail.agent.exporter.counter_list import default, read_counter_list
 from dovetail.agent.exporter.counters import Counters
 from dovetail.agent.exporter.dcgm import Dcgm
 from dovetail.agent.exporter.exporter import Exporter, Parts
+from dovetail.agent.exporter.reading import GpuReading
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
 from dovetail.agent.exporter.shared_nvml import SharedNvml
 from dovetail.agent.exporter.xid_counts import XidCounts
+from dovetail.agent.health.checks import KINDS
 from dovetail.agent.health.gpu_events import GpuEvent
 from dovetail.agent.health.xids import XidTable
 from dovetail.agent.machine.nvml import Nvml
@@ -33,7 +35,9 @@ class Exporting:
         kinds = read_counter_list(counters) if counters is not None else default()
         self._library = SharedNvml()
         dcgm = Dcgm(options.exporter_dcgm) if options.exporter_dcgm else None
-        self._sampler = Sampler(self._library, kinds.values(), Counters(options.state_folder / "counters.json"), dcgm)
+        # The checks of health need their values also where they are not exported.
+        read = {**{name: kind for name, kind in default().items() if name in KINDS}, **kinds}
+        self._sampler = Sampler(self._library, read.values(), Counters(options.state_folder / "counters.json"), dcgm)
         self._xids = XidCounts(options.state_folder / "xids.json", table)
         with_xids = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()))
         self._exporter = Exporter(
@@ -50,6 +54,10 @@ class Exporting:
     def event(self, event: GpuEvent) -> None:
         """Count an event of a GPU, if it is an XID."""
         self._xids.event(event)
+
+    async def readings(self) -> tuple[GpuReading, ...]:
+        """The newest readings of the GPUs."""
+        return tuple(one.reading for one in await self._sampler.read(float("-inf")))
 
     async def run(self) -> None:
         """Read and serve until cancelled."""

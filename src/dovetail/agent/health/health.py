@@ -168,9 +168,10 @@ class HealthLedger:
         self._down = message, self._down[1] if self._down else now_ms
 
     def found(self, findings: tuple[Finding, ...]) -> None:
-        """Take the findings of the checks of values. A finding that lasts keeps its time."""
-        since = {(one.uuid, one.code): one.since_ms for one in self._findings}
-        self._findings = tuple(replace(one, since_ms=since.get((one.uuid, one.code), one.since_ms)) for one in findings)
+        """Take the findings of the checks of values. A finding that lasts keeps its time and its numbers, so that it is
+        reported once."""
+        before = {(one.uuid, one.code): one for one in self._findings}
+        self._findings = tuple(before.get((one.uuid, one.code), one) for one in findings)
 
     def only(self, keeps: Callable[[HealthRecord], bool]) -> tuple[HealthRecord, ...]:
         """Drop the records for which `keeps` is false, and return them."""

@@ -81,6 +81,14 @@ def _command_line(text: str) -> str:
     "--xid-actions", type=_FILE, metavar="FILE", help="Actions of XIDs that replace the table's: `xid,action[,name]`."
 )
 @click.option(
+    "--expected-gpus",
+    type=click.IntRange(0, 64),
+    default=0,
+    show_default=True,
+    metavar="NUMBER",
+    help="How many GPUs this node should have; 0: those seen since its boot.",
+)
+@click.option(
     "--clean-period",
     type=click.FloatRange(0),
     default=600.0,
