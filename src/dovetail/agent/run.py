@@ -180,10 +180,15 @@ class Agent:
     def _samples(self) -> Iterator[Sample]:
         """What the agent knows of GPUs beyond their readings."""
         host = self._known.host
-        for uuid, health in self._device_health().items():
+        devices = self._device_health()
+        for uuid, health in devices.items():
             yield Sample("dovetail_gpu_healthy", int(not health.closed), uuid)
             for state in DeviceState:
                 yield Sample("dovetail_gpu_health_state", int(state is health.state), uuid, (("state", state),))
+        for gpu in host.gpus:
+            health = devices[gpu.uuid]
+            status = 20 if health.closed else 10 if health.state is DeviceState.DEGRADED else 0
+            yield Sample("DCGM_EXP_GPU_HEALTH_STATUS", status, gpu.uuid)
         self._most_gpus = max(self._most_gpus, len(host.gpus) + sum(UNLISTED_GPU in one.why for one in host.unread))
         yield Sample("dovetail_gpu_expected", self._most_gpus)
 

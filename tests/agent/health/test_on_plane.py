@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole agent on a real API server: an XID is an event on the pod at once, and the GPUNode tells the states."""
+"""The whole agent on a real API server: an XID is an event on the pod at once, and the GPUNode has the states."""
 
 from __future__ import annotations
 
