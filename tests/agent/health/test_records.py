@@ -45,6 +45,30 @@ STEPS = st.tuples(
 )
 
 
+def test_a_fault_that_lasts_changes_a_record_on_probation_once_at_each_end() -> None:
+    """Else the file and the GPUNode would be written at every check."""
+    ledger = HealthLedger(HealthMemory(), "boot", 0, Exit(CLEAN_MS))
+    ledger.checked([HealthReading("GPU-0", None, Mark(1))], 0)
+    ledger.event(HealthRecord("GPU-0", "GPU-0", "xid-95", "", 1, Action.QUARANTINE_GPU, ("GPU-0",)))
+    ledger.checked([HealthReading("GPU-0", None, Mark(2))], 10)
+    lost = [HealthReading("GPU-0", GpuFault("lost", "gone"), Mark(2))]
+    ledger.checked(lost, 20)
+    first = ledger.unhealthy
+    assert {one.next for one in first if one.code == "xid-95"} == {
+        "the clean period begins when the other faults of the GPU have ended"
+    }
+    for now_ms in (30, 200, 400):
+        ledger.checked(lost, now_ms)
+        assert ledger.unhealthy == first
+    well = [HealthReading("GPU-0", None, Mark(2))]
+    ledger.found((Finding("GPU-0", "throttling", Action.NOTE, "slow", 400),))
+    ledger.checked(well, 500)
+    ledger.checked(well, 500 + CLEAN_MS - 1)
+    assert len(ledger.unhealthy) == 1
+    ledger.checked(well, 500 + CLEAN_MS)
+    assert ledger.unhealthy == ()
+
+
 @given(st.lists(STEPS, max_size=30), st.booleans())
 def test_a_record_makes_only_the_steps_of_the_table(steps: list[Any], tests: bool) -> None:
     """And passes only after a clean period since its last error, without a finding, and after the test."""
@@ -80,7 +104,7 @@ def test_a_record_makes_only_the_steps_of_the_table(steps: list[Any], tests: boo
             ledger.only(lambda record, code=code: record.code != code)
         else:
             finding = flag
-            ledger.found((Finding("GPU-0", "row-remap", Action.NOTE, "a row", now_ms),) if flag else ())
+            ledger.found((Finding("GPU-0", "row-remap", Action.QUARANTINE_GPU, "a row", now_ms),) if flag else ())
         now = phases(ledger)
         for key in before.keys() | now.keys():
             row, to = TRANSITIONS[before.get(key)], now.get(key, Phase.ENDED)

@@ -15,8 +15,8 @@ remedy follows from the action of the event (`agent.health.xids`).
 |                     | persistence mode kept the driver loaded; or as for quarantine-node                    |
 | quarantine-node     | the machine has another boot id                                                       |
 
-The exit test of quarantine-gpu and quarantine-node: the GPU answers and has no finding, no error has occurred for the
-clean period, and then the administrator's command, if there is one, has passed while no pod held the GPU.
+The exit test of quarantine-gpu and quarantine-node: no other fault is observed, no error has occurred for the clean
+period, and then the administrator's command, if there is one, has passed while no pod held the GPU.
 
 When a check is switched off, its findings are dropped.
 So a restart of the agent clears no fault, and a GPU that was reset while no agent ran is on probation at the next
@@ -104,6 +104,8 @@ class HealthLedger:
         self._down: tuple[str, int] | None = None
         self._findings: tuple[Finding, ...] = ()
         self._held: frozenset[str] = frozenset()
+        self._failing: set[tuple[str, str]] = set()
+        """Device and code of the records on probation with another fault at the last check."""
 
     @property
     def memory(self) -> HealthMemory:
@@ -161,6 +163,7 @@ class HealthLedger:
         checked = (self._checked(record, by_uuid.get(record.gpu), now_ms) for record in self._memory.records)
         left = (record for record in checked if record is not None)
         self._memory = replace(self._memory, known=known, records=tuple(r for r in left if not self._passes(r, now_ms)))
+        self._failing &= {(record.hit, record.code) for record in self._memory.records}
         self._marks |= {gpu.uuid: gpu.mark for gpu in gpus}
 
     def down(self, message: str, now_ms: int) -> None:
@@ -218,7 +221,7 @@ class HealthLedger:
         if record.phase is Phase.PROBATION:
             if requested:
                 return replace(record, clean_since_ms=0, tested=False, asked=True)
-            return _failed(record, now_ms) if self._hindered(record) else record
+            return self._on_probation(record, now_ms)
         if record.action == Action.QUARANTINE_NODE:
             return record
         if gpu.fault is not None:
@@ -229,8 +232,18 @@ class HealthLedger:
         # An event before the first check gets its mark from that check.
         return replace(record, mark=gpu.mark) if record.mark == Mark() else record
 
+    def _on_probation(self, record: HealthRecord, now_ms: int) -> HealthRecord:
+        """The clean period begins when another fault is observed first, and again when it has ended."""
+        key, failing = (record.hit, record.code), self._hindered(record)
+        if failing == (key in self._failing):
+            return record
+        self._failing ^= {key}
+        return _failed(record, now_ms)
+
     def _hindered(self, record: HealthRecord) -> bool:
-        return record.gpu in self._seen or any(one.uuid in (record.gpu, record.hit) for one in self._findings)
+        """Whether another fault of the GPU is observed now."""
+        closing = (one.uuid for one in self._findings if one.action >= Action.QUARANTINE_GPU)
+        return record.gpu in self._seen or any(uuid in (record.gpu, record.hit) for uuid in closing)
 
     def _clean(self, record: HealthRecord, now_ms: int) -> bool:
         """Whether the clean period is over."""
@@ -244,6 +257,8 @@ class HealthLedger:
         """What happens next, or has to."""
         if record.phase is Phase.OPEN:
             return record.action.advice
+        if self._hindered(record):
+            return _OTHERS_FIRST
         end = datetime.fromtimestamp((record.clean_since_ms + self._exit.clean_ms) // 1000, UTC)
         test = " and the exit test passes then" if self._exit.tests else ""
         return f"it is offered again if no error occurs until {end:%Y-%m-%dT%H:%M:%SZ}{test}"
@@ -262,6 +277,7 @@ def _why(record: HealthRecord) -> str:
     return f"{record.message} (the exit test failed: {record.failure})" if record.failure else record.message
 
 
+_OTHERS_FIRST = "the clean period begins when the other faults of the GPU have ended"
 _REPAIR = "see dmesg; load the driver anew, or reboot the node"
 _GONE = GpuFault(
     LOST, f"the GPU is gone: NVML no longer lists it; {Action.QUARANTINE_NODE.advice}", Action.QUARANTINE_NODE
