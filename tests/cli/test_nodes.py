@@ -60,7 +60,7 @@ def test_the_table(cluster: str) -> None:
     head, first, second, third, budget = result.stdout.splitlines()
     assert head.split()[:7] == ["node", "state", "GPUs", "healthy", "degraded", "draining", "quarantined"]
     assert first.split()[:7] == ["gpu-1", "draining", "2", "1", "0", "1", "0"]
-    assert "2 h" in first and "GPU-1: off the bus" in first and "stays in use" not in first
+    assert "2 h" in first and "GPU-1: off the bus" in first and "reboot (no pod is placed on it)" in first
     assert second.split()[:3] == ["gpu-2", "healthy", "2"]
     assert "reboot (it stays in use: beyond the budget)" in third
     assert "allows 1 quarantined node at a time" in budget
@@ -68,7 +68,7 @@ def test_the_table(cluster: str) -> None:
 
 def test_one_node_with_its_gpus_and_text_of_others_is_only_text(cluster: str) -> None:
     result = run("gpu-1", "-f", cluster, "--at", AT)
-    assert "[red]fallen[/red] off" in result.stdout and "xid-79" in result.stdout
+    assert "[red]fallen[/red] off [31m the bus" in result.stdout and "xid-79" in result.stdout
     assert "gpu-2" not in result.stdout
 
 

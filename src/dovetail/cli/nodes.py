@@ -9,9 +9,15 @@ from rich.markup import escape
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import count, output_option, span, write_json
-from dovetail.views.nodes import BEYOND_BUDGET, STATES, NodeHealthView, node_healths
+from dovetail.views.nodes import BEYOND_BUDGET, IN_FORCE, STATES, NodeHealthView, node_healths
 
 _STYLES = {"healthy": "green", "degraded": "yellow", "draining": "red", "quarantined": "red", "unknown": "dim"}
+
+_PLACED = {
+    "": "",
+    IN_FORCE: " (no pod is placed on it)",
+    BEYOND_BUDGET: f" (it stays in use: {BEYOND_BUDGET})",
+}
 
 
 @click.command(name="nodes")
@@ -48,18 +54,21 @@ def show(
     for one in answer:
         counts = (str(one.by_state[state]) if one.by_state else "-" for state in STATES)
         numbers = (str(one.gpus), *counts, _since(one.since_ms, now_ms))
-        then = f"{one.next} (it stays in use: {BEYOND_BUDGET})" if one.quarantine == BEYOND_BUDGET else one.next
-        table.add_row(one.node, _styled(one.state), *numbers, escape(one.why) or "-", escape(then) or "-")
+        table.add_row(one.node, _styled(one.state), *numbers, _text(one.why), _text(one.next + _PLACED[one.quarantine]))
     console.print(table)
     if devices:
         table = Table("GPU", "uuid", "product", "state", "since", "code", prose("why"), prose("next"))
         for gpu in answer[0].devices:
-            named = (str(gpu.index), escape(gpu.uuid) or "-", escape(gpu.product) or "-", _styled(gpu.state))
-            text = (escape(gpu.code) or "-", escape(gpu.reason) or "-", escape(gpu.next) or "-")
-            table.add_row(*named, _since(gpu.since_ms, now_ms), *text)
+            named = (str(gpu.index), _text(gpu.uuid), _text(gpu.product), _styled(gpu.state))
+            table.add_row(*named, _since(gpu.since_ms, now_ms), _text(gpu.code), _text(gpu.reason), _text(gpu.next))
         console.print(table)
     if any(one.quarantine == BEYOND_BUDGET for one in answer):
         console.print(f"The budget allows {count(budget, 'quarantined node')} at a time: --quarantine-budget.")
+
+
+def _text(text: str) -> str:
+    """Text of another writer: without control characters, and never markup."""
+    return escape("".join(c if c.isprintable() else " " for c in text)) or "-"
 
 
 def _since(since_ms: int, now_ms: int) -> str:
