@@ -25,7 +25,6 @@ def _valued(rule: str, least: str) -> str:
     return f"(gpu:allocated and on (UUID) {rule}) * 0 + on (UUID) group_left () ({rule} > {least})"
 
 
-_DBE = "max by (hostname, UUID) (DCGM_FI_DEV_ECC_DBE_VOL_TOTAL)"
 _CRC = " or ".join(
     f'label_replace(rate(DCGM_FI_DEV_NVLINK_CRC_{what}_ERROR_COUNT_TOTAL[5m]) > 0, "crc", "{what}", "", "")'
     for what in ("FLIT", "DATA")
@@ -39,12 +38,14 @@ _XIDS = (
     Recording("gpu:xid_new", _NEW_XID,
               "Seconds since an XID was reported; for ten minutes (`xid_window`), and not for a pod that came later."),
 )  # fmt: skip
-_ERRORS = (
-    Recording("gpu:ecc_dbe:max", _DBE, "Double-bit ECC errors since the driver was loaded."),
-    Recording("gpu:ecc_dbe_delta", "increase(gpu:ecc_dbe:max[@ecc_window]) > 0",
-              "Double-bit ECC errors in the last ten minutes (`ecc_window`), where there are any."),
+_CLOCKS = (
     Recording("gpu:throttle_ratio", device("rate(dovetail_gpu_throttle_seconds_total[5m]) > 0", "reason"),
               "Part of the last five minutes in which the clocks were lowered, by reason, where they were."),
+)  # fmt: skip
+_ERRORS = (
+    Recording("gpu:ecc_dbe_delta",
+              "max by (hostname, UUID) (increase(DCGM_FI_DEV_ECC_DBE_VOL_TOTAL[@ecc_window]) > 0)",
+              "Double-bit ECC errors in the last ten minutes (`ecc_window`), where there are any."),
     Recording("nvlink:crc_rate", f"sum by (hostname, UUID) (max by (hostname, UUID, crc) ({_CRC}))",
               "NVLink CRC errors per second, all links of a GPU, where there are any."),
     Recording("pcie:replay_rate", "max by (hostname, UUID) (rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER[5m]) > 0)",
@@ -99,6 +100,14 @@ _GPU_ALERTS = (
           "A quarantined GPU comes back only after its exit test, which has not passed yet.",
           "`dovetail nodes`: the reason, and the exit test that is due.", "Run the exit test, or replace the GPU.",
           "The GPU is not quarantined any more.", lasts="@quarantine_for", inhibits=("GpuUnhealthy",), equal=("UUID",)),
+    Alert("ThrottleHw", f"gpu:throttle_ratio{{{_HARDWARE}}} > @throttle_ratio", "warning", "operator",
+          f"{_GPU} is slowed down by its hardware ({{{{ $labels.reason }}}})",
+          f"{{{{ $value | humanizePercentage }}}} of the time; {_WHERE}.",
+          "The hardware lowers the clocks because of heat, of its power supply or of its reliability limits. The power "
+          "cap that software sets is not meant.",
+          "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; fans, inlet temperature and power supplies of the node.",
+          "Repair cooling or power; until then cordon the node if jobs of many nodes run on it.",
+          "It happens in less than @throttle_ratio of the time.", lasts="@throttle_for"),
     Alert("GpuHot",
           device("dovetail_gpu_slowdown_margin_celsius <= @gpu_margin") + " or ("
           + device("DCGM_FI_DEV_GPU_TEMP >= @gpu_temp") + " unless on (UUID) dovetail_gpu_slowdown_margin_celsius)",
@@ -161,14 +170,6 @@ _ERROR_ALERTS = (
           "`nvidia-smi -q -d ECC,ROW_REMAPPER`; XIDs 48, 63, 64, 94, 95 in `dmesg`.",
           "Restart the pod from its checkpoint. Reset the GPU; if errors come back, replace it.",
           "No further error for ten minutes (`ecc_window`)."),
-    Alert("ThrottleHw", f"gpu:throttle_ratio{{{_HARDWARE}}} > @throttle_ratio", "warning", "operator",
-          f"{_GPU} is slowed down by its hardware ({{{{ $labels.reason }}}})",
-          f"{{{{ $value | humanizePercentage }}}} of the time; {_WHERE}.",
-          "The hardware lowers the clocks because of heat, of its power supply or of its reliability limits. The power "
-          "cap that software sets is not meant.",
-          "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; fans, inlet temperature and power supplies of the node.",
-          "Repair cooling or power; until then cordon the node if jobs of many nodes run on it.",
-          "It happens in less than @throttle_ratio of the time.", lasts="@throttle_for"),
     Alert("NvlinkCrc", _valued("nvlink:crc_rate", "@crc_rate"), "warning", "operator",
           f"NVLink errors on {_GPU}", f"{{{{ $value | humanize }}}} CRC errors per second; {_WHERE}.",
           "Packets on NVLink are damaged and sent again, for ten minutes on end. Bandwidth falls before links fail.",
@@ -244,7 +245,7 @@ _NODE_ALERTS = (
 
 GROUPS = (
     RuleGroup("dovetail-xid", (*_XIDS, *_XID_ALERTS)),
-    RuleGroup("dovetail-health", _GPU_ALERTS),
+    RuleGroup("dovetail-health", (*_CLOCKS, *_GPU_ALERTS)),
     RuleGroup("dovetail-errors", (*_ERRORS, *_ERROR_ALERTS)),
     RuleGroup("dovetail-nodes", (*_NODES, *_NODE_ALERTS)),
 )

@@ -19,7 +19,8 @@ _PARTS = (
 )
 _KEY = "UUID, GPU_I_ID, namespace, pod, container, vgpu"
 """The labels that identify a device and its owner. Few labels make joins of many series fast."""
-_UTILIZATION = f"max by ({_KEY}) (DCGM_FI_DEV_GPU_UTIL / 100) or max by ({_KEY}) (DCGM_FI_PROF_GR_ENGINE_ACTIVE)"
+_UTILIZATION = f"""max by ({_KEY}) (DCGM_FI_DEV_GPU_UTIL / 100)
+or max by ({_KEY}) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{{GPU_I_ID!=""}})"""
 _PROFILED = " + ".join(f"{weight} * max by ({_KEY}) ({metric})" for weight, metric in _PARTS)
 _UNPROFILED = " + ".join(
     f"{weight} * (max by ({_KEY}) ({metric} and on (UUID) gpu:unprofiled) or gpu:unprofiled)"
