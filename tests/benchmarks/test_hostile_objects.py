@@ -8,14 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks import hostile_objects
-from benchmarks.hostile_objects import HOSTILE, measure, write
+from benchmarks.hostile_objects import objects, world
+from benchmarks.hostile_objects.cost import measure, write
+from benchmarks.hostile_objects.objects import HOSTILE
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hostile_objects, "WHOLE", 20_000)
-    monkeypatch.setattr(hostile_objects, "ORDINARY", 4)
+    monkeypatch.setattr(objects, "WHOLE", 20_000)
+    monkeypatch.setattr(world, "ORDINARY", 4)
 
 
 def test_each_kind_is_made(tmp_path: Path) -> None:

@@ -1,52 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of hostile objects: objects of a tenant that are as large and expensive as an API server accepts.
+"""Hostile objects: what a tenant can write that is as large and expensive as an API server accepts, by kind.
 
-    python -m benchmarks.hostile_objects [--kinds NAME ...] [--objects 20] [--rounds 4] [-o table|json]
-
-The table has one row per kind of object: the CPU time per object, from the watch line through translation and core to
-the end of the step that handles it; the memory per object while it exists; the CPU time of an ordinary pod with and
-without these objects; and the memory that remains after each round in which different objects were added and removed.
-Each kind runs in a separate process. Objects have up to 1.5 MiB (the limit of etcd), annotations 256 KiB. The limits of
-the cost of an object are at the top of the file.
+A function makes the objects of one round and number, which share nothing with those of other rounds.
 """
 
 from __future__ import annotations
 
-import argparse
-import gc
-import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
-from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind
-from dovetail.core.events import Event
-from dovetail.core.state import State
-from dovetail.kube.api import resources as kinds
-from dovetail.kube.api.decoding import Reader
-from dovetail.kube.api.decoding import WatchEvent as Line
-from dovetail.kube.api.errors import BadReply
-from dovetail.kube.api.reflector import Change, whole
-from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO, Dialect
-from dovetail.kube.objects import base, claims, queues, storage
-from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.sources import claim_outline, outline, owner_document
-from dovetail.kube.translate.translator import Translator
-
-MOST_MS, MOST_MIB = 5.0, 1.0
-"""Limits of the CPU time and the memory per object."""
-NODES, ORDINARY = 64, 200
 WHOLE, ANNOTATED = 1_500_000, 250_000
 """The size of an object, and of all its annotations, in bytes."""
 PREFIX = "dovetail.dev/"
@@ -93,8 +57,8 @@ def _affinity(i: str, kind: str, how: str, terms: list[Any], **more: Any) -> Ite
     yield "pods", pod(i, spec={"affinity": {kind: {field: terms}}}, **more)
 
 
-def _terms(i: str, kind: str, size: int = WHOLE, **more: Any) -> Iterator[Sent]:
-    return _affinity(i, kind, "required", upto(size, lambda n: _term(i, n)), **more)
+def _terms(i: str, kind: str, size: int = 0, **more: Any) -> Iterator[Sent]:
+    return _affinity(i, kind, "required", upto(size or WHOLE, lambda n: _term(i, n)), **more)
 
 
 def _preferred(i: str) -> Iterator[Sent]:
@@ -407,219 +371,3 @@ HOSTILE: dict[str, Callable[[str], Iterator[Sent]]] = {
     "PersistentVolumeClaim": _selected("claims"),
     "PodDisruptionBudget": _selected("budgets"),
 }  # fmt: skip
-
-
-_KEPT: dict[str, Callable[[Any], Any]] = {"pods": outline, "resource_claims": claim_outline}
-
-
-class World:
-    """A cluster of ordinary nodes and pods that processes further watch lines."""
-
-    def __init__(self) -> None:
-        self.feed = Translator()
-        self.state = State()
-        self.known: dict[tuple[str, str], object] = {}
-        """The objects that the reflectors cache."""
-        self._now_ms = 1_800_000_000_000
-        records = self.feed.records
-        rows: dict[str, tuple[kinds.Resource, type[Any], Callable[[Any], list[Event]]]] = {
-            "pods": (kinds.PODS, Pod, self.feed.pods),
-            "nodes": (kinds.NODES, base.Node, self.feed.node_records.nodes),
-            "claims": (kinds.PVCS, storage.PersistentVolumeClaim, records.claims),
-            "volumes": (kinds.PVS, storage.PersistentVolume, records.volumes),
-            "classes": (kinds.STORAGE_CLASSES, storage.StorageClass, records.storage_classes),
-            "resource_claims": (kinds.RESOURCE_CLAIMS, claims.ResourceClaim, records.resource_claims),
-            "device_classes": (kinds.DEVICE_CLASSES, claims.DeviceClass, records.device_classes),
-            "budgets": (kinds.PDBS, base.PodDisruptionBudget, records.budgets),
-            "queues": (kinds.QUEUES, queues.Queue, records.queues),
-        }
-        dialects: dict[str, Dialect[Any]] = {
-            "native": NATIVE, "composite": COMPOSITE, "coscheduling": COSCHEDULING, "volcano": VOLCANO,
-        }  # fmt: skip
-        for name, dialect in dialects.items():
-            rows[name] = dialect.resources[0], dialect.kind, partial(self.feed.gangs.pod_groups, dialect)
-        self._rows = {name: (Reader(where, kind), feed) for name, (where, kind, feed) in rows.items()}
-        for n in range(NODES):
-            amounts = {"cpu": "128", "memory": "2Ti", "pods": 250, "nvidia.com/gpu": 8}
-            labels = {"kubernetes.io/hostname": f"node-{n}", "topology.kubernetes.io/zone": f"z{n % 4}", "rank": str(n)}
-            self.send(
-                "nodes", {"metadata": {"name": f"node-{n}", "labels": labels}, "status": {"allocatable": amounts}}
-            )
-        for tag in range(8):
-            policy = {"gang": {"minGroupCount": 1_000_000}}
-            self.send("composite", {
-                "metadata": {"name": f"root-r{tag}", "namespace": "tenant"}, "spec": {"schedulingPolicy": policy},
-            })  # fmt: skip
-        self.send("queues", {"metadata": {"name": BY_USER, "uid": BY_USER}, "spec": {"byUser": True}})
-        self.send("device_classes", {"metadata": {"name": "gpu"}, "spec": {}})
-        self.send("classes", {
-            "metadata": {"name": "fast"}, "provisioner": "x.example", "volumeBindingMode": "WaitForFirstConsumer",
-        })  # fmt: skip
-        for n in range(ORDINARY):
-            self.send("pods", pod(f"ordinary-{n}", node=f"node-{n % NODES}"))
-        self.run()
-
-    def send(self, source: str, document: Document, kind: str = "ADDED") -> None:
-        self.read(source, msgspec.json.encode({"type": kind, "object": document}))
-
-    def read(self, source: str, line: bytes) -> None:
-        """Process a watch line, or an object that pods name as their owner."""
-        if source == "owner":
-            with suppress(BadReply):
-                read = owner_document(line, "/")
-                gangs = self.feed.gangs
-                self.run([event for ref in gangs.wanted_owners() for event in gangs.owner(ref, read)])
-            return
-        reader, feed = self._rows[source]
-        event = reader.line(line)
-        if not isinstance(event, Line):
-            # The object is invalid and is reported.
-            return
-        meta = event.object.metadata
-        key = source, f"{meta.namespace}/{meta.name}"
-        if event.type == "DELETED":
-            self.known.pop(key, None)
-        else:
-            self.known[key] = _KEPT.get(source, whole)(event.object)
-        self.run(feed([Change("deleted" if event.type == "DELETED" else "added", event.object)]))
-
-    def run(self, events: list[Event] | None = None) -> int:
-        """Run steps until no attempt remains. Returns the number of bound pods."""
-        self._now_ms += 1_000
-        decisions = step(self.state, events or [], self._now_ms)
-        while self.state.busy:
-            decisions += step(self.state, [], self._now_ms)
-        return sum(isinstance(one, Bind) for one in decisions)
-
-    def ordinary_ms(self, tag: str) -> float:
-        """CPU time of an ordinary pod that is added, bound and removed."""
-        took = []
-        for n in range(20):
-            document = pod(f"probe-{tag}-{n}", metadata={"namespace": "other", "labels": {"app": "serve", "n": str(n)}})
-            started = time.process_time()
-            self.send("pods", document)
-            took.append(time.process_time() - started)
-            self.send("pods", document, "DELETED")
-        return 1_000 * sorted(took)[len(took) // 2]
-
-
-def resident_mib() -> float:
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-class Cost(Struct):
-    """The cost of one kind of object. `size` is the bytes of an object, `left_mib` the memory that remains after each
-    round."""
-
-    kind: str
-    size: int
-    cpu_ms: float
-    worst_ms: float
-    mib: float
-    ordinary_ms: float
-    beside_ms: float
-    left_mib: list[float]
-
-
-def measure(kind: str, rounds: list[Path]) -> Cost:
-    """Measure one kind. `rounds` are files; each line has a source, an object and the same object without content."""
-    world = World()
-
-    def read(file: Path, deleted: bool) -> Iterator[float]:
-        with file.open("rb") as lines:
-            for source, line, small in zip(lines, lines, lines, strict=True):
-                if deleted and source == b"owner\n":
-                    continue
-                started = time.process_time()
-                world.read(source.decode().strip(), small if deleted else line)
-                yield 1_000 * (time.process_time() - started)
-
-    # Imports and allocations for the first object are not part of the cost of the others.
-    for _ in read(rounds[0], deleted=False):
-        pass
-    for _ in read(rounds[0], deleted=True):
-        pass
-    cost = Cost(kind, 0, 0.0, 0.0, 0.0, world.ordinary_ms("before"), 0.0, [])
-    start = resident_mib()
-    for number, file in enumerate(rounds[1:]):
-        there, took = resident_mib(), list(read(file, deleted=False))
-        if number == 0:
-            count = int(file.name.partition("-")[0])
-            cost.size = file.stat().st_size // count
-            cost.cpu_ms, cost.worst_ms = sum(took) / count, max(took)
-            cost.mib = (resident_mib() - there) / count
-            cost.beside_ms = world.ordinary_ms("beside")
-        for _ in read(file, deleted=True):
-            pass
-        cost.left_mib.append(resident_mib() - start)
-    return cost
-
-
-def write(kind: str, count: int, rounds: int, folder: Path) -> list[Path]:
-    """Write the objects of all rounds. The first round is a warm-up."""
-    files = []
-    for number in range(rounds + 1):
-        some = count if number else min(3, count)
-        file = folder / f"{some}-{number}"
-        with file.open("wb") as lines:
-            for i in range(some):
-                for source, document in HOSTILE[kind](f"r{number}-{i}"):
-                    small = {
-                        "metadata": {
-                            key: document.get("metadata", {}).get(key, "") for key in ("name", "namespace", "uid")
-                        },
-                        "spec": {"schedulerName": document.get("spec", {}).get("schedulerName", "")},
-                    }
-                    lines.write(source.encode() + b"\n")
-                    sent = document if source == "owner" else {"type": "ADDED", "object": document}
-                    lines.write(msgspec.json.encode(sent) + b"\n")
-                    lines.write(msgspec.json.encode({"type": "DELETED", "object": small}) + b"\n")
-        files.append(file)
-    return files
-
-
-def main() -> None:
-    global WHOLE
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", choices=HOSTILE, nargs="+", default=list(HOSTILE), metavar="NAME")
-    parser.add_argument("--objects", type=int, default=20, help="how many of them come in a round")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--kib", type=int, default=WHOLE // 1024, help="the size of those that are as long as can be")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
-    parser.add_argument("--child", nargs="+", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    WHOLE = options.kib * 1024
-    if options.child:
-        print(msgspec.json.encode(measure(options.kinds[0], options.child)).decode())
-        return
-    head = (
-        f"{'':38} {'KiB':>6} {'CPU ms':>8} {'worst':>8} {'MiB':>6} {'ordinary pod, ms':>17}  MiB left after each round"
-    )
-    if options.output == "table":
-        print(head)
-    costs = []
-    for kind in options.kinds:
-        command = [sys.executable, "-m", "benchmarks.hostile_objects", "--kinds", kind, "--child"]
-        with TemporaryDirectory() as folder:
-            command += map(str, write(kind, options.objects, options.rounds, Path(folder)))
-            ran = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if ran.returncode:
-            print(f"{kind:38} ended with {ran.returncode}", flush=True)
-            continue
-        cost = msgspec.json.decode(ran.stdout, type=Cost)
-        costs.append(cost)
-        if options.output == "table":
-            left = " ".join(f"{one:7.1f}" for one in cost.left_mib)
-            print(
-                f"{kind:38} {cost.size / 1024:6.0f} {cost.cpu_ms:8.2f} {cost.worst_ms:8.2f} {cost.mib:6.2f} "
-                f"{cost.ordinary_ms:8.2f} {cost.beside_ms:8.2f}  {left}",
-                flush=True,
-            )
-    if options.output == "json":
-        print(json.dumps([msgspec.to_builtins(cost) for cost in costs], indent=1))
-
-
-if __name__ == "__main__":
-    main()
