@@ -96,7 +96,7 @@ _FLEET = Board(
             Panel("Power", "How much power do the GPUs draw?", "timeseries", (
                 Query(f"sum by (hostname) ({_by_gpu('DCGM_FI_DEV_POWER_USAGE')})", "{{hostname}}"),
             ), "watt", stacked=True),
-            Panel("Idle but allocated, by pod", "Who holds idle GPUs?", "table", (
+            Panel("Idle but allocated, by pod", "Which pods hold idle GPUs?", "table", (
                 Query("sum by (namespace, pod, queue, hostname) (gpu:idle_allocated{$filter}) > 0", "idle GPUs"),
             ), width=24, empty="no pod holds an idle GPU", faults=True,
                 shown=("namespace", "pod", "queue", "hostname")),
@@ -178,7 +178,7 @@ _JOBS = Board(
 )  # fmt: skip
 
 _TEAMS = Board(
-    "dovetail-team", "GPU teams", "Who holds, uses and waits for how much?", "",
+    "dovetail-team", "GPU teams", "How much does each team hold, use and wait for?", "",
     (_TEAM, _QUEUE),
     (
         ("Teams", (

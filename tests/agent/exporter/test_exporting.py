@@ -102,8 +102,8 @@ async def test_an_xid_is_counted_and_stays_counted_over_a_restart(place: Place) 
         ((labels, value),) = found[XIDS]
         assert (labels["gpu"], labels["xid"], labels["action"], value) == ("1", "79", "quarantine-node", 1)
         assert found["dovetail_gpu_xid_last_seconds"][0][1] == pytest.approx(time.time(), abs=120)
-        sick = await place.scrape(lambda found: any(value == 0 for _, value in found.get(HEALTHY, ())))
-        assert [labels["gpu"] for labels, value in sick[HEALTHY] if value == 0] == ["1"]
+        unhealthy = await place.scrape(lambda found: any(value == 0 for _, value in found.get(HEALTHY, ())))
+        assert [labels["gpu"] for labels, value in unhealthy[HEALTHY] if value == 0] == ["1"]
     async with place.agent():
         found = await place.scrape(lambda found: XIDS in found)
         assert found[XIDS][0][1] == 1
