@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The field's words: identifiers, docstrings, comments and messages of the sources, tools and benchmarks use none of
-`WORDS`.
+"""The field's words: identifiers, docstrings, comments and messages of the sources, tools, benchmarks and tests use
+none of `WORDS`.
 
 A message is a string of three words or more. Shorter strings are names that users see, such as fields of JSON and of
 recordings, and stay as they are. The right words are in docs/glossary.md.
@@ -23,10 +23,7 @@ ROOMS = (
     *sorted(f"dovetail/{path.name}" for path in (SOURCE / "dovetail").iterdir() if any(path.glob("*.py"))),
     "tools",
     "benchmarks",
-    *(
-        f"tests/{room}"
-        for room in ("advice", "agent", "benchmarks", "cli", "deploy", "docs", "node", "sim", "tools", "topology")
-    ),
+    *sorted(f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if any(path.rglob("*.py"))),
 )
 WORDS = {
     "alike": "equal, uniform, similar",
@@ -60,12 +57,15 @@ NAMES = {
     "dovetail/kube": {"given": "a field in the status of a GPUNode"},
     "dovetail/recording": {"tell": "the method of a file"},
     "dovetail/views": {"tell_again_ms": "as in dovetail/core"},
+    "tests/core": {"tell_again_ms": "as in dovetail/core", "TELL_AGAIN_MS": "its value"},
+    "tests/live": {"tell_again_ms": "as in dovetail/core"},
+    "tests/recording": {"tell_again_ms": "as in dovetail/core"},
 }
 """By room the identifiers that may have such a word, and why."""
 HYPOTHESIS = "given"
 """The decorator of Hypothesis, which tests may use."""
-QUOTED = ("was given ",)
-"""Parts of messages that are those of another program: of cel-go."""
+QUOTED = ("was given ", "].given")
+"""Parts of messages that are those of another program, cel-go, or the path of a field of a GPUNode."""
 _FOUND = re.compile(
     rf"(?<![A-Za-z])(?:{'|'.join(word.replace(' ', '[ _]') for word in WORDS)})(?![A-Za-z])", re.IGNORECASE
 )

@@ -2,7 +2,7 @@
 """One API, two servers: the playground, and a real kube-apiserver with its controllers.
 
 Every test that takes `api` runs on both, in a namespace of its own. Nodes that pods are bound to do not exist, so that
-no kubelet, simulated or not, has a say.
+no kubelet, simulated or not, takes part.
 """
 
 import base64

@@ -97,10 +97,10 @@ def random_nodes(dice: random.Random) -> list[Node]:
 
 def random_gang(dice: random.Random, gang_id: str, kinds: list[int], pods: int, **more: object) -> Tree:
     levels: list[tuple[str, ...]] = [(), (), (RACK,), (ZONE,), (ZONE, RACK)]
-    wishes: list[tuple[str, ...]] = [(), (), (RACK,), (ZONE,), (RACK, ZONE)]
+    preferences: list[tuple[str, ...]] = [(), (), (RACK,), (ZONE,), (RACK, ZONE)]
     gang = Gang(
         gang_id, "ns", gang_id, dice.randint(1, pods) if pods else 1,
-        required=dice.choice(levels), preferred=dice.choice(wishes), **more,
+        required=dice.choice(levels), preferred=dice.choice(preferences), **more,
     )  # fmt: skip
     return Tree(gang, [dice.choice(kinds) for _ in range(pods)])
 

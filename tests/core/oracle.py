@@ -2,7 +2,7 @@
 """The filter rules once more: literal, slow, node by node over the records, without any code of the core's arrays.
 
 Rules: what kube-scheduler's in-tree filter plugins answer for one pod on one node (v1.37), and ours where upstream has
-none: a node with a problem takes nothing and is no domain to spread over, and what is said of shares in `Cards`.
+none: a node with a problem takes nothing and is no domain to spread over, and what is stated of shares in `Cards`.
 """
 
 from __future__ import annotations
@@ -196,11 +196,11 @@ class Cards:
     """The GPUs of a node, and their holders.
 
     Rules. A device plugin that shares offers every card as several replicas; replicas of one card are one GPU, so each
-    that a pod asks for is of another card. A pod has of a card what it says that it needs, or the replica's equal part
-    where it says nothing, and with MPS the equal part and no more. A share goes to the tightest card where it fits;
-    several go to the cards that could be taken from most often. A pod that asks for no device opens a whole GPU, where
-    these are not shared already. A slice is the only one of its pod. Who may not have what it asks for, and is there
-    all the same, holds nothing. Parts are in thousandths of MiB.
+    that a pod asks for is of another card. A pod has of a card what it asks for, or the replica's equal part where it
+    asks for none, and with MPS the equal part and no more. A share goes to the tightest card where it fits; several go
+    to the cards that could be taken from most often. A pod that asks for no device opens a whole GPU, where these are
+    not shared already. A slice is the only one of its pod. A pod that may not have what it asks for, and is there all
+    the same, holds nothing. Parts are in thousandths of MiB.
     """
 
     def __init__(self, node: Node) -> None:

@@ -121,8 +121,12 @@ def test_a_taint_that_is_no_decimal_is_never_compared(value: str) -> None:
 
 
 def test_the_first_taint_that_keeps_pods_away_is_named() -> None:
-    wished, kept, other = Taint("w", "", "PreferNoSchedule"), Taint("k", "", "NoExecute"), Taint("o", "", "NoSchedule")
-    assert untolerated((wished, kept, other), ()) == kept
-    assert untolerated((wished, kept, other), (Toleration("k", "Exists"),)) == other
-    assert untolerated((wished,), ()) is None
-    assert untolerated((wished, kept, other), (Toleration("", "Exists"),)) is None
+    preferred, kept, other = (
+        Taint("w", "", "PreferNoSchedule"),
+        Taint("k", "", "NoExecute"),
+        Taint("o", "", "NoSchedule"),
+    )
+    assert untolerated((preferred, kept, other), ()) == kept
+    assert untolerated((preferred, kept, other), (Toleration("k", "Exists"),)) == other
+    assert untolerated((preferred,), ()) is None
+    assert untolerated((preferred, kept, other), (Toleration("", "Exists"),)) is None

@@ -160,7 +160,7 @@ async def decided(cluster: Cluster) -> list[Document]:
 
 
 def used_at(status: Document, moment_ms: float) -> float:
-    """What a status says that the queue will have used by then, if nothing of it starts or ends."""
+    """What by a status the queue will have used by then, if nothing of it starts or ends."""
     usage = status["usage"]
     past_ms = moment_ms - as_of_ms(status)
     left = 0.5 ** (past_ms / HALF_LIFE_MS)
@@ -172,7 +172,7 @@ def as_of_ms(status: Document) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["told to stop", "killed"])
+@pytest.mark.parametrize("end", ["stopped in order", "killed"])
 async def test_a_history_goes_on_where_the_last_scheduler_left_it(
     teams: Teams, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +189,7 @@ async def test_a_history_goes_on_where_the_last_scheduler_left_it(
         if end == "killed":
             monkeypatch.setattr("dovetail.scheduler.queue_status._LAST_S", 0.0)
     last = await teams.status("blue")
-    assert (as_of_ms(last) > as_of_ms(before)) is (end == "told to stop")
+    assert (as_of_ms(last) > as_of_ms(before)) is (end == "stopped in order")
     assert math.isclose(int(last["usage"]["used"]), used_at(before, as_of_ms(last)), rel_tol=1e-6)
     await asyncio.sleep(1.0)
     async with cluster.scheduler():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user who may write pods in one namespace, and nothing else, can make of pods that run: nothing. On the real
+"""What a user that may write pods in one namespace, and nothing else, can make of pods that run: nothing. On the real
 API server that user has the role `edit` there; docs/reference/trust.md is walked row by row."""
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ async def queue(cluster: Cluster, name: str, **spec: Any) -> str:
 
 @pytest.mark.parametrize("what", ["preemptible", "a queue that is not there", "the other queue"])
 async def test_a_borrower_cannot_keep_what_is_guaranteed_to_others(teams: Teams, tenant: Tenant, what: str) -> None:
-    """A pod that runs says that it must not be preempted, or leaves its queue, when others want theirs back."""
+    """A pod that runs declares that it must not be preempted, or leaves its queue, when others want theirs back."""
     cluster = teams.cluster
     await teams.prepare()
     patch: Document = {

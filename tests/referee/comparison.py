@@ -34,13 +34,13 @@ _NO_VOLUME = "node(s) unavailable due to one or more pvc(s) bound to non-existen
 
 
 def disagreements(case: Case, answer: Answer) -> Iterator[str]:
-    """What the two say differently; nothing where they agree in everything."""
+    """How the two differ; nothing where they agree in everything."""
     mine, nodes = ours.ask(case), answer["nodes"]
     left_out = unsettled(case, answer)
 
     def differ(what: str, theirs: object, we: object) -> Iterator[str]:
         if theirs != we:
-            yield f"case {case['id']}: {what}: kube-scheduler says {theirs}, Dovetail says {we}"
+            yield f"case {case['id']}: {what}: kube-scheduler {theirs}, Dovetail {we}"
 
     accepted = {name for name, node in nodes.items() if node["accepted"]}
     yield from differ("accepted", accepted - left_out, mine.accepted - left_out)

@@ -56,7 +56,7 @@ AMOUNTS = {
     "share": ("100m", "260m", "0.5", "1", "1200m", "2Gi"),
 }
 MOST_REQUESTS, MOST_COUNTED = 4, 6
-"""For all claims of a case, and for all their requests that say how many devices, but one for each: an allocator that
+"""For all claims of a case, and for all their requests with a number of devices, but one for each: an allocator that
 looks through everything needs a while for more."""
 HUGE = (33, 2**62)
 """More than a claim may have, and more than can be counted with."""
@@ -141,33 +141,33 @@ class _Claims:
     def _request(self, name: str) -> Manifest:
         dice = self._dice
         if dice.chance(0.2):
-            subrequests = [{"name": f"s{i}", **self._wish()} for i in range(dice.pick([1, 2, 2, 3]))]
+            subrequests = [{"name": f"s{i}", **self._device_request()} for i in range(dice.pick([1, 2, 2, 3]))]
             return {"name": name, "firstAvailable": subrequests}
-        wish = self._wish()
+        device_request = self._device_request()
         if dice.chance(0.06):
-            wish["adminAccess"] = dice.chance(0.9)
-        return {"name": name, "exactly": wish}
+            device_request["adminAccess"] = dice.chance(0.9)
+        return {"name": name, "exactly": device_request}
 
-    def _wish(self) -> Manifest:
+    def _device_request(self) -> Manifest:
         dice = self._dice
-        wish: Manifest = {"deviceClassName": "nic" if dice.chance(0.01) else dice.pick(self._usual)}
+        device_request: Manifest = {"deviceClassName": "nic" if dice.chance(0.01) else dice.pick(self._usual)}
         if dice.chance(0.2):
-            wish["selectors"] = _cel([self._selector() for _ in range(dice.pick([1, 1, 2]))])
+            device_request["selectors"] = _cel([self._selector() for _ in range(dice.pick([1, 1, 2]))])
         if dice.chance(0.09):
-            wish["allocationMode"] = "All"
+            device_request["allocationMode"] = "All"
         else:
             count = min(dice.pick([1, 1, 1, 1, 1, 2, 2, 3]), self._counted_left)
             self._counted_left = max(1, self._counted_left - count)
-            wish |= {"allocationMode": "ExactCount", "count": count}
+            device_request |= {"allocationMode": "ExactCount", "count": count}
             if dice.chance(0.004):
-                wish["count"] = dice.pick(HUGE)
+                device_request["count"] = dice.pick(HUGE)
         if dice.chance(0.3):
-            wish["tolerations"] = [self._toleration() for _ in range(dice.pick([1, 1, 2]))]
+            device_request["tolerations"] = [self._toleration() for _ in range(dice.pick([1, 1, 2]))]
         if dice.chance(0.17):
             names = dice.pick([["memory"]] * 6 + [["share"], ["memory", "share"]])
             requests = {name if dice.chance(0.95) else f"{GPU}/{name}": dice.pick(AMOUNTS[name]) for name in names}
-            wish["capacity"] = {"requests": requests}
-        return wish
+            device_request["capacity"] = {"requests": requests}
+        return device_request
 
     def _toleration(self) -> Manifest:
         dice = self._dice
@@ -212,12 +212,12 @@ class _Claims:
     def _held(self, name: str, free: list[Any]) -> Manifest:
         dice = self._dice
         results = [self._result(free) for _ in range(dice.pick([1, 1, 2]))]
-        wish = {"deviceClassName": "any", "allocationMode": "ExactCount", "count": len(results)}
+        device_request = {"deviceClassName": "any", "allocationMode": "ExactCount", "count": len(results)}
         if any("adminAccess" in result for result in results):
-            wish["adminAccess"] = True
+            device_request["adminAccess"] = True
         return {
             "metadata": self._meta(name),
-            "spec": {"devices": {"requests": [{"name": "r0", "exactly": wish}]}},
+            "spec": {"devices": {"requests": [{"name": "r0", "exactly": device_request}]}},
             "status": {
                 "allocation": {"devices": {"results": results}},
                 "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],

@@ -37,7 +37,7 @@ _reader = lru_cache(Reader)
 
 
 class Verdict(Struct):
-    """What the core says of the pod on the node. `error` is what would keep it from every node, "" for nothing, and
+    """What the core answers of the pod on the node. `error` is what would keep it from every node, "" for nothing, and
     `detail` why it does not fit; `allocations` are what would be written into each claim where it does."""
 
     fits: bool

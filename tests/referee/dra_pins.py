@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is the same in allocations that differ in nothing that counts, and a case in which only one allocation is left,
-so that the referee says whether it is a legal one.
+so that the referee decides whether it is a legal one.
 
 Rules: every device gets an attribute that no other has, and every request a class of its own whose first selector lets
 through what was chosen for it; then come the selectors of the class that was asked for, so that no other device can
@@ -66,19 +66,23 @@ def pinned(asked: Manifest, chosen: Chosen) -> Manifest:
     selectors = {one["metadata"]["name"]: one["spec"].get("selectors", []) for one in asked["classes"]}
     for claim, requests in zip(asked["claims"], chosen, strict=True):
         for request in claim["spec"]["devices"]["requests"]:
-            name, wish = request["name"], request.get("exactly")
-            if wish is None:
-                [(name, wish)] = [
+            name, device_request = request["name"], request.get("exactly")
+            if device_request is None:
+                [(name, device_request)] = [
                     (f"{name}/{sub['name']}", sub)
                     for sub in request["firstAvailable"]
                     if f"{name}/{sub['name']}" in requests
                 ]
-                request["firstAvailable"] = [wish]
-            if wish["allocationMode"] == "ExactCount":
+                request["firstAvailable"] = [device_request]
+            if device_request["allocationMode"] == "ExactCount":
                 asked["classes"].append(
-                    _class(f"{claim['metadata']['name']}-{name}", requests[name], selectors[wish["deviceClassName"]])
+                    _class(
+                        f"{claim['metadata']['name']}-{name}",
+                        requests[name],
+                        selectors[device_request["deviceClassName"]],
+                    )
                 )
-                wish["deviceClassName"] = asked["classes"][-1]["metadata"]["name"]
+                device_request["deviceClassName"] = asked["classes"][-1]["metadata"]["name"]
     return asked
 
 

@@ -36,7 +36,7 @@ _COMPUTE = ("libcuda.so", "libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "l
 
 
 class Installation(Struct, frozen=True):
-    """`libraries` and `xorg` are folders; `configs` are files that tell loaders of the driver; `compute` has neither
+    """`libraries` and `xorg` are folders; `configs` are files that point loaders to the driver; `compute` has neither
     graphics nor what is left over from older releases."""
 
     libraries: str

@@ -35,7 +35,7 @@ def container(**parts: Any) -> Manifest:
 
 
 def case(**objects: Any) -> Case:
-    """One node n0 that takes the pod "new", unless the objects say otherwise."""
+    """One node n0 that takes the pod "new", unless the objects differ."""
     plain = {
         "id": "example",
         "question": "filter",

@@ -2,7 +2,7 @@
 """Random nodes and pods for the kubelet's managers, written once and passed to both: the referee's case, and ours.
 
 Nodes are small and pods are large for them, so that much is refused. Everything is such as an API server would take and
-a machine could have; what a kubelet would refuse to start with may come up, and then both must say so.
+a machine could have; what a kubelet would refuse to start with may come up, and then both must report it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ALWAYS_ANSWERS = ("lowest", "highest")
 
 
 class Node(Struct):
-    """`numa` is as the referee reads it. `prefers` says what the plugin of each resource answers."""
+    """`numa` is as the referee reads it. `prefers` is what the plugin of each resource answers."""
 
     numa: list[dict[str, Any]]
     topology_policy: str

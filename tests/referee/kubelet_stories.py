@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens on one node, step by step: pods come, start and end, devices fall ill. Told by our own prediction, which
-also says who is there to start or end; the referee hears the same steps and must say the same after each."""
+"""What happens on one node, step by step: pods come, start and end, devices become unhealthy. Written by our own
+prediction, which also decides which pods start or end; the referee gets the same steps and must answer the same after
+each."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ node can keep the group of a pod that has left, though a pod with another group 
 
 
 class Story(Struct, dict=True):
-    """`refuses`: what our inventory says of a kubelet that would not start. `said` is parallel to `steps`. A story ends
-    where something is left to chance (`uncertain`): its last step is not compared."""
+    """`refuses`: what our inventory answers of a kubelet that would not start. `said` is parallel to `steps`. A story
+    ends where something is left to chance (`uncertain`): its last step is not compared."""
 
     name: str
     node: Node
@@ -131,7 +132,7 @@ def _stated(verdict: AdmissionVerdict) -> dict[str, Any]:
 
 
 def unhealthy(dice: Dice, pool: DevicePool) -> DevicePool:
-    """Some devices fall ill or get well."""
+    """Some devices become unhealthy or healthy."""
     return replace(pool, devices=tuple(replace(one, healthy=one.healthy ^ dice.likely(0.15)) for one in pool.devices))
 
 
@@ -202,7 +203,7 @@ def heard(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def disagreements(reported: Story, answer: Answer) -> Iterator[str]:
-    """What the two say differently, step by step; nothing where they agree in everything."""
+    """How the two differ, step by step; nothing where they agree in everything."""
     if (reported.refuses is None) != (answer.get("refuses") is None):
         yield f"case {reported.name}: the kubelet: {answer.get('refuses')!r} on the start, we {reported.refuses!r}"
         return
@@ -257,10 +258,10 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
     for uid in sorted(ours["verdicts"].keys() | theirs["verdicts"].keys()):
         here, there = ours["verdicts"].get(uid), theirs["verdicts"].get(uid)
         if here != there and not (here and there and _either(here, there)):
-            yield f"pod {uid}: the kubelet says {there}, we say {here}"
+            yield f"pod {uid}: the kubelet {there}, ours {here}"
     for what in ("shared", "memory", "pods"):
         if ours[what] != theirs[what]:
-            yield f"{what}:\n  the kubelet says {theirs[what]}\n  we say           {ours[what]}"
+            yield f"{what}:\n  the kubelet {theirs[what]}\n  ours        {ours[what]}"
 
 
 _LACKS = tuple(

@@ -361,8 +361,8 @@ class Dice:
             if self._chance(often):
                 affinity[kind] = {REQUIRED: [self._peers(labels) for _ in self._some(1, 1, 2)]}
             if self._chance(0.02):
-                wished = {"weight": 5, "podAffinityTerm": self._peers(labels)}
-                affinity[kind] = affinity.get(kind, {}) | {PREFERRED: [wished]}
+                preferred = {"weight": 5, "podAffinityTerm": self._peers(labels)}
+                affinity[kind] = affinity.get(kind, {}) | {PREFERRED: [preferred]}
         return affinity
 
     def _selector(self) -> Manifest | None:

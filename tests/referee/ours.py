@@ -44,8 +44,8 @@ _reader = lru_cache(Reader)
 
 
 class Verdicts(Struct):
-    """What the core says: the nodes that it accepts, those that each rule refuses whatever the others say, why it asks
-    no node at all (`blocked`), and each refused node's first reason, as `dovetail why` counts it."""
+    """What the core answers: the nodes that it accepts, those that each rule refuses whatever the others answer, why it
+    asks no node at all (`blocked`), and each refused node's first reason, as `dovetail why` counts it."""
 
     accepted: set[str]
     refused: dict[Reason, set[str]]
@@ -55,7 +55,7 @@ class Verdicts(Struct):
 
 
 def reported(feed: Translator, case: Case) -> Iterator[Event]:
-    """What the live scheduler's first lists tell the core, the pod to place with the other pods."""
+    """What the live scheduler's first lists report to the core, the pod to place with the other pods."""
     everything = case | {"pods": [*case["pods"], case["pod"]]}
     for source in sources(feed, _SERVED):
         if source.resource not in OBJECTS:

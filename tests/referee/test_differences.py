@@ -134,4 +134,4 @@ def test_a_wrong_answer_about_one_node_is_reported(program: Path, wrong: Manifes
     assert list(disagreements(plain, answer)) == []
     answer["nodes"]["n0"] |= wrong
     [reported] = disagreements(plain, answer)
-    assert reported.startswith(f"case example: {stated}: kube-scheduler says")
+    assert reported.startswith(f"case example: {stated}: kube-scheduler ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More than twenty thousand pods that come to random nodes: what the kubelet's own managers say to each and what is
+"""More than twenty thousand pods that come to random nodes: what the kubelet's own managers answer to each and what is
 held on the node after every step, and what we predict."""
 
 from collections import Counter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the referee says to cases that it cannot answer, and what its Python side says when the program fails."""
+"""What the referee answers to cases that it cannot decide, and what its Python side reports when the program fails."""
 
 import json
 import subprocess

@@ -31,7 +31,7 @@ def lines(question: str, features: str, cases: list[Manifest]) -> Iterator[refer
 
 
 def allocate(program: Path, features: Features, cases: list[Manifest]) -> list[Manifest]:
-    """What the referee says to each of the cases."""
+    """What the referee answers to each of the cases."""
     stated: dict[int, list[Manifest]] = {}
     for answer in referee.answers(program, lines("allocate", features, cases)):
         assert "error" not in answer, answer
@@ -144,7 +144,7 @@ def test_devices_that_others_have_are_no_legal_choice(program: Path) -> None:
     for case, answer in answered_cases(program, 2000):
         held = [result for claim in case["allocated"] for result in claim["status"]["allocation"]["devices"]["results"]]
         whole = [one for one in held if "shareID" not in one and "adminAccess" not in one]
-        wishes = {
+        device_requests = {
             request["name"]: request["exactly"]
             for request in case["claims"][0]["spec"]["devices"]["requests"]
             if "exactly" in request
@@ -152,8 +152,8 @@ def test_devices_that_others_have_are_no_legal_choice(program: Path) -> None:
         if not answer["fits"] or not whole:
             continue
         for name, devices in chosen_of(answer["allocations"])[0].items():
-            wish = wishes.get(name, {})
-            if wish.get("allocationMode") == "ExactCount" and not wish.get("adminAccess"):
+            device_request = device_requests.get(name, {})
+            if device_request.get("allocationMode") == "ExactCount" and not device_request.get("adminAccess"):
                 theft = chosen_of(answer["allocations"])
                 theft[0][name] = [f"{whole[0]['driver']}/{whole[0]['pool']}/{whole[0]['device']}", *devices[1:]]
                 stolen.append(pinned(case, theft))
@@ -178,12 +178,12 @@ def each_slice(change: Callable[[Manifest], object]) -> Callable[[Manifest], Non
     return blind
 
 
-def each_wish(change: Callable[[Manifest], object]) -> Callable[[Manifest], None]:
+def each_request(change: Callable[[Manifest], object]) -> Callable[[Manifest], None]:
     def blind(case: Manifest) -> None:
         for claim in case["claims"]:
             for request in claim["spec"]["devices"]["requests"]:
-                for wish in (request["exactly"],) if "exactly" in request else request["firstAvailable"]:
-                    change(wish)
+                for device_request in (request["exactly"],) if "exactly" in request else request["firstAvailable"]:
+                    change(device_request)
 
     return blind
 
@@ -220,9 +220,9 @@ def anywhere(device: Manifest) -> None:
         device["allNodes"] = True
 
 
-def one_of_all(wish: Manifest) -> None:
-    if wish["allocationMode"] == "All":
-        wish |= {"allocationMode": "ExactCount", "count": 1}
+def one_of_all(device_request: Manifest) -> None:
+    if device_request["allocationMode"] == "All":
+        device_request |= {"allocationMode": "ExactCount", "count": 1}
 
 
 def no_policies(device: Manifest) -> None:
@@ -243,12 +243,12 @@ BLIND: dict[str, Callable[[Manifest], object]] = {
     "generations": each_slice(lambda spec: spec["pool"].update(generation=1)),
     "how many slices a pool has": each_slice(lambda spec: spec["pool"].update(resourceSliceCount=1)),
     "selectors of classes": lambda case: [one["spec"].pop("selectors", None) for one in case["classes"]],
-    "selectors of requests": each_wish(lambda wish: wish.pop("selectors", None)),
-    "tolerations": each_wish(lambda wish: wish.pop("tolerations", None)),
-    "counts": each_wish(lambda wish: "count" in wish and wish.update(count=1)),
-    "all devices": each_wish(one_of_all),
-    "admin access": each_wish(lambda wish: wish.pop("adminAccess", None)),
-    "amounts": each_wish(lambda wish: wish.pop("capacity", None)),
+    "selectors of requests": each_request(lambda device_request: device_request.pop("selectors", None)),
+    "tolerations": each_request(lambda device_request: device_request.pop("tolerations", None)),
+    "counts": each_request(lambda device_request: "count" in device_request and device_request.update(count=1)),
+    "all devices": each_request(one_of_all),
+    "admin access": each_request(lambda device_request: device_request.pop("adminAccess", None)),
+    "amounts": each_request(lambda device_request: device_request.pop("capacity", None)),
     "alternatives": only_first,
     "constraints": no_constraints,
     "allocated claims": lambda case: case["allocated"].clear(),

@@ -28,7 +28,8 @@ DIFFERENCES = {
     "env of hooks NVIDIA_CTK_DEBUG": "theirs",
     "permission m": "theirs",
 }
-"""What only one side has, by purpose; docs/reference/cdi.md says why. One that no machine shows any more fails too."""
+"""What only one side has, by purpose; docs/reference/cdi.md has the reason. One that no machine shows any more fails
+too."""
 
 
 @pytest.fixture(scope="module")

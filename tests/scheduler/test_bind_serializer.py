@@ -188,7 +188,7 @@ async def test_where_the_kubelet_aligns_all_go_one_by_one_with_time_for_the_allo
     assert aligned.gone == ["a", "b"]
 
 
-@pytest.mark.parametrize("change", ["a pod leaves", "others were given"])
+@pytest.mark.parametrize("change", ["a pod leaves", "others were allocated"])
 async def test_a_waiting_bind_is_decided_anew_when_the_records_of_the_node_change(aligned: Bench, change: str) -> None:
     aligned.see(pod("old", {GPU: "4"}, node="n", started=True), "added")
     await asyncio.sleep(0.1)

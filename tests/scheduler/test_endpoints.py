@@ -182,11 +182,11 @@ async def test_what_is_not_there_states_what_is() -> None:
 
 async def test_readers_without_the_right_get_no_metrics_and_probes_pass() -> None:
     async def review(authorization: str) -> tuple[int, str] | None:
-        return None if authorization == "Bearer good" else (401, "who are you")
+        return None if authorization == "Bearer good" else (401, "unknown caller")
 
     async with serving(driver(), review=review) as client:
         assert (await client.get("/metrics", "good"))[0] == 200
-        assert await client.get("/metrics", "bad") == (401, "who are you\n")
+        assert await client.get("/metrics", "bad") == (401, "unknown caller\n")
         assert (await client.get("/healthz"))[0] == (await client.get("/readyz"))[0] == 200
 
 

@@ -174,7 +174,7 @@ async def test_what_cannot_be_released_stays_with_the_pod(cluster: Cluster, capl
 
 
 async def test_a_refusal_that_will_not_change_is_not_repeated_soon(cluster: Cluster) -> None:
-    """Admin access in a namespace that does not allow it any more, say."""
+    """Admin access in a namespace that does not allow it any more."""
     cluster.claim()
     pod = cluster.pod()
     await cluster.seen()

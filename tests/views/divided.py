@@ -71,9 +71,9 @@ def mig(name: str, *cards: Card, gpus: int = 0, **more: Any) -> Node:
 
 
 def pod(name: str, *asked: tuple[str, int], on: str = "", **more: Any) -> Pod:
-    wishes = {key: more.pop(key) for key in list(more) if key in Request.__struct_fields__}
+    options = {key: more.pop(key) for key in list(more) if key in Request.__struct_fields__}
     namespace = more.pop("namespace", "ns")
-    return Pod(f"{namespace}-{name}", namespace, name, Request(tuple(sorted(asked)), **wishes), node=on, **more)
+    return Pod(f"{namespace}-{name}", namespace, name, Request(tuple(sorted(asked)), **options), node=on, **more)
 
 
 def gpu_slice(name: str, *devices: Device, **more: Any) -> Slice:

@@ -62,7 +62,7 @@ def test_a_start_waits_for_the_run_time_limit_of_the_holders() -> None:
     assert start.expected.basis == "when ns/x ends (run time limit: 2 h)"
 
 
-def test_those_who_start_later_hold_their_room_for_their_own_run_time() -> None:
+def test_those_that_start_later_hold_their_room_for_their_own_run_time() -> None:
     found = ahead(
         node("a"),
         pod("x", 8, "a", HOUR),

@@ -258,11 +258,11 @@ def test_a_device_that_claims_share_is_one_device_to_each_of_them() -> None:
 
 
 def test_a_tainted_device_is_there_and_not_free() -> None:
-    unhealthy = replace(FOUR[0], taints=(DeviceTaint("ill", "", "NoSchedule"),))
+    unhealthy = replace(FOUR[0], taints=(DeviceTaint("broken", "", "NoSchedule"),))
     (found,) = free(cluster(node("a"), GPUS, gpu_slice("a", unhealthy, *FOUR[1:]))).classes
     assert (found.devices, found.free, found.most_on_one_node) == (4, 3, 3)
     assert found.blocked is not None
-    assert [one.rule for one in found.blocked.devices] == ["has a taint that is not tolerated: ill:NoSchedule"]
+    assert [one.rule for one in found.blocked.devices] == ["has a taint that is not tolerated: broken:NoSchedule"]
 
 
 def test_a_class_of_which_nothing_can_be_asked_states_why() -> None:

@@ -2,7 +2,7 @@
 """All ways of looking at one state give one answer: the verdict, the reason, the start, the position in the queue.
 
 Random clusters with queues, gangs, pods that run with and without limits, pods that never fit: what `why`, `queue`,
-`whatif`, `share`, `priority`, `free`, `doctor` and `simulate` say of each job is compared.
+`whatif`, `share`, `priority`, `free`, `doctor` and `simulate` print of each job is compared.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`why` of pods that ask for MIG instances, shares of a card, or devices by claim: what they have, or which rule keeps
-each card and device from them, and who has it."""
+each card and device from them, and its holder."""
 
 from __future__ import annotations
 
@@ -174,10 +174,10 @@ def test_a_pod_with_claimed_devices_is_a_holder() -> None:
 
 
 def test_a_device_with_a_taint_and_one_on_which_a_selector_errs() -> None:
-    unhealthy = replace(FOUR[0], taints=(DeviceTaint("ill", "yes", "NoSchedule"),))
+    unhealthy = replace(FOUR[0], taints=(DeviceTaint("broken", "yes", "NoSchedule"),))
     found = refused(gpu_slice("a", unhealthy), claim("mine", request()))
     assert [(one.devices, one.rule) for one in found] == [
-        (names(0), "has a taint that is not tolerated: ill=yes:NoSchedule")
+        (names(0), "has a taint that is not tolerated: broken=yes:NoSchedule")
     ]
     found = refused(gpu_slice("a", FOUR[0]), claim("mine", request(1, f'device.attributes["{DRIVER}"].other > 1')))
     (one,) = found

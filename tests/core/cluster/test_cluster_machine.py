@@ -108,7 +108,7 @@ labels = st.sampled_from([(), (("app", "web"),), (("app", "db"),)])
 
 class Machine(RuleBasedStateMachine):
     """`nodes`, `pods` and `gangs` are what the API server would show; `decided` are binds that it does not show yet,
-    `told` all binds whose GPUs must still be the same."""
+    `known_binds` all binds whose GPUs must still be the same."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Machine(RuleBasedStateMachine):
         self.pods: dict[str, Pod] = {}
         self.gangs: dict[str, Gang] = {}
         self.decided: dict[str, Bind] = {}
-        self.told: dict[str, Bind] = {}
+        self.known_binds: dict[str, Bind] = {}
         self.namespace = Namespace("ns")
         self.now_ms = 0
         self.count = 0
@@ -135,8 +135,8 @@ class Machine(RuleBasedStateMachine):
     def bound(self) -> list[str]:
         return [uid for uid, pod in self.pods.items() if pod.node]
 
-    def forget_told(self, node: str) -> None:
-        self.told = {uid: bind for uid, bind in self.told.items() if bind.node != node}
+    def forget_binds(self, node: str) -> None:
+        self.known_binds = {uid: bind for uid, bind in self.known_binds.items() if bind.node != node}
 
     @initialize(first=st.lists(nodes, min_size=1, max_size=4))
     def start(self, first: list[Node]) -> None:
@@ -149,7 +149,7 @@ class Machine(RuleBasedStateMachine):
         if (dict(node.allocatable)[GPU], node.layout, node.gpus_out) != (
             dict(old.allocatable)[GPU], old.layout, old.gpus_out,
         ):  # fmt: skip
-            self.forget_told(node.name)
+            self.forget_binds(node.name)
         self.nodes[node.name] = node
         self.apply_events(ev.NodeChanged(node))
 
@@ -164,7 +164,7 @@ class Machine(RuleBasedStateMachine):
     def remove_node(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.nodes)))
         del self.nodes[name]
-        self.forget_told(name)
+        self.forget_binds(name)
         self.apply_events(ev.NodeRemoved(name))
 
     @rule(request=requests, labels=labels, priority=st.sampled_from([0, 0, 9]))
@@ -245,7 +245,7 @@ class Machine(RuleBasedStateMachine):
         for bind in binds:
             assert not self.pods[bind.uid].node
             assert bind.uid not in self.decided
-            self.decided[bind.uid] = self.told[bind.uid] = bind
+            self.decided[bind.uid] = self.known_binds[bind.uid] = bind
         self.audit(binds)
         for gang_id in whole & {self.pods[bind.uid].gang for bind in binds}:
             self.audit_start(self.gangs[gang_id], [bind for bind in binds if self.pods[bind.uid].gang == gang_id])
@@ -288,7 +288,7 @@ class Machine(RuleBasedStateMachine):
         if not pod.request.gpu_milli and self.nodes_layout(bind.node) is None:
             # They were only counted off: nothing is written down.
             devices = None
-            self.told.pop(pod.uid, None)
+            self.known_binds.pop(pod.uid, None)
         self.put(replace(pod, node=bind.node, bound_ms=max(1, self.now_ms), devices=devices))
 
     def nodes_layout(self, name: str) -> Layout | None:
@@ -300,7 +300,7 @@ class Machine(RuleBasedStateMachine):
     def fail(self, data: st.DataObject, wait_ms: int, everywhere: bool) -> None:
         pod = self.one_of(list(self.decided), data)
         node = self.decided.pop(pod.uid).node
-        self.told.pop(pod.uid, None)
+        self.known_binds.pop(pod.uid, None)
         self.apply_events(ev.BindFailed(pod.uid, "" if everywhere else node, "conflict", self.now_ms + wait_ms))
 
     @precondition(lambda self: self.bound())
@@ -317,7 +317,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), cpu=st.sampled_from([250, 750]))
     def resize(self, data: st.DataObject, cpu: int) -> None:
         pod = self.one_of(self.bound(), data)
-        self.told.pop(pod.uid, None)
+        self.known_binds.pop(pod.uid, None)
         amounts = tuple(sorted({**dict(pod.request.resources), CPU: cpu}.items()))
         self.put(replace(pod, request=replace(pod.request, resources=amounts)))
 
@@ -327,7 +327,7 @@ class Machine(RuleBasedStateMachine):
         pod = self.one_of(list(self.pods), data)
         del self.pods[pod.uid]
         self.decided.pop(pod.uid, None)
-        self.told.pop(pod.uid, None)
+        self.known_binds.pop(pod.uid, None)
         self.apply_events(ev.PodRemoved(pod.uid))
 
     @precondition(lambda self: self.state.cluster.placements)
@@ -382,12 +382,12 @@ class Machine(RuleBasedStateMachine):
         """A row has how many pods of a shape a node takes: place them until it takes no more."""
         cluster, rows = self.state.cluster, self.state.score_cache
         slot, shape = cluster.nodes.slots[data.draw(st.sampled_from(sorted(self.nodes)))], cluster.shapes.of(request)
-        told, count = int(rows.of(shape).copies()[slot]), 0
+        expected, count = int(rows.of(shape).copies()[slot]), 0
         with cluster.trial():
             while rows.of(shape).score[slot] != INFEASIBLE:
                 cluster.place(Pod(f"try{count}", "ns", f"try{count}", request), slot)
                 count += 1
-        assert count == told
+        assert count == expected
 
     @rule(team=st.sampled_from(["x", "y"]))
     def relabel_namespace(self, team: str) -> None:
@@ -445,7 +445,7 @@ class Machine(RuleBasedStateMachine):
     def what_was_reported_is_kept(self) -> None:
         """A pod stays on the node and on the GPUs that its bind named."""
         cluster = self.state.cluster
-        for uid, bind in self.told.items():
+        for uid, bind in self.known_binds.items():
             placement = cluster.placements[uid]
             assert (cluster.nodes.names[placement.slot], placement.devices) == (bind.node, bind.devices)
 

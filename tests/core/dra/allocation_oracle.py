@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All allocations that there are, found by trying everything: what may be allocated is said once, over whole
+"""All allocations that there are, found by trying everything: what may be allocated is stated once, over whole
 assignments, and not step by step as a search does it."""
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _values(device: Device, attribute: str) -> frozenset[Value]:
 
 
 def assignment_of(world: World, specs: tuple[ClaimSpec, ...], keys: tuple[str, ...]) -> Assignment:
-    """What claims were given, as an assignment."""
+    """What claims got, as an assignment."""
     found = []
     for spec, key in zip(specs, keys, strict=True):
         allocation = world.claims.allocation(key)

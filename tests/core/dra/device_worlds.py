@@ -2,7 +2,7 @@
 """Small worlds of devices, made by hand or at random, and a selector language that is easy to see through.
 
 An expression is `attribute=value`, which errs where the attribute is missing as CEL does; `attribute~value`, which is
-false then; `?expression`, of which it cannot be told what it reads; or `(`, which cannot be compiled.
+false then; `?expression`, of which it is not known what it reads; or `(`, which cannot be compiled.
 """
 
 from __future__ import annotations

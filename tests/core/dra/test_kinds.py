@@ -72,7 +72,7 @@ def learned() -> Kinds:
 
 
 def essence(kind: DeviceKind) -> tuple[object, ...]:
-    """All that a kind says, without the numbers that it was given and what of its devices nobody asks about."""
+    """All that a kind has, without the numbers that it got and what of its devices nobody asks about."""
     profiles = [
         (
             one.driver, [(type(value), value) for name, value in one.device.attributes if name == MODEL],

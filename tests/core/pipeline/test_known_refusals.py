@@ -296,8 +296,8 @@ POLICIES = (POLICY, replace(POLICY, moves_per_hour=50))
 
 
 WORLDS = [*((seed, True) for seed in range(len(OTHERS))), (311, False), (102, False)]
-"""That nobody was found who could give way counts for up to a minute for jobs alike: in worlds where jobs are ranked
-none are. In the two others room is given up for somebody who comes first, and a limit is in the way of a job that may
+"""That no victims were found counts for up to a minute for equal jobs: in worlds where jobs are ranked
+none are. In the two others room is dropped for a job that comes first, and a limit is in the way of a job that may
 take from others of its queue."""
 
 

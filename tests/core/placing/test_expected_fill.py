@@ -448,8 +448,8 @@ def test_on_a_full_cluster_where_pods_leave_the_last_whole_node_is_kept() -> Non
 def test_what_a_pod_prefers_itself_comes_first() -> None:
     state = learned([machine("a", 16_000, 1000), machine("b", 64_000)], (Task(8000, 1, 1000), 90))
     term = NodeTerm((Requirement(MODEL, "In", ("A",)),))
-    wish = PreferredNodes(1, NodeTerm((), (Requirement("metadata.name", "In", ("a",)),)))
-    request = Request(((CPU, 8000),), node_terms=(term,), preferred_nodes=(wish,))
+    preference = PreferredNodes(1, NodeTerm((), (Requirement("metadata.name", "In", ("a",)),)))
+    request = Request(((CPU, 8000),), node_terms=(term,), preferred_nodes=(preference,))
     [bind] = step(state, [PodChanged(Pod("x", "ns", "x", request))], 10**6)
     assert isinstance(bind, Bind)
     assert bind.node == "a"

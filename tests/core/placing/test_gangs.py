@@ -108,7 +108,7 @@ def test_a_sub_gang_leaves_the_node_that_a_later_one_needs_whole() -> None:
 # In which domain.
 
 
-def wishes(preferred: tuple[str, ...]) -> list[str]:
+def tried_levels(preferred: tuple[str, ...]) -> list[str]:
     """The levels in the order in which they are tried: as preferred, then the wider ones, narrowest first."""
     widest = FABRIC.index(preferred[-1]) if preferred else len(FABRIC)
     return [*preferred, *reversed(FABRIC[:widest])]
@@ -126,7 +126,7 @@ def test_the_first_level_with_a_domain_that_holds_the_gang_holds_it() -> None:
         if not binds:
             continue
         used = [node for node in nodes if node.name in binds.values()]
-        for key in wishes(tree.gang.preferred):
+        for key in tried_levels(tree.gang.preferred):
             one_level = Tree(replace(tree.gang, required=(key,)), tree.sizes)
             if placeable(one_level, nodes):
                 assert len({domain(node, key) for node in used}) == 1, (seed, key)

@@ -83,7 +83,7 @@ CARDS = tuple(
     )
     for gpu in range(4)
 )
-WISH = PreferredNodes(7, NodeTerm((Requirement("zone", "In", ("a",)),)))
+PREFERENCE = PreferredNodes(7, NodeTerm((Requirement("zone", "In", ("a",)),)))
 
 
 class Dice(random.Random):
@@ -151,7 +151,7 @@ class Dice(random.Random):
         if self.random() < 0.1:
             more["isolation"] = "memory"
         if self.random() < 0.3:
-            more["preferred_nodes"] = (WISH,)
+            more["preferred_nodes"] = (PREFERENCE,)
         if self.random() < 0.1:
             more["node_selector"] = (("zone", "b"),)
         request = replace(Request(tuple(sorted(amounts.items()))), **more)

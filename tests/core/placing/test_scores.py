@@ -28,7 +28,7 @@ from tests.core.driven import Driven
 
 GIB = 2**30
 WEB = PeerTerm(LabelSelector((Requirement("app", "In", ("web",)),)), frozenset(("ns",)), "rack")
-WISHED = Taint("w", "", "PreferNoSchedule")
+PREFERRED = Taint("w", "", "PreferNoSchedule")
 
 
 def node(name: str, gpus: int = 0, cpu: int = 64_000, memory: int = 256 * GIB, **more: object) -> Node:
@@ -56,24 +56,24 @@ def near(value: str, weight: int) -> PreferredNodes:
 
 CPU_POD, GPU_POD = Request(((CPU, 1000), (MEMORY, GIB))), Request(((CPU, 1000), (GPU, 1)))
 CHOICES = [
-    ("of equals the first told", [node("a"), node("b")], CPU_POD, "a"),
+    ("of equals the first reported", [node("a"), node("b")], CPU_POD, "a"),
     ("no GPUs wanted: a node without", [node("a", 8), node("b", 4), node("c")], CPU_POD, "c"),
     ("the fewest GPUs left", [node("a", 8), node("b", 2), node("c", 4)], GPU_POD, "b"),
     ("then the least CPU left", [node("a", cpu=64_000), node("b", cpu=8_000), node("c", cpu=9_000)], CPU_POD, "b"),
     ("then the least memory left", [node("a"), node("b", memory=8 * GIB), node("c", memory=9 * GIB)], CPU_POD, "b"),
     ("GPUs before CPU", [node("a", 2, cpu=2_000), node("b", 1, cpu=64_000)], GPU_POD, "b"),
     ("a tight node that is full is none", [node("a", 0), node("b", 4)], GPU_POD, "b"),
-    ("a node that is wished for", [node("a"), node("b", 8)], replace(CPU_POD, preferred_nodes=(near("b", 1),)), "b"),
+    ("a preferred node", [node("a"), node("b", 8)], replace(CPU_POD, preferred_nodes=(near("b", 1),)), "b"),
     (
-        "the greater sum of wishes",
+        "the greater sum of preferences",
         [node("a"), node("b"), node("c")],
         replace(CPU_POD, preferred_nodes=(near("b", 40), near("c", 30), near("c", 20))),
         "c",
     ),
-    ("a taint to stay away from", [node("a", taints=(WISHED,)), node("b", 8)], CPU_POD, "b"),
+    ("a taint to stay away from", [node("a", taints=(PREFERRED,)), node("b", 8)], CPU_POD, "b"),
     (
         "a taint that is tolerated",
-        [node("a", taints=(WISHED,)), node("b", 8)],
+        [node("a", taints=(PREFERRED,)), node("b", 8)],
         replace(CPU_POD, tolerations=(Toleration("w", "Exists"),)),
         "a",
     ),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster over virtual time, with pods as users write them: they ask for CPU and memory beside their GPUs.
 
-Binds come true at once. An evicted pod ends after its grace, and its owner makes it anew at once unless a test says
-otherwise. `evictions` are the time, the cause and the names of the pods of each decision.
+Binds come true at once. An evicted pod ends after its grace, and its owner makes it anew at once unless a test
+decides otherwise. `evictions` are the time, the cause and the names of the pods of each decision.
 """
 
 from __future__ import annotations

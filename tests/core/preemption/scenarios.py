@@ -6,7 +6,7 @@ A table has a scenario after each line `= NAME`:
     nodes 4 4@zone1 4:100      GPUs of each node; its zone; its memory in MB; `2mig`: so many MIG instances
     q0 2 limit=6 weight=1      a queue: GPUs guaranteed; `parent=`, `priority=`, `cpu=`: CPU and memory, all or none
     r0 q0 1: 0 0/1 > 1 -       a job: its queue, GPUs of each pod, where its pods are, where they are in the end
-    evicted 1                  how many pods are evicted (0 where it does not say so)
+    evicted 1                  how many pods are evicted (0 by default)
 
 GPUs of a pod are whole ones, a fraction (`0.5`), memory (`20MiB`), or MIG instances (`2mig`), each a seventh of one;
 after a `+` come its CPUs and MB (`0+2c50m`).
@@ -14,8 +14,8 @@ Words before them: `build` cannot be preempted and `inference` neither, `interac
 than the other jobs; `low` and `lower` are of a lower one. `zone`: the gang wants to be in one; `least=1`: so many of
 its pods are enough; `groups=1,2`: so many of each of its sub-gangs.
 
-A pod is `-` (waits, or runs nowhere in the end), on a node, or with a slash also on a GPU of it; `.1` says its sub-gang
-and `*3` its GPUs where they are others. `+` runs somewhere in the end. Lines with `#` say where scenarios are from.
+A pod is `-` (waits, or runs nowhere in the end), on a node, or with a slash also on a GPU of it; `.1` is its sub-gang
+and `*3` its GPUs where they are others. `+` runs somewhere in the end. Lines with `#` have the source.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ def test_moves_come_before_evictions_that_take_something_away() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_over_days_moves_are_few_and_worth_it(seed: int) -> None:
     """Jobs of many sizes come and end for a day. In any hour no more pods move than the policy allows, no job moves
-    twice in four hours, everybody who was moved runs again, and at each move the GPUs that run grow in the end."""
+    twice in four hours, every moved pod runs again, and at each move the GPUs that run grow in the end."""
     dice = random.Random(seed)
     policy = Policy(fabric=(), moves_per_hour=dice.choice([2, 5]), tell_again_ms=5 * MINUTE_MS)
     world = world_of(*(dice.choice([4, 8]) for _ in range(dice.randint(2, 4))), policy=policy)

@@ -140,7 +140,7 @@ class Watched(World):
         super()._carry_out(decision)
 
     def judge(self, evict: Evict) -> None:
-        """With all gone who were told to, and all placed for whom they go, the job fits where it is to go, and nowhere
+        """With all victims gone, and all their preemptors placed, the job fits where it is to go, and nowhere
         that is not held if one of its victims stays."""
         state, names = self.state, self.state.cluster.nodes.names
         [(uid, home)] = evict.nominations

@@ -26,7 +26,8 @@ def claiming(uid: str, priority: int = 0) -> list[ev.Event]:
 
 
 def full(reported: bool) -> State:
-    """A node with two GPUs, which two pods have by claim; `told`: the API tells so, else it is just decided."""
+    """A node with two GPUs, which two pods have by claim; `reported`: the API server has it, else it is just
+    decided."""
     state = State(Policy())
     node = ev.NodeChanged(Node("a", ((CPU, 8000), (PODS, 10))))
     gpus = Slice("a-gpus", DRIVER, "a", 1, 1, node="a", devices=(Device("gpu-0"), Device("gpu-1")))

@@ -28,11 +28,11 @@ def wanted(claimant: Claimant) -> int:
     return claimant.request if claimant.limit is None else min(claimant.request, claimant.limit)
 
 
-def level(pool: Fraction, wishes: list[tuple[Fraction, Fraction]]) -> Fraction | None:
+def level(pool: Fraction, wants: list[tuple[Fraction, Fraction]]) -> Fraction | None:
     """x with sum of min(ask, x * weight) = pool; None where all can have what they ask for. By the corners of that
     sum, from the lowest."""
-    spent, weight = Fraction(0), sum((w for _, w in wishes), Fraction(0))
-    for ask, w in sorted(wishes, key=lambda wish: wish[0] / wish[1]):
+    spent, weight = Fraction(0), sum((w for _, w in wants), Fraction(0))
+    for ask, w in sorted(wants, key=lambda want: want[0] / want[1]):
         if spent + ask / w * weight >= pool:
             return (pool - spent) / weight
         spent += ask
@@ -59,9 +59,9 @@ def in_fractions(total: int, claimants: list[Claimant], k: Fraction) -> list[Fra
             usage = {i: Fraction(claimants[i].usage_ppm, 10**6) for i in left}
             s = {i: max(Fraction(0), w[i] + k * (w[i] - usage[i])) for i in left}
         for weights in ({i: s[i] for i in left if s[i]}, {i: plain[i] for i in left if not s[i]}):
-            wishes = {i: wanted(claimants[i]) - given[i] for i in weights}
-            x = level(rest, [(wishes[i], weights[i]) for i in weights]) if weights else None
-            parts = {i: wishes[i] if x is None else min(wishes[i], x * weights[i]) for i in weights}
+            wants = {i: wanted(claimants[i]) - given[i] for i in weights}
+            x = level(rest, [(wants[i], weights[i]) for i in weights]) if weights else None
+            parts = {i: wants[i] if x is None else min(wants[i], x * weights[i]) for i in weights}
             for i, part in parts.items():
                 given[i] += part
                 rest -= part
@@ -178,9 +178,9 @@ def test_a_queue_that_asks_for_more_never_gets_less(
 
 @MODEST
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.integers(0, 12))
-def test_of_all_divisions_among_equals_it_is_the_one_where_the_least_get_most(wishes: list[int], total: int) -> None:
-    claimants = [asks(request, created_ms=i) for i, request in enumerate(wishes)]
-    all_divisions = [d for d in product(*(range(w + 1) for w in wishes)) if sum(d) == min(total, sum(wishes))]
+def test_of_all_divisions_among_equals_it_is_the_one_where_the_least_get_most(wants: list[int], total: int) -> None:
+    claimants = [asks(request, created_ms=i) for i, request in enumerate(wants)]
+    all_divisions = [d for d in product(*(range(w + 1) for w in wants)) if sum(d) == min(total, sum(wants))]
     best = max(sorted(division) for division in all_divisions)
     # Among those the grains go to the oldest.
     assert tuple(among(total, *claimants)) == max(d for d in all_divisions if sorted(d) == best)

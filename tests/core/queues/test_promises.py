@@ -100,7 +100,7 @@ def jobs(dice: random.Random, life: Life, name: str, queue: str, count: int, whe
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_what_is_guaranteed_is_there_in_time(seed: int) -> None:
-    """Others hold everything and want more; who is within its guarantee starts when these have ended that ran long
+    """Others hold everything and want more; a queue within its guarantee starts when these have ended that ran long
     enough: within the shortest run time that the others are granted, their grace, and some steps."""
     dice = random.Random(seed)
     sizes = [dice.choice([2, 4, 4, 8]) for _ in range(dice.randint(2, 4))]
@@ -150,7 +150,7 @@ def test_a_pod_that_comes_later_does_not_delay_the_head_beyond_its_promise(seed:
 @pytest.mark.parametrize("seed", range(8))
 def test_nobody_is_evicted_again_and_again(seed: int) -> None:
     """All want more than there is, for ever, and nobody ever ends. What is due moves with what was used all the time,
-    and who gave way comes back at once; room is freed every 20 minutes, so that everybody is looked at again."""
+    and evicted pods come back at once; room is freed every 20 minutes, so that all are tried again."""
     dice = random.Random(seed)
     life = Life(State(Policy(fabric=())), grace_ms=30_000)
     deep, sizes = dice.random() < 0.5, [dice.choice([4, 8]) for _ in range(dice.randint(1, 2))]

@@ -110,7 +110,8 @@ def test_kueue_entry_penalty_is_what_the_request_accrues_over_the_sampling_inter
 
 
 def fair_tree(tree: Tree, ledgers: dict[str, DecayedUsage], name: str = "") -> list[str]:
-    """Leaves in order: at each level who used the least by weight among its siblings first, with all below it."""
+    """Leaves in order: at each level the one that used the least by weight among its siblings first, with all below
+    it."""
 
     def used(queue: str) -> int:
         return sum(map(used, tree.children(queue))) if tree.children(queue) else ledgers[queue].used

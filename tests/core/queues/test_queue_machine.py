@@ -478,7 +478,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(kind=kinds, about=about, ago_ms=st.sampled_from([0, 500, HOUR_MS]))
     def a_pod_that_runs_already(self, kind: str, about: dict[str, object], ago_ms: int) -> None:
-        """As after a restart: it is told only now."""
+        """As after a restart: it is reported only now."""
         node = next((node.name for node in self.model.nodes.values() if self.model.room(KINDS[kind], node)), "")
         if node:
             since_ms = self.now_ms - ago_ms
@@ -503,7 +503,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(pod.gang for pod in self.model.pods.values()))
     @rule(kind=kinds, data=st.data())
     def create_member(self, kind: str, data: st.DataObject) -> None:
-        """One that comes later, in place of another say."""
+        """One that comes later, in place of another one."""
         other = self.one_of([uid for uid, pod in self.model.pods.items() if pod.gang], data)
         pod = self.new_pod(kind, gang=other.gang, queue=other.queue, user=other.user, created_ms=self.now_ms)
         self.happen(ev.PodChanged(replace(pod.pod, work=other.work, priority=other.priority)))
@@ -546,7 +546,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.pods)
     @rule(data=st.data(), ago=st.sampled_from([0.0, 0.3, 1.0]), succeeded=st.booleans())
     def finish(self, data: st.DataObject, ago: float, succeeded: bool) -> None:
-        """What happened before the cluster or the tree changed cannot be told exactly: it ended after that."""
+        """What happened before the cluster or the tree changed is not known exactly: it ended after that."""
         pod = self.one_of([*self.model.pods], data)
         since_ms = max(self.changed_ms, pod.bound_ms)
         ended_ms = self.now_ms - int(ago * (self.now_ms - since_ms)) if pod.node and since_ms <= self.now_ms else 0
@@ -567,7 +567,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def show_nominations(self) -> None:
-        """The API server shows the nodes that pods were told, and none where that was given up."""
+        """The API server shows the nodes that pods were nominated to, and none where that was dropped."""
         changed = [
             replace(pod, nominated_node=self.nominated.get(uid, ""))
             for uid, pod in self.model.pods.items()
@@ -586,7 +586,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def come_to_rest(self) -> None:
-        """While nothing happens it ends, and then nobody waits for whom there is room."""
+        """While nothing happens it ends, and then no job waits that there is room for."""
         for _ in range(TOO_MANY_STEPS):
             self.happen()
             if not self.state.busy and not any(isinstance(d, Bind | Evict | Unnominate) for d in self.last):
@@ -610,8 +610,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(dice=st.randoms(use_true_random=False), later_ms=st.sampled_from([0, 1, HOUR_MS, 3 * DAY_MS]))
     def restart(self, dice: Random, later_ms: int) -> None:
-        """What another scheduler makes of the API server's objects, with what the queues' status says. Nodes and queues
-        are told before pods."""
+        """What another scheduler makes of the API server's objects, with the queues' status. Nodes and queues
+        are reported before pods."""
         model, now_ms = self.model, self.now_ms + (0 if self.model.decided else later_ms)
         queues: list[ev.Event] = []
         for one in self.queue_snapshots():
@@ -688,7 +688,7 @@ class Machine(RuleBasedStateMachine):
         gone = [uid for one in self.state.reservations for uid in one.evicting]
         assert len(set(gone)) == len(gone)
         waiting = {uid for uid, pod in self.model.pods.items() if not pod.node and uid not in self.model.decided}
-        # A job that starts in what the eviction for another leaves over holds its room too, and nobody is told of it.
+        # A job that starts in what the eviction for another leaves over holds its room too, and no event reports it.
         assert self.nominated.keys() <= held & waiting
         evictors = {uid for one in self.state.reservations if one.evicting for uid, _ in one.nominated}
         assert evictors & waiting <= self.nominated.keys()
@@ -800,7 +800,7 @@ def near(one: float, other: float) -> bool:
 
 
 def nearly_equal(some: Iterable[tuple[Key, int]], others: Iterable[tuple[Key, int]]) -> bool:
-    """Whether they are the same numbers, nearly; who is not there is nothing."""
+    """Whether they are the same numbers, nearly; one that is not there is nothing."""
     one, other = dict(some), dict(others)
     return all(near(one.get(key, 0), other.get(key, 0)) for key in {*one, *other})
 

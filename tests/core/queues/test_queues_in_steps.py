@@ -41,7 +41,7 @@ def test_queues_take_turns_by_what_they_hold() -> None:
 
 
 def test_what_is_due_is_not_divided_where_queues_are_not_compared() -> None:
-    """It takes as long as many pods, and nobody asks for it who waits in the only queue."""
+    """It takes as long as many pods, and no job of the only queue asks for it."""
     driven = Driven(gpu_node("a", 4))
     for number in range(3):
         assert driven.at(number, lone(f"p{number}", queue="x"), queue("x")).keys() == {f"p{number}"}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues come, go, come back under their names and move in the tree: who lived through it, and who reads their records
-afterwards, know the same of what each has used."""
+"""Queues come, go, come back under their names and move in the tree: a scheduler that lived through it, and one that
+reads their records afterwards, know the same of what each has used."""
 
 from __future__ import annotations
 

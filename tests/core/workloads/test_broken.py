@@ -170,7 +170,7 @@ def test_what_is_known_of_gangs_goes_with_them() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_lives_of_gangs_with_owners_that_replace_and_owners_that_do_not(seed: int) -> None:
     """Pods fail at random for two days. Gangs whose owner replaces them within the longest back-off are never touched;
-    of the others nobody is left an hour after the last failure, or as many as they need. Nobody is told twice to go."""
+    of the others nobody is left an hour after the last failure, or as many as they need. No pod is evicted twice."""
     dice = random.Random(seed)
     world = World(node("a", 8), node("b", 8))
     least = {}

@@ -212,7 +212,7 @@ async def test_one_of_two_electors_leads_and_then_the_other(client: Client) -> N
 async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
     plane: Plane, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real API server says something by the end of each watch, so that a quiet one is never taken for dead."""
+    """A real API server sends something by the end of each watch, so that a quiet one is never taken for dead."""
     monkeypatch.setattr(watch, "_LASTS_S", 2)
     balancer = Balancer(plane.url)
     async with serve_raw(balancer.play) as front:

@@ -106,7 +106,7 @@ def test_the_garbage_collector_comes_back_after_the_last_of_several_pauses() -> 
     try:
         with gc_paused():
             pass
-        assert not gc.isenabled(), "who had it off before keeps it off"
+        assert not gc.isenabled(), "it was off before and stays off"
     finally:
         gc.enable()
 

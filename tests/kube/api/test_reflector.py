@@ -77,7 +77,7 @@ async def follow(
         async with asyncio.timeout(PATIENCE_S):
             await followed.reflector.synced.wait()
         yield followed
-        assert followed.reported.empty(), "everything told was expected"
+        assert followed.reported.empty(), "everything reported was expected"
     finally:
         task.cancel()
         await asyncio.wait([task])

@@ -76,8 +76,8 @@ def gpu_node(status: dict[str, Any]) -> GPUNode:
 
 def zones(text: str, **attributes: str) -> NodeResourceTopology:
     """`text` is the list of zones."""
-    told = [{"name": name, "value": value} for name, value in attributes.items()]
-    document = {"metadata": {"name": "n1"}, "attributes": told, "zones": yaml.safe_load(text)}
+    reported = [{"name": name, "value": value} for name, value in attributes.items()]
+    document = {"metadata": {"name": "n1"}, "attributes": reported, "zones": yaml.safe_load(text)}
     return msgspec.convert(document, NodeResourceTopology)
 
 
@@ -98,10 +98,10 @@ def slice_of(devices: str, name: str = "s1", **pool: int) -> ResourceSlice:
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
 
 
-def feed_of(*told: Any) -> Translator:
+def feed_of(*reported: Any) -> Translator:
     """A feed that received all of these objects, in this order."""
     feed = Translator()
-    for obj in told:
+    for obj in reported:
         if isinstance(obj, Node):
             feed.node_records.nodes(added(obj))
         elif isinstance(obj, GPUNode):
@@ -113,5 +113,5 @@ def feed_of(*told: Any) -> Translator:
     return feed
 
 
-def wiring(*told: Any) -> Wiring:
-    return feed_of(*told).node_records.wiring("n1")
+def wiring(*reported: Any) -> Wiring:
+    return feed_of(*reported).node_records.wiring("n1")

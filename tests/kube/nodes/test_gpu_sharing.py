@@ -32,23 +32,23 @@ def node(gpus: int = 0, shared: int = 0, mig: str = "", **labels: str) -> Node:
     return msgspec.convert({"metadata": {"name": "n1", "labels": keys}, "status": {"allocatable": amounts}}, Node)
 
 
-def told(*objects: Any) -> Wiring:
+def reported(*objects: Any) -> Wiring:
     return feed_of(*objects).node_records.wiring("n1")
 
 
 def shares(*objects: Any) -> SharedParts:
     """How its GPUs are shared; how they could be divided is tested with MIG."""
-    return told(*objects).parts._replace(geometry=None)
+    return reported(*objects).parts._replace(geometry=None)
 
 
 def parts(*objects: Any) -> SharedParts:
     """Of a node about which nothing is contradictory."""
-    assert told(*objects).findings == ()
+    assert reported(*objects).findings == ()
     return shares(*objects)
 
 
 def findings(*objects: Any) -> list[tuple[str, str, str, str]]:
-    return [(f.kind, f.problem.field, f.problem.value, f.problem.rule) for f in told(*objects).findings]
+    return [(f.kind, f.problem.field, f.problem.value, f.problem.rule) for f in reported(*objects).findings]
 
 
 def with_sharing(**sharing: Any) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_without_a_count_the_cards_follow_from_what_is_offered() -> None:
 
 def test_a_card_that_is_broken_is_not_shared() -> None:
     broken = node(**RENAMED | {"shared": 12})
-    assert told(broken).parts.sharing == Sharing(SHARED_GPU, 3, 4)
+    assert reported(broken).parts.sharing == Sharing(SHARED_GPU, 3, 4)
     assert findings(broken) == [
         ("Node", f"status.allocatable[{SHARED_GPU}]", "12",
          "are 4 replicas of each of 3 GPUs of 4: the others are taken for broken")
@@ -126,7 +126,7 @@ def test_labels_that_differ_from_the_gpu_node_are_findings() -> None:
         ("Node", "metadata.labels[nvidia.com/gpu.replicas]", "4", "GPUNode has 2: GPUNode counts"),
     ]  # fmt: skip
     unshared = node(gpus=4, replicas="4", sharing_strategy="time-slicing")
-    assert told(unshared, gpu_node(with_sharing(strategy="none"))).parts.sharing is None
+    assert reported(unshared, gpu_node(with_sharing(strategy="none"))).parts.sharing is None
     assert [(field, value) for _, field, value, _ in findings(unshared, gpu_node(with_sharing(strategy="none")))] == [
         ("metadata.labels[nvidia.com/gpu.sharing-strategy]", "time-slicing"),
         ("metadata.labels[nvidia.com/gpu.replicas]", "4"),
@@ -138,9 +138,9 @@ def test_labels_that_differ_from_the_gpu_node_are_findings() -> None:
 def test_of_gpus_of_different_memory_the_least_counts() -> None:
     status = deepcopy(GPU_NODE)
     status["gpus"][2]["memoryMiB"] = 40960
-    assert told(node(gpus=4, memory=""), gpu_node(status)).parts.gpu_memory_mib == 40960
+    assert reported(node(gpus=4, memory=""), gpu_node(status)).parts.gpu_memory_mib == 40960
     del status["gpus"][1]["memoryMiB"]
-    assert told(node(gpus=4, memory=""), gpu_node(status)).parts.gpu_memory_mib == 0
+    assert reported(node(gpus=4, memory=""), gpu_node(status)).parts.gpu_memory_mib == 0
 
 
 @pytest.mark.parametrize("memory", ["lots", "0", "-1", "80Gi", "9" * 10])
@@ -182,7 +182,7 @@ def test_a_contradiction_is_a_finding_and_the_replicas_are_only_counted(
 ) -> None:
     shown = node(**RENAMED | labels)
     assert findings(shown) == [("Node", field, value, f"{rule}: only counted")]
-    assert told(shown).parts.sharing == Sharing(GPU if labels.get("gpus") else SHARED_GPU, cards=0, replicas=1)
+    assert reported(shown).parts.sharing == Sharing(GPU if labels.get("gpus") else SHARED_GPU, cards=0, replicas=1)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_contradiction_is_a_finding_and_the_replicas_are_only_counted(
     ],
 )  # fmt: skip
 def test_the_same_of_gpu_node(sharing: dict[str, Any], field: str, value: str, rule: str) -> None:
-    found = told(node(shared=16), gpu_node(with_sharing(**sharing)))
+    found = reported(node(shared=16), gpu_node(with_sharing(**sharing)))
     assert found.parts.sharing == Sharing(SHARED_GPU, cards=0, replicas=1)
     (finding,) = found.findings
     assert (finding.kind, finding.problem.field) == ("GPUNode", f"status.sharing.{field}")
@@ -205,7 +205,7 @@ def test_the_same_of_gpu_node(sharing: dict[str, Any], field: str, value: str, r
 
 
 def test_gpu_node_that_denies_replicas_which_are_offered() -> None:
-    found = told(node(shared=16), gpu_node(with_sharing(strategy="none")))
+    found = reported(node(shared=16), gpu_node(with_sharing(strategy="none")))
     assert found.parts.sharing == Sharing(SHARED_GPU, cards=0, replicas=1)
     assert [(f.problem.field, f.problem.value) for f in found.findings] == [(f"status.allocatable[{SHARED_GPU}]", "16")]
 
@@ -222,7 +222,7 @@ def test_an_invalid_single_strategy_offers_slices_of_no_known_memory() -> None:
 
 def test_a_product_of_slices_counts_before_another_strategy() -> None:
     odd = node(gpus=28, mig="mixed", product=f"{A100}-MIG-1g.10gb", count="28", memory="9856")
-    assert told(odd).parts.sliced
+    assert reported(odd).parts.sliced
     assert findings(odd) == [
         ("Node", "metadata.labels[nvidia.com/mig.strategy]", "mixed",
          "nvidia.com/gpu.product is of slices: taken for single")
@@ -257,7 +257,7 @@ def test_zones_count_devices_that_are_no_gpus_where_these_are_divided() -> None:
 """
     status = deepcopy(GPU_NODE)
     del status["kubelet"]
-    found = told(node(**PLAIN), gpu_node(status), zones(text, topologyManagerPolicy="restricted"))
+    found = reported(node(**PLAIN), gpu_node(status), zones(text, topologyManagerPolicy="restricted"))
     assert found.inventory is None
-    whole = told(node(gpus=4), gpu_node(status), zones(text.replace("8", "2"), topologyManagerPolicy="restricted"))
+    whole = reported(node(gpus=4), gpu_node(status), zones(text.replace("8", "2"), topologyManagerPolicy="restricted"))
     assert whole.inventory is not None

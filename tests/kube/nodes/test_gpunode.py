@@ -131,8 +131,8 @@ def test_fewer_gpus_than_work_are_only_counted_and_the_broken_one_is_named() -> 
 
 
 def test_a_gpu_that_is_well_again_stays_out_until_the_node_offers_it() -> None:
-    sick = changed(lambda s: s["gpus"][3].update(healthy=False))
-    feed = feed_of(node(gpus=3), gpu_node(sick))
+    unhealthy = changed(lambda s: s["gpus"][3].update(healthy=False))
+    feed = feed_of(node(gpus=3), gpu_node(unhealthy))
     assert feed.node_records.wiring("n1").parts.gpus_out == 0b1000
     feed.gpu_nodes(added(gpu_node(GPU_NODE)))
     assert (feed.node_records.wiring("n1").parts.gpus_out, feed.node_records.wiring("n1").findings) == (0b1000, ())

@@ -238,8 +238,8 @@ def test_zones_with_other_counts_are_findings(counts: tuple[int, int], fits: boo
     found = wiring(node(), gpu_node(GPU_NODE), zones(TWO_ZONES % counts))
     assert found.layout is not None
     assert found.layout.numa == (0, 0, 1, 1)
-    told = problems(found.findings)
-    assert told == [] if fits else [kind for kind, *_ in told] == ["NodeResourceTopology"]
+    reported = problems(found.findings)
+    assert reported == [] if fits else [kind for kind, *_ in reported] == ["NodeResourceTopology"]
 
 
 def test_zones_rule_out_what_was_assumed() -> None:
@@ -257,8 +257,8 @@ def test_zones_rule_out_what_was_assumed() -> None:
 
 
 def test_an_inventory_of_zones_where_the_numa_nodes_of_the_gpus_are_known() -> None:
-    told = zones(TWO_ZONES % (2, 2), topologyManagerPolicy="single-numa-node", topologyManagerScope="pod")
-    assert wiring(node(), gpu_node(silent("kubelet")), told).inventory == Inventory(
+    reported = zones(TWO_ZONES % (2, 2), topologyManagerPolicy="single-numa-node", topologyManagerScope="pod")
+    assert wiring(node(), gpu_node(silent("kubelet")), reported).inventory == Inventory(
         numa=(0, 1),
         topology_policy="single-numa-node",
         scope="pod",
@@ -277,8 +277,8 @@ def test_an_inventory_of_zones_where_the_numa_nodes_of_the_gpus_are_known() -> N
      ("BestEffortContainerLevel", "best-effort", "container"), ("None", "none", "container")],
 )  # fmt: skip
 def test_policies_in_the_older_words(old: str, policy: str, scope: str) -> None:
-    told = replace(zones(TWO_ZONES % (2, 2)), topology_policies=(old,))
-    inventory = wiring(node(), gpu_node(silent("kubelet")), told).inventory
+    reported = replace(zones(TWO_ZONES % (2, 2)), topology_policies=(old,))
+    inventory = wiring(node(), gpu_node(silent("kubelet")), reported).inventory
     assert inventory is not None
     assert (inventory.topology_policy, inventory.scope) == (policy, scope)
 
@@ -298,44 +298,44 @@ def test_policies_in_the_older_words(old: str, policy: str, scope: str) -> None:
 )  # fmt: skip
 def test_unreadable_zones_are_findings(text: str, attributes: dict[str, str], field: str, value: str) -> None:
     found = wiring(node(), zones(text, **attributes))
-    assert [told[:3] for told in problems(found.findings)] == [("NodeResourceTopology", field, value)]
+    assert [reported[:3] for reported in problems(found.findings)] == [("NodeResourceTopology", field, value)]
 
 
 def test_unreadable_policies_are_findings() -> None:
     found = wiring(node(), gpu_node(silent("kubelet")), zones(TWO_ZONES % (2, 2), topologyManagerPolicy="strict"))
-    assert [told[:2] for told in problems(found.findings)] == [
+    assert [reported[:2] for reported in problems(found.findings)] == [
         ("NodeResourceTopology", "attributes[topologyManagerPolicy]")
     ]
     kept = silent()
     del kept["kubelet"]["topologyManagerPolicy"]
     found = wiring(node(), gpu_node(kept), zones(TWO_ZONES % (2, 2), topologyManagerPolicy="strict"))
-    assert [told[:2] for told in problems(found.findings)] == [
+    assert [reported[:2] for reported in problems(found.findings)] == [
         ("NodeResourceTopology", "attributes[topologyManagerPolicy]")
     ]
     assert found.inventory is not None and found.inventory.topology_policy is None
     many = zones("[]", topologyManagerOptionMaxAllowableNumaNodes="many")
-    assert [told[1:3] for told in problems(wiring(node(), many).findings)] == [
+    assert [reported[1:3] for reported in problems(wiring(node(), many).findings)] == [
         ("attributes[topologyManagerOptionMaxAllowableNumaNodes]", "many")
     ]
     found = wiring(node(), replace(zones("[]"), topology_policies=("SingleNUMA",)))
-    assert [told[:3] for told in problems(found.findings)] == [
+    assert [reported[:3] for reported in problems(found.findings)] == [
         ("NodeResourceTopology", "topologyPolicies[0]", "SingleNUMA")
     ]
 
 
 def test_zones_complete_the_kubelet_s_record_and_contradictions_are_findings() -> None:
-    told = zones(TWO_ZONES % (2, 2), topologyManagerPolicy="best-effort", topologyManagerScope="container")
+    reported = zones(TWO_ZONES % (2, 2), topologyManagerPolicy="best-effort", topologyManagerScope="container")
     status = deepcopy(GPU_NODE)
     for key in ("topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"):
         del status["kubelet"][key]
     for numa in status["kubelet"]["numaNodes"]:
         del numa["distances"]
-    filled = wiring(node(), gpu_node(status), told).inventory
+    filled = wiring(node(), gpu_node(status), reported).inventory
     assert filled is not None
     assert (filled.topology_policy, filled.scope, filled.distances) == (
         "best-effort", "container", ((10, 21), (21, 10)),
     )  # fmt: skip
-    found = wiring(node(), gpu_node(GPU_NODE), told)
+    found = wiring(node(), gpu_node(GPU_NODE), reported)
     assert found.inventory is not None and found.inventory.topology_policy == "restricted"
     assert problems(found.findings) == [
         ("GPUNode", "status.kubelet.topologyManagerPolicy", "restricted",
@@ -345,7 +345,7 @@ def test_zones_complete_the_kubelet_s_record_and_contradictions_are_findings() -
     ]  # fmt: skip
 
 
-TOLD = [
+REPORTED = [
     node(product="NVIDIA-A100-80GB-PCIe", count="4"),
     gpu_node(silent("pcieLevels")),
     slice_of(SLICE),
@@ -355,19 +355,19 @@ TOLD = [
 
 @pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
 def test_the_order_in_which_objects_come_does_not_matter(order: tuple[int, ...]) -> None:
-    feed, expected = feed_of(*(TOLD[i] for i in order)), feed_of(*TOLD)
+    feed, expected = feed_of(*(REPORTED[i] for i in order)), feed_of(*REPORTED)
     assert feed.node_records.wiring("n1") == expected.node_records.wiring("n1")
     assert feed.findings == expected.findings
     assert len(feed.findings["Node n1"]) == 1
 
 
 def test_without_a_removed_object_the_next_one_counts_and_the_node_changes() -> None:
-    feed = feed_of(*TOLD[:3])
-    (event,) = feed.gpu_nodes(deleted(TOLD[1]))
+    feed = feed_of(*REPORTED[:3])
+    (event,) = feed.gpu_nodes(deleted(REPORTED[1]))
     assert isinstance(event, ev.NodeChanged)
     wiring = feed.node_records.wiring("n1")
     assert (event.node.layout, wiring.origin) == (wiring.layout, "ResourceSlice")
-    feed.node_records.resource_slices(deleted(TOLD[2]))
+    feed.node_records.resource_slices(deleted(REPORTED[2]))
     assert feed.node_records.wiring("n1").origin == "labels"
     assert feed.node_records.wiring("nobody").layout is None
 
@@ -381,14 +381,14 @@ def test_a_node_event_comes_only_when_its_record_changes() -> None:
 
 
 def test_a_finding_is_reported_once_per_change_and_when_it_is_settled() -> None:
-    told: list[tuple[str, int]] = []
-    feed = Translator(on_findings=lambda about, findings: told.append((about, len(findings))))
+    reported: list[tuple[str, int]] = []
+    feed = Translator(on_findings=lambda about, findings: reported.append((about, len(findings))))
     feed.node_records.nodes(added(node(gpus=3)))
     feed.gpu_nodes(added(gpu_node(GPU_NODE)))
     feed.node_records.nodes([Change("modified", node(gpus=3)), Change("modified", node(gpus=3, count="4"))])
-    assert told == [("Node n1", 1)]
+    assert reported == [("Node n1", 1)]
     feed.node_records.nodes([Change("modified", node(gpus=4))])
-    assert told == [("Node n1", 1), ("Node n1", 0)]
+    assert reported == [("Node n1", 1), ("Node n1", 0)]
     assert feed.findings == {}
 
 

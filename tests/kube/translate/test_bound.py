@@ -46,7 +46,7 @@ spec:
     return pod(text, name=name, uid=f"u-{name}", **metadata)
 
 
-def told(events: list[ev.Event]) -> list[Pod]:
+def changed_pods(events: list[ev.Event]) -> list[Pod]:
     return [event.pod for event in events if isinstance(event, ev.PodChanged)]
 
 
@@ -98,7 +98,7 @@ PATCHES: dict[str, dict[str, Any]] = {
     "nonsense": {"annotations": {"dovetail.dev/nonsense": "1"}},
     "another owner": {"owner_references": ()},
 }
-SAID = {
+STATED = {
     PREEMPTIBLE: "true", FRACTION: "0.9", RUNTIME: "1h", "dovetail.dev/checkpoint-interval": "10m",
     "dovetail.dev/startup-time": "1m", "dovetail.dev/movable": "true",
 }  # fmt: skip
@@ -117,12 +117,12 @@ def patched(obj: PodObject, patch: dict[str, Any]) -> PodObject:
 @pytest.mark.parametrize("when", ["running", "on its way", "at a restart"])
 def test_what_is_written_on_a_bound_pod_changes_nothing_of_it(patch: dict[str, Any], when: str) -> None:
     feed = Translator()
-    meta: dict[str, Any] = {"labels": {QUEUE: "mine", USER: "ada"}, "annotations": SAID}
+    meta: dict[str, Any] = {"labels": {QUEUE: "mine", USER: "ada"}, "annotations": STATED}
     waiting = asking(ownerReferences=[OWNER | {"kind": "ReplicaSet", "apiVersion": "apps/v1"}], **meta)
     feed.pods(added(waiting))
     if when == "on its way":
         record = feed.decided("u-a", "mine", "n1", "3")
-        found = told(feed.pods(modified(patched(waiting, patch))))
+        found = changed_pods(feed.pods(modified(patched(waiting, patch))))
         assert all(one.queue == "mine" for one in found)
         before = structs.replace(known(feed), node="n1", devices=(3,), containers=())
         spec = structs.replace(waiting.spec, node_name="n1")
@@ -155,16 +155,16 @@ def test_where_the_bind_fails_the_pod_is_as_it_is_written_now() -> None:
     waiting = asking(labels={QUEUE: "mine"})
     feed.pods(added(waiting))
     feed.decided("u-a", "mine", "n1", "")
-    (frozen,) = told(feed.pods(modified(with_meta(waiting, labels={QUEUE: "other"}))))
+    (frozen,) = changed_pods(feed.pods(modified(with_meta(waiting, labels={QUEUE: "other"}))))
     assert (frozen.queue, frozen.recorded) == ("mine", True)
-    (after,) = told(feed.not_bound("u-a"))
+    (after,) = changed_pods(feed.not_bound("u-a"))
     assert (after.queue, after.recorded) == ("other", False)
     assert feed.not_bound("u-a") == []
 
 
 def test_a_record_that_was_changed_is_not_used_and_that_is_reported() -> None:
-    said: list[str] = []
-    feed = Translator(on_findings=lambda about, findings: said.append(f"{about} {len(findings)}"))
+    stated: list[str] = []
+    feed = Translator(on_findings=lambda about, findings: stated.append(f"{about} {len(findings)}"))
     waiting = asking()
     feed.pods(added(waiting))
     seen = bind(feed, waiting, queue="mine", devices="3")
@@ -174,7 +174,7 @@ def test_a_record_that_was_changed_is_not_used_and_that_is_reported() -> None:
     assert feed.memory.changed == {"u-a"}
     assert "is not what was written when the pod was bound" in str(feed.findings["Pod ml/a"])
     assert feed.pods(modified(seen)) == []
-    assert (feed.memory.changed, said) == (set(), ["Pod ml/a 1", "Pod ml/a 0"])
+    assert (feed.memory.changed, stated) == (set(), ["Pod ml/a 1", "Pod ml/a 0"])
     assert feed.pods(modified(patched(seen, {"annotations": {RECORD: None}}))) == []
     assert len(feed.memory.changed) == 1
 
@@ -201,7 +201,7 @@ def record(**fields: Any) -> str:
     ],
 )
 def test_without_a_record_only_that_counts_which_is_to_nobodys_advantage(text: str, rule: str) -> None:
-    meta = {"labels": {QUEUE: "mine", USER: "ada"}, "annotations": SAID | {PREEMPTIBLE: "false"}}
+    meta = {"labels": {QUEUE: "mine", USER: "ada"}, "annotations": STATED | {PREEMPTIBLE: "false"}}
     if text:
         meta["annotations"] = meta["annotations"] | {RECORD: text, "dovetail.dev/devices": "7"}
     feed = restarted(asking(node="n1", **meta))
@@ -218,7 +218,7 @@ def test_a_pod_that_somebody_else_bound_elsewhere_is_where_it_is_and_has_no_reco
     waiting = asking(labels={QUEUE: "mine"})
     feed.pods(added(waiting))
     feed.decided("u-a", "mine", "n1", "3")
-    (found,) = told(feed.pods(modified(asking(node="n2", labels={QUEUE: "mine"}))))
+    (found,) = changed_pods(feed.pods(modified(asking(node="n2", labels={QUEUE: "mine"}))))
     assert (found.node, found.devices, found.recorded) == ("n2", None, False)
 
 
@@ -274,7 +274,7 @@ def test_what_its_group_states_later_changes_nothing_of_a_bound_pod() -> None:
     seen = [bind(feed, one, queue="mine") for one in members(2)]
     before = [known(feed, f"m{i}") for i in range(2)]
     now = group(2, queue="theirs", preemptible="false", nvlink="required", **{"max-runtime": "9d"})
-    assert told(feed.gangs.pod_groups(COSCHEDULING, [Change("modified", now)])) == []
+    assert changed_pods(feed.gangs.pod_groups(COSCHEDULING, [Change("modified", now)])) == []
     again = Translator()
     again.gangs.pod_groups(COSCHEDULING, added(now))
     again.pods(added(*seen))
@@ -296,7 +296,7 @@ def test_a_gang_that_runs_does_not_come_to_need_more_of_its_pods(restart: bool) 
         assert [one.min_count for one in gangs(events)] == [2]
     else:
         assert gangs(feed.gangs.pod_groups(COSCHEDULING, [Change("modified", group(4))])) == []
-    # It may come to need fewer, and once none of them runs it is as it says.
+    # It may come to need fewer, and once none of them runs it is as declared.
     (gang,) = gangs(feed.gangs.pod_groups(COSCHEDULING, [Change("modified", group(1))]))
     assert gang.min_count == 1
     feed.pods([Change("deleted", one) for one in seen])
@@ -362,7 +362,8 @@ def test_a_pod_that_is_bound_without_a_record_keeps_the_queue_that_was_first_see
 
 
 def test_a_gpunode_states_nothing_of_pods_on_other_nodes() -> None:
-    """A node in bad hands names a pod of another one: that is told as it was, and what its own node says stays."""
+    """A node in bad hands names a pod of another one: that is reported as it was, and what its own node reports
+    stays."""
     feed = Translator()
     feed.pods(added(asking(node="n1", annotations=bound("u-a", "3"))))
 
@@ -371,7 +372,7 @@ def test_a_gpunode_states_nothing_of_pods_on_other_nodes() -> None:
         return msgspec.convert({"metadata": {"name": name}, "status": {"differences": [difference]}}, GPUNode)
 
     assert feed.gpu_nodes(added(gpu_node("n2", "0"))) == []
-    assert [one.devices for one in told(feed.gpu_nodes(added(gpu_node("n1", "5"))))] == [(5,)]
+    assert [one.devices for one in changed_pods(feed.gpu_nodes(added(gpu_node("n1", "5"))))] == [(5,)]
     assert feed.gpu_nodes(added(gpu_node("n2", "1"))) == []
     assert feed.gpu_nodes([Change("deleted", gpu_node("n2", "1"))]) == []
     assert known(feed).devices == (5,)

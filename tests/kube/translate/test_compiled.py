@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled translation says of random objects what the modules say as they are written, in a process that may not
+"""The compiled translation makes of random objects what the modules make as they are written, in a process that may not
 use what was compiled."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPTIONS = (
 
 
 def translated() -> str:
-    """All that is told of all cases, a line for each record, and what is found wrong."""
+    """All that is reported of all cases, a line for each record, and what is found wrong."""
     lines: list[str] = []
     for seed in range(CASES):
         dice, case = random.Random(seed), Dice(seed).case(str(seed))

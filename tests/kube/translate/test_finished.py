@@ -88,7 +88,7 @@ def test_of_a_pod_that_went_while_nobody_watched_the_metadata_are_enough(known: 
         first = feed.pods(added(known))
         reported.append((first, feed.pods(deleted(last)), feed.pod_ref("u-a")))
     assert reported[0] == reported[1]
-    assert reported[0][0], "it was told of"
+    assert reported[0][0], "it was reported"
 
 
 def test_a_pod_whose_node_was_lost_ended_when_that_was_written_down() -> None:

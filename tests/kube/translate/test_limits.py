@@ -146,10 +146,10 @@ def test_labels_have_a_limit() -> None:
 
 def test_a_list_of_thousands_of_nodes_is_no_problem() -> None:
     names = [f"node-{n}" for n in range(3_000)]
-    wish = {
+    preferred = {
         REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [{"key": "host", "operator": "NotIn", "values": names}]}]}
     }
-    record = translate.pod(large({"affinity": {"nodeAffinity": wish}}))
+    record = translate.pod(large({"affinity": {"nodeAffinity": preferred}}))
     assert record.problem is None
     assert record.request.node_terms is not None
     assert record.request.node_terms[0].expressions[0].values == tuple(names)

@@ -163,8 +163,8 @@ class TestTaintRules:
         assert self.taints(*records.taint_rules(added(rule(driver="d.io", device="a")))) == [["own", "broken"], []]
         assert records.taint_rules([Change("modified", rule(driver="d.io", device="a"))]) == []
         moved = records.taint_rules([Change("modified", rule(driver="e.io"))])
-        told = {event.slice.name: event.slice for event in moved if isinstance(event, ev.SliceChanged)}
-        assert [len(device.taints) for name in "st" for device in told[name].devices] == [1, 0, 1]
+        reported = {event.slice.name: event.slice for event in moved if isinstance(event, ev.SliceChanged)}
+        assert [len(device.taints) for name in "st" for device in reported[name].devices] == [1, 0, 1]
         (event,) = records.taint_rules(deleted(rule(driver="e.io")))
         assert isinstance(event, ev.SliceChanged)
         assert event.slice.name == "t" and not event.slice.devices[0].taints

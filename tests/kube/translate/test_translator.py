@@ -112,8 +112,8 @@ def test_events_come_in_the_order_of_the_changes() -> None:
     feed = Translator()
     feed.pods(added(pod(uid="old")))
     events = feed.pods([*deleted(pod(uid="old")), *added(pod(uid="new"), pod(uid="newer"))])
-    told = [event.pod.uid if isinstance(event, ev.PodChanged) else event for event in events]
-    assert told == [ev.PodRemoved("old"), "new", "newer"]
+    reported = [event.pod.uid if isinstance(event, ev.PodChanged) else event for event in events]
+    assert reported == [ev.PodRemoved("old"), "new", "newer"]
 
 
 def test_the_owner_makes_the_gang() -> None:
@@ -174,13 +174,13 @@ def test_a_gang_is_forgotten_with_its_last_pod() -> None:
 
 def test_of_an_owner_that_is_not_there_nothing_is_known() -> None:
     feed = Translator()
-    (told,) = feed.pods(added(member("a")))
+    (reported,) = feed.pods(added(member("a")))
     assert feed.gangs.owner(JOB, None) == []
     feed.pods(added(member("b")))
     assert feed.gangs.wanted_owners() == [JOB]
     (gang,) = gangs_in(feed.gangs.owner(JOB, INDEXED))
     assert (gang.id, gang.problem) == ("job.batch/ml/train", None)
-    assert isinstance(told, ev.PodChanged) and told.pod.gang == gang.id and told.pod.problem is None
+    assert isinstance(reported, ev.PodChanged) and reported.pod.gang == gang.id and reported.pod.problem is None
     feed.pods(added(member("c")))
     assert feed.gangs.owner(JOB, None) == [ev.GangRemoved(gang.id)]
 
@@ -348,9 +348,9 @@ def test_attach_limits_are_reported_with_the_node(csi_node_first: bool) -> None:
     text = "{metadata: {name: n1}, spec: {drivers: [{name: d, allocatable: {count: 3}}]}}"
     csi = added(wire(storage.CSINode, text))
     parts = [partial(records.csi_nodes, csi), partial(records.nodes, node)]
-    told = [event for part in (parts if csi_node_first else parts[::-1]) for event in part()]
-    assert isinstance(told[-1], ev.NodeChanged)
-    assert told[-1].node.attach_limits == (("d", 3),)
+    reported = [event for part in (parts if csi_node_first else parts[::-1]) for event in part()]
+    assert isinstance(reported[-1], ev.NodeChanged)
+    assert reported[-1].node.attach_limits == (("d", 3),)
     (event,) = records.csi_nodes(deleted(csi[0].object))
     assert isinstance(event, ev.NodeChanged)
     assert event.node.attach_limits == ()
@@ -367,8 +367,8 @@ def test_attach_limits_are_reported_with_the_node(csi_node_first: bool) -> None:
     ],
 )  # fmt: skip
 def test_other_objects_are_reported_once_and_removed(method: str, kind: Any, text: str, removed: ev.Event) -> None:
-    tell, obj = getattr(Translator().records, method), wire(kind, text)
-    assert len(tell(added(obj))) == 1
-    assert tell(modified(obj)) == []
-    assert tell(deleted(obj)) == [removed]
-    assert tell(deleted(obj)) == []
+    report, obj = getattr(Translator().records, method), wire(kind, text)
+    assert len(report(added(obj))) == 1
+    assert report(modified(obj)) == []
+    assert report(deleted(obj)) == [removed]
+    assert report(deleted(obj)) == []

@@ -124,7 +124,7 @@ def test_a_pod_of_another_scheduler_has_no_work_that_is_known() -> None:
     assert (found.work, found.user, found.queue) == (NO_WORK, "", "")
 
 
-def told(events: list[ev.Event]) -> Pod:
+def changed_pod(events: list[ev.Event]) -> Pod:
     (found,) = [event.pod for event in events if isinstance(event, ev.PodChanged)]
     return found
 
@@ -169,7 +169,9 @@ def test_what_a_job_that_is_no_gang_states_counts_and_its_pods_do_not_wait_for_i
     assert (event.pod.gang, event.pod.problem) == ("", None)
     (ref,) = feed.gangs.wanted_owners()
     meta = {"labels": {PREFIX + "queue": "research"}, "annotations": {PREFIX + "preemptible": "false"}}
-    found = told(feed.gangs.owner(ref, {"metadata": meta, "spec": {"parallelism": 3, "activeDeadlineSeconds": 600}}))
+    found = changed_pod(
+        feed.gangs.owner(ref, {"metadata": meta, "spec": {"parallelism": 3, "activeDeadlineSeconds": 600}})
+    )
     assert (found.gang, found.queue, found.problem) == ("", "research", None)
     assert (found.work.max_runtime_ms, found.work.preemptible) == (10 * MINUTE_MS, False)
     # It is read once: its pods come and go without waiting for each other.
@@ -191,7 +193,9 @@ def test_a_bad_value_of_a_job_keeps_its_pods_pending_and_names_the_job() -> None
     feed = Translator()
     feed.pods(added(plain()))
     (ref,) = feed.gangs.wanted_owners()
-    found = told(feed.gangs.owner(ref, {"metadata": {"annotations": {PREFIX + "max-runtime": "long"}}, "spec": {}}))
+    found = changed_pod(
+        feed.gangs.owner(ref, {"metadata": {"annotations": {PREFIX + "max-runtime": "long"}}, "spec": {}})
+    )
     assert found.problem is not None
     assert found.problem.field == "Job ml/sweep metadata.annotations[dovetail.dev/max-runtime]"
 
@@ -202,10 +206,10 @@ def test_what_the_job_states_is_forgotten_with_it() -> None:
     (ref,) = feed.gangs.wanted_owners()
     meta = {"annotations": {PREFIX + "startup-time": "3m", PREFIX + "preemptible": "false"}, "labels": {}}
     labels = {PREFIX + "queue": "research", PREFIX + "user": "ada"}
-    found = told(feed.gangs.owner(ref, {"metadata": meta | {"labels": labels}, "spec": JOB}))
+    found = changed_pod(feed.gangs.owner(ref, {"metadata": meta | {"labels": labels}, "spec": JOB}))
     assert (found.queue, found.user, found.work.startup_ms) == ("research", "ada", 3 * MINUTE_MS)
     assert found.work.preemptible is False
-    again = told(feed.gangs.owner(ref, {"metadata": {}, "spec": JOB}))
+    again = changed_pod(feed.gangs.owner(ref, {"metadata": {}, "spec": JOB}))
     assert (again.queue, again.user, again.work.startup_ms, again.work.preemptible) == ("", "", 2 * MINUTE_MS, True)
 
 

@@ -304,7 +304,7 @@ def test_a_restarted_kubelet_gives_one_hint_for_what_is_held() -> None:
     for other in (pod(9, 4), pod(10, 3), pod(10)):
         assert memory.hints(arrival(other, now), 0) == {}
     memory.allocate(same, 0, hint(1))
-    assert same.holdings == now, "what is held is not given twice"
+    assert same.holdings == now, "what is held is not allocated twice"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def after_each(card: Geometry, now: Held, profile: int) -> list[Held]:
 
 def expected_worths(card: Geometry, weights: Counts) -> dict[Held, float]:
     """The rules of `worth`, set by set. At each step a request of some profile comes (more often than instances end, as
-    the offered load says), one of the instances ends, or nothing happens."""
+    the offered load has it), one of the instances ends, or nothing happens."""
     shares = [slices(card, [profile]).milli for profile in card.profiles]
     mean_share = sum(w * share for w, share in zip(weights, shares, strict=True)) / sum(weights) / 1000
     comes = [OFFERED_CARDS * w / sum(weights) / mean_share for w in weights]
