@@ -59,7 +59,7 @@ def test_queries_use_the_variables_of_their_board(board: Board) -> None:
 
 
 @EACH
-def test_a_panel_asks_a_question_and_says_what_no_data_means(board: Board) -> None:
+def test_a_panel_asks_a_question_and_states_what_no_data_means(board: Board) -> None:
     for panel in board.panels:
         assert panel.question.endswith("?")
         assert panel.queries
