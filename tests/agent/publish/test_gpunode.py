@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail import __version__
-from dovetail.agent.health.states import DeviceHealth, DeviceState, NodeQuarantine
+from dovetail.agent.health.states import DeviceHealth, DeviceState, Quarantine
 from dovetail.agent.machine.host import Gpu, GpuFabric, GpuInstance, Host, HostNic, Unread
 from dovetail.agent.publish.gpunode import (
     GPUNodeWriter,
@@ -238,7 +238,7 @@ async def test_what_was_not_written_is_written_at_the_next_call(api: Api, clocks
 async def test_the_health_of_gpus_and_the_quarantine_of_the_node(api: Api, clocks: Clocks) -> None:
     bad = DeviceHealth(DeviceState.DRAINING, "xid-79", "fallen off the bus\n" + "x" * 2000, 1_790_000_000_000, "reboot")
     gpus = {"GPU-0": DeviceHealth(), "GPU-1": bad}
-    health = NodeHealth(gpus, ("gpus-missing: 7 of 8",), NodeQuarantine("GPU-1: xid-79", 1_790_000_000_000))
+    health = NodeHealth(gpus, ("gpus-missing: 7 of 8",), Quarantine("GPU-1: xid-79", 1_790_000_000_000))
     mine = writer(api, clocks)
     await mine.write(status(unhealthy=UNHEALTHY, health=health))
     found = api.objects["gpu-1"]["status"]
@@ -378,7 +378,7 @@ WHOLE = {
     ),
     "health": NodeHealth(
         {"GPU-0": DeviceHealth(), "GPU-1": DeviceHealth(DeviceState.QUARANTINED, "xid-79", "lost", 1000, "reboot")},
-        quarantine=NodeQuarantine("GPU-1: xid-79", 1000),
+        quarantine=Quarantine("GPU-1: xid-79", 1000),
     ),
     "mig": MigState("m-1", "refused", "GPU-0 has no profile 8g.40gb; nearest: 7g.40gb"),
 }  # fmt: skip

@@ -28,7 +28,7 @@ _NS_PER_S = 1e9
 Comparison = Literal["grows", "is", "part", "rises", "busy", "count"]
 
 
-class Check(Struct, frozen=True):
+class ValueCheck(Struct, frozen=True):
     """`kinds` are summed. The comparison:
 
     grows: more than `limit` were added in `window_s`.
@@ -59,21 +59,21 @@ _NVLINK_ERRORS = (
 )  # fmt: skip
 
 CHECKS = (
-    Check("ecc-uncorrected", "grows", ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",), 0, 3600, "errors", Action.NOTE,
+    ValueCheck("ecc-uncorrected", "grows", ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",), 0, 3600, "errors", Action.NOTE,
           "{value:g} uncorrected ECC errors in an hour"),
-    Check("row-remap-pending", "is", ("DCGM_FI_DEV_ROW_REMAP_PENDING",), 1, 0, "", Action.NOTE,
+    ValueCheck("row-remap-pending", "is", ("DCGM_FI_DEV_ROW_REMAP_PENDING",), 1, 0, "", Action.NOTE,
           "a memory row waits to be remapped: reset the GPU when it is free"),
-    Check("row-remap-failed", "is", ("DCGM_FI_DEV_ROW_REMAP_FAILURE",), 1, 0, "", Action.QUARANTINE_GPU,
+    ValueCheck("row-remap-failed", "is", ("DCGM_FI_DEV_ROW_REMAP_FAILURE",), 1, 0, "", Action.QUARANTINE_GPU,
           "a memory row could not be remapped: have the GPU replaced"),
-    Check("throttling", "part", _THROTTLED, 0.05, 900, "of the time", Action.NOTE,
+    ValueCheck("throttling", "part", _THROTTLED, 0.05, 900, "of the time", Action.NOTE,
           "the hardware lowered the clocks for {value:.0%} of 15 min: check cooling and power"),
-    Check("nvlink-errors", "rises", _NVLINK_ERRORS, 10, 900, "errors", Action.NOTE,
+    ValueCheck("nvlink-errors", "rises", _NVLINK_ERRORS, 10, 900, "errors", Action.NOTE,
           "{value:g} NVLink errors in 15 min, more than in the 15 min before: check the links"),
-    Check("fabric-not-ready", "is", ("dovetail_gpu_fabric_ready",), 0, 300, "", Action.NOTE,
+    ValueCheck("fabric-not-ready", "is", ("dovetail_gpu_fabric_ready",), 0, 300, "", Action.NOTE,
           "the GPU has not joined its NVLink fabric for 5 min: check the fabric manager"),
-    Check("busy-without-process", "busy", ("DCGM_FI_DEV_GPU_UTIL",), 50, 600, "percent", Action.NOTE,
+    ValueCheck("busy-without-process", "busy", ("DCGM_FI_DEV_GPU_UTIL",), 50, 600, "percent", Action.NOTE,
           "the GPU is busy (at least {value:g} %) for 10 min, and NVML lists no process on it"),
-    Check("gpus-missing", "count", (), 0, 0, "GPUs", Action.NOTE,
+    ValueCheck("gpus-missing", "count", (), 0, 0, "GPUs", Action.NOTE,
           "{value:g} GPUs fewer than expected are there"),
 )  # fmt: skip
 KINDS = frozenset(kind for check in CHECKS for kind in check.kinds)
@@ -160,13 +160,13 @@ class Checks:
                     yield _finding(device.uuid, check, amount, now_ms)
 
 
-def _value(device: DeviceReading, check: Check) -> float | None:
+def _value(device: DeviceReading, check: ValueCheck) -> float | None:
     """The sum of the kinds that the GPU has; None if it has none of them."""
     found = [device.values[kind] for kind in check.kinds if kind in device.values]
     return sum(found) if found else None
 
 
-def _exceeds(check: Check, history: _History) -> float | None:
+def _exceeds(check: ValueCheck, history: _History) -> float | None:
     """The amount that exceeds the limit; None if none does."""
     match check.comparison:
         case "grows":
@@ -190,5 +190,5 @@ def _exceeds(check: Check, history: _History) -> float | None:
             return None
 
 
-def _finding(uuid: str, check: Check, amount: float, now_ms: int) -> Finding:
+def _finding(uuid: str, check: ValueCheck, amount: float, now_ms: int) -> Finding:
     return Finding(uuid, check.code, check.action, check.message.format(value=amount), now_ms)

@@ -42,7 +42,9 @@ class DeviceHealth(Struct, frozen=True):
         return self.state in (DeviceState.QUARANTINED, DeviceState.DRAINING)
 
 
-class NodeQuarantine(Struct, frozen=True):
+class Quarantine(Struct, frozen=True):
+    """Why a node has to be rebooted or repaired, and since when: Unix time in ms, 0 where it is not known."""
+
     reason: str
     since_ms: int
 
@@ -69,10 +71,10 @@ def health_of(
     return DeviceHealth()
 
 
-def node_quarantine(unhealthy: Iterable[Unhealthy]) -> NodeQuarantine | None:
+def node_quarantine(unhealthy: Iterable[Unhealthy]) -> Quarantine | None:
     """The quarantine of the node, if a fault requires it."""
     fault = _worst(one for one in unhealthy if one.action is Action.QUARANTINE_NODE)
-    return NodeQuarantine(f"{fault.uuid}: {fault.code}: {fault.message}", fault.since_ms) if fault is not None else None
+    return Quarantine(f"{fault.uuid}: {fault.code}: {fault.message}", fault.since_ms) if fault is not None else None
 
 
 def _worst(faults: Iterable[Unhealthy]) -> Unhealthy | None:

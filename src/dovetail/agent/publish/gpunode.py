@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail import __version__
-from dovetail.agent.health.states import DeviceHealth, NodeQuarantine
+from dovetail.agent.health.states import DeviceHealth, Quarantine
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.core.devices.layout import LEVELS, UNKNOWN
 from dovetail.kube.api.client import APPLY_PATCH, Client
@@ -62,7 +62,7 @@ class NodeHealth(Struct, frozen=True):
 
     gpus: Mapping[str, DeviceHealth] = {}
     findings: tuple[str, ...] = ()
-    quarantine: NodeQuarantine | None = None
+    quarantine: Quarantine | None = None
 
 
 class PluginState(Struct, frozen=True):
