@@ -174,10 +174,10 @@ async def test_a_missing_driver_is_published_and_removes_nothing(
             conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
             assert conditions["DriverReady"] == ("False", "NvmlFailed")
             assert conditions["HealthOk"] == ("False", "GpuIll")
-            assert [{**gpu, "healthy": True} for gpu in status["gpus"]] == [
-                {**gpu, "healthy": True} for gpu in before["gpus"]
-            ]
+            health = {"healthy": True, "health": None}
+            assert [gpu | health for gpu in status["gpus"]] == [gpu | health for gpu in before["gpus"]]
             assert not any(gpu["healthy"] for gpu in status["gpus"])
+            assert {gpu["health"]["code"] for gpu in status["gpus"]} == {"nvml"}
             assert status["pcieLevels"] == before["pcieLevels"] and status["nvlinks"] == before["nvlinks"]
             assert seat.labels == [labels] and not seat.kubelet.heard
             machine.clear()

@@ -229,12 +229,14 @@ class Agent:
         self._due.set()
 
     async def _check(self, exporting: Exporting) -> None:
-        """Check the values of the GPUs."""
+        """Check the values of the GPUs, and, also if nobody scrapes, which pods use them."""
         checks = Checks(self._options.expected_gpus)
         while True:
             await asyncio.sleep(_CHECK_S)
             await self._health_known.wait()
             readings, sees = await exporting.readings(), self._accounting.sees_host
+            if sees and (owners := await self._owners()) is not None:
+                self._accounting(readings, owners)
             self._health.take(
                 checks.look(readings, len(self._known.newest.gpus), time.time_ns() // 1_000_000, sees_processes=sees)
             )

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from dovetail.agent import run
+from dovetail.agent.exporter import accounting
+from dovetail.agent.publish import pod_events
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.translate.annotations import DEVICES
 from tests.agent.agents import until
@@ -23,9 +25,9 @@ GPU = "nvidia.com/gpu"
 FIELDS = "jsonpath={range .items[*]}{.reason}|{.note}|{.regarding.name}{'\\n'}{end}"
 
 
-def events(plane: Plane) -> list[str]:
+def events(plane: Plane, reason: str = "GPUError", name: str = "holder") -> list[str]:
     listed = plane.kubectl("get", "events.events.k8s.io", "--namespace=default", f"--output={FIELDS}")
-    return [line for line in listed.splitlines() if line.startswith("GPUError|") and line.endswith("|holder")]
+    return [line for line in listed.splitlines() if line.startswith(f"{reason}|") and line.endswith(f"|{name}")]
 
 
 @pytest.mark.plane
@@ -81,3 +83,28 @@ async def test_a_finding_makes_a_gpu_degraded_and_it_is_offered_on(
         await until(lambda: states()[2] == "degraded", 2 * PATIENCE_S)
         assert seat.statuses[-1]["gpus"][2]["health"]["code"] == "row-remap-pending"
         assert seat.statuses[-1]["gpus"][2]["healthy"]
+
+
+@pytest.mark.plane
+async def test_a_pod_that_uses_a_gpu_without_a_request_gets_an_event_and_nobody_has_to_scrape(
+    crd: Plane, standin: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_CHECK_S", 0.2)
+    monkeypatch.setattr(accounting, "PERSISTS_S", 0.5)
+    monkeypatch.setattr(pod_events, "COUNT_AGAIN_S", 0.2)
+    machine = standin("dgx-a100")
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "used", exporter="127.0.0.1:0") as seat, seat.agent():
+        await seat.offers(8)
+        other = pod("other", {})
+        await seat.bind(other)
+        for pid, file, text in (
+            (2, "comm", "kthreadd"),
+            (4242, "cgroup", f"0::/kubepods/pod{other['metadata']['uid']}/x\n"),
+        ):
+            (machine.proc / str(pid)).mkdir(exist_ok=True)
+            (machine.proc / str(pid) / file).write_text(text)
+        machine.process(3, 4242, memory_mib=100)
+        await until(lambda: bool(events(crd, "GPUUsedWithoutRequest", "other")), 2 * PATIENCE_S)
+        (line,) = events(crd, "GPUUsedWithoutRequest", "other")
+        assert "Process 4242 of this pod uses GPU-" in line and "(100 MiB)" in line
+        await seat.ends(other)

@@ -153,12 +153,12 @@ async def test_a_server_that_does_not_answer_and_a_kubelet_that_lists_nothing_en
 
 async def test_a_process_on_a_gpu_that_its_pod_does_not_hold(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_events, "COUNT_AGAIN_S", 0.01)
-    one = Foreign("GPU-0", 77, "other_pod", 3 << 20, "ml", "thief", "u-thief")
+    one = Foreign("GPU-0", 77, "other_pod", 3 << 20, "ml", "other", "u-other")
     assert foreign_event(one) == PodEvent(
-        "ml", "thief", "u-thief", "GPUUsedWithoutRequest", "GPU-0",
+        "ml", "other", "u-other", "GPUUsedWithoutRequest", "GPU-0",
         "Process 77 of this pod uses GPU-0 (3 MiB), which the pod has not requested.",
     )  # fmt: skip
     assert foreign_event(Foreign("GPU-0", 77, "no_pod", 0)) is None
     bench.foreign = (one, Foreign("GPU-0", 78, "no_pod", 0))
     bench.xid(31)
-    await bench.until(lambda: "thief" in bench.pods)
+    await bench.until(lambda: "other" in bench.pods)
