@@ -26,6 +26,7 @@ from dovetail.agent.config import Config
 from dovetail.agent.config_watch import Configuring
 from dovetail.agent.dra.partitions import NvmlPartitions
 from dovetail.agent.exporter.accounting import PodAccounting
+from dovetail.agent.exporter.expected import ExpectedGpus
 from dovetail.agent.exporter.owners import TIMEOUT_S, OwnerReader
 from dovetail.agent.exporter.reading import Sample
 from dovetail.agent.health import watched, xids
@@ -117,7 +118,7 @@ class Agent:
         self._complete = asyncio.Event()
         self._looking = asyncio.Lock()
         self._looks = Looks(ended_s=time.monotonic())
-        self._most_gpus = options.expected_gpus
+        self._expected = ExpectedGpus(options.state_folder / "expected-gpus.json", options.expected_gpus)
         self._chosen = Allocations(client, options.node_name)
         self._offering = Offering(
             options, config, client, self._chosen, NvmlPartitions(self._nvml, self._observed),
@@ -189,8 +190,8 @@ class Agent:
             health = devices[gpu.uuid]
             status = 20 if health.closed else 10 if health.state is DeviceState.DEGRADED else 0
             yield Sample("DCGM_EXP_GPU_HEALTH_STATUS", status, gpu.uuid)
-        self._most_gpus = max(self._most_gpus, len(host.gpus) + sum(UNLISTED_GPU in one.why for one in host.unread))
-        yield Sample("dovetail_gpu_expected", self._most_gpus)
+        seen = len(host.gpus) + sum(UNLISTED_GPU in one.why for one in host.unread)
+        yield Sample("dovetail_gpu_expected", self._expected.count(seen))
 
     async def run(self) -> None:
         """Run until cancelled. The watch of the node's pods ends last: some pods may still wait for their devices."""
@@ -365,6 +366,7 @@ class Agent:
             (
                 *self._offering.sentences,
                 *self._health.faults,
+                *self._expected.faults,
                 *(self._exporting.faults if self._exporting is not None else ()),
                 *((self._configuring.fault,) if self._configuring is not None and self._configuring.fault else ()),
                 *(f"the events of {uuid} cannot be watched: {why}" for uuid, why in self._health.unwatched),

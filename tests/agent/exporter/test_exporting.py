@@ -24,6 +24,7 @@ from tools.standin import Standin
 from tools.standin.fixture import MakeStandin
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
+STATE = "dovetail_gpu_health_state"
 XIDS, HEALTHY = "dovetail_gpu_xids_total", "dovetail_gpu_healthy"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total"  # the parser appends _total to counters
 
@@ -104,9 +105,26 @@ async def test_an_xid_is_counted_and_stays_counted_over_a_restart(place: Place) 
         assert found["dovetail_gpu_xid_last_seconds"][0][1] == pytest.approx(time.time(), abs=120)
         unhealthy = await place.scrape(lambda found: any(value == 0 for _, value in found.get(HEALTHY, ())))
         assert [labels["gpu"] for labels, value in unhealthy[HEALTHY] if value == 0] == ["1"]
+        states = {labels["gpu"]: labels["state"] for labels, value in unhealthy[STATE] if value == 1}
+        assert len(unhealthy[STATE]) == 4 * count
+        assert states == {str(gpu): "quarantined" if gpu == 1 else "healthy" for gpu in range(count)}
+        by_dcgm = {labels["gpu"]: value for labels, value in unhealthy["DCGM_EXP_GPU_HEALTH_STATUS"]}
+        assert by_dcgm == {str(gpu): 20 if gpu == 1 else 0 for gpu in range(count)}
     async with place.agent():
         found = await place.scrape(lambda found: XIDS in found)
         assert found[XIDS][0][1] == 1
+
+
+@pytest.mark.slow
+async def test_a_gpu_that_is_gone_after_a_restart_is_still_expected(place: Place) -> None:
+    count = len(place.standin.description.gpus)
+    async with place.agent():
+        await place.scrape(lambda found: len(found.get(HEALTHY, ())) == count)
+    place.standin.remove(1)
+    async with place.agent():
+        found = await place.scrape(lambda found: len(found.get(HEALTHY, ())) == count - 1)
+    assert found["dovetail_gpu_found"][0][1] == count - 1
+    assert found["dovetail_gpu_expected"][0][1] == count
 
 
 @pytest.mark.slow
