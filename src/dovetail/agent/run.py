@@ -132,7 +132,9 @@ class Agent:
             lambda: self._offering.by_mps,
             self._offering.claimed,
         )
-        self._accounting = PodAccounting(lambda: self._owners.pods, options.proc_root)
+        self._accounting = PodAccounting(
+            lambda: self._owners.pods, options.proc_root, changed=lambda: self._publisher.notify()
+        )
         self._exporting = self._exporter(counting.table)
         self._events = PodEvents(
             client, options.node_name, counting.table, self._owners, lambda: self._accounting.foreign
@@ -378,6 +380,7 @@ class Agent:
                 self._device_health(),
                 tuple(f"{one.code}: {one.message}" for one in self._reported.findings if not one.uuid),
                 node_quarantine(self._lacking),
+                self._accounting.foreign,
             ),
         )
 

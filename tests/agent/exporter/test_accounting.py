@@ -21,9 +21,13 @@ class Node:
     def __init__(self, proc: Path, *, host: bool = True) -> None:
         self._proc = proc
         self.now_s = 0.0
+        self.changes = 0
         self.processes: list[Process] = []
-        self.accounting = PodAccounting(lambda: PODS, proc, lambda: self.now_s)
+        self.accounting = PodAccounting(lambda: PODS, proc, lambda: self.now_s, self._count)
         self._write(2, "", "kthreadd" if host else "python")
+
+    def _count(self) -> None:
+        self.changes += 1
 
     def _write(self, pid: int, pod: str, comm: str = "python") -> None:
         folder = self._proc / str(pid)
@@ -108,3 +112,24 @@ def test_a_process_that_comes_and_goes_starts_anew(tmp_path: Path) -> None:
     node.processes, node.now_s = processes, PERSISTS_S
     node.read("a")
     assert node.accounting.foreign == ()
+
+
+def test_a_change_is_reported_at_once_and_the_next_one_after_a_while(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.read("a")
+    node.run(10, "b", 100, None)
+    node.read("a")
+    assert node.changes == 0
+    node.now_s = PERSISTS_S
+    node.read("a")
+    node.read("a")
+    assert node.changes == 1
+    # It has ended, and that is reported later.
+    node.processes.clear()
+    node.read("a")
+    assert (node.accounting.foreign, node.changes) == ((), 1)
+    node.now_s = 2 * PERSISTS_S
+    node.read("a")
+    node.now_s = 3 * PERSISTS_S
+    node.read("a")
+    assert node.changes == 2

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail import __version__
+from dovetail.agent.exporter.processes import Foreign
 from dovetail.agent.health.states import DeviceHealth, DeviceState, Quarantine
 from dovetail.agent.machine.host import Gpu, GpuFabric, GpuInstance, Host, HostNic, Unread
 from dovetail.agent.publish.gpunode import (
@@ -260,6 +261,24 @@ async def test_the_health_of_gpus_and_the_quarantine_of_the_node(api: Api, clock
     assert "health" not in api.objects["gpu-1"]["status"]["gpus"][1]
 
 
+async def test_the_processes_on_gpus_that_their_pods_do_not_hold(api: Api, clocks: Clocks) -> None:
+    used = Foreign("GPU-1", 42, "other_pod", 3 << 30, "ml", "x", "u-x")
+    mine = writer(api, clocks)
+    await mine.write(status(health=NodeHealth(foreign=(used, Foreign("GPU-0", 7, "no_pod", 0)))))
+    assert api.objects["gpu-1"]["status"]["foreignProcesses"] == [
+        {"gpu": 0, "uuid": "GPU-0", "pid": 7, "holder": "no_pod", "memoryMiB": 0},
+        {"gpu": 1, "uuid": "GPU-1", "pid": 42, "holder": "other_pod", "namespace": "ml", "pod": "x", "memoryMiB": 3072},
+    ]
+    await mine.write(status())
+    assert api.objects["gpu-1"]["status"]["foreignProcesses"] == []
+
+
+def test_of_many_processes_those_with_the_most_memory_are_listed() -> None:
+    many = [Foreign("GPU-0", pid, "no_pod", pid << 20) for pid in range(200)]
+    listed = status(health=NodeHealth(foreign=tuple(many))).foreign_processes
+    assert [one.pid for one in listed] == [*range(136, 200)]
+
+
 async def test_without_its_node_there_is_no_object(api: Api, clocks: Clocks) -> None:
     api.nodes.clear()
     with pytest.raises(NotFound):
@@ -379,6 +398,7 @@ WHOLE = {
     "health": NodeHealth(
         {"GPU-0": DeviceHealth(), "GPU-1": DeviceHealth(DeviceState.QUARANTINED, "xid-79", "lost", 1000, "reboot")},
         quarantine=Quarantine("GPU-1: xid-79", 1000),
+        foreign=(Foreign("GPU-1", 42, "other_pod", 3 << 30, "default", "p", "u-1"), Foreign("MIG-x", 43, "no_pod", 0)),
     ),
     "mig": MigState("m-1", "refused", "GPU-0 has no profile 8g.40gb; nearest: 7g.40gb"),
 }  # fmt: skip

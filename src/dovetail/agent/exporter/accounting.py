@@ -6,7 +6,8 @@ Rules
   DCGM_FI_DEV_GPU_UTIL and DCGM_FI_DEV_FB_USED of an owner are its own.
 - Without the host's pid namespace NVML lists no process: then there are no such series, rather than zeros.
 - A process that holds no part of its device is reported once it was seen for `PERSISTS_S`: PodResources and the watch
-  of pods may lag behind a pod that starts or ends.
+  of pods may lag behind a pod that starts or ends. `changed` is called at most that often, as a pod may start a new
+  process every second.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ class PodAccounting:
         pods: Callable[[], Mapping[Names, NodePod]],
         proc: Path = Path("/proc"),
         clock_s: Callable[[], float] = time.monotonic,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._pods = pods
         self._proc = proc
         self._origins = Origins(proc, clock_s)
         self._clock_s = clock_s
+        self._changed = changed
+        self._reported: frozenset[tuple[str, int]] = frozenset()
+        self._reported_s = float("-inf")
         self._seen_s: dict[tuple[str, int], float] = {}
         self.foreign: tuple[Foreign, ...] = ()
         """The processes on devices that their pods do not hold, seen for PERSISTS_S."""
@@ -54,14 +59,23 @@ class PodAccounting:
         """Blocks shortly: it reads the cgroups of new processes."""
         if not self.sees_host:
             self.foreign = ()
+            self._report()
             return PodValues()
         processes = [process for reading in readings for process in reading.processes]
         parents = {one.uuid: one.parent for reading in readings for one in reading.devices if one.parent}
         origins = self._origins.of([process.pid for process in processes])
         use = process_use(processes, origins, owners.by_device, self._pods(), parents)
         self.foreign = tuple(self._persisting(use.foreign))
+        self._report()
         devices = [one.uuid for reading in readings for one in reading.devices]
         return PodValues(_own_values(owners, use), tuple(_samples(devices, use)))
+
+    def _report(self) -> None:
+        """Call `changed` if other processes are foreign than at the last call."""
+        now_s, foreign = self._clock_s(), frozenset((one.uuid, one.pid) for one in self.foreign)
+        if foreign != self._reported and now_s - self._reported_s >= PERSISTS_S:
+            self._reported, self._reported_s = foreign, now_s
+            self._changed()
 
     def _persisting(self, foreign: Iterable[Foreign]) -> Iterator[Foreign]:
         now_s = self._clock_s()

@@ -9,6 +9,7 @@ Rules
   the spec belongs to the scheduler and is left as it is.
 - An unchanged status is written only every five minutes, for `observedTime`. A condition keeps the time of its last
   transition while its status stays the same.
+- Of the processes on devices that their pods do not hold the status has the `_MOST_PROCESSES` with the most memory.
 - A monotonic clock decides when to write; the time of day is only written.
 """
 
@@ -23,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail import __version__
+from dovetail.agent.exporter.processes import Foreign
 from dovetail.agent.health.states import DeviceHealth, Quarantine
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.core.devices.layout import LEVELS, UNKNOWN
@@ -37,6 +39,7 @@ from dovetail.kube.objects.topology import (
     AgentState,
     Condition,
     DeviceDifference,
+    ForeignProcess,
     GpuHealth,
     GPUNode,
     GPUNodeStatus,
@@ -52,17 +55,21 @@ from dovetail.kube.objects.topology import (
 RENEW_S = 300.0
 _MANAGER = "dovetail-agent"
 _MOST_GPUS, _MOST_UNREAD, _MOST_DIFFERENCES = 64, 256, 256
+_MOST_PROCESSES = 64
+_MIB = 1 << 20
 _LONGEST_REASON = 1024
 _NONE_UNHEALTHY: Mapping[str, str] = {}
 _LONGEST_CODE = 64
 
 
 class NodeHealth(Struct, frozen=True):
-    """The health of the GPUs by uuid, the findings about the node, and its quarantine if it needs one."""
+    """The health of the GPUs by uuid, the findings about the node, its quarantine if it needs one, and the processes on
+    devices that their pods do not hold."""
 
     gpus: Mapping[str, DeviceHealth] = {}
     findings: tuple[str, ...] = ()
     quarantine: Quarantine | None = None
+    foreign: tuple[Foreign, ...] = ()
 
 
 class PluginState(Struct, frozen=True):
@@ -132,8 +139,21 @@ def status_of(
         kubelet=kubelet,
         agent=agent,
         differences=tuple(plugin.differences[-_MOST_DIFFERENCES:]),
+        foreign_processes=_foreign(host, health.foreign),
         mig=mig,
     )
+
+
+def _foreign(host: Host, foreign: Iterable[Foreign]) -> tuple[ForeignProcess, ...]:
+    indices = {uuid: gpu.index for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))}
+    most = sorted(foreign, key=lambda one: (-one.memory_bytes, one.uuid, one.pid))[:_MOST_PROCESSES]
+    shown = (
+        ForeignProcess(
+            indices.get(one.uuid), one.uuid, one.pid, one.holder, one.namespace, one.pod, one.memory_bytes // _MIB
+        )
+        for one in most
+    )
+    return tuple(sorted(shown, key=lambda one: (_MOST_GPUS if one.gpu is None else one.gpu, one.uuid, one.pid)))
 
 
 def _unread(index: int, why: str, health: NodeHealth) -> GpuStatus:

@@ -185,6 +185,19 @@ class DeviceDifference(Wire, frozen=True):
     given: str = ""
 
 
+class ForeignProcess(Wire, frozen=True):
+    """A process on a GPU, or on the MIG instance `uuid`, that its pod does not hold. `holder`: other_pod, gone (its pod
+    does not exist any more) or no_pod; `pod` is "" but for the first."""
+
+    gpu: int | None = None
+    uuid: str = ""
+    pid: int = 0
+    holder: str = ""
+    namespace: str = ""
+    pod: str = ""
+    memory_mib: int = field(default=0, name="memoryMiB")
+
+
 class MigState(Wire, frozen=True):
     """The progress of the layout `id`: pending, applying, applied or refused."""
 
@@ -242,6 +255,7 @@ class GPUNodeStatus(Wire, frozen=True):
     kubelet: KubeletState | None = None
     agent: AgentState | None = None
     differences: tuple[DeviceDifference, ...] = ()
+    foreign_processes: tuple[ForeignProcess, ...] = ()
     mig: MigState | None = None
     fence: str = ""
     """The id of the last one that stood."""
