@@ -27,7 +27,7 @@ from dovetail.core.reasons import Reason
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, WRITTEN_BY_US
-from dovetail.playground import EXIT_CODE, RUN_SECONDS
+from dovetail.playground import EXIT_CODE, GPU_LOAD, RUN_SECONDS
 from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.sim import report
@@ -118,7 +118,7 @@ def test_labels_and_annotations() -> None:
         for value in row.code[2]:
             key.parse(value)
     assert set(first(reference("annotations", "key", "What Dovetail writes"))) == {PREFIX + n for n in WRITTEN_BY_US}
-    assert set(first(reference("annotations", "key", "The playground's own"))) == {RUN_SECONDS, EXIT_CODE}
+    assert set(first(reference("annotations", "key", "The playground's own"))) == {EXIT_CODE, GPU_LOAD, RUN_SECONDS}
 
 
 def test_levels() -> None:

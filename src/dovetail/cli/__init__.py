@@ -34,6 +34,7 @@ _COMMANDS = {
     "simulate": "Run a trace or manifests through the scheduler's core under a virtual clock.",
     "snapshot": "Save what the scheduler reads of a cluster, for `simulate` and for commands with --file.",
     "spot": "Compute how often to save checkpoints, what interruptions cost, and whether spot pays.",
+    "top": "Show which pod computes on which GPU now, and what bounds it.",
     "topology": "Show how the GPUs of a node are wired, and the bandwidth of every set of them.",
     "whatif": "Predict what a change would do, without making it.",
     "why": "Explain why a pod runs where it does, or why it is still pending.",

@@ -19,7 +19,7 @@ from dovetail.cli.why import parts, show
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.state import read_cluster
-from dovetail.playground import RUN_SECONDS, Playground
+from dovetail.playground import GPU_LOAD, RUN_SECONDS, Playground
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.scheduler.serve import run as run_scheduler
 from dovetail.views.why import Why, why
@@ -178,7 +178,19 @@ def _cluster() -> list[Document]:
             "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{_DRIVER}"'}}]},
         },
         _devices("dra-node", {"gpu-0": "80Gi", "gpu-1": "141Gi"}),
+        *map(_agent, ("gpu-node-1", "gpu-node-2", "mig-node", "shared-node", "dra-node")),
     ]  # fmt: skip
+
+
+def _agent(node: str) -> Document:
+    """The pod of the agent of a node, whose exporter the playground simulates."""
+    labels = {"app.kubernetes.io/name": "dovetail-agent"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"dovetail-agent-{node}", "namespace": "kube-system", "labels": labels},
+        "spec": {"nodeName": node, "containers": [{"name": "agent", "image": "dovetail"}]},
+    }
 
 
 def _node(name: str, product: str, cards: int, gpus: dict[str, str], **more: str) -> Document:
@@ -242,18 +254,18 @@ def _devices(node: str, memory: dict[str, str]) -> Document:
 
 def _jobs() -> list[Document]:
     return [
-        _pod("notebook", 1),
+        _pod("notebook", 1, load="sm=2,tensor=0,dram=1,engine=3,memory=20,pcie=0"),
         _group("eval", 2),
-        *(_pod(f"eval-{i}", 4, group="eval") for i in range(2)),
+        *(_pod(f"eval-{i}", 4, group="eval", load="sm=88,tensor=72,dram=45,memory=90,nvlink=90") for i in range(2)),
         _pod("huge", 16),
-        _pod("infer", 1, resource="nvidia.com/mig-3g.20gb"),
+        _pod("infer", 1, resource="nvidia.com/mig-3g.20gb", load="sm=38,tensor=12,dram=65,memory=75"),
         _pod("tune", 1, resource="nvidia.com/mig-3g.20gb"),
         *(
             _pod(f"chat-{i}", 1, resource="nvidia.com/gpu.shared", annotations={"dovetail.dev/gpu-fraction": fraction})
             for i, fraction in enumerate(("0.5", "0.25"))
         ),
         _claim("claim", "90Gi"),
-        _pod("claim", 0, claim="claim"),
+        _pod("claim", 0, claim="claim", load="sm=18,tensor=3,dram=8,engine=40,memory=65,pcie=6"),
     ]
 
 
@@ -280,10 +292,10 @@ def _claim(name: str, memory: str) -> Document:
 
 def _pod(
     name: str, gpus: int, group: str = "", seconds: int = 0, resource: str = "nvidia.com/gpu", claim: str = "",
-    annotations: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None, load: str = "",
 ) -> Document:  # fmt: skip
     limits = {"cpu": "8", "memory": "64Gi"} | ({resource: str(gpus)} if gpus else {})
-    runs = {RUN_SECONDS: str(seconds)} if seconds else {}
+    runs = ({RUN_SECONDS: str(seconds)} if seconds else {}) | ({GPU_LOAD: load} if load else {})
     claims = {"resourceClaims": [{"name": claim, "resourceClaimName": claim}]} if claim else {}
     resources = {"limits": limits} | ({"claims": [{"name": claim}]} if claim else {})
     return {

@@ -30,6 +30,7 @@ from dovetail.playground.controllers import Controllers
 from dovetail.playground.deletions import Deletions
 from dovetail.playground.failures import Failure, bad_request
 from dovetail.playground.faults import Fault, Faults
+from dovetail.playground.gpu_exporters import GPU_LOAD, GpuExporters
 from dovetail.playground.jobs import Jobs
 from dovetail.playground.kubelets import EXIT_CODE, RUN_SECONDS, PlaygroundKubelets
 from dovetail.playground.objects import Clock, Object, object_at, text_at
@@ -39,7 +40,17 @@ from dovetail.playground.store import Store
 from dovetail.playground.watches import Watches
 from dovetail.playground.writes import Writes
 
-__all__ = ["EXIT_CODE", "RUN_SECONDS", "Failure", "Fault", "Faults", "Playground", "PlaygroundKubelets", "Store"]
+__all__ = [
+    "EXIT_CODE",
+    "GPU_LOAD",
+    "RUN_SECONDS",
+    "Failure",
+    "Fault",
+    "Faults",
+    "Playground",
+    "PlaygroundKubelets",
+    "Store",
+]
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
@@ -70,7 +81,7 @@ class Playground:
         self._controllers = Controllers(self.store, jobs, budgets, claims)
         self._server = ApiServer(
             self.store, self._catalogue, self._writes, self._deletions, budgets, self.faults, self._connections, clock,
-            Watches(self.store, self.faults, bookmark_interval_s),
+            Watches(self.store, self.faults, bookmark_interval_s), GpuExporters(self.store, clock),
         )  # fmt: skip
         self._tasks: list[asyncio.Task[None]] = []
         for name in _NAMESPACES:

@@ -21,6 +21,7 @@ from dovetail.playground.budgets import Budgets
 from dovetail.playground.connections import Connections, break_connection
 from dovetail.playground.deletions import Deletions
 from dovetail.playground.faults import Fault, Faults
+from dovetail.playground.gpu_exporters import GpuExporters
 from dovetail.playground.lists import list_page, number
 from dovetail.playground.objects import Clock, Key, Object, key_of, object_at, text_at, with_metadata
 from dovetail.playground.resources import Catalogue, PlaygroundResource
@@ -76,6 +77,14 @@ def target_of(catalogue: Catalogue, path: str) -> RequestTarget | None:
     return RequestTarget(resource, namespace, name, subresource)
 
 
+def proxied_pod(path: str) -> tuple[str, str, str] | None:
+    """Namespace, name and path of a request that goes through the proxy to a pod: `.../pods/NAME:PORT/proxy/PATH`."""
+    match path.strip("/").split("/", 7):
+        case ["api", "v1", "namespaces", namespace, "pods", pod, "proxy", rest]:
+            return namespace, pod.partition(":")[0], rest
+    return None
+
+
 class ApiServer(Struct, frozen=True):
     """Answers the requests of one API."""
 
@@ -88,16 +97,22 @@ class ApiServer(Struct, frozen=True):
     connections: Connections
     clock: Clock
     watches: Watches
+    exporters: GpuExporters
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every request comes here."""
         target = target_of(self.catalogue, request.path)
         watching = request.method == "GET" and request.query.get("watch") in ("true", "1")
+        proxied = proxied_pod(request.path)
         label, name = (target.label, target.name) if target else ("", "")
+        if proxied is not None:
+            label, name = "pods/proxy", proxied[1]
         fault = self.faults.next_for("WATCH" if watching else request.method, label, name)
         try:
             if fault is not None:
                 await _happen(fault, request)
+            if proxied is not None:
+                return self._proxy(request, *proxied)
             if target is None:
                 return self._page(request)
             if watching:
@@ -108,6 +123,15 @@ class ApiServer(Struct, frozen=True):
         if fault is not None and fault.effect == "drop-after":
             break_connection(request.transport)
         return _reply(code, reply)
+
+    def _proxy(self, request: web.BaseRequest, namespace: str, name: str, path: str) -> web.Response:
+        """The answer of the server in a pod. Only the exporters of agents are simulated."""
+        if self.store.get("pods", namespace, name) is None:
+            raise failures.not_found("", "pods", name)
+        text = self.exporters.metrics(namespace, name, frozenset(request.query.getall("name[]", ())))
+        if text is None or path != "metrics":
+            raise failures.Failure(503, "ServiceUnavailable", "no server of this pod is simulated here")
+        return web.Response(text=text, content_type="text/plain")
 
     def _page(self, request: web.BaseRequest) -> web.Response:
         """Discovery, health, and the 404 text of paths that nothing serves."""

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVar, overload
@@ -42,7 +42,8 @@ from dovetail.kube.api.http1 import Connection, ConnectionPool, Dropped, NotConn
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Params = Mapping[str, str | int] | None
+Params = Mapping[str, str | int | Sequence[str]] | None
+"""The query of a URL; a sequence is the same parameter several times."""
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -272,7 +273,7 @@ class Client:
         if not (path.isascii() and path.isprintable()) or " " in path or "/." in path:
             # The last net under whatever puts names into paths: a line end in one would be a request of its own.
             raise ApiError(400, "BadPath", "no URL path of the API; nothing was sent", f"{method} {path!a}")
-        query = f"?{urlencode(params)}" if params else ""
+        query = f"?{urlencode(params, doseq=True)}" if params else ""
         return b"%b %b%bContent-Length: %d\r\n\r\n%b" % (
             method.encode(),
             f"{self._prefix}{path}{query} HTTP/1.1\r\n".encode(),
