@@ -38,7 +38,7 @@ ROOMS = {
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
 KUBE_FOR_CLI = {
     *("api.config", "api.errors"),
-    *("reading.gpu_exporters", "reading.lists", "reading.snapshot", "reading.state"),
+    *("reading.gpu_exporters", "reading.lists", "reading.prometheus", "reading.snapshot", "reading.state"),
     *("manifests.cluster", "manifests.documents", "manifests.templates"),
     "translate.annotations",
 }

@@ -35,7 +35,7 @@ def node(*devices: DeviceSample, at_s: float = 100.0, name: str = "n1", fault: s
 def answer(*nodes: NodeSamples, **query: Any) -> Top:
     window = TopWindow()
     window.add(nodes)
-    return top(window, TopQuery(**query), 100.0, "test")
+    return top(window.reading(100.0, "test"), TopQuery(**query))
 
 
 def test_the_summary_counts_states() -> None:

@@ -30,7 +30,7 @@ from dovetail.playground.controllers import Controllers
 from dovetail.playground.deletions import Deletions
 from dovetail.playground.failures import Failure, bad_request
 from dovetail.playground.faults import Fault, Faults
-from dovetail.playground.gpu_exporters import GPU_LOAD, GpuExporters
+from dovetail.playground.gpu_exporters import GPU_LOAD, SimulatedExporters
 from dovetail.playground.jobs import Jobs
 from dovetail.playground.kubelets import EXIT_CODE, RUN_SECONDS, PlaygroundKubelets
 from dovetail.playground.objects import Clock, Object, object_at, text_at
@@ -79,9 +79,10 @@ class Playground:
         jobs = Jobs(self.store, self._writes, self._deletions, clock)
         claims = ClaimController(self.store, self._writes, self._deletions)
         self._controllers = Controllers(self.store, jobs, budgets, claims)
+        self.exporters = SimulatedExporters(self.store, clock)
         self._server = ApiServer(
             self.store, self._catalogue, self._writes, self._deletions, budgets, self.faults, self._connections, clock,
-            Watches(self.store, self.faults, bookmark_interval_s), GpuExporters(self.store, clock),
+            Watches(self.store, self.faults, bookmark_interval_s), self.exporters,
         )  # fmt: skip
         self._tasks: list[asyncio.Task[None]] = []
         for name in _NAMESPACES:

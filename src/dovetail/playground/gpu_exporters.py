@@ -28,6 +28,7 @@ _TYPICAL = {"sm": 70.0, "tensor": 35.0, "dram": 30.0, "engine": 95.0, "memory": 
 _MEMORY_MIB = {"H200": 143_771, "H100": 81_559, "A100": 40_960, "A10": 23_028}
 _IDLE_W, _LIMIT_W = 90.0, 700.0
 _SLICES = 7
+_MIB = 1 << 20
 _SWING, _PERIOD_S = 0.05, 20.0
 
 
@@ -39,7 +40,7 @@ class _Use(Struct):
     load: dict[str, float]
 
 
-class GpuExporters:
+class SimulatedExporters:
     """The exporters of all nodes in a store."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -80,7 +81,7 @@ class GpuExporters:
             held = uses.get(str(gpu), [])
             everything = held or [one for key, each in uses.items() if key.startswith(f"{gpu}/") for one in each]
             for labelled, values in self._device(own, held, memory_mib):
-                yield labelled, values | self._board(uuid, everything)
+                yield labelled, values | (self._board(uuid, everything) if "dovetail_gpu_healthy" in values else {})
 
     def _uses(self, node: str) -> dict[str, list[_Use]]:
         found: dict[str, list[_Use]] = {}
@@ -126,10 +127,12 @@ class GpuExporters:
             container = next((text_at(one, "name") for one in objects_at(use.pod, "spec.containers")), "")
             own = {"namespace": namespace, "pod": pod, "container": container}
             mine = {"dovetail_gpu_allocated_share": use.share}
-            if len(uses) > 1:
-                mine["DCGM_FI_DEV_FB_USED"] = use.load["memory"] * use.share / 100 * memory_mib
-                mine["DCGM_FI_DEV_GPU_UTIL"] = self._now(labels["UUID"], "engine", [use])
             yield labels | own, values | mine
+            processes = {
+                "dovetail_gpu_pod_memory_used_bytes": use.load["memory"] * use.share / 100 * memory_mib * _MIB,
+                "dovetail_gpu_pod_sm_ratio": self._now(labels["UUID"], "engine", [use]) / 100,
+            }
+            yield labels | {"namespace": namespace, "pod": pod}, processes
         if not uses:
             yield labels, values | {"dovetail_gpu_allocated_share": 0.0}
 

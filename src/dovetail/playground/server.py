@@ -21,7 +21,7 @@ from dovetail.playground.budgets import Budgets
 from dovetail.playground.connections import Connections, break_connection
 from dovetail.playground.deletions import Deletions
 from dovetail.playground.faults import Fault, Faults
-from dovetail.playground.gpu_exporters import GpuExporters
+from dovetail.playground.gpu_exporters import SimulatedExporters
 from dovetail.playground.lists import list_page, number
 from dovetail.playground.objects import Clock, Key, Object, key_of, object_at, text_at, with_metadata
 from dovetail.playground.resources import Catalogue, PlaygroundResource
@@ -97,7 +97,7 @@ class ApiServer(Struct, frozen=True):
     connections: Connections
     clock: Clock
     watches: Watches
-    exporters: GpuExporters
+    exporters: SimulatedExporters
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every request comes here."""

@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.kube.reading.gpu_exporters import NodeSamples
-from dovetail.views.top_rows import GpuHolder, GpuRow, TopWindow
+from dovetail.views.top_rows import GpuHolder, GpuRow, TopReading
 
 By = Literal["node", "job", "team"]
 Order = Literal["name", "use", "memory", "power", "temperature", "class"]
@@ -82,18 +82,18 @@ class Top(Struct, frozen=True, rename="camel"):
     notes: tuple[str, ...] = ()
 
 
-def top(window: TopWindow, query: TopQuery, now_s: float, source: str, notes: tuple[str, ...] = ()) -> Top:
-    """The answer at `now_s` (epoch seconds)."""
-    rows = [row for row in window.rows(now_s) if matches(row, query.words)]
-    faults = {node.node: node.fault for node in window.nodes if node.fault}
+def top(reading: TopReading, query: TopQuery) -> Top:
+    """The answer of a reading."""
+    rows = [row for row in reading.rows if matches(row, query.words)]
+    faults = {node.node: node.fault for node in reading.nodes if node.fault}
     groups = groups_of(rows, query.by, faults)
     if query.order != "name":
-        row_key, group_key = _ROW_KEYS[query.order], _GROUP_KEYS[query.order]
-        rows.sort(key=row_key)
-        groups = tuple(sorted(groups, key=group_key))
+        rows.sort(key=_ROW_KEYS[query.order])
+        groups = tuple(sorted(groups, key=_GROUP_KEYS[query.order]))
     return Top(
-        source, now_s, window.window_s, query.by, summary_of(rows, window.nodes), groups, tuple(rows), faults, notes
-    )
+        reading.source, reading.at_s, reading.window_s, query.by, summary_of(rows, reading.nodes), groups, tuple(rows),
+        faults, reading.notes,
+    )  # fmt: skip
 
 
 def _falling(value: float | None) -> float:

@@ -52,7 +52,8 @@ class GpuHolder(Struct, frozen=True, rename="camel"):
 
 class GpuRow(Struct, frozen=True, rename="camel"):
     """A GPU, or a MIG instance of one (`profile`). Activities are percent of the peak, None where they are not
-    reported; `used` is the real use. `health` is "" where no exporter has it."""
+    reported; `used` is the real use. `health` is "" where no exporter has it. `sm_samples` are those of `sm` in the
+    window, the oldest first."""
 
     node: str
     gpu: int
@@ -81,6 +82,7 @@ class GpuRow(Struct, frozen=True, rename="camel"):
     health: str
     age_s: float
     processes: Mapping[str, int]
+    sm_samples: tuple[float, ...]
 
     @property
     def job(self) -> str:
@@ -104,6 +106,17 @@ class GpuRow(Struct, frozen=True, rename="camel"):
         return self.health in ("", "healthy")
 
 
+class TopReading(Struct, frozen=True):
+    """The devices at `at_s` (epoch seconds), read from `source`; values are means over `window_s`."""
+
+    source: str
+    at_s: float
+    window_s: float
+    rows: tuple[GpuRow, ...]
+    nodes: tuple[NodeSamples, ...]
+    notes: tuple[str, ...] = ()
+
+
 class _Values(Struct):
     """The values of a device at a time."""
 
@@ -112,10 +125,12 @@ class _Values(Struct):
 
 
 class TopWindow:
-    """The samples of each device of the last `window_s` seconds."""
+    """The samples of each device of the last `window_s` seconds. `averaged`: samples are means over that time already,
+    so the last one is used."""
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        self.window_s = window_s
+    def __init__(self, window_s: float = WINDOW_S, *, averaged: bool = False) -> None:
+        self._window_s = window_s
+        self._kept_s = 0.0 if averaged else window_s
         self._samples: dict[DeviceKey, deque[_Values]] = {}
         self._counters: dict[DeviceKey, _Values] = {}
         self._read_s: dict[str, float] = {}
@@ -145,7 +160,7 @@ class TopWindow:
         self._counters[device.key] = _Values(at_s, {name: values[name] for name in names.COUNTERS if name in values})
         samples = self._samples.setdefault(device.key, deque())
         samples.append(_Values(at_s, values))
-        while samples[0].at_s < at_s - self.window_s:
+        while samples[0].at_s < at_s - self._kept_s:
             samples.popleft()
 
     @property
@@ -176,10 +191,9 @@ class TopWindow:
                 found.append((activity, _row(device, parent, activity, now_s - node.at_s)))
         return _classified(found)
 
-    @property
-    def nodes(self) -> tuple[NodeSamples, ...]:
-        """The last reading."""
-        return self._nodes
+    def reading(self, now_s: float, source: str, notes: tuple[str, ...] = ()) -> TopReading:
+        """All that is known at `now_s`."""
+        return TopReading(source, now_s, self._window_s, tuple(self.rows(now_s)), self._nodes, notes)
 
 
 def _rise(before: float | None, now: float | None) -> float | None:
@@ -229,7 +243,7 @@ def _row(device: DeviceSample, parent: DeviceSample, activity: Activity, age_s: 
         activity.engine, activity.sm, activity.tensor, activity.fp64, activity.dram, activity.pcie_bytes_s,
         activity.nvlink_bytes_s, used, total, values.get(names.POWER, parent.values.get(names.POWER)), _limit(parent),
         values.get(names.TEMPERATURE, parent.values.get(names.TEMPERATURE)), "", "", "", device.state or parent.state,
-        round(max(0.0, age_s), 1), device.processes or parent.processes,
+        round(max(0.0, age_s), 1), device.processes or parent.processes, activity.sm_samples,
     )  # fmt: skip
 
 

@@ -19,20 +19,31 @@ def test_without_our_share_a_pod_label_is_a_holder() -> None:
     assert [(one.namespace, one.pod, one.share) for one in device.holders] == [("a", "p", 1.0)]
 
 
-def test_a_shared_gpu_has_the_sum_of_its_holders() -> None:
-    shared = [
+def shared_by(*pods: str) -> list[SeriesValues]:
+    values = {UTILIZATION: 70.0, MEMORY_USED: 200.0, SM: 0.6, "dovetail_gpu_allocated_share": 0.5}
+    return [SeriesValues(GPU | {"namespace": "a", "pod": pod, "container": "c", "vgpu": pod}, values) for pod in pods]
+
+
+def test_a_shared_gpu_has_the_sum_over_the_processes_of_its_holders() -> None:
+    use = [
         SeriesValues(
-            GPU | {"namespace": "a", "pod": pod, "container": "c", "vgpu": pod},
-            {UTILIZATION: use, MEMORY_USED: 100.0, SM: 0.6, "dovetail_gpu_allocated_share": 0.5},
+            GPU | {"namespace": "a", "pod": pod},
+            {"dovetail_gpu_pod_sm_ratio": sm, "dovetail_gpu_pod_memory_used_bytes": 100.0 * 2**20},
         )
-        for pod, use in (("p", 40.0), ("q", 30.0))
+        for pod, sm in (("p", 0.5), ("q", 0.25))
     ]
-    (device,) = devices_of(shared)
-    assert (device.values[UTILIZATION], device.values[MEMORY_USED], device.values[SM]) == (70.0, 200.0, 0.6)
+    (device,) = devices_of([*shared_by("p", "q"), *use])
+    assert (device.values[UTILIZATION], device.values[MEMORY_USED], device.values[SM]) == (75.0, 200.0, 0.6)
     assert [(one.pod, one.share, one.utilization, one.memory_mib) for one in device.holders] == [
-        ("p", 0.5, 40.0, 100.0),
-        ("q", 0.5, 30.0, 100.0),
+        ("p", 0.5, 50.0, 100.0),
+        ("q", 0.5, 25.0, 100.0),
     ]
+
+
+def test_without_processes_the_parts_of_holders_are_not_known() -> None:
+    (device,) = devices_of(shared_by("p", "q"))
+    assert (device.values[UTILIZATION], device.values[MEMORY_USED]) == (70.0, 200.0)
+    assert [(one.utilization, one.memory_mib) for one in device.holders] == [(None, None)] * 2
 
 
 def test_total_less_free_memory_is_used_where_it_is_known() -> None:

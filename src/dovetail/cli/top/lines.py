@@ -31,9 +31,16 @@ _BAR = 6
 _GAP = "  "
 _GIB, _TIB = 1 << 10, 1 << 20
 _NARROWEST = 8
+_SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "reverse": "7"}
+
+NOTHING = (
+    "No GPU metrics: no pod of the agent (label app.kubernetes.io/name=dovetail-agent) or of dcgm-exporter was found. "
+    "Install the agent: kubectl apply -k deploy/agent. Or name a Prometheus that scrapes one of them: dovetail top "
+    "--prometheus URL"
+)
 
 
-class Column(Struct, Generic[T], frozen=True):
+class TopColumn(Struct, Generic[T], frozen=True):
     """A column. `width` 0: as wide as its longest cell, and cut if need be. `drop`: columns with higher numbers are
     left out first, 0 never."""
 
@@ -50,6 +57,30 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def clipped(line: Line, width: int) -> Line:
+    """The line, cut to so many columns."""
+    left, cells = width, []
+    for text, style in line:
+        length = len(text) if text.isascii() else cell_len(text)
+        if length > left:
+            cells.append((set_cell_size(text, left), style))
+            break
+        cells.append((text, style))
+        left -= length
+    return cells
+
+
+def plain(line: Line) -> str:
+    """The text of the line."""
+    return "".join(text for text, _ in line)
+
+
+def painted(line: Line, *, colours: bool) -> str:
+    """The line with the terminal's codes for its styles; without colours only the selection is marked."""
+    codes = _SGR if colours else {"reverse": _SGR["reverse"], "bold": _SGR["bold"]}
+    return "".join(f"\x1b[{codes[style]}m{text}\x1b[0m" if style in codes else text for text, style in line)
 
 
 def percent(value: float | None) -> str:
@@ -114,41 +145,43 @@ def group_style(group: TopGroup) -> str:
     return "yellow" if group.idle_allocated else "green"
 
 
-_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
-    Column("NODE", lambda row: printable(row.node)),
-    Column("GPU", lambda row: str(row.gpu), 3),
-    Column("MIG", lambda row: printable(row.profile), drop=5),
-    Column("POD", pods_of),
-    Column("JOB @QUEUE", job_of, drop=6),
-    Column("USE", lambda row: bar(row.used), _BAR + 5),
-    Column("SM%", lambda row: percent(row.sm), 3, 2),
-    Column("TC%", lambda row: percent(row.tensor), 3, 3),
-    Column("MEM%", lambda row: percent(row.dram), 4, 3),
-    Column("MEMORY", lambda row: memory(row.memory_used_mib, row.memory_total_mib), 8, 1),
-    Column("POWER", lambda row: "-" if row.power_w is None else f"{row.power_w:.0f}W", 5, 7),
-    Column("TEMP", lambda row: "-" if row.temperature_c is None else f"{row.temperature_c:.0f}C", 4, 8),
-    Column("CLASS", lambda row: row.bottleneck if row.allocated or not row.idle else ""),
-    Column("HEALTH", lambda row: "" if row.healthy else printable(row.health), drop=4),
+_GPU_COLUMNS: tuple[TopColumn[GpuRow], ...] = (
+    TopColumn("NODE", lambda row: printable(row.node)),
+    TopColumn("GPU", lambda row: str(row.gpu), 3),
+    TopColumn("MIG", lambda row: printable(row.profile), drop=5),
+    TopColumn("POD", pods_of),
+    TopColumn("JOB @QUEUE", job_of, drop=6),
+    TopColumn("USE", lambda row: bar(row.used), _BAR + 5),
+    TopColumn("SM%", lambda row: percent(row.sm), 3, 2),
+    TopColumn("TC%", lambda row: percent(row.tensor), 3, 3),
+    TopColumn("MEM%", lambda row: percent(row.dram), 4, 3),
+    TopColumn("MEMORY", lambda row: memory(row.memory_used_mib, row.memory_total_mib), 8, 1),
+    TopColumn("POWER", lambda row: "-" if row.power_w is None else f"{row.power_w:.0f}W", 5, 7),
+    TopColumn("TEMP", lambda row: "-" if row.temperature_c is None else f"{row.temperature_c:.0f}C", 4, 8),
+    TopColumn("CLASS", lambda row: row.bottleneck if row.allocated or not row.idle else ""),
+    TopColumn("HEALTH", lambda row: "" if row.healthy else printable(row.health), drop=4),
 )
 
 
-def _group_columns(by: By) -> tuple[Column[TopGroup], ...]:
-    held: tuple[Column[TopGroup], ...] = (Column("ALLOCATED", lambda one: gpus(round(one.allocated * 1000)), 9, 3),)
-    queue: tuple[Column[TopGroup], ...] = (Column("QUEUE", lambda one: printable(one.queue), drop=4),)
-    nodes: tuple[Column[TopGroup], ...] = (Column("NODES", lambda one: str(one.nodes), 5, 5),)
+def _group_columns(by: By) -> tuple[TopColumn[TopGroup], ...]:
+    held: tuple[TopColumn[TopGroup], ...] = (
+        TopColumn("ALLOCATED", lambda one: gpus(round(one.allocated * 1000)), 9, 3),
+    )
+    queue: tuple[TopColumn[TopGroup], ...] = (TopColumn("QUEUE", lambda one: printable(one.queue), drop=4),)
+    nodes: tuple[TopColumn[TopGroup], ...] = (TopColumn("NODES", lambda one: str(one.nodes), 5, 5),)
     return (
-        Column(by.upper(), lambda one: printable(one.name)),
-        *(queue if by == "job" else ()),
-        Column("GPUS", lambda one: gpus(round(one.gpus * 1000)), 5),
-        *(held if by == "node" else nodes),
-        Column("USE", lambda one: bar(one.used), _BAR + 5),
-        Column("SM%", lambda one: percent(one.sm), 3, 2),
-        Column("TC%", lambda one: percent(one.tensor), 3, 2),
-        Column("MEM%", lambda one: percent(one.dram), 4, 2),
-        Column("MEMORY", lambda one: memory(one.memory_used_mib, one.memory_total_mib), 10, 6),
-        Column("POWER", lambda one: f"{one.power_w / 1000:.1f}kW", 8, 7),
-        Column("IDLE", lambda one: str(one.idle_allocated) if one.idle_allocated else "", 4, 3),
-        Column("CLASS", lambda one: printable(one.fault) or _classes(one)),
+        TopColumn(by.upper(), lambda one: printable(one.name)),
+        *([queue] if by == "job" else []),
+        TopColumn("GPUS", lambda one: gpus(round(one.gpus * 1000)), 5),
+        held if by == "node" else nodes,
+        TopColumn("USE", lambda one: bar(one.used), _BAR + 5),
+        TopColumn("SM%", lambda one: percent(one.sm), 3, 2),
+        TopColumn("TC%", lambda one: percent(one.tensor), 3, 2),
+        TopColumn("MEM%", lambda one: percent(one.dram), 4, 2),
+        TopColumn("MEMORY", lambda one: memory(one.memory_used_mib, one.memory_total_mib), 10, 6),
+        TopColumn("POWER", lambda one: f"{one.power_w / 1000:.1f}kW", 8, 7),
+        TopColumn("IDLE", lambda one: str(one.idle_allocated) if one.idle_allocated else "", 4, 3),
+        TopColumn("CLASS", lambda one: printable(one.fault) or _classes(one)),
     )
 
 
@@ -161,7 +194,7 @@ def _classes(group: TopGroup) -> str:
 class Lines(Struct, Generic[T], frozen=True):
     """The columns with their widths, and how a row is styled."""
 
-    columns: tuple[tuple[Column[T], int], ...]
+    columns: tuple[tuple[TopColumn[T], int], ...]
     style: Callable[[T], str]
 
     @property
@@ -202,8 +235,8 @@ def summary(top: Top) -> str:
 
 
 def _fitted(
-    columns: Sequence[Column[Any]], rows: Sequence[Any], width: int | None
-) -> tuple[tuple[Column[Any], int], ...]:
+    columns: Sequence[TopColumn[Any]], rows: Sequence[Any], width: int | None
+) -> tuple[tuple[TopColumn[Any], int], ...]:
     sizes = {
         column.heading: column.width
         or max((cell_len(column.heading), *(cell_len(column.cell(row)) for row in rows)), default=0)
@@ -233,7 +266,7 @@ def _fitted(
     return tuple((column, sizes[column.heading]) for column in chosen)
 
 
-def _placed(column: Column[Any], text: str, width: int) -> str:
+def _placed(column: TopColumn[Any], text: str, width: int) -> str:
     length = len(text) if text.isascii() else cell_len(text)
     if length > width:
         return set_cell_size(text, width - 1) + "…" if width > 1 else text[:width]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
+from urllib.parse import urlsplit
 
 import click
 
@@ -13,19 +13,15 @@ from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, output_option, write_json
-from dovetail.cli.top.lines import Line, gpu_lines, group_lines, printable, summary
-from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.reading.gpu_exporters import GpuExporters
+from dovetail.cli.top.lines import NOTHING, Line, gpu_lines, group_lines, painted, plain, printable, summary
+from dovetail.cli.top.live import live
+from dovetail.cli.top.screen import Screen, started
+from dovetail.cli.top.sources import ExporterSource, PrometheusSource, Source
+from dovetail.kube.reading.prometheus import PrometheusAccess
 from dovetail.views.top import By, Order, Top, TopQuery, top
-from dovetail.views.top_rows import TopWindow
+from dovetail.views.top_rows import TopReading
 
-_PATIENCE_S = 3.0
 _AGAIN_S = 1.5
-_SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "reverse": "7"}
-NOTHING = (
-    "No GPU metrics: no pod of the agent (label app.kubernetes.io/name=dovetail-agent) or of dcgm-exporter was found. "
-    "Install the agent: kubectl apply -k deploy/agent"
-)
 
 
 @click.command(name="top")
@@ -35,35 +31,68 @@ NOTHING = (
               default="name", show_default=True, help="Order of the lines; the highest number is first.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print once and end. Default if the output is not a terminal.")
 @click.option("--filter", "words", metavar="WORDS", default="", help="Only GPUs with all these words in a name.")
+@click.option("--prometheus", "url", metavar="URL", envvar="DOVETAIL_PROMETHEUS", default="",
+              help="Read this Prometheus in place of the exporters.")  # fmt: skip
+@click.option("--prometheus-token", "token", type=click.Path(exists=True, dir_okay=False),
+              envvar="DOVETAIL_PROMETHEUS_TOKEN", help="File with the bearer token for it.")  # fmt: skip
+@click.option("--prometheus-ca", "authority", type=click.Path(exists=True, dir_okay=False),
+              envvar="DOVETAIL_PROMETHEUS_CA", help="File with the certificates of its authority.")  # fmt: skip
 @kubeconfig_options
 @output_option
 def command(
-    kubeconfig: str | None, context: str | None, by: By, order: Order, once: bool, words: str, output: str
+    kubeconfig: str | None,
+    context: str | None,
+    by: By,
+    order: Order,
+    once: bool,
+    words: str,
+    output: str,
+    url: str,
+    token: str | None,
+    authority: str | None,
 ) -> None:
     """Show which pod computes on which GPU now, and what bounds it.
 
-    Reads the metrics of the agents, or of dcgm-exporter, through the API server. It changes nothing.
+    On a terminal the screen is live: ? lists the keys. Reads the metrics of the agents, or of dcgm-exporter, through
+    the API server, or from a Prometheus. It changes nothing.
     """
-    config = config_of(kubeconfig, context)
-    answer = run(_once(config, TopQuery(by, order, words)), config.server)
+    if url:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise click.UsageError(f"--prometheus: {url!r} is no URL such as http://prometheus.monitoring:9090")
+        source: Source = PrometheusSource(PrometheusAccess(url, token or "", authority or ""))
+    else:
+        source = ExporterSource(config_of(kubeconfig, context))
+    query = TopQuery(by, order, words)
+    console = Console()
+    if output == "table" and not once and console.is_terminal and sys.stdin.isatty():
+        screen = started(Screen(order=order, words=words), by)
+        run(_live(source, screen, colours=_colours(console)), source.name)
+        return
+    answer = top(run(_once(source), source.name), query)
     if output == "json":
         write_json(answer)
     else:
-        show(answer, Console())
+        show(answer, console)
     if answer.summary.unread_nodes:
         sys.exit(INCOMPLETE)
 
 
-async def _once(config: ClusterConfig, query: TopQuery) -> Top:
-    window = TopWindow()
-    async with GpuExporters(config) as exporters:
-        readings = await exporters.read(_PATIENCE_S)
-        window.add(readings.nodes)
-        if window.needs_rates:
+async def _live(source: Source, screen: Screen, *, colours: bool) -> None:
+    async with source.opened() as read:
+        await live(screen, read, source.interval_s, colours=colours)
+
+
+async def _once(source: Source) -> TopReading:
+    async with source.opened() as read:
+        reading = await read()
+        if source.window.needs_rates:
             await asyncio.sleep(_AGAIN_S)
-            readings = await exporters.read(_PATIENCE_S)
-            window.add(readings.nodes)
-    return top(window, query, time.time(), config.server, readings.notes)
+            reading = await read()
+    return reading
+
+
+def _colours(console: Console) -> bool:
+    return console.is_terminal and not console.no_color and console.color_system is not None
 
 
 def show(answer: Top, console: Console) -> None:
@@ -71,7 +100,7 @@ def show(answer: Top, console: Console) -> None:
     if not answer.summary.nodes:
         console.print(NOTHING)
         return
-    colours = console.is_terminal and not console.no_color and console.color_system is not None
+    colours = _colours(console)
     lines: list[Line] = []
     if answer.by == "node":
         table = gpu_lines(answer.gpus, None)
@@ -82,11 +111,5 @@ def show(answer: Top, console: Console) -> None:
     lines.append([(summary(answer), "")])
     lines += [[(f"node {printable(name)}: {printable(fault)}", "red")] for name, fault in answer.faults.items()]
     lines += [[(f"attention: {printable(note)}", "yellow")] for note in answer.notes]
-    console.file.write("".join(f"{painted(line, colours=colours).rstrip()}\n" for line in lines))
-
-
-def painted(line: Line, *, colours: bool) -> str:
-    """The line with the terminal's codes for its styles."""
-    if not colours:
-        return "".join(text for text, _ in line)
-    return "".join(f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style else text for text, style in line)
+    shown = (painted(line, colours=True) if colours else plain(line) for line in lines)
+    console.file.write("".join(f"{line.rstrip()}\n" for line in shown))

@@ -3,8 +3,8 @@
 
 Rules
 - The names are those of dcgm-exporter, and `dovetail_*` of the agent's exporter; either alone is enough.
-- A device with several holders has its series once for each. Its utilization and memory are then those of the holder,
-  so the device has their sum; all other values are the device's own.
+- A device with several holders has its series once for each. Its utilization and memory may then be those of the
+  holder: the device has the sum over the processes of its pods, where they are known. Other values are the device's.
 - Without `dovetail_gpu_allocated_share` a pod label is what makes a device allocated.
 """
 
@@ -108,7 +108,7 @@ class _Parts:
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels = labels
         self._values: dict[str, float] = {}
-        self._holders: dict[tuple[str, ...], tuple[Holder, dict[str, float]]] = {}
+        self._holders: dict[tuple[str, ...], Holder] = {}
         self._use: dict[tuple[str, str], dict[str, float]] = {}
         self._state = ""
         self._processes: dict[str, int] = {}
@@ -128,39 +128,44 @@ class _Parts:
             key = (labels.get("namespace", ""), pod, container, labels.get("vgpu", ""))
             if key not in self._holders:
                 names = (labels.get(name, "") for name in ("job", "queue", "owner"))
-                self._holders[key] = Holder(key[0], pod, container, 1.0, None, None, *names), {}
-            holder, seen = self._holders[key]
+                self._holders[key] = Holder(key[0], pod, container, 1.0, None, None, *names)
+            holder = self._holders[key]
             holder.share = values.get(SHARE, holder.share)
-            seen.update(own)
 
     def sample(self, key: DeviceKey) -> DeviceSample:
-        shared = len(self._holders) > 1
         values = self._values
-        if shared:
-            for name in (UTILIZATION, MEMORY_USED):
-                parts = [seen[name] for _, seen in self._holders.values() if name in seen]
-                if parts and not (name == MEMORY_USED and MEMORY_FREE in values and MEMORY_TOTAL in values):
-                    values[name] = min(100.0, sum(parts)) if name == UTILIZATION else sum(parts)
-                elif parts:
-                    values[name] = values[MEMORY_TOTAL] - values[MEMORY_FREE] - values.get(MEMORY_RESERVED, 0.0)
-        for holder, seen in self._holders.values():
+        if len(self._holders) > 1:
+            self._add_up()
+        for holder in self._holders.values():
             use = self._use.get((holder.namespace, holder.pod), {})
             if POD_SM in use:
                 holder.utilization = 100 * use[POD_SM]
-            elif UTILIZATION in seen:
-                holder.utilization = seen[UTILIZATION]
+            elif len(self._holders) == 1:
+                holder.utilization = values.get(UTILIZATION)
             if POD_MEMORY in use:
                 holder.memory_mib = use[POD_MEMORY] / _MIB
-            elif MEMORY_USED in seen:
-                holder.memory_mib = seen[MEMORY_USED]
+            elif len(self._holders) == 1:
+                holder.memory_mib = values.get(MEMORY_USED)
         state = self._state
         if not state and HEALTHY in values:
             state = "healthy" if values[HEALTHY] else "unhealthy"
         labels = self._labels
         return DeviceSample(
             key, _number(labels.get("gpu", "")), labels.get("modelName", ""), labels.get("GPU_I_PROFILE", ""), values,
-            tuple(holder for holder, _ in self._holders.values()), state, self._processes,
+            tuple(self._holders.values()), state, self._processes,
         )  # fmt: skip
+
+    def _add_up(self) -> None:
+        """Utilization and memory of a device with several holders, from their processes."""
+        values = self._values
+        sms = [use[POD_SM] for use in self._use.values() if POD_SM in use]
+        if sms:
+            values[UTILIZATION] = min(100.0, 100 * sum(sms))
+        used = [use[POD_MEMORY] for use in self._use.values() if POD_MEMORY in use]
+        if MEMORY_TOTAL in values and MEMORY_FREE in values:
+            values[MEMORY_USED] = values[MEMORY_TOTAL] - values[MEMORY_FREE] - values.get(MEMORY_RESERVED, 0.0)
+        elif used:
+            values[MEMORY_USED] = sum(used) / _MIB
 
 
 def _number(text: str) -> int:

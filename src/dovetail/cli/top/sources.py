@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where `dovetail top` reads: the exporters of the nodes through the API server, or a Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.reading.gpu_exporters import GpuExporters
+from dovetail.kube.reading.prometheus import WINDOW_S, Prometheus, PrometheusAccess
+from dovetail.views.top_rows import TopReading, TopWindow
+
+Read = Callable[[], Awaitable[TopReading]]
+
+
+class Source(Protocol):
+    """A source by name, read each `interval_s` into `window`. `opened` is the function that reads it; both raise
+    KubeError."""
+
+    name: str
+    interval_s: float
+    window: TopWindow
+
+    def opened(self) -> AbstractAsyncContextManager[Read]: ...
+
+
+class ExporterSource:
+    """The exporters of a cluster. The first reading waits `first_s` for slow ones, later ones until the next."""
+
+    interval_s = 2.0
+    first_s = 3.0
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.name = config.server
+        self.window = TopWindow()
+        self._config = config
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Read]:
+        patience_s = self.first_s
+
+        async def read() -> TopReading:
+            nonlocal patience_s
+            readings = await exporters.read(patience_s)
+            patience_s = self.interval_s
+            self.window.add(readings.nodes)
+            return self.window.reading(time.time(), self.name, readings.notes)
+
+        async with GpuExporters(self._config) as exporters:
+            yield read
+
+
+class PrometheusSource:
+    """A Prometheus, whose values are means already."""
+
+    interval_s = 5.0
+
+    def __init__(self, access: PrometheusAccess) -> None:
+        self.name = access.shown
+        self.window = TopWindow(WINDOW_S, averaged=True)
+        self._access = access
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Read]:
+        async def read() -> TopReading:
+            readings = await prometheus.read()
+            self.window.add(readings.nodes)
+            return self.window.reading(time.time(), self.name, readings.notes)
+
+        async with Prometheus(self._access) as prometheus:
+            yield read
