@@ -164,11 +164,9 @@ _GPU_COLUMNS: tuple[TopColumn[GpuRow], ...] = (
 
 
 def _group_columns(by: By) -> tuple[TopColumn[TopGroup], ...]:
-    held: tuple[TopColumn[TopGroup], ...] = (
-        TopColumn("ALLOCATED", lambda one: gpus(round(one.allocated * 1000)), 9, 3),
-    )
-    queue: tuple[TopColumn[TopGroup], ...] = (TopColumn("QUEUE", lambda one: printable(one.queue), drop=4),)
-    nodes: tuple[TopColumn[TopGroup], ...] = (TopColumn("NODES", lambda one: str(one.nodes), 5, 5),)
+    held = TopColumn[TopGroup]("ALLOCATED", lambda one: gpus(round(one.allocated * 1000)), 9, 3)
+    queue = TopColumn[TopGroup]("QUEUE", lambda one: printable(one.queue), drop=4)
+    nodes = TopColumn[TopGroup]("NODES", lambda one: str(one.nodes), 5, 5)
     return (
         TopColumn(by.upper(), lambda one: printable(one.name)),
         *([queue] if by == "job" else []),
