@@ -221,7 +221,7 @@ def test_rights(role: str, section: str) -> None:
 
 
 def test_environment_variables() -> None:
-    asked = re.compile(r'environ(?:\.get\(|\[)"(\w+)"|env(?:\.get\()"(\w+)"|"(\w+)" in os\.environ')
+    asked = re.compile(r'environ(?:\.get\(|\[)"(\w+)"|env(?:\.get\()"(\w+)"|"(\w+)" in os\.environ|envvar="(\w+)"')
     sources = [p.read_text() for where in ("src", "tools") for p in (ROOT / where).rglob("*.py")]
     sources += [(ROOT / name).read_text() for name in ("setup.py", "tests/needs.py")]
     known = {name for text in sources for names in asked.findall(text) for name in names if name}

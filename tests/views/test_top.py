@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.gpu_exporters import NodeSamples
-from dovetail.kube.reading.gpu_samples import DeviceKey, DeviceSample, Holder
+from dovetail.kube.reading.gpu_samples import DeviceKey, DeviceSample, SampleHolder
 from dovetail.views.top import Top, TopQuery, groups_of, top
 from dovetail.views.top_rows import TopWindow
 
@@ -23,7 +23,7 @@ def device(node: str, index: int, pod: str = "", *, instance: str = "", state: s
     """A GPU; `pod` with its job before the first `-`."""
     values = more.pop("values", BUSY if pod else IDLE)
     job = pod.partition("-")[0]
-    holders = (Holder("default", pod, "main", job=job, **more),) if pod else ()
+    holders = (SampleHolder("default", pod, "main", job=job, **more),) if pod else ()
     key = DeviceKey(node, f"GPU-{node}-{index}", instance)
     return DeviceSample(key, index, "H100", "1g.10gb" if instance else "", dict(values), holders, state)
 
@@ -129,7 +129,7 @@ def test_a_straggler_is_found_among_the_gpus_of_its_job_on_any_node() -> None:
 
 def test_shared_gpus_are_in_each_job_by_the_part_that_it_holds() -> None:
     shared = device("n1", 0, "a-0", share=0.5)
-    shared.holders += (Holder("default", "b-0", "main", 0.25, job="b", queue="research"),)
+    shared.holders += (SampleHolder("default", "b-0", "main", 0.25, job="b", queue="research"),)
     found = answer(node(shared, device("n1", 1, "a-1")), by="job")
     assert [(one.name, one.gpus, one.queue) for one in found.groups] == [
         ("default/a", 1.5, ""),

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.gpu_exporters import NodeSamples
-from dovetail.kube.reading.gpu_samples import DeviceKey, DeviceSample, Holder
+from dovetail.kube.reading.gpu_samples import DeviceKey, DeviceSample, SampleHolder
 from dovetail.views.bottleneck import Activity, classify, real_utilization
 
 IDLE = 5.0
@@ -247,7 +247,7 @@ def _row(device: DeviceSample, parent: DeviceSample, activity: Activity, age_s: 
     )  # fmt: skip
 
 
-def _holder(holder: Holder) -> GpuHolder:
+def _holder(holder: SampleHolder) -> GpuHolder:
     job = holder.job or holder.pod
     return GpuHolder(
         f"{holder.namespace}/{holder.pod}", holder.container, holder.share, holder.utilization, holder.memory_mib,

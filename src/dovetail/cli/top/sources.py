@@ -16,7 +16,7 @@ from dovetail.views.top_rows import TopReading, TopWindow
 Read = Callable[[], Awaitable[TopReading]]
 
 
-class Source(Protocol):
+class TopSource(Protocol):
     """A source by name, read each `interval_s` into `window`. `opened` is the function that reads it; both raise
     KubeError."""
 

@@ -16,7 +16,7 @@ from dovetail.cli.output import INCOMPLETE, output_option, write_json
 from dovetail.cli.top.lines import NOTHING, Line, gpu_lines, group_lines, painted, plain, printable, summary
 from dovetail.cli.top.live import live
 from dovetail.cli.top.screen import Screen, started
-from dovetail.cli.top.sources import ExporterSource, PrometheusSource, Source
+from dovetail.cli.top.sources import ExporterSource, PrometheusSource, TopSource
 from dovetail.kube.reading.prometheus import PrometheusAccess
 from dovetail.views.top import By, Order, Top, TopQuery, top
 from dovetail.views.top_rows import TopReading
@@ -59,7 +59,7 @@ def command(
     if url:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise click.UsageError(f"--prometheus: {url!r} is no URL such as http://prometheus.monitoring:9090")
-        source: Source = PrometheusSource(PrometheusAccess(url, token or "", authority or ""))
+        source: TopSource = PrometheusSource(PrometheusAccess(url, token or "", authority or ""))
     else:
         source = ExporterSource(config_of(kubeconfig, context))
     query = TopQuery(by, order, words)
@@ -77,12 +77,12 @@ def command(
         sys.exit(INCOMPLETE)
 
 
-async def _live(source: Source, screen: Screen, *, colours: bool) -> None:
+async def _live(source: TopSource, screen: Screen, *, colours: bool) -> None:
     async with source.opened() as read:
         await live(screen, read, source.interval_s, colours=colours)
 
 
-async def _once(source: Source) -> TopReading:
+async def _once(source: TopSource) -> TopReading:
     async with source.opened() as read:
         reading = await read()
         if source.window.needs_rates:

@@ -52,7 +52,7 @@ class DeviceKey(NamedTuple):
     instance: str
 
 
-class Holder(Struct):
+class SampleHolder(Struct):
     """A container that holds a device, or the `share` of it. `utilization` (percent) and `memory_mib` are its own, from
     its processes; None where they are not known. `job`, `queue` and `user` are "" where they are not known."""
 
@@ -76,7 +76,7 @@ class DeviceSample(Struct):
     product: str
     profile: str
     values: dict[str, float]
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[SampleHolder, ...] = ()
     state: str = ""
     processes: Mapping[str, int] = {}
     samples: tuple[float, ...] = ()
@@ -108,7 +108,7 @@ class _Parts:
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels = labels
         self._values: dict[str, float] = {}
-        self._holders: dict[tuple[str, ...], Holder] = {}
+        self._holders: dict[tuple[str, ...], SampleHolder] = {}
         self._use: dict[tuple[str, str], dict[str, float]] = {}
         self._state = ""
         self._processes: dict[str, int] = {}
@@ -128,7 +128,7 @@ class _Parts:
             key = (labels.get("namespace", ""), pod, container, labels.get("vgpu", ""))
             if key not in self._holders:
                 names = (labels.get(name, "") for name in ("job", "queue", "owner"))
-                self._holders[key] = Holder(key[0], pod, container, 1.0, None, None, *names)
+                self._holders[key] = SampleHolder(key[0], pod, container, 1.0, None, None, *names)
             holder = self._holders[key]
             holder.share = values.get(SHARE, holder.share)
 
