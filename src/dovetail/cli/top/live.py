@@ -31,8 +31,8 @@ _TICK_S = 1.0
 
 async def live(
     screen: Screen, read: Callable[[], Awaitable[TopReading]], interval_s: float, *, colours: bool = True
-) -> None:
-    """Show readings until a key ends it."""
+) -> bool:
+    """Show readings until a key ends it: then True, and False after an interrupt (Ctrl-C)."""
     loop = asyncio.get_running_loop()
     changed = asyncio.Event()
     changed.set()
@@ -61,14 +61,19 @@ async def live(
             _draw(screen, state[0], colours=colours)
 
     with _terminal(), pressed(sys.stdin.fileno()) as keys:
+        interrupted = asyncio.Event()
         loop.add_signal_handler(signal.SIGWINCH, changed.set)
-        tasks = [asyncio.ensure_future(one) for one in (typing(keys), reading(), drawing())]
+        loop.add_signal_handler(signal.SIGINT, interrupted.set)
+        parts = (typing(keys), reading(), drawing(), interrupted.wait())
+        tasks: list[asyncio.Future[object]] = [asyncio.ensure_future(one) for one in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            return not interrupted.is_set()
         finally:
             loop.remove_signal_handler(signal.SIGWINCH)
+            loop.remove_signal_handler(signal.SIGINT)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

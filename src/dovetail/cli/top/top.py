@@ -66,7 +66,8 @@ def command(
     console = Console()
     if output == "table" and not once and console.is_terminal and sys.stdin.isatty():
         screen = started(Screen(order=order, words=words), by)
-        run(_live(source, screen, colours=_colours(console)), source.name)
+        if not run(_live(source, screen, colours=_colours(console)), source.name):
+            raise click.Abort
         return
     answer = top(run(_once(source), source.name), query)
     if output == "json":
@@ -77,9 +78,9 @@ def command(
         sys.exit(INCOMPLETE)
 
 
-async def _live(source: TopSource, screen: Screen, *, colours: bool) -> None:
+async def _live(source: TopSource, screen: Screen, *, colours: bool) -> bool:
     async with source.opened() as read:
-        await live(screen, read, source.interval_s, colours=colours)
+        return await live(screen, read, source.interval_s, colours=colours)
 
 
 async def _once(source: TopSource) -> TopReading:
