@@ -27,6 +27,7 @@ from dovetail.advice.doctor.records import (
 from dovetail.cli.doctor.doctor import DoctorAnswer
 from dovetail.core.policy import DEFAULT_FABRIC
 from dovetail.kube.objects.base import LabelSelector, ObjectMeta
+from dovetail.kube.objects.topology import ForeignProcess
 from dovetail.kube.protection import NAME, Binding, BindingSpec, MatchResources, PolicySpec, ProtectionPolicy
 from tests.docs.pages import page
 
@@ -125,6 +126,13 @@ def ours(**more: Any) -> ClusterFacts:
     return replace(HEALTHY, pods=Pods(schedulers=(Scheduler("Dovetail", "d/dovetail-scheduler-1"),)), **more)
 
 
+def used(*them: ForeignProcess) -> ClusterFacts:
+    return replace(HEALTHY, gpu_nodes={"a": GpuNode(kubelet=ALIGNED, foreign=them)})
+
+
+BY_POD = ForeignProcess(3, "GPU-c", 42, "other_pod", "ml", "x", 1000)
+BY_NONE = ForeignProcess(0, "GPU-a", 7, "no_pod", memory_mib=10)
+GONE = ForeignProcess(None, "MIG-b", 8, "gone", memory_mib=20)
 NO_DRIVER = {"a": GpuNode(driver="NVML: driver not loaded")}
 YUNIKORN = Webhook("yunikorn-admission-controller-mutations", "admission-webhook.yunikorn.mutate-pods")
 HAMI = Webhook("hami-webhook", "vgpu.hami.io")
@@ -199,6 +207,9 @@ CASES: list[tuple[str, ClusterFacts, ClusterFacts]] = [
      nodes(node("a", row="1"), node("b"))),
     ("fabric/no-such-level", replace(HEALTHY, fabric=("example.com/row",)),
      nodes(node(row="1"), fabric=("example.com/row",))),
+    ("processes/without-request", used(BY_POD), used(BY_NONE, GONE)),
+    ("processes/no-pod", used(BY_NONE), used(BY_POD)),
+    ("processes/no-pod", used(GONE), used()),
     ("schedulers/share-nodes", running(("k/p", "a", "kai-scheduler"), ("k/q", "a", "dovetail")),
      running(("k/p", "a", "kai-scheduler"), ("k/q", "b", "dovetail"))),
     ("schedulers/two-leaders", replace(HEALTHY, leases=(LEASE, replace(LEASE, name="kube-system/x"))), HEALTHY),
@@ -229,6 +240,19 @@ CASES: list[tuple[str, ClusterFacts, ClusterFacts]] = [
 def test_found_and_nearly(name: str, wrong: ClusterFacts, near: ClusterFacts) -> None:
     assert name in {one.id for one in examine(wrong)}
     assert name not in {one.id for one in examine(near)}
+
+
+def test_a_pod_and_the_node_have_one_finding_each_with_gpus_and_memory() -> None:
+    pod, node = examine(used(BY_POD, replace(BY_POD, pid=43), replace(BY_POD, gpu=4, uuid="GPU-d"), BY_NONE, GONE))
+    assert (pod.id, pod.object) == ("processes/without-request", "pod/ml/x")
+    assert pod.evidence == (
+        "GPUNode a, status.foreignProcesses: 2 processes use 2000 MiB of GPU 3 (GPU-c), "
+        "1 process uses 1000 MiB of GPU 4 (GPU-d)"
+    )
+    assert "request the GPUs" in pod.fix
+    assert (node.id, node.object) == ("processes/no-pod", "node/a")
+    assert "1 process uses 10 MiB of GPU 0 (GPU-a), 1 process uses 20 MiB of MIG-b" in node.evidence
+    assert "-p 7,8;" in node.fix
 
 
 def test_nothing_is_wrong_with_a_healthy_cluster() -> None:

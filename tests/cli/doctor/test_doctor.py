@@ -210,6 +210,16 @@ async def test_mig_and_numa_of_a_gpu_node(playground: Playground, tmp_path: Path
     assert (await doctor(playground, tmp_path))[1]["findings"] == []
 
 
+async def test_processes_on_a_gpu_that_their_pod_does_not_hold(playground: Playground, tmp_path: Path) -> None:
+    playground.put(node(gpus=2))
+    used = {"gpu": 1, "uuid": "GPU-1", "pid": 42, "holder": "other_pod", "namespace": "ml", "pod": "x", "memoryMiB": 70}
+    playground.put(gpu_node(foreignProcesses=[used]))
+    code, answer = await doctor(playground, tmp_path)
+    (found,) = answer["findings"]
+    assert (code, found["id"], found["object"]) == (0, "processes/without-request", "pod/ml/x")
+    assert found["evidence"] == "GPUNode a, status.foreignProcesses: 1 process uses 70 MiB of GPU 1 (GPU-1)"
+
+
 async def test_numa_of_a_node_resource_topology(playground: Playground, tmp_path: Path) -> None:
     playground.put(node(gpus=2))
     zone = {"type": "Node", "resources": [{"name": "nvidia.com/gpu", "capacity": "1"}]}

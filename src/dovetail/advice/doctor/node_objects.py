@@ -108,6 +108,7 @@ def _gpu_node(one: GPUNode) -> GpuNode:
         "" if mig is None else mig.state,
         "" if mig is None else mig.message,
         kubelet,
+        status.foreign_processes,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 
 from msgspec import Struct, field
 
+from dovetail.kube.objects.topology import ForeignProcess
 from dovetail.kube.protection import Binding, ProtectionPolicy
 
 HAS_GPUS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
@@ -105,12 +106,14 @@ class KubeletRecord(Struct, frozen=True):
 
 class GpuNode(Struct, frozen=True):
     """The status of a GPUNode. `driver` is the message of its condition DriverReady if that is False, else "".
-    `mig_state` and `mig_message` are the state of its MIG layout."""
+    `mig_state` and `mig_message` are the state of its MIG layout; `foreign` are the processes on devices that their
+    pods do not hold."""
 
     driver: str = ""
     mig_state: str = ""
     mig_message: str = ""
     kubelet: KubeletRecord | None = None
+    foreign: tuple[ForeignProcess, ...] = ()
 
 
 class Webhook(Struct, frozen=True):
