@@ -78,6 +78,9 @@ def test_metrics_that_gpus_lack_are_listed_by_reason(standin: Machine) -> None:
     (profiling,) = [" ".join(row[2:]) for row in rows if "nvmlGpmQueryDeviceSupport:" in row]
     assert profiling.startswith("absent, nvmlGpmQueryDeviceSupport: ")
     assert "DCGM_FI_PROF_SM_ACTIVE" in profiling
+    # The stand-in's procfs has no processes, as that of a container.
+    (processes,) = [" ".join(row[2:]) for row in rows if "hostPID:" in row]
+    assert processes.startswith("absent, the agent does not see the processes of the host")
 
 
 def test_mig_instances_and_profiles(standin: Machine) -> None:

@@ -25,6 +25,14 @@ NOT_VISIBLE = "the agent does not see the processes of the host: give its pod ho
 _MIB = 1 << 20
 
 
+def sees_host(proc: Path) -> bool:
+    """Whether this process is in the host's pid namespace: there pid 2 is the kernel's kthreadd."""
+    try:
+        return (proc / "2" / "comm").read_text().strip() == "kthreadd"
+    except OSError:
+        return False
+
+
 class PodAccounting:
     """Joins processes with pods at each reading. `pods` returns the pods of the node by name, `proc` is where procfs
     is mounted."""
@@ -49,11 +57,8 @@ class PodAccounting:
 
     @property
     def sees_host(self) -> bool:
-        """Whether this process is in the host's pid namespace: there pid 2 is the kernel's kthreadd."""
-        try:
-            return (self._proc / "2" / "comm").read_text().strip() == "kthreadd"
-        except OSError:
-            return False
+        """Whether this process sees the processes of the host now."""
+        return sees_host(self._proc)
 
     def __call__(self, readings: Sequence[GpuReading], owners: Owners) -> PodValues:
         """Blocks shortly: it reads the cgroups of new processes."""

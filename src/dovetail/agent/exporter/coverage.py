@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
+from dovetail.agent.exporter.accounting import NOT_VISIBLE, sees_host
 from dovetail.agent.exporter.counter_list import default
+from dovetail.agent.exporter.kinds import OwnSource
 from dovetail.agent.exporter.reading import GpuReading
 from dovetail.agent.exporter.readings import DeviceReader
 from dovetail.agent.machine.nvml import Nvml, NvmlError
@@ -28,9 +31,11 @@ class MetricCoverage(Struct, frozen=True):
     absent: tuple[AbsentMetrics, ...] = ()
 
 
-def coverage(nvml: Nvml) -> MetricCoverage:
-    """Read each GPU once. A GPU that does not answer lacks all. Raises NvmlError if NVML does not count the GPUs."""
+def coverage(nvml: Nvml, proc: Path) -> MetricCoverage:
+    """Read each GPU once. A GPU that does not answer lacks all. `proc` is where procfs is mounted: without the
+    processes of the host the metrics of processes are absent. Raises NvmlError if NVML does not count the GPUs."""
     kinds = default().values()
+    processes = [] if sees_host(proc) else [kind.name for kind in kinds if OwnSource("processes") in kind.sources]
     read: dict[int, int] = {}
     why: dict[int, dict[str, str]] = {}
     for index in range(nvml.call("nvmlDeviceGetCount")):
@@ -43,7 +48,8 @@ def coverage(nvml: Nvml) -> MetricCoverage:
         except NvmlError as error:
             read[index], why[index] = 0, {"all": str(error)}
         else:
-            read[index], why[index] = _count(reading), reading.absent
+            read[index] = _count(reading)
+            why[index] = {**reading.absent, **dict.fromkeys(processes, NOT_VISIBLE)}
     return MetricCoverage(read, _groups(why))
 
 

@@ -69,7 +69,7 @@ def _look(sysfs: Sysfs) -> tuple[Host, tuple[SysfsNumaNode, ...], tuple[Unread, 
     try:
         with Nvml() as nvml:
             host = discover(nvml, sysfs)
-            metrics = coverage(nvml)
+            metrics = coverage(nvml, sysfs.proc)
     except NvmlError as error:
         host = discover(error, sysfs)
     try:
