@@ -8,7 +8,7 @@ import contextlib
 import gzip
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from dovetail.agent.exporter import shared_nvml as shared_nvml_module
 from dovetail.agent.exporter.counter_list import default
 from dovetail.agent.exporter.counters import Counters
 from dovetail.agent.exporter.exporter import Exporter, Parts
-from dovetail.agent.exporter.reading import Owner, Owners, Sample
+from dovetail.agent.exporter.reading import GpuReading, Owner, Owners, PodValues, Sample
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
 from dovetail.agent.exporter.shared_nvml import SharedNvml
@@ -53,8 +53,13 @@ class Node:
         self.library = SharedNvml()
         kinds = default()
         self.sampler = Sampler(self.library, kinds.values(), Counters(folder / "counters.json"))
-        parts = Parts(owners=self._owners, samples=lambda: self.samples)
+        self.uses = 0
+        parts = Parts(owners=self._owners, use=self._use, samples=lambda: self.samples)
         self.exporter = Exporter(self.sampler, kinds, "node-1", parts, **options)
+
+    def _use(self, _readings: Sequence[GpuReading], _owners: Owners) -> PodValues:
+        self.uses += 1
+        return PodValues()
 
     async def _owners(self) -> Owners:
         self.asked += 1
@@ -313,6 +318,29 @@ async def test_owners_that_cannot_be_read_are_soon_not_used(node: Node, monkeypa
 
         await until(known)
         assert not node.exporter.fault
+
+
+async def test_without_known_owners_no_process_is_taken_for_another_pods(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter_module, "OWNERS_PATIENCE_S", 0.05)
+    async with reading(node):
+        await node.scrape()
+        assert node.uses
+        node.hung = asyncio.Event()
+        monkeypatch.setattr(exporter_module, "OWNERS_STALE_S", 0.0)
+        node.uses = 0
+        await node.scrape()
+        assert node.exporter.fault
+        assert not node.uses
+        node.hung.set()
+        node.hung = None
+
+        async def used() -> bool:
+            await node.scrape()
+            return bool(node.uses)
+
+        await until(used)
 
 
 async def test_a_storm_of_scrapes_shares_one_reading(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

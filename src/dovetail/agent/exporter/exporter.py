@@ -7,6 +7,7 @@ Rules
 - A lost GPU keeps what other parts of the agent know of it: its XIDs, its health, its owner.
 - A device with several owners has its series once for each. A free device has them without pod labels.
 - Scrapes share one result for `FRESH_S`. Owners that cannot be read are used for `OWNERS_STALE_S`, then none are.
+  Without known owners there are no series of processes: those of an owner would count as another pod's.
 """
 
 from __future__ import annotations
@@ -36,9 +37,8 @@ async def nobody() -> Owners | None:
 
 
 class Parts(Struct, frozen=True):
-    """The parts of the agent that add to the readings. `owners` returns None, or raises OSError, if
-    they cannot be read now. `use` gets the readings and their
-    owners; `samples` are of other parts."""
+    """The parts of the agent that add to the readings. `owners` returns None, or raises OSError, if they cannot be read
+    now. `use` gets the readings and their owners, if these are known; `samples` are of other parts."""
 
     owners: Callable[[], Awaitable[Owners | None]] = nobody
     use: Callable[[Sequence[GpuReading], Owners], PodValues] = lambda _readings, _owners: PodValues()
@@ -68,6 +68,7 @@ class Exporter:
         self._texts = tuple(kind.name for kind in kinds.values() if kind.type == "label")
         self._writer = Writer(kind for kind in kinds.values() if kind.type != "label")
         self._owners = Owners({}, time.monotonic())
+        self._owners_known = False
         self._changed_s: dict[str, float] = {}
         self._known: dict[str, KnownDevice] = {}
         self._asking: asyncio.Future[Owners | None] | None = None
@@ -107,6 +108,7 @@ class Exporter:
                 fault = "owners of GPUs are not known: the kubelet does not list them"
             else:
                 self._learn(owners)
+                self._owners_known = True
         except TimeoutError:
             fault = "owners of GPUs are not known: the kubelet does not answer"
         except OSError as error:
@@ -118,6 +120,7 @@ class Exporter:
             self.fault = fault
         if fault and time.monotonic() - self._owners.read_s > OWNERS_STALE_S:
             self._learn(Owners({}, self._owners.read_s))
+            self._owners_known = False
         return self._owners
 
     def _learn(self, owners: Owners) -> None:
@@ -128,7 +131,9 @@ class Exporter:
         self._owners = owners
 
     def _series(self, sampled: Sequence[Sampled], owners: Owners) -> Iterator[Series]:
-        use = self._parts.use([one.reading for one in sampled], owners)
+        use = PodValues()
+        if self._owners_known:
+            use = self._parts.use([one.reading for one in sampled], owners)
         samples: dict[str, list[Sample]] = {}
         for sample in (*use.samples, *self._parts.samples(), *self._own(sampled)):
             samples.setdefault(sample.uuid, []).append(sample)
