@@ -28,7 +28,7 @@ _FEWEST_SAMPLES, _FEWEST_MEMBERS = 4, 3
 _SIGMA_BY_MAD = 1.4826
 
 
-class Activity(Struct, frozen=True):
+class Activity(Struct, frozen=True, gc=False):
     """The activity of one GPU or MIG instance: means over a window, in percent.
 
     utilization: the share of time in which a kernel ran (NVML). memory_copy: that in which memory was read or written.

@@ -16,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.gpu_exporters import NodeSamples
 from dovetail.kube.reading.gpu_samples import DeviceKey, DeviceSample, SampleHolder
-from dovetail.views.bottleneck import Activity, classify, real_utilization
+from dovetail.views.bottleneck import Activity, Bottleneck, classify, real_utilization
 
 IDLE = 5.0
 """Percent of real use, as `gpu:idle_allocated` has it."""
@@ -37,7 +36,7 @@ _RATES = {
 """The rates that counters can replace: counter, bytes of its unit."""
 
 
-class GpuHolder(Struct, frozen=True, rename="camel"):
+class GpuHolder(Struct, frozen=True, rename="camel", gc=False):
     """A container on a GPU or MIG instance: the `share` that it holds; percent and MiB of the device that it uses."""
 
     pod: str
@@ -50,7 +49,7 @@ class GpuHolder(Struct, frozen=True, rename="camel"):
     user: str
 
 
-class GpuRow(Struct, frozen=True, rename="camel"):
+class GpuRow(Struct, frozen=True, rename="camel", gc=False):
     """A GPU, or a MIG instance of one (`profile`). Activities are percent of the peak, None where they are not
     reported; `used` is the real use. `health` is "" where no exporter has it. `sm_samples` are those of `sm` in the
     window, the oldest first."""
@@ -85,12 +84,6 @@ class GpuRow(Struct, frozen=True, rename="camel"):
     sm_samples: tuple[float, ...]
 
     @property
-    def job(self) -> str:
-        """The job that holds all of it, or "": `namespace/name`."""
-        jobs = {holder.job for holder in self.holders}
-        return jobs.pop() if len(jobs) == 1 else ""
-
-    @property
     def allocated(self) -> bool:
         """Whether a container holds it or a part of it."""
         return bool(self.holders)
@@ -117,7 +110,7 @@ class TopReading(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class _Values(Struct):
+class _Values(Struct, gc=False):
     """The values of a device at a time."""
 
     at_s: float
@@ -176,7 +169,7 @@ class TopWindow:
     def rows(self, now_s: float) -> list[GpuRow]:
         """The GPUs and MIG instances of all nodes."""
         divided = {(key.node, key.uuid) for key in self._samples if key.instance}
-        found: list[tuple[Activity, GpuRow]] = []
+        found: list[tuple[DeviceSample, DeviceSample, Activity, float]] = []
         for node in self._nodes:
             parents = {device.key.uuid: device for device in node.devices if not device.key.instance}
             for device in node.devices:
@@ -188,8 +181,9 @@ class TopWindow:
                 if samples is None:
                     continue
                 activity = _activity(device, parent, samples)
-                found.append((activity, _row(device, parent, activity, now_s - node.at_s)))
-        return _classified(found)
+                found.append((device, parent, activity, now_s - node.at_s))
+        classes = _classes([(device, activity) for device, _, activity, _ in found])
+        return [_row(*one, bottleneck) for one, bottleneck in zip(found, classes, strict=True)]
 
     def reading(self, now_s: float, source: str, notes: tuple[str, ...] = ()) -> TopReading:
         """All that is known at `now_s`."""
@@ -204,6 +198,8 @@ def _rise(before: float | None, now: float | None) -> float | None:
 
 def _activity(device: DeviceSample, parent: DeviceSample, samples: Sequence[_Values]) -> Activity:
     def mean(name: str) -> float | None:
+        if len(samples) == 1:
+            return samples[0].values.get(name)
         known = [one.values[name] for one in samples if name in one.values]
         return fmean(known) if known else None
 
@@ -231,7 +227,9 @@ def _limit(device: DeviceSample) -> float | None:
     return device.values.get(names.POWER_LIMIT) or device.values.get(names.POWER_MANAGEMENT_LIMIT)
 
 
-def _row(device: DeviceSample, parent: DeviceSample, activity: Activity, age_s: float) -> GpuRow:
+def _row(
+    device: DeviceSample, parent: DeviceSample, activity: Activity, age_s: float, bottleneck: Bottleneck
+) -> GpuRow:
     values, key = device.values, device.key
     used, free = values.get(names.MEMORY_USED), values.get(names.MEMORY_FREE)
     total = values.get(names.MEMORY_TOTAL)
@@ -242,32 +240,31 @@ def _row(device: DeviceSample, parent: DeviceSample, activity: Activity, age_s: 
         tuple(_holder(holder) for holder in device.holders), real_utilization(activity), activity.utilization,
         activity.engine, activity.sm, activity.tensor, activity.fp64, activity.dram, activity.pcie_bytes_s,
         activity.nvlink_bytes_s, used, total, values.get(names.POWER, parent.values.get(names.POWER)), _limit(parent),
-        values.get(names.TEMPERATURE, parent.values.get(names.TEMPERATURE)), "", "", "", device.state or parent.state,
+        values.get(names.TEMPERATURE, parent.values.get(names.TEMPERATURE)), bottleneck.name, bottleneck.meaning,
+        bottleneck.advice, device.state or parent.state,
         round(max(0.0, age_s), 1), device.processes or parent.processes, activity.sm_samples,
     )  # fmt: skip
 
 
 def _holder(holder: SampleHolder) -> GpuHolder:
-    job = holder.job or holder.pod
     return GpuHolder(
         f"{holder.namespace}/{holder.pod}", holder.container, holder.share, holder.utilization, holder.memory_mib,
-        f"{holder.namespace}/{job}", holder.queue, holder.user,
+        _job(holder), holder.queue, holder.user,
     )  # fmt: skip
 
 
-def _classified(found: Sequence[tuple[Activity, GpuRow]]) -> list[GpuRow]:
-    """The rows with their classes."""
+def _job(holder: SampleHolder) -> str:
+    return f"{holder.namespace}/{holder.job or holder.pod}"
+
+
+def _classes(found: Sequence[tuple[DeviceSample, Activity]]) -> list[Bottleneck]:
+    """The class of each device."""
     jobs: dict[object, list[int]] = {}
-    for number, (_, row) in enumerate(found):
+    for number, (device, _) in enumerate(found):
         # Instances and shared GPUs differ by what they are, so they are not compared.
-        together = row.job and not row.instance and len(row.holders) == 1
-        jobs.setdefault(row.job if together else number, []).append(number)
-    classes = [("", "", "")] * len(found)
+        alone = device.key.instance or len(device.holders) != 1
+        jobs.setdefault(number if alone else _job(device.holders[0]), []).append(number)
+    classes: dict[int, Bottleneck] = {}
     for members in jobs.values():
-        bottlenecks = classify([found[number][0] for number in members])
-        for number, one in zip(members, bottlenecks, strict=True):
-            classes[number] = one.name, one.meaning, one.advice
-    return [
-        replace(row, bottleneck=name, meaning=meaning, advice=advice)
-        for (_, row), (name, meaning, advice) in zip(found, classes, strict=True)
-    ]
+        classes.update(zip(members, classify([found[number][1] for number in members]), strict=True))
+    return [classes[number] for number in range(len(found))]

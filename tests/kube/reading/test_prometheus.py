@@ -176,4 +176,5 @@ async def test_a_real_prometheus_has_the_gpus_their_holders_and_means(
     assert all(holder.utilization and holder.memory_mib for holder in shared.holders)
     # The scrape's own label `job` is no job.
     assert {holder.job for device in (whole, shared) for holder in device.holders} == {""}
-    assert whole.state == "healthy"
+    # Health is read of devices that are not healthy.
+    assert whole.state == ""

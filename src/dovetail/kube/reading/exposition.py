@@ -30,7 +30,7 @@ _BLANKS = 16
 """Each type has values from its blank on: not found, not supported, not permitted ... (dcgm_structs.h)."""
 
 
-class SeriesValues(Struct, frozen=True):
+class SeriesValues(Struct, frozen=True, gc=False):
     """The values of one set of labels, by metric."""
 
     labels: Mapping[str, str]
@@ -53,6 +53,8 @@ def parse(text: str, names: Collection[str]) -> list[SeriesValues]:
 
 def has_data(value: float) -> bool:
     """Whether the value is one, and not one of DCGM's for "no data"."""
+    if -_INT32_BLANK < value < _INT32_BLANK:
+        return True
     if not isfinite(value) or value >= _INT64_BLANK:
         return False
     return not any(blank <= value < blank + _BLANKS for blank in (_INT32_BLANK, _FP64_BLANK))

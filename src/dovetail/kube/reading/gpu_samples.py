@@ -52,7 +52,7 @@ class DeviceKey(NamedTuple):
     instance: str
 
 
-class SampleHolder(Struct):
+class SampleHolder(Struct, gc=False):
     """A container that holds a device, or the `share` of it. `utilization` (percent) and `memory_mib` are its own, from
     its processes; None where they are not known. `job`, `queue` and `user` are "" where they are not known."""
 
@@ -67,7 +67,7 @@ class SampleHolder(Struct):
     user: str = ""
 
 
-class DeviceSample(Struct):
+class DeviceSample(Struct, gc=False):
     """The values of a device at one time, by name of the metric (VALUES). `state` is its health where the exporter has
     it; `processes` are numbers by holder. `index` is that of its GPU."""
 

@@ -4,7 +4,8 @@
 Rules
 - Activities are means over the window (`avg_over_time`), of SM activity also the samples in it; memory, temperature and
   limits are the last values. Counters stand in for rates that an exporter does not have.
-- Queries are by device, so that an answer has a few labels per GPU; one query has the names of device and holders. The
+- Queries are by device, so that an answer has two labels per GPU; one query has the names of device and holders, and
+  health is read of devices that are not healthy. The
   scrape's own `job` is left out, as the recording rules do; `exported_` labels are read where labels were not honored.
 - A node that had metrics in the last hour and has none now is listed with a fault.
 - An answer of more than MOST_BYTES is not read. Redirects are not followed: a token goes to no other server.
@@ -15,32 +16,30 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 from msgspec import Struct
+from msgspec.json import Decoder
 
-from dovetail.core.json_text import JsonError, decode_json
+from dovetail.core.json_text import JsonError, decode_json_by
 from dovetail.kube.api.errors import KubeError
+from dovetail.kube.api.listing import gc_paused
 from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.exposition import SeriesValues, has_data
 from dovetail.kube.reading.gpu_exporters import NodeSamples, Readings
 from dovetail.kube.reading.gpu_samples import DeviceSample, devices_of
 
-T = TypeVar("T")
+S = TypeVar("S")
 WINDOW_S, STEP_S = 60, 15
 MOST_BYTES = 128 << 20
 _AT_ONCE = 4
 _TIMEOUT_S = 30.0
 _BY = "by (UUID, GPU_I_ID)"
-_LAST = (
-    names.MEMORY_USED, names.MEMORY_FREE, names.MEMORY_RESERVED, names.MEMORY_TOTAL, names.TEMPERATURE,
-    names.POWER_LIMIT, names.POWER_MANAGEMENT_LIMIT, names.HEALTHY,
-)  # fmt: skip
 _MEANS = (
     names.UTILIZATION,
     names.MEMORY_COPY,
@@ -53,6 +52,8 @@ _MEANS = (
 )
 _SHARED = f"({names.SHARE} > 0 and {names.SHARE} < 1)"
 _EXPORTED = "exported_"
+_RENAMED = ("namespace", "pod", "container", "job")
+_OF_DEVICE = ("UUID", "GPU_I_ID", "GPU_I_PROFILE", "gpu", "modelName", "hostname", "Hostname")
 
 
 def _mean(metric: str) -> str:
@@ -63,16 +64,26 @@ def _rate(metric: str) -> str:
     return f"max {_BY} (rate({metric}[{WINDOW_S}s]))"
 
 
+def _last(metric: str) -> str:
+    return f"max {_BY} ({metric})"
+
+
 _VALUES = {name: _mean(name) for name in _MEANS} | {
     names.PCIE_SENT: f"{_mean(names.PCIE_SENT)} + {_mean(names.PCIE_RECEIVED)} "
     f"or {_rate(names.PCIE_SENT_TOTAL)} + {_rate(names.PCIE_RECEIVED_TOTAL)}",
     names.NVLINK_SENT: f"{_mean(names.NVLINK_SENT)} + {_mean(names.NVLINK_RECEIVED)} "
     f"or {_rate(names.NVLINK_TOTAL_KIB)} * 1024",
+    # The memory of each owner is its own on a shared GPU, so the GPU's is what is not free.
+    names.MEMORY_USED: f"{_last(names.MEMORY_TOTAL)} - {_last(names.MEMORY_FREE)} - {_last(names.MEMORY_RESERVED)} "
+    f"or {_last(names.MEMORY_USED)}",
+    names.MEMORY_TOTAL: f"{_last(names.MEMORY_TOTAL)} or {_last(names.MEMORY_USED)} + {_last(names.MEMORY_FREE)}",
+    names.TEMPERATURE: _last(names.TEMPERATURE),
+    names.POWER_LIMIT: f"{_last(names.POWER_LIMIT)} or {_last(names.POWER_MANAGEMENT_LIMIT)}",
 }
 _DEVICES = f"{names.SHARE} or ({names.MEMORY_USED} unless on (UUID) {names.SHARE})"
-_LAST_VALUES = f'max by (__name__, UUID, GPU_I_ID) ({{__name__=~"{"|".join(_LAST)}"}})'
 _SM = f"max {_BY} ({names.SM})[{WINDOW_S}s:{STEP_S}s]"
-_STATES = f"max by (state, UUID, GPU_I_ID) ({names.HEALTH_STATE}) == 1"
+_STATES = f'max by (state, UUID, GPU_I_ID) ({names.HEALTH_STATE}{{state!="healthy"}}) == 1'
+_UNHEALTHY = f"max {_BY} ({names.HEALTHY}) == 0"
 _PROCESSES = f"sum by (holder, UUID, GPU_I_ID) ({names.PROCESSES}) > 0"
 _PODS = (
     f'max by (__name__, UUID, GPU_I_ID, namespace, pod) ({{__name__=~"{names.POD_MEMORY}|{names.POD_SM}"}} '
@@ -100,22 +111,39 @@ class PrometheusAccess(Struct, frozen=True):
         return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
 
 
-class _Series(Struct):
-    """A series of an answer: `value` of an instant vector, `values` of a matrix, as pairs of time and text."""
+class _Named(Struct, frozen=True):
+    """A series of an instant vector: its labels, and time and text of its value."""
 
     metric: dict[str, str]
     value: tuple[float, str] = (0.0, "NaN")
-    values: list[tuple[float, str]] = []
 
 
-class _Data(Struct, frozen=True):
-    result: tuple[_Series, ...] = ()
+class _Device(Struct, frozen=True):
+    """The labels of a query by device."""
+
+    UUID: str = ""
+    GPU_I_ID: str = ""
 
 
-class _Answer(Struct):
+class _Value(Struct, frozen=True):
+    """A series of a query by device: time and text of its value, or of its values."""
+
+    metric: _Device
+    value: tuple[float, str] = (0.0, "NaN")
+    values: tuple[tuple[float, str], ...] = ()
+
+
+class _Data(Struct, Generic[S], frozen=True):
+    result: tuple[S, ...] = ()
+
+
+class _Answer(Struct, Generic[S], frozen=True):
     status: str = ""
-    data: _Data = _Data()
+    data: _Data[S] = _Data()
     error: str = ""
+
+
+_NAMED, _BY_DEVICE = Decoder(_Answer[_Named]), Decoder(_Answer[_Value])
 
 
 class Prometheus:
@@ -147,27 +175,17 @@ class Prometheus:
     async def read(self) -> Readings:
         """All nodes. Raises PrometheusError."""
         headers = self._headers()
-        expressions = [_DEVICES, _LAST_VALUES, _SM, _STATES, _PROCESSES, _PODS, _GONE, *_VALUES.values()]
-        tasks = [asyncio.ensure_future(self._query(one, headers)) for one in expressions]
-        try:
-            devices, last, sm, states, processes, pods, gone, *means = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-        parts = _Parts(devices)
-        for one in last:
-            parts.add(one, one.metric.get("__name__", ""))
-        for name, answer in zip(_VALUES, means, strict=True):
-            for one in answer:
-                parts.add(one, name)
-        for one in states:
-            parts.add(one, names.HEALTH_STATE)
-        for one in processes:
-            parts.add(one, names.PROCESSES)
-        for one in pods:
-            parts.add(one, one.metric.get("__name__", ""))
-        lost = [one.metric.get("hostname", "") for one in gone]
-        return Readings(parts.nodes(_samples(sm), lost))
+        expressions = _DEVICES, _STATES, _PROCESSES, _PODS, _GONE
+        named = [asyncio.ensure_future(self._query(one, headers, _NAMED)) for one in expressions]
+        by_device = _UNHEALTHY, _SM, *_VALUES.values()
+        valued = [asyncio.ensure_future(self._query(one, headers, _BY_DEVICE)) for one in by_device]
+        with gc_paused():
+            try:
+                await asyncio.gather(*named, *valued)
+            finally:
+                for task in (*named, *valued):
+                    task.cancel()
+            return _joined([task.result() for task in named], [task.result() for task in valued])
 
     def _headers(self) -> dict[str, str]:
         if not self._access.token_file:
@@ -177,7 +195,7 @@ class Prometheus:
         except (OSError, UnicodeError) as error:
             raise PrometheusError(f"{self._access.token_file}: no token: {error}") from error
 
-    async def _query(self, expression: str, headers: Mapping[str, str]) -> tuple[_Series, ...]:
+    async def _query(self, expression: str, headers: Mapping[str, str], decoder: Decoder[_Answer[S]]) -> tuple[S, ...]:
         url = f"{self._access.url.rstrip('/')}/api/v1/query"
         try:
             async with (
@@ -193,21 +211,12 @@ class Prometheus:
             reason = f"no answer within {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
             raise PrometheusError(f"cannot be read: {reason}") from error
         try:
-            answer = decode_json(bytes(body), _Answer)
+            answer = decode_json_by(decoder, bytes(body))
         except JsonError as error:
             raise PrometheusError(f"answers {reply.status}, and not as a Prometheus does: {error}") from error
         if answer.status != "success":
             raise PrometheusError(f"refuses a query ({reply.status}): {answer.error}")
         return answer.data.result
-
-
-def _samples(series: tuple[_Series, ...]) -> dict[tuple[str, str], tuple[float, ...]]:
-    """The samples of each device in percent, by UUID and instance."""
-    found = {}
-    for one in series:
-        values = tuple(100 * value for value in map(_float, (text for _, text in one.values)) if has_data(value))
-        found[one.metric.get("UUID", ""), one.metric.get("GPU_I_ID", "")] = values
-    return found
 
 
 def _float(text: str) -> float:
@@ -217,51 +226,61 @@ def _float(text: str) -> float:
         return float("nan")
 
 
-class _Parts:
-    """The series of all answers, joined by device."""
-
-    def __init__(self, devices: tuple[_Series, ...]) -> None:
-        self._series: list[SeriesValues] = []
-        self._labels: dict[tuple[str, str], dict[str, str]] = {}
-        self._values: dict[tuple[str, str], dict[str, float]] = {}
-        for one in devices:
-            labels = _honored(one.metric)
-            key = labels.get("UUID", ""), labels.get("GPU_I_ID", "")
-            self._labels.setdefault(key, {k: v for k, v in labels.items() if k not in ("pod", "namespace")})
-            value = _float(one.value[1])
-            if has_data(value):
-                self._series.append(SeriesValues(labels, {labels.get("__name__", ""): value}))
-
-    def add(self, one: _Series, name: str) -> None:
-        """A value of a device, or of a pod, process or state of it."""
-        key = one.metric.get("UUID", ""), one.metric.get("GPU_I_ID", "")
-        labels, value = self._labels.get(key), _float(one.value[1])
-        if labels is None or not has_data(value):
-            return
-        if len(one.metric) - ("__name__" in one.metric) - ("GPU_I_ID" in one.metric) > 1:
-            self._series.append(SeriesValues(labels | one.metric, {name: value}))
-        else:
-            self._values.setdefault(key, {})[name] = value
-
-    def nodes(self, sm: Mapping[tuple[str, str], tuple[float, ...]], lost: list[str]) -> tuple[NodeSamples, ...]:
-        """The devices by node. The nodes `lost` have none."""
-        now_s = time.time()
-        # The values of a device first: those of its holders are from the processes.
-        whole = [SeriesValues(self._labels[key], values) for key, values in self._values.items()]
-        found: dict[str, list[DeviceSample]] = {name: [] for name in lost}
-        for device in devices_of([*whole, *self._series]):
-            device.samples = sm.get((device.key.uuid, device.key.instance), ())
-            found.setdefault(device.key.node, []).append(device)
-        return tuple(
+def _joined(named: Sequence[Sequence[_Named]], valued: Sequence[Sequence[_Value]]) -> Readings:
+    """The devices by node, out of the answers in the order of their queries."""
+    devices, states, processes, pods, gone = named
+    unhealthy, sm, *means = valued
+    series, labels = _devices(devices)
+    values: dict[tuple[str, str], dict[str, float]] = {key: {} for key in labels}
+    for name, answer in ((names.HEALTHY, unhealthy), *zip(_VALUES, means, strict=True)):
+        for one in answer:
+            known = values.get((one.metric.UUID, one.metric.GPU_I_ID))
+            if known is not None and has_data(value := _float(one.value[1])):
+                known[name] = value
+    for extra, name in ((states, names.HEALTH_STATE), (processes, names.PROCESSES), (pods, "")):
+        for more in extra:
+            metric = more.metric
+            base = labels.get((metric.get("UUID", ""), metric.get("GPU_I_ID", "")))
+            if base is not None and has_data(value := _float(more.value[1])):
+                series.append(SeriesValues(base | metric, {name or metric.get("__name__", ""): value}))
+    whole = [SeriesValues(labels[key], known) for key, known in values.items()]
+    samples = {
+        (one.metric.UUID, one.metric.GPU_I_ID): tuple(100 * _float(text) for _, text in one.values) for one in sm
+    }
+    lost = {one.metric.get("hostname", "") for one in gone}
+    found: dict[str, list[DeviceSample]] = {name: [] for name in lost}
+    for device in devices_of([*whole, *series]):
+        device.samples = samples.get((device.key.uuid, device.key.instance), ())
+        found.setdefault(device.key.node, []).append(device)
+    now_s = time.time()
+    return Readings(
+        tuple(
             NodeSamples(name, tuple(found[name]), now_s, "Prometheus has no new metrics of it" if name in lost else "")
             for name in sorted(found)
         )
+    )
+
+
+def _devices(answer: Sequence[_Named]) -> tuple[list[SeriesValues], dict[tuple[str, str], dict[str, str]]]:
+    """The series that name holders, and the labels of each device without those of its holder."""
+    series: list[SeriesValues] = []
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for one in answer:
+        labels = _honored(one.metric)
+        key = labels.get("UUID", ""), labels.get("GPU_I_ID", "")
+        if key not in found:
+            found[key] = {label: labels[label] for label in _OF_DEVICE if label in labels}
+        # The value itself is not used but as a share: memory is read by device.
+        if labels.get("pod") and has_data(value := _float(one.value[1])):
+            series.append(SeriesValues(labels, {names.SHARE: value if labels.get("__name__") == names.SHARE else 1.0}))
+    return series, found
 
 
 def _honored(labels: dict[str, str]) -> dict[str, str]:
     """The exporter's labels, where the scrape renamed them; without the scrape's own `job`."""
-    for name in [name for name in labels if name.startswith(_EXPORTED)]:
-        labels[name.removeprefix(_EXPORTED)] = labels.pop(name)
+    for name in _RENAMED:
+        if _EXPORTED + name in labels:
+            labels[name] = labels.pop(_EXPORTED + name)
     if "queue" not in labels:
         labels.pop("job", None)
     return labels
