@@ -90,7 +90,7 @@ def answers(nodes: int) -> dict[str, bytes]:
             for one in vector(names.SM)
         ]
 
-    results = {expression: vector(name) for name, expression in queries._VALUES.items()}
+    results = {expression: vector(name) for name, expression in (queries._VALUES | queries._CONSTANT).items()}
     results |= {queries._DEVICES: vector(names.SHARE, full=True), queries._SM: matrix()}
     return {
         query: json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()

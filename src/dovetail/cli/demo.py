@@ -42,6 +42,7 @@ chat      two pods, 0.5 and 0.25 of a GPU that is shared by time-slicing
 claim     one pod with a ResourceClaim for a GPU with at least 90 GiB
 """
 _DRIVER = "gpu.nvidia.com"
+_NODES = ("gpu-node-1", "gpu-node-2", "mig-node", "shared-node", "dra-node")
 Document = dict[str, object]
 
 
@@ -101,7 +102,11 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "kubeconfig"
                 playground.kubeconfig(path)
-                console.print(f"The cluster runs until Ctrl-C:\n  export KUBECONFIG={path}\n  kubectl get pods")
+                for node in _NODES:
+                    playground.put(_agent(node))
+                console.print(
+                    f"The cluster runs until Ctrl-C:\n  export KUBECONFIG={path}\n  kubectl get pods\n  dovetail top"
+                )
                 await scheduler
         return {"settled": settled, "later": later}
     finally:
@@ -178,7 +183,6 @@ def _cluster() -> list[Document]:
             "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{_DRIVER}"'}}]},
         },
         _devices("dra-node", {"gpu-0": "80Gi", "gpu-1": "141Gi"}),
-        *map(_agent, ("gpu-node-1", "gpu-node-2", "mig-node", "shared-node", "dra-node")),
     ]  # fmt: skip
 
 

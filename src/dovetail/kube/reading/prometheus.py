@@ -2,8 +2,8 @@
 """The GPUs of all nodes from a Prometheus that scrapes their exporters, in a fixed number of queries.
 
 Rules
-- Activities are means over the window (`avg_over_time`), of SM activity also the samples in it; memory, temperature and
-  limits are the last values. Counters stand in for rates that an exporter does not have.
+- Activities are means over the window (`avg_over_time`), of SM activity also the samples in it; memory and temperature
+  are the last values. Counters are read where devices have no rates, and what is constant every minute.
 - Queries are by device, so that an answer has two labels per GPU; one query has the names of device and holders, and
   health is read of devices that are not healthy. The
   scrape's own `job` is left out, as the recording rules do; `exported_` labels are read where labels were not honored.
@@ -39,6 +39,7 @@ WINDOW_S, STEP_S = 60, 15
 MOST_BYTES = 128 << 20
 _AT_ONCE = 4
 _TIMEOUT_S = 30.0
+_CONSTANT_S = 60.0
 _BY = "by (UUID, GPU_I_ID)"
 _MEANS = (
     names.UTILIZATION,
@@ -68,16 +69,18 @@ def _last(metric: str) -> str:
     return f"max {_BY} ({metric})"
 
 
-_VALUES = {name: _mean(name) for name in _MEANS} | {
-    names.PCIE_SENT: f"{_mean(names.PCIE_SENT)} + {_mean(names.PCIE_RECEIVED)} "
-    f"or {_rate(names.PCIE_SENT_TOTAL)} + {_rate(names.PCIE_RECEIVED_TOTAL)}",
-    names.NVLINK_SENT: f"{_mean(names.NVLINK_SENT)} + {_mean(names.NVLINK_RECEIVED)} "
-    f"or {_rate(names.NVLINK_TOTAL_KIB)} * 1024",
-    # The memory of each owner is its own on a shared GPU, so the GPU's is what is not free.
-    names.MEMORY_USED: f"{_last(names.MEMORY_TOTAL)} - {_last(names.MEMORY_FREE)} - {_last(names.MEMORY_RESERVED)} "
-    f"or {_last(names.MEMORY_USED)}",
-    names.MEMORY_TOTAL: f"{_last(names.MEMORY_TOTAL)} or {_last(names.MEMORY_USED)} + {_last(names.MEMORY_FREE)}",
+_RATES = names.PCIE_SENT, names.PCIE_RECEIVED, names.NVLINK_SENT, names.NVLINK_RECEIVED
+_VALUES = {name: _mean(name) for name in (*_MEANS, *_RATES)} | {
+    names.MEMORY_USED: _last(names.MEMORY_USED),
     names.TEMPERATURE: _last(names.TEMPERATURE),
+}
+_COUNTED = {
+    names.PCIE_SENT: _rate(names.PCIE_SENT_TOTAL),
+    names.PCIE_RECEIVED: _rate(names.PCIE_RECEIVED_TOTAL),
+    names.NVLINK_SENT: f"{_rate(names.NVLINK_TOTAL_KIB)} * 1024",
+}
+_CONSTANT = {
+    names.MEMORY_TOTAL: f"{_last(names.MEMORY_TOTAL)} or {_last(names.MEMORY_USED)} + {_last(names.MEMORY_FREE)}",
     names.POWER_LIMIT: f"{_last(names.POWER_LIMIT)} or {_last(names.POWER_MANAGEMENT_LIMIT)}",
 }
 _DEVICES = f"{names.SHARE} or ({names.MEMORY_USED} unless on (UUID) {names.SHARE})"
@@ -153,6 +156,8 @@ class Prometheus:
         self._access = access
         self._timeout_s = timeout_s
         self._free = asyncio.Semaphore(_AT_ONCE)
+        self._constant: dict[str, tuple[_Value, ...]] = {}
+        self._constant_s = float("-inf")
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
@@ -175,17 +180,28 @@ class Prometheus:
     async def read(self) -> Readings:
         """All nodes. Raises PrometheusError."""
         headers = self._headers()
-        expressions = _DEVICES, _STATES, _PROCESSES, _PODS, _GONE
-        named = [asyncio.ensure_future(self._query(one, headers, _NAMED)) for one in expressions]
-        by_device = _UNHEALTHY, _SM, *_VALUES.values()
-        valued = [asyncio.ensure_future(self._query(one, headers, _BY_DEVICE)) for one in by_device]
         with gc_paused():
-            try:
-                await asyncio.gather(*named, *valued)
-            finally:
-                for task in (*named, *valued):
-                    task.cancel()
-            return _joined([task.result() for task in named], [task.result() for task in valued])
+            named = [self._query(one, headers, _NAMED) for one in (_DEVICES, _STATES, _PROCESSES, _PODS, _GONE)]
+            answers, (unhealthy, samples), values = await asyncio.gather(
+                asyncio.gather(*named),
+                asyncio.gather(*(self._query(one, headers, _BY_DEVICE) for one in (_UNHEALTHY, _SM))),
+                self._values(_VALUES, headers),
+            )
+            if time.monotonic() - self._constant_s > _CONSTANT_S:
+                self._constant = await self._values(_CONSTANT, headers)
+                self._constant_s = time.monotonic()
+            values |= self._constant | {names.HEALTHY: unhealthy}
+            # Those of GPUs without profiling values.
+            lacking = {
+                name: rate for name, rate in _COUNTED.items() if len(values[name]) < len(values[names.TEMPERATURE])
+            }
+            counted = await self._values(lacking, headers)
+            return _joined(answers, samples, [counted, values])
+
+    async def _values(self, queries: Mapping[str, str], headers: Mapping[str, str]) -> dict[str, tuple[_Value, ...]]:
+        """The answers to queries by device, by name."""
+        answers = await asyncio.gather(*(self._query(one, headers, _BY_DEVICE) for one in queries.values()))
+        return dict(zip(queries, answers, strict=True))
 
     def _headers(self) -> dict[str, str]:
         if not self._access.token_file:
@@ -226,13 +242,14 @@ def _float(text: str) -> float:
         return float("nan")
 
 
-def _joined(named: Sequence[Sequence[_Named]], valued: Sequence[Sequence[_Value]]) -> Readings:
-    """The devices by node, out of the answers in the order of their queries."""
+def _joined(
+    named: Sequence[Sequence[_Named]], sm: Sequence[_Value], answers: Sequence[Mapping[str, Sequence[_Value]]]
+) -> Readings:
+    """The devices by node. A value of later `answers` counts before that of earlier ones."""
     devices, states, processes, pods, gone = named
-    unhealthy, sm, *means = valued
     series, labels = _devices(devices)
     values: dict[tuple[str, str], dict[str, float]] = {key: {} for key in labels}
-    for name, answer in ((names.HEALTHY, unhealthy), *zip(_VALUES, means, strict=True)):
+    for name, answer in (item for each in answers for item in each.items()):
         for one in answer:
             known = values.get((one.metric.UUID, one.metric.GPU_I_ID))
             if known is not None and has_data(value := _float(one.value[1])):
