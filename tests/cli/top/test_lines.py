@@ -69,6 +69,11 @@ def test_colours_show_states() -> None:
     assert [style_of(row) for row in found] == ["green", "yellow", "dim", "red"]
 
 
+def test_a_gpu_that_is_used_and_held_by_no_pod_is_not_dim() -> None:
+    (row,) = answer(node(device("n1", 0, values=BUSY))).gpus
+    assert (style_of(row), row.bottleneck) == ("yellow", "tensor-heavy")
+
+
 @given(st.text(max_size=400))
 def test_no_name_reaches_the_terminal_with_control_characters(name: str) -> None:
     shown = printable(name)

@@ -2,7 +2,8 @@
 """The lines of `dovetail top`: one for each GPU, node, job or team, as cells of text with a style.
 
 Rules
-- Colours show states only: green computes, yellow is held and idle, red is unhealthy or hangs, dim is free.
+- Colours show states only: green computes, yellow is held and idle or used and not held, red is
+  unhealthy or hangs, dim is free.
 - With a width, columns are left out until the line fits, the least important first, and long names are cut with `…`.
   Without one, nothing is cut.
 - Control characters, and those that change the direction of text, are printed as escapes. There is no markup here.
@@ -132,7 +133,7 @@ def style_of(row: GpuRow) -> str:
     if not row.healthy or row.bottleneck == HUNG.name:
         return "red"
     if not row.allocated:
-        return "dim"
+        return "dim" if row.idle else "yellow"
     return "yellow" if row.idle else "green"
 
 

@@ -38,7 +38,7 @@ q, Ctrl-C       quit
 
 USE     real use: 35 % SM, 35 % tensor cores, 20 % memory interface, 10 % engine
 SM% TC% MEM%    SMs, tensor cores, memory interface
-green computes    yellow held and idle    red unhealthy or hung    dim free"""
+green computes    yellow held and idle, or used and not held    red unhealthy or hung    dim free"""
 
 
 class Opened(Struct, frozen=True):
