@@ -104,7 +104,7 @@ def _fill(out: layout.Gpu, description: Description, index: int) -> None:
     _profiles(out, product["name"])
 
 
-def _idle(out: layout.Gpu, product: dict[str, Any]) -> None:
+def _idle(out: layout.Gpu, product: Mapping[str, Any]) -> None:
     """The limits of the product, and the readings of a GPU on which nothing runs."""
     out.application_clock_mhz, out.idle_clock_mhz = product["app_clock"], product["idle_clock"]
     out.idle_memory_clock_mhz, out.idle_state = product["idle_memory_clock"], product["idle_state"]
