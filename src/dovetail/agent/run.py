@@ -32,7 +32,7 @@ from dovetail.agent.exporter.reading import Sample
 from dovetail.agent.health import watched, xids
 from dovetail.agent.health.checks import Checks
 from dovetail.agent.health.exit_test import ExitTest
-from dovetail.agent.health.gpu_events import GpuEvent
+from dovetail.agent.health.gpu_events import GpuEvent, GpuEvents
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.health.states import DeviceHealth, DeviceState, health_of, node_quarantine
 from dovetail.agent.health.watch import HealthReport, HealthWatch
@@ -144,13 +144,15 @@ class Agent:
             checkpoint=options.state_folder / "health.json",
             holders=self._held,
             watched=counting,
+            events=GpuEvents(
+                options.sysfs_root,
+                open_library=self._exporting.open_anew if self._exporting is not None else Nvml,
+            ),
             clean_s=options.clean_period,
             exit_test=ExitTest(tuple(shlex.split(options.exit_test)), options.exit_test_timeout)
             if options.exit_test
             else None,
-            sysfs=options.sysfs_root,
             proc=options.proc_root,
-            open_library=self._exporting.open_anew if self._exporting is not None else Nvml,
         )
         self._health.on_event = self._gpu_event
         self._mig: MigManager | None = None

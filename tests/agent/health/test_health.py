@@ -79,7 +79,12 @@ class Machine:
         self._changed.set()
 
     async def start(
-        self, look_s: float = 0.1, watching: Watched | None = None, clean_s: float = 0, **options: Any
+        self,
+        look_s: float = 0.1,
+        watching: Watched | None = None,
+        clean_s: float = 0,
+        open_library: Callable[[], Nvml] = Nvml,
+        **options: Any,
     ) -> HealthWatch:
         await self.stop()
         self.reported, self.reports = None, 0
@@ -88,10 +93,9 @@ class Machine:
             checkpoint=self.folder / "health.json",
             holders=self.holders,
             watched=watching or watched({}),
+            events=GpuEvents(self.sysfs, look_s, open_library),
             clean_s=clean_s,
-            sysfs=self.sysfs,
             proc=self.proc,
-            look_s=look_s,
             **options,
         )
         self._task = asyncio.create_task(watch.run())

@@ -90,9 +90,9 @@ HealthEvent = Down | EventsRead | GpuEvent | Away
 
 class GpuEvents:
     """Iterate it once. It ends within 10 seconds of `stop`. After `pause` it closes the library and yields Away; after
-    `resume` it watches again."""
+    `resume` it watches again. `look_s` is the interval between checks of all GPUs, in seconds."""
 
-    def __init__(self, sysfs: Path, look_s: float, open_library: Callable[[], Nvml] = Nvml) -> None:
+    def __init__(self, sysfs: Path, look_s: float = 30.0, open_library: Callable[[], Nvml] = Nvml) -> None:
         self._sysfs = sysfs
         self._look_s = look_s
         self._open_library = open_library

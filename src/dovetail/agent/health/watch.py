@@ -32,7 +32,6 @@ from dovetail.agent.health.health import Exit, Finding, HealthLedger, Unhealthy
 from dovetail.agent.health.records import HealthMemory, HealthRecord
 from dovetail.agent.health.watched import BY_DRIVER, Watched
 from dovetail.agent.health.xids import Action
-from dovetail.agent.machine.nvml import Nvml
 
 __all__ = ["HealthReport", "HealthWatch", "Unhealthy"]
 logger = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class HealthWatch:
     is called only while a GPU is unhealthy; if it raises OSError, no fault is cleared.
     watched: which errors count, see `agent.health.watched`.
     clean_s: how long no error may occur before a quarantine ends. exit_test: the administrator's test, None for none.
-    sysfs, proc: the mount points. look_s: the interval between checks of all GPUs, in seconds.
+    events: reads NVML. proc: the mount point of procfs.
     """
 
     def __init__(
@@ -66,18 +65,16 @@ class HealthWatch:
         checkpoint: Path,
         holders: Callable[[], Awaitable[Collection[str]]],
         watched: Watched,
+        events: GpuEvents,
         clean_s: float = 600.0,
         exit_test: ExitTest | None = None,
-        sysfs: Path = Path("/sys"),
         proc: Path = Path("/proc"),
-        look_s: float = 30.0,
-        open_library: Callable[[], Nvml] = Nvml,
     ) -> None:
         self._changed = changed
         self._checkpoint = CheckpointFile(checkpoint, HealthMemory)
         self._holders = holders
         self._watched = watched
-        self._events = GpuEvents(sysfs, look_s, open_library)
+        self._events = events
         self._boot = _boot_id(proc)
         self._exit = Exit(int(clean_s * 1000), tests=exit_test is not None)
         self._exit_test = exit_test
