@@ -6,7 +6,7 @@ Rules
   profiling values are left out if their time began before it: no value is counted for the wrong pod.
 - A lost GPU keeps what other parts of the agent know of it: its XIDs, its health, its owner.
 - A device with several owners has its series once for each. A free device has them without pod labels.
-- Scrapes share one result for `FRESH_S`. Owners that cannot be read are used for `OWNERS_STALE_S`, then none are.
+- Scrapes share one result for `FRESH_S`. While owners are not known, no series names one.
   Without known owners there are no series of processes: those of an owner would count as another pod's.
 """
 
@@ -26,7 +26,6 @@ from dovetail.agent.exporter.text import Series, Writer, labels_of
 
 FRESH_S = 1.0
 OWNERS_PATIENCE_S = 1.0
-OWNERS_STALE_S = 15.0
 _PROFILING = "DCGM_FI_PROF_"
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ async def nobody() -> Owners | None:
 
 
 class Parts(Struct, frozen=True):
-    """The parts of the agent that add to the readings. `owners` returns None, or raises OSError, if they cannot be read
+    """The parts of the agent that add to the readings. `owners` returns None if they are not known
     now. `use` gets the readings and their owners, if these are known; `samples` are of other parts."""
 
     owners: Callable[[], Awaitable[Owners | None]] = nobody
@@ -99,28 +98,21 @@ class Exporter:
         self._text_s = begun_s
 
     async def _read_owners(self) -> Owners:
+        """The owners now, none if they are not known: what may be kept for a while is kept where they are read."""
         if self._asking is None:
             self._asking = asyncio.ensure_future(self._parts.owners())
-        fault = ""
         try:
             owners = await asyncio.wait_for(asyncio.shield(self._asking), OWNERS_PATIENCE_S)
-            if owners is None:
-                fault = "owners of GPUs are not known: the kubelet does not list them"
-            else:
-                self._learn(owners)
-                self._owners_known = True
+            fault = "" if owners is not None else "owners of GPUs are not known: the kubelet does not list them"
         except TimeoutError:
-            fault = "owners of GPUs are not known: the kubelet does not answer"
-        except OSError as error:
-            fault = f"owners of GPUs are not known: {error}"
+            owners, fault = None, "owners of GPUs are not known: the kubelet does not answer"
         if self._asking.done():
             self._asking = None
         if fault != self.fault:
             log.warning("%s", fault or "owners of GPUs are known again")
             self.fault = fault
-        if fault and time.monotonic() - self._owners.read_s > OWNERS_STALE_S:
-            self._learn(Owners({}, self._owners.read_s))
-            self._owners_known = False
+        self._owners_known = owners is not None
+        self._learn(owners or Owners({}, self._owners.read_s))
         return self._owners
 
     def _learn(self, owners: Owners) -> None:
