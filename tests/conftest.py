@@ -86,12 +86,12 @@ NEEDS = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests for workers, each of which begins with a share of the list and then takes from the others' ends.
 
-    What waits for a node or a control plane goes first, so that no worker is left alone with it at the end, and stays
-    together, so that one worker starts it.
+    What waits for a control plane goes first, so that no worker is left alone with it at the end, and stays together,
+    so that one worker starts it.
     """
     if hasattr(config, "workerinput"):
         marked = {mark: {item.path for item in items if item.get_closest_marker(mark)} for mark in ("plane", "node")}
-        items.sort(key=lambda item: (item.path not in marked["node"], item.path not in marked["plane"]))
+        items.sort(key=lambda item: (item.path not in marked["plane"], item.path not in marked["node"]))
 
 
 def pytest_collection_finish() -> None:
