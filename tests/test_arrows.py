@@ -28,12 +28,25 @@ ROOMS = {
     "recording": {"core"},
     "scheduler": {"core", "kube", "recording"},
     "agent": {"core", "kube"},
+    "operator": {"core", "kube", "monitoring"},
     "playground": {"core", "kube"},
     "monitoring": set(),
     "views": {"core", "kube", "kubecel", "topology"},
     "sim": {"core"},
     "advice": {"core", "kube"},
-    "cli": {"advice", "core", "kube", "scheduler", "playground", "views", "sim", "recording", "agent", "monitoring"},
+    "cli": {
+        "advice",
+        "core",
+        "kube",
+        "scheduler",
+        "playground",
+        "views",
+        "sim",
+        "recording",
+        "agent",
+        "monitoring",
+        "operator",
+    },
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
 KUBE_FOR_CLI = {

@@ -66,6 +66,9 @@ EVENTS = Resource("events.k8s.io", "v1", "events", True, "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", True, "Lease")
 PDBS = Resource("policy", "v1", "poddisruptionbudgets", True, "PodDisruptionBudget")
 JOBS = Resource("batch", "v1", "jobs", True, "Job")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", True, "Deployment")
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", True, "DaemonSet")
+CONTROLLER_REVISIONS = Resource("apps", "v1", "controllerrevisions", True, "ControllerRevision")
 
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", False, "StorageClass")
 CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", False, "CSINode")
@@ -94,3 +97,4 @@ NODE_TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopo
 
 QUEUES = Resource("dovetail.dev", "v1alpha1", "queues", False, "Queue")
 GPU_NODES = Resource("dovetail.dev", "v1alpha1", "gpunodes", False, "GPUNode")
+GPU_STACKS = Resource("dovetail.dev", "v1alpha1", "gpustacks", False, "GPUStack")

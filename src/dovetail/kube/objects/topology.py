@@ -229,9 +229,57 @@ class Fence(Wire, frozen=True):
     devices: str = ""
 
 
+class NodeMaintenance(Wire, frozen=True):
+    """The node is to get empty: no pod starts on it that would still run at `start`, or at all without one. `drain` is
+    what becomes of pods that run: WaitForJobs leaves them, WaitForCheckpoint moves those that have saved their work,
+    Evict evicts them. `by` is the operator's rollout, or the user that drains."""
+
+    id: str = ""
+    by: str = ""
+    reason: str = ""
+    drain: str = ""
+    requested: datetime | None = None
+    start: datetime | None = None
+
+
 class GPUNodeSpec(Wire, frozen=True):
     mig: MigLayout | None = None
     fence: Fence | None = None
+    maintenance: NodeMaintenance | None = None
+
+
+class Evidence(Wire, frozen=True):
+    """What shows a blocker: an object, its container, and a line of its log or the message of an event."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    container: str = ""
+    line: str = ""
+
+
+class Validation(Wire, frozen=True):
+    """The last validation: of a driver, agent and layout (`key`); the devices that were chosen, and allocated."""
+
+    key: str = ""
+    time: datetime | None = None
+    chosen: str = ""
+    given: str = ""
+
+
+class NodeReadiness(Wire, frozen=True):
+    """How far the node is on its way to validated; the operator writes it. `step` is the first that is not done:
+    driver, runtime, agent, devices, labels, validated, or ready. The others are why it is not done, since when, and
+    what to do."""
+
+    pool: str = ""
+    step: str = ""
+    reason: str = ""
+    message: str = ""
+    action: str = ""
+    since: datetime | None = None
+    evidence: Evidence | None = None
+    validation: Validation | None = None
 
 
 class GPUNodeStatus(Wire, frozen=True):
@@ -259,6 +307,7 @@ class GPUNodeStatus(Wire, frozen=True):
     mig: MigState | None = None
     fence: str = ""
     """The id of the last one that stood."""
+    readiness: NodeReadiness | None = None
 
     @property
     def quarantine_ms(self) -> int:
