@@ -24,6 +24,8 @@ from dovetail.core.state import State
 from tests.needs import Need, reporter, unavailable
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
+from tools.helm import programs as helm_programs
+from tools.helm.programs import Helm, Kustomize
 from tools.node import programs
 from tools.node.configuration import KubeletOptions
 from tools.node.node import Node
@@ -157,6 +159,27 @@ def promtool(pytestconfig: pytest.Config) -> Promtool:
         return Promtool(prometheus_programs.build(reporter(pytestconfig)))
     except binaries.PlaneUnavailable as error:
         unavailable(f"no Prometheus: {error}")
+
+
+@pytest.fixture(scope="session")
+def helm_folder(pytestconfig: pytest.Config) -> Path:
+    """The directory with the pinned Helm 4, Helm 3 and kustomize, built at their first use."""
+    try:
+        return helm_programs.build(reporter(pytestconfig))
+    except binaries.PlaneUnavailable as error:
+        unavailable(f"no Helm: {error}")
+
+
+@pytest.fixture(scope="session")
+def kustomize(helm_folder: Path) -> Kustomize:
+    """The pinned kustomize."""
+    return Kustomize(helm_folder)
+
+
+@pytest.fixture(params=["helm", "helm3"])
+def helm(helm_folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Helm:
+    """Helm 4, then Helm 3, without a cluster."""
+    return Helm(helm_folder, tmp_path / "helm", binary=request.param)
 
 
 @pytest.fixture
