@@ -70,6 +70,10 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", True, "Deployment")
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", True, "DaemonSet")
 CONTROLLER_REVISIONS = Resource("apps", "v1", "controllerrevisions", True, "ControllerRevision")
 
+SERVICE_MONITORS = Resource("monitoring.coreos.com", "v1", "servicemonitors", True, "ServiceMonitor")
+POD_MONITORS = Resource("monitoring.coreos.com", "v1", "podmonitors", True, "PodMonitor")
+PROMETHEUS_RULES = Resource("monitoring.coreos.com", "v1", "prometheusrules", True, "PrometheusRule")
+
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", False, "StorageClass")
 CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", False, "CSINode")
 
