@@ -237,10 +237,16 @@ class RolloutStatus(Wire, frozen=True):
     working: tuple[str, ...] = ()
 
 
+class StackCondition(Condition, frozen=True):
+    """`observed_generation`: the generation of the spec that it is about."""
+
+    observed_generation: int = 0
+
+
 class StackStatus(Wire, frozen=True):
     observed_generation: int = 0
     version: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[StackCondition, ...] = ()
     components: tuple[ComponentStatus, ...] = ()
     nodes: NodeCounts = NodeCounts()
     blocked: tuple[BlockedNode, ...] = ()
