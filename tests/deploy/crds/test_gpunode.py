@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import json
 import re
-import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,9 +21,9 @@ from dovetail.kube.api.decoding import Reader
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import GPU_NODES, NODES, PODS
 from dovetail.kube.nodes.layouts import of_gpu_node
-from dovetail.kube.objects.base import Wire
 from dovetail.kube.objects.topology import GPUNode, GPUNodeSpec, GPUNodeStatus
 from dovetail.scheduler import wire
+from tests.deploy.crds.schemas import closed, leaves, of_struct
 from tests.docs.pages import page
 from tests.paths import ROOT
 from tools.controlplane.plane import KubectlFailed, Plane
@@ -34,32 +33,6 @@ SCHEMA = yaml.safe_load(DEFINITION.read_text())["spec"]["versions"][0]["schema"]
 SPEC, STATUS = SCHEMA["spec"], SCHEMA["status"]
 Document = dict[str, Any]
 (EXAMPLE,) = [yaml.safe_load(b.text) for b in page("docs/reference/gpunode.md").blocks if b.language == "yaml"]
-
-
-def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """(path, JSON type) of everything that has no fields below it, as the reference writes paths."""
-    if "properties" in schema:
-        for name, below in schema["properties"].items():
-            yield from leaves(below, f"{path}.{name}" if path else name)
-    elif "items" in schema:
-        yield from leaves(schema["items"], f"{path}[]")
-    else:
-        yield path, schema["type"]
-
-
-def of_struct(hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """The same of a wire struct."""
-    if isinstance(hint, types.UnionType):
-        hint = next(arg for arg in get_args(hint) if arg is not type(None))
-    if isinstance(hint, type) and issubclass(hint, Wire):
-        hints = get_type_hints(hint)
-        for field in msgspec.structs.fields(hint):
-            yield from of_struct(hints[field.name], f"{path}.{field.encode_name}" if path else field.encode_name)
-    elif get_origin(hint) is tuple:
-        yield from of_struct(get_args(hint)[0], f"{path}[]")
-    else:
-        names = {int: "integer", bool: "boolean", str: "string"}
-        yield path, "object" if get_origin(hint) is dict else names.get(hint, "string")
 
 
 def test_the_schema_has_the_fields_and_types_of_the_wire_structs() -> None:
@@ -74,13 +47,6 @@ def test_the_reference_has_every_field(section: str, schema: Document) -> None:
 
 
 def test_every_struct_of_the_schema_states_what_is_in_it() -> None:
-    """Structural: the API server would otherwise keep anything that is written there."""
-
-    def closed(schema: Mapping[str, Any]) -> bool:
-        below = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
-        declared = schema["type"] != "object" or "properties" in schema or "additionalProperties" in schema
-        return declared and all(map(closed, below))
-
     assert closed(STATUS)
     assert closed(SPEC)
 

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The definition of GPUStack: the same fields and defaults as the wire structs and the reference have; a real API
+server keeps what fits it, fills in the defaults, and refuses each contradiction with its field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from dovetail.kube.objects.stack import GPUStack, StackSpec, StackStatus
+from tests.deploy.crds.schemas import closed, defaults, defaults_of_struct, leaves, of_struct, unbounded
+from tests.docs.pages import page
+from tests.paths import ROOT
+from tools.controlplane.plane import KubectlFailed, Plane
+
+DEFINITION = ROOT / "deploy/crds/gpustack.yaml"
+SCHEMA = yaml.safe_load(DEFINITION.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+SPEC, STATUS = SCHEMA["properties"]["spec"], SCHEMA["properties"]["status"]
+REFERENCE = page("docs/reference/gpustack.md")
+Document = dict[str, Any]
+EMPTY, EXAMPLE = [yaml.safe_load(block.text) for block in REFERENCE.blocks if block.language == "yaml"]
+
+
+def rules(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """(path, message) of each rule, as the reference lists them."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield f"{path}{rule.get('fieldPath', '')}".removeprefix("."), rule["message"]
+    for name, below in schema.get("properties", {}).items():
+        yield from rules(below, f"{path}.{name}")
+    if "items" in schema:
+        yield from rules(schema["items"], f"{path}[]")
+
+
+def test_the_schema_has_the_fields_and_types_of_the_wire_structs() -> None:
+    assert dict(leaves(SPEC)) == dict(of_struct(StackSpec))
+    assert dict(leaves(STATUS)) == dict(of_struct(StackStatus))
+
+
+def test_the_schema_has_the_defaults_of_the_wire_structs() -> None:
+    assert dict(defaults(SPEC)) == dict(defaults_of_struct(StackSpec))
+    assert not dict(defaults(STATUS))
+
+
+@pytest.mark.parametrize(("section", "schema"), [("spec", SPEC), ("status", STATUS)])
+def test_the_reference_has_every_field(section: str, schema: Document) -> None:
+    rows = REFERENCE.section(f"Fields of the {section}").rows("field")
+    assert [row.code[0][0] for row in rows] == [path for path, _ in leaves(schema)]
+
+
+def test_the_reference_has_every_default() -> None:
+    rows = REFERENCE.section("Fields of the spec").rows("field")
+    written = {row.code[0][0]: row.code[1][-1] for row in rows if row.code[1] and "required" not in row.cells[1]}
+    expected = {path: str(value).lower() if isinstance(value, bool) else str(value) for path, value in defaults(SPEC)}
+    assert {path: value for path, value in written.items() if path in expected} == expected
+
+
+def test_the_reference_has_every_contradiction() -> None:
+    rows = REFERENCE.section("Contradictions").rows("field")
+    assert [(row.code[0][0], row.cells[1].strip()) for row in rows] == list(rules(SCHEMA))
+
+
+def test_every_part_of_the_schema_is_described_and_bounded() -> None:
+    """Without bounds the API server refuses the rules, and an object may be of any size."""
+    assert closed(SPEC) and closed(STATUS)
+    assert [*unbounded(SPEC), *unbounded(STATUS)] == []
+
+
+@pytest.mark.parametrize("document", [EMPTY, EXAMPLE])
+def test_the_examples_of_the_reference_are_read_as_a_whole(document: Document) -> None:
+    stack = msgspec.convert(document, GPUStack)
+    written = {path for path, _ in _paths(document["spec"])}
+    assert written <= {path for path, _ in _paths(msgspec.to_builtins(stack.spec))}
+
+
+def _paths(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, below in value.items():
+            yield from _paths(below, f"{path}.{name}")
+    elif isinstance(value, list | tuple):
+        for i, below in enumerate(value):
+            yield from _paths(below, f"{path}[{i}]")
+    else:
+        yield path, value
+
+
+@pytest.fixture(scope="module")
+def defined(plane: Plane) -> Plane:
+    plane.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
+    plane.kubectl("wait", "--for=condition=Established", "crd/gpustacks.dovetail.dev", "--timeout=60s")
+    return plane
+
+
+def apply(plane: Plane, document: Document, *options: str) -> Document:
+    """What the API server makes of the document."""
+    output: Document = json.loads(
+        plane.kubectl("apply", "--server-side", "--output=json", *options, "--filename=-", input=json.dumps(document))
+    )
+    return output
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize("document", [EMPTY, EXAMPLE])
+def test_a_real_server_keeps_all_that_is_written_and_fills_in_what_is_not(defined: Plane, document: Document) -> None:
+    kept = apply(defined, document, "--dry-run=server")
+    assert msgspec.convert(kept, GPUStack).spec == msgspec.convert(document, GPUStack).spec
+    assert dict(_paths(document["spec"])).items() <= dict(_paths(kept["spec"])).items()
+    filled = {path for path, _ in _paths(kept["spec"])}
+    assert {f".{path}" for path, _ in defaults(SPEC) if "[]" not in path} <= filled
+
+
+def status(schema: Mapping[str, Any]) -> Any:
+    """A value with every field of a schema."""
+    if "properties" in schema:
+        return {name: status(below) for name, below in schema["properties"].items()}
+    if "items" in schema:
+        return [status(schema["items"])]
+    if schema["type"] == "string":
+        return "2026-01-31T12:00:00Z" if "format" in schema else schema.get("enum", ["Word"])[0]
+    return {"object": {"agent": 3}, "integer": 7, "boolean": True}[schema["type"]]
+
+
+@pytest.mark.plane
+def test_a_real_server_keeps_every_field_of_the_status(defined: Plane) -> None:
+    document = {**EMPTY, "metadata": {"name": "reported"}}
+    apply(defined, document)
+    try:
+        full = status(STATUS) | {
+            "conditions": [status(STATUS["properties"]["conditions"]["items"]) | {"type": "Ready"}]
+        }
+        kept = apply(defined, {**document, "status": full}, "--subresource=status")
+        assert kept["status"] == full
+        assert msgspec.convert(full, StackStatus) == msgspec.convert(kept["status"], StackStatus)
+        shown = defined.kubectl("get", "gpustacks", "reported")
+        assert re.search(r"READY +REASON +VERSION +NODES +VALIDATED +GPUS +ROLLOUT +AGE", shown)
+        assert re.search(r"reported +True +Word +Word +7 +7 +7 +Word", shown)
+    finally:
+        defined.kubectl("delete", "gpustacks", "reported")
+
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+POOL = {"name": "p", "nodeSelector": {"matchLabels": {"a": "b"}}}
+
+
+def pool(**fields: Any) -> Callable[[Document], object]:
+    return lambda spec: spec.update(agent={"pools": [POOL | fields]})
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize(
+    ("change", "field", "message"),
+    [
+        # Contradictions, in the order of the reference.
+        (pool(mig={"strategy": "mixed", "repartition": True}), "spec.scheduler.divideMig", "must be true"),
+        (lambda s: s.update(scheduler={"divideMig": True}), "spec.scheduler.divideMig", "must be false"),
+        (lambda s: pool(allocation="DRA")(s) or s.update(runtime={"cdi": False}), "spec.runtime.cdi", "must be true"),
+        (lambda s: s.update(agent={"enabled": False}, startupTaint=False), "spec.validation.enabled", "must be false"),
+        (lambda s: s.update(agent={"enabled": False}, validation={"enabled": False}), "spec.startupTaint", "must be"),
+        (lambda s: s.update(scheduler={"extraArgs": ["--fabric=a"]}), "spec.scheduler.extraArgs", "must not set"),
+        (lambda s: s.update(scheduler={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": 1}}}),
+         "spec.scheduler.resources.requests", "above the limits"),
+        (lambda s: s.update(agent={"pools": [{"name": "a"}, {"name": "b"}]}), "spec.agent.pools", "at most one pool"),
+        (lambda s: s.update(agent={"pools": [POOL, POOL | {"name": "q"}]}), "spec.agent.pools", "same nodes twice"),
+        (pool(allocation="DRA", sharing={"strategy": "mps", "resources": [{}]}),
+         "spec.agent.pools[0].sharing.strategy", "must be none"),
+        (pool(allocation="DRA", mig={"strategy": "mixed"}), "spec.agent.pools[0].mig.strategy", "DRA"),
+        (pool(mig={"strategy": "single"}, sharing={"strategy": "mps", "resources": [{}]}),
+         "spec.agent.pools[0].mig.strategy", "mps"),
+        (pool(mig={"layout": "all-1g.10gb"}), "spec.agent.pools[0].mig.layout", "must not divide"),
+        (pool(mig={"repartition": True}), "spec.agent.pools[0].mig.repartition", "no instance"),
+        (pool(mig={"strategy": "mixed", "repartition": True, "layout": "all-1g.10gb"}),
+         "spec.agent.pools[0].mig.repartition", "names a layout"),
+        (pool(allocation="None", mig={"strategy": "mixed", "repartition": True}),
+         "spec.agent.pools[0].mig.repartition", "another component"),
+        (pool(extraArgs=["--no-labels"]), "spec.agent.pools[0].extraArgs", "must not set"),
+        (pool(nodeSelector={"matchLabels": {}}), "spec.agent.pools[0].nodeSelector", "must have a requirement"),
+        (pool(nodeSelector={"matchExpressions": [{"key": "a", "operator": "In"}]}),
+         "spec.agent.pools[0].nodeSelector.matchExpressions[0].values", "must have values"),
+        (pool(sharing={"strategy": "mps"}), "spec.agent.pools[0].sharing.resources", "must name what is shared"),
+        (pool(sharing={"resources": [{}]}), "spec.agent.pools[0].sharing.resources", "must name what is shared"),
+        (pool(sharing={"failRequestsGreaterThanOne": True}),
+         "spec.agent.pools[0].sharing.failRequestsGreaterThanOne", "must be left out"),
+        (pool(sharing={"strategy": "mps", "resources": [{"replicas": 49}]}),
+         "spec.agent.pools[0].sharing.resources", "at most 48"),
+        (lambda s: s.update(agent={"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "512Mi"}}}),
+         "spec.agent.resources.requests", "above the limits"),
+        (lambda s: s.update(driver={"mode": "Container"}), "spec.driver.image", "must name a driver container"),
+        (lambda s: s.update(driver={"image": f"x@{DIGEST}"}), "spec.driver.image", "nothing otherwise"),
+        (lambda s: s.update(runtime={"className": ""}), "spec.runtime.createClass", "must be false"),
+        (lambda s: s.update(upgrade={"maxNodes": "2", "canary": {"nodes": 3}}), "spec.upgrade.canary.nodes", "above"),
+        (lambda s: s.update(validation={"command": ["x"]}), "spec.validation.command", "must be left out"),
+        # Values that do not fit.
+        (lambda s: s.update(image={"digest": "sha256:0"}), "spec.image.digest", ""),
+        (lambda s: s.update(driver={"mode": "Container", "image": "x:1"}), "spec.driver.image", ""),
+        (lambda s: s.update(runtime={"configure": "x:1"}), "spec.runtime.configure", ""),
+        (lambda s: s.update(scheduler={"replicas": 0}), "spec.scheduler.replicas", ""),
+        (lambda s: s.update(scheduler={"extraArgs": ["-v"]}), "spec.scheduler.extraArgs[0]", ""),
+        (lambda s: s.update(scheduler={"quarantineBudget": "101%"}), "spec.scheduler.quarantineBudget", ""),
+        (lambda s: s.update(upgrade={"maxNodes": "0"}), "spec.upgrade.maxNodes", ""),
+        (lambda s: s.update(upgrade={"maxGpus": "0%"}), "spec.upgrade.maxGpus", ""),
+        (lambda s: s.update(metrics={"scrape": "Always"}), "spec.metrics.scrape", ""),
+        (pool(name="UPPER"), "spec.agent.pools[0].name", ""),
+        (pool(allocation="plugin"), "spec.agent.pools[0].allocation", ""),
+    ],
+)  # fmt: skip
+def test_a_real_server_refuses_contradictions_and_values_that_do_not_fit(
+    defined: Plane, change: Callable[[Document], object], field: str, message: str
+) -> None:
+    document = deepcopy(EMPTY) | {"metadata": {"name": "refused"}}
+    change(document["spec"])
+    with pytest.raises(KubectlFailed) as refused:
+        apply(defined, document, "--dry-run=server")
+    assert re.search(
+        rf"{re.escape(field)}: Invalid value:.*{message}|{re.escape(field)}: Unsupported", str(refused.value)
+    )
+
+
+@pytest.mark.plane
+def test_a_name_that_is_no_label_value_is_refused(defined: Plane) -> None:
+    with pytest.raises(KubectlFailed, match=r"metadata\.name.*at most 63 characters"):
+        apply(defined, {**EMPTY, "metadata": {"name": "a" * 64}}, "--dry-run=server")
