@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any, cast
 
 import click
@@ -27,6 +28,8 @@ from dovetail.core.reasons import Reason
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, WRITTEN_BY_US
+from dovetail.operator import endpoints as operator_endpoints
+from dovetail.operator import metrics as operator_metrics
 from dovetail.playground import EXIT_CODE, GPU_LOAD, RUN_SECONDS
 from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import SchedulerOptions
@@ -133,20 +136,22 @@ def test_reasons() -> None:
     assert all("Never" in row.cells[2] or "NotYet" in row.cells[2] for row in rows)
 
 
-def test_metrics() -> None:
+@pytest.mark.parametrize(("module", "section"), [(metrics, "The scheduler's"), (operator_metrics, "The operator's")])
+def test_metrics(module: ModuleType, section: str) -> None:
     known = {
         family.name + ("_total" if family.type == "counter" else ""): (family.type, sorted(metric._labelnames))
-        for metric in vars(metrics).values()
+        for metric in vars(module).values()
         if isinstance(metric, MetricWrapperBase)
         for family in metric.describe()
         if not family.name.endswith("_created")
     }
-    rows = reference("metrics", "metric", "The scheduler's")
+    rows = reference("metrics", "metric", section)
     assert {row.code[0][0]: (row.cells[1], sorted(row.code[2])) for row in rows} == known
 
 
 def test_endpoints() -> None:
     assert first(reference("metrics", "path", "The scheduler's")) == list(endpoints.PATHS)
+    assert first(reference("metrics", "path", "The operator's")) == list(operator_endpoints.PATHS)
 
 
 def test_the_metrics_of_the_agent() -> None:

@@ -26,6 +26,7 @@ _COMMANDS = {
     "migrate": "Convert manifests for other schedulers, or for an older Kubernetes.",
     "monitoring": "Write what Prometheus needs to watch GPUs, jobs and the scheduler.",
     "nodes": "List the GPU nodes: state, GPUs by state, since when, why, and what happens next.",
+    "operator": "Install what a GPUStack describes, and keep it so.",
     "priority": "Explain the position of a job in queue order, and what would change it.",
     "queue": "List the waiting jobs in queue order: why each waits, and when it starts.",
     "replay": "Repeat the decisions of a recording, and check that every one is the same.",

@@ -111,7 +111,20 @@ v1
   serviceaccounts           ServiceAccount           namespaced sa       returned
   secrets                   Secret                   namespaced -        -
   resourcequotas            ResourceQuota            namespaced quota    status,returned
+rbac.authorization.k8s.io/v1
+  clusterroles              ClusterRole              cluster    -        returned,upsert
+  clusterrolebindings       ClusterRoleBinding       cluster    -        returned,upsert
+  roles                     Role                     namespaced -        returned,upsert
+  rolebindings              RoleBinding              namespaced -        returned,upsert
+networking.k8s.io/v1
+  networkpolicies           NetworkPolicy            namespaced netpol   generation
+node.k8s.io/v1
+  runtimeclasses            RuntimeClass             cluster    -        -
+admissionregistration.k8s.io/v1
+  validatingadmissionpolicies       ValidatingAdmissionPolicy        cluster - status,generation,isolated
+  validatingadmissionpolicybindings ValidatingAdmissionPolicyBinding cluster - generation
 apps/v1
+  controllerrevisions       ControllerRevision       namespaced -        -
   deployments               Deployment               namespaced deploy   status,scale,generation,all
   replicasets               ReplicaSet               namespaced rs       status,scale,generation,all
   statefulsets              StatefulSet              namespaced sts      status,scale,generation,all

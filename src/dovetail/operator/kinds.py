@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of object that the operator makes: where they live in the API, and in which order they are removed.
+
+A kind that is not in the table cannot be applied, so that nothing is made that is not followed and removed again.
+Definitions of kinds, Queues and GPUNodes are not in it: they belong to the user and to the nodes.
+"""
+
+from __future__ import annotations
+
+from dovetail.kube.api.resources import (
+    CONFIG_MAPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    DEVICE_CLASSES,
+    NAMESPACES,
+    PDBS,
+    Resource,
+)
+
+WORKLOADS = (DEPLOYMENTS, DAEMON_SETS)
+"""What runs pods: it is removed first, and the rest when it is gone."""
+OWNED = (
+    NAMESPACES,
+    Resource("", "v1", "serviceaccounts", True, "ServiceAccount"),
+    Resource("", "v1", "services", True, "Service"),
+    Resource("", "v1", "resourcequotas", True, "ResourceQuota"),
+    CONFIG_MAPS,
+    *WORKLOADS,
+    PDBS,
+    DEVICE_CLASSES,
+    Resource("rbac.authorization.k8s.io", "v1", "clusterroles", False, "ClusterRole"),
+    Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", False, "ClusterRoleBinding"),
+    Resource("rbac.authorization.k8s.io", "v1", "roles", True, "Role"),
+    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", True, "RoleBinding"),
+    Resource("networking.k8s.io", "v1", "networkpolicies", True, "NetworkPolicy"),
+    Resource("node.k8s.io", "v1", "runtimeclasses", False, "RuntimeClass"),
+    Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass"),
+    Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", False, "ValidatingAdmissionPolicy"),
+    Resource(
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", False,
+        "ValidatingAdmissionPolicyBinding",
+    ),
+    Resource("monitoring.coreos.com", "v1", "servicemonitors", True, "ServiceMonitor"),
+    Resource("monitoring.coreos.com", "v1", "podmonitors", True, "PodMonitor"),
+    Resource("monitoring.coreos.com", "v1", "prometheusrules", True, "PrometheusRule"),
+)  # fmt: skip
+_BY_KIND = {(resource.api_version, resource.kind): resource for resource in OWNED}
+
+
+def resource_of(document: dict[str, object]) -> Resource:
+    """Where a document's kind lives. Raises KeyError for a kind that the operator does not make."""
+    return _BY_KIND[str(document.get("apiVersion")), str(document.get("kind"))]

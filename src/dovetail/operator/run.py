@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Assembles the operator and runs it until it is stopped or loses the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from dovetail import __runs__, __version__
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.discovery import Served, discover
+from dovetail.kube.api.errors import ApiError
+from dovetail.kube.api.lease import Elector, LeaseLock
+from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.resources import GPU_STACKS
+from dovetail.kube.objects.stack import GPUStack
+from dovetail.operator import metrics
+from dovetail.operator.apply import Applier, NotLeading
+from dovetail.operator.found import Found
+from dovetail.operator.inventory import Inventory
+from dovetail.operator.parts import StackPart
+from dovetail.operator.reconciler import Reconciler, Workshop, counting
+from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Desired, desired
+from dovetail.operator.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from dovetail.operator.endpoints import OperatorEndpoints
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 10.0
+_CONNECTIONS = 16
+LEASE_NAME = "dovetail-operator"
+LABEL = {"app.kubernetes.io/name": "dovetail-operator"}
+Render = Callable[[GPUStack, Found, str], Desired]
+PartsOf = Callable[[Client, Callable[[], None]], tuple[StackPart, ...]]
+"""From the client and what wakes the engine, the parts that are run."""
+
+
+class LeadershipLost(Exception):
+    """Another process leads now, or may lead. This process must end and restart with a clean state."""
+
+
+class OperatorOptions(Struct, frozen=True):
+    """The options of `dovetail operator`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
+    `image`: the image that scheduler and agents run unless the GPUStack names one."""
+
+    leader_elect: bool = True
+    lease_namespace: str = SYSTEM_NAMESPACE
+    lease_name: str = LEASE_NAME
+    identity: str = field(default_factory=socket.gethostname)
+    listen: str = "0.0.0.0:10353"
+    image: str = f"dovetail:{__version__}"
+
+
+def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
+    """The parts of `dovetail operator`, in the order in which they are asked. `changed` wakes the engine."""
+    return ()
+
+
+async def run(
+    config: ClusterConfig, options: OperatorOptions, *, render: Render = desired, parts_of: PartsOf = parts
+) -> None:  # fmt: skip
+    """Keep what GPUStacks describe until cancelled. Raises LeadershipLost, ApiError when the API server refuses the
+    first contact, OSError when the endpoint's port is taken."""
+    async with (
+        Client(config, concurrency=_CONNECTIONS, user_agent="dovetail-operator") as client,
+        _listening(options, client) as endpoints,
+    ):
+        metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
+        served = await _first_contact(client)
+        operator = Operator(client, options, served, render, parts_of)
+        if endpoints is not None:
+            endpoints.follow(operator.reflectors, operator.unready)
+        await operator.run()
+
+
+class Operator:
+    """One process: the watches, the loops of the stacks, and the election."""
+
+    def __init__(
+        self, client: Client, options: OperatorOptions, served: Served, render: Render, parts_of: PartsOf
+    ) -> None:  # fmt: skip
+        self._client = client
+        self._options = options
+        self._loops: dict[str, Reconciler] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._lost = asyncio.Event()
+        self._leading = asyncio.Event()
+        self._elector = Elector(
+            client,
+            LeaseLock(options.lease_namespace, options.lease_name, LABEL),
+            options.identity,
+            on_started_leading=self._started_leading,
+            on_stopped_leading=self._lost.set,
+        )
+        inventory = Inventory(client, self._wake)
+        self._stacks = Reflector(client, GPU_STACKS, GPUStack, self._stacks_changed)
+        self._surroundings = Surroundings(client, served, self._wake)
+        self._parts = parts_of(client, self._wake)
+        self._shop = Workshop(
+            client, self._stacks, inventory, Applier(client, inventory, self._leads),
+            lambda stack: render(stack, self._surroundings.found(self._parts), options.image),
+            self._parts, self._leads,
+        )  # fmt: skip
+        self.reflectors = (self._stacks, *self._surroundings.reflectors, *inventory.reflectors.values())
+
+    def unready(self) -> str:
+        """Why this process is not ready; "" when it is."""
+        waiting = [
+            str(r.resource)
+            for r in self.reflectors
+            if not r.synced.is_set() and self._shop.inventory.unread(r.resource) is None
+        ]
+        return f"waiting for the first list of {', '.join(waiting)}" if waiting else ""
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises LeadershipLost."""
+        metrics.LEADER.set(0)
+        try:
+            # The election ends last: the writes at shutdown need the lease.
+            async with asyncio.TaskGroup() as election, asyncio.TaskGroup() as tasks:
+                for work in (self._stacks.run, self._surroundings.run, self._shop.inventory.run):
+                    tasks.create_task(work())
+                await self._stacks.synced.wait()
+                await self._shop.inventory.synced()
+                for reflector in self._surroundings.reflectors:
+                    await reflector.synced.wait()
+                gc.collect()
+                gc.freeze()
+                metrics.log.info("in step with the cluster: %d GPUStacks", len(self._stacks.known))
+                if self._options.leader_elect:
+                    # Not earlier: a process that cannot read the cluster must not hold the lease.
+                    election.create_task(self._elector.run())
+                    tasks.create_task(_end_when(self._lost))
+                else:
+                    self._started_leading()
+                await self._leading.wait()
+                for part in self._parts:
+                    tasks.create_task(part.run())
+                self._tasks = tasks
+                self._start_loops()
+        except* NotLeading:
+            raise LeadershipLost("the lease was lost before a write; ending") from None
+        finally:
+            if self._options.leader_elect:
+                await asyncio.shield(self._elector.release())
+
+    def _leads(self) -> bool:
+        return self._elector.is_leader if self._options.leader_elect else True
+
+    def _started_leading(self) -> None:
+        metrics.log.info("leading: %s", self._elector.identity)
+        metrics.LEADER.set(1)
+        self._leading.set()
+
+    def _stacks_changed(self, _: list[Change[GPUStack]]) -> None:
+        if counting(self._stacks.known.values()) is None:
+            for part in self._parts:
+                part.follow(None)
+        self._start_loops()
+        self._wake()
+
+    def _start_loops(self) -> None:
+        if self._tasks is None:
+            return
+        for _, name in self._stacks.known:
+            if name not in self._loops:
+                self._loops[name] = Reconciler(name, self._shop)
+                self._tasks.create_task(self._keep(name))
+
+    async def _keep(self, name: str) -> None:
+        try:
+            await self._loops[name].run()
+        finally:
+            del self._loops[name]
+        # It may have been made again while its loop ended.
+        self._start_loops()
+
+    def _wake(self) -> None:
+        for loop in self._loops.values():
+            loop.wake()
+
+
+async def _end_when(lost: asyncio.Event) -> None:
+    await lost.wait()
+    raise LeadershipLost("the lease was lost; ending so that the next start begins with a clean state")
+
+
+async def _first_contact(client: Client) -> Served:
+    """The resources that the server serves; retried while the server is away. Raises ApiError where it refuses."""
+    wait_s = _FIRST_WAIT_S
+    while True:
+        try:
+            return await discover(client)
+        except ApiError as error:
+            if error.status not in (0, 429) and error.status < 500:
+                raise
+            metrics.log.warning("%s; trying again in %g s", error, wait_s)
+        await asyncio.sleep(wait_s * (0.5 + 0.5 * client.jitter()))
+        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+@asynccontextmanager
+async def _listening(options: OperatorOptions, client: Client) -> AsyncIterator[OperatorEndpoints | None]:
+    """Serve health and metrics until the end of the block, if enabled. Raises OSError."""
+    if not options.listen:
+        yield None
+        return
+    # Imported only if needed, as in the scheduler.
+    from dovetail.kube import probe_server
+    from dovetail.operator.endpoints import OperatorEndpoints
+
+    endpoints = OperatorEndpoints(f"the API server at {client.config.server}")
+    async with probe_server.opened(options.listen, endpoints.answers()):
+        yield endpoints

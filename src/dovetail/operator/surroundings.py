@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facts of the cluster that decide what is installed, kept up to date: which kinds it has, and RuntimeClasses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import field
+
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.discovery import Served, discover
+from dovetail.kube.api.errors import KubeError
+from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.objects.base import Wire
+from dovetail.operator import metrics
+from dovetail.operator.found import Found
+from dovetail.operator.parts import StackPart
+from dovetail.operator.rendering.stack_objects import MANAGED_BY
+
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", False, "CustomResourceDefinition")
+RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", False, "RuntimeClass")
+_SETTLE_S = 1.0
+_AGAIN_S = 10.0
+
+
+class OutlineMeta(Wire, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class Outline(Wire, frozen=True):
+    """An object of which only name and labels count."""
+
+    metadata: OutlineMeta = OutlineMeta()
+
+
+class Surroundings:
+    """`served`: the kinds at the start. `changed` is called when a fact has changed."""
+
+    def __init__(self, client: Client, served: Served, changed: Callable[[], None]) -> None:
+        self._client = client
+        self._served = served
+        self._changed = changed
+        self._stale = asyncio.Event()
+        self._definitions = Reflector(client, DEFINITIONS, Outline, self._defined)
+        self._classes = Reflector(client, RUNTIME_CLASSES, Outline, lambda _: changed())
+        self.reflectors: tuple[Reflector[Any], ...] = (self._definitions, self._classes)
+
+    def _defined(self, changes: list[Change[Outline]]) -> None:
+        if self._definitions.synced.is_set() and any(change.kind != "modified" for change in changes):
+            self._stale.set()
+
+    def found(self, parts: Iterable[StackPart]) -> Found:
+        """The facts now."""
+        key, value = MANAGED_BY
+        classes = self._classes.known.values()
+        foreign = (one.metadata.name for one in classes if one.metadata.labels.get(key) != value)
+        found = Found(self._served, frozenset(foreign))
+        for part in parts:
+            found = part.found(found)
+        return found
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self.reflectors:
+                tasks.create_task(reflector.run())
+            tasks.create_task(self._discover())
+
+    async def _discover(self) -> None:
+        while True:
+            await self._stale.wait()
+            await asyncio.sleep(_SETTLE_S)
+            self._stale.clear()
+            try:
+                served = await discover(self._client)
+            except KubeError as error:
+                metrics.log.warning("the kinds of the cluster: %s; trying again", error)
+                await asyncio.sleep(_AGAIN_S)
+                self._stale.set()
+                continue
+            if served != self._served:
+                self._served = served
+                self._changed()

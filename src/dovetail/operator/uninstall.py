@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Uninstallation of a GPUStack, step by step; each step starts from what is still there.
+
+1. The parts take back what they have written to nodes: taints, labels, maintenance.
+2. Deployments and DaemonSets are deleted, and waited for until their pods are gone. Jobs go on: their containers have
+   their devices already.
+3. All else of ours is deleted, namespaces last.
+4. The finalizer is removed (by the caller), and the GPUStack is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dovetail.kube.objects.stack import GPUStack
+from dovetail.operator.apply import Applier
+from dovetail.operator.inventory import Inventory
+from dovetail.operator.kinds import OWNED, WORKLOADS
+from dovetail.operator.parts import StackPart
+
+_SHOWN = 3
+
+
+async def step(stack: GPUStack, inventory: Inventory, applier: Applier, parts: Iterable[StackPart]) -> str:
+    """Do what can be done now. Returns what is waited for, "" when nothing is left. Raises ApiError, NotLeading."""
+    for part in parts:
+        part.follow(None)
+    waits = [text for part in parts if (text := await part.release(stack))]
+    if waits:
+        return "; ".join(waits)
+    owned = list(inventory.owned(stack.metadata.uid))
+    if unread := [error for resource in OWNED if (error := inventory.unread(resource))]:
+        return f"what is left to delete cannot be read: {unread[0]}"
+    running = [(ref, live) for ref, live in owned if ref.resource in WORKLOADS]
+    for ref, live in running:
+        await applier.delete(ref, live, foreground=True)
+    if not running:
+        for ref, live in sorted(owned, key=lambda one: -OWNED.index(one[0].resource)):
+            await applier.delete(ref, live)
+    left = [str(ref) for ref, _ in running or owned]
+    more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    return f"waiting for the end of {', '.join(left[:_SHOWN])}{more}" if left else ""
