@@ -14,7 +14,7 @@ from dovetail.cli.service import address, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.api.errors import KubeError
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE
-from dovetail.operator.run import LEASE_NAME, LeadershipLost, OperatorOptions, run
+from dovetail.operator.run import LEASE_NAME, LeaseLost, OperatorOptions, run
 
 _log = logging.getLogger("dovetail.operator")
 
@@ -62,5 +62,5 @@ def command(
     config = config_of(kubeconfig, context)
     try:
         serve(run(config, options), _log, watchdog_s=watchdog_s)
-    except* (LeadershipLost, KubeError, OSError) as errors:
+    except* (LeaseLost, KubeError, OSError) as errors:
         raise click.ClickException(f"{config.server}: {first_of(errors)}") from None

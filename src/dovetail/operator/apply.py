@@ -24,7 +24,7 @@ from dovetail.kube.api.errors import ApiError, NotFound, OutcomeUnknown, Unreach
 from dovetail.operator import metrics
 from dovetail.operator.comparison import FIELD_MANAGER, differences
 from dovetail.operator.conditions import StackReason
-from dovetail.operator.inventory import Inventory
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.kinds import resource_of
 from dovetail.operator.live import LiveObject, ObjectRef, digest
 from dovetail.operator.rendering.stack_objects import Document
@@ -75,7 +75,7 @@ class _Record(Struct):
 class Applier:
     """Writes objects. `leads`: whether this process may write at this moment."""
 
-    def __init__(self, client: Client, inventory: Inventory, leads: Callable[[], bool]) -> None:
+    def __init__(self, client: Client, inventory: OwnedObjects, leads: Callable[[], bool]) -> None:
         self._client = client
         self._inventory = inventory
         self._leads = leads

@@ -35,7 +35,7 @@ from dovetail.operator.rendering.stack_objects import MANAGED_BY
 _REFUSALS = (401, 403)
 
 
-class Inventory:
+class OwnedObjects:
     """`changed` is called whenever any of it has changed."""
 
     def __init__(self, client: Client, changed: Callable[[], None]) -> None:

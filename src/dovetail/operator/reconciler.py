@@ -32,7 +32,7 @@ from dovetail.operator import metrics, uninstall
 from dovetail.operator.apply import Applier, ApplyResult, NotLeading
 from dovetail.operator.comparison import FIELD_MANAGER
 from dovetail.operator.conditions import ACCEPTED, APPLIED, READY, StackReason, condition, settled
-from dovetail.operator.inventory import Inventory
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.parts import StackPart
 from dovetail.operator.rendering.stack_objects import Desired
 from dovetail.operator.status import bounded, components, document
@@ -53,7 +53,7 @@ class Workshop(Struct, frozen=True):
 
     client: Client
     stacks: Reflector[GPUStack]
-    inventory: Inventory
+    inventory: OwnedObjects
     applier: Applier
     render: Callable[[GPUStack], Desired]
     parts: tuple[StackPart, ...]

@@ -24,7 +24,7 @@ from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator import metrics
 from dovetail.operator.apply import Applier, NotLeading
 from dovetail.operator.found import Found
-from dovetail.operator.inventory import Inventory
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.parts import StackPart
 from dovetail.operator.reconciler import Reconciler, Workshop, counting
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Desired, desired
@@ -42,7 +42,7 @@ PartsOf = Callable[[Client, Callable[[], None]], tuple[StackPart, ...]]
 """From the client and what wakes the engine, the parts that are run."""
 
 
-class LeadershipLost(Exception):
+class LeaseLost(Exception):
     """Another process leads now, or may lead. This process must end and restart with a clean state."""
 
 
@@ -66,7 +66,7 @@ def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
 async def run(
     config: ClusterConfig, options: OperatorOptions, *, render: Render = desired, parts_of: PartsOf = parts
 ) -> None:  # fmt: skip
-    """Keep what GPUStacks describe until cancelled. Raises LeadershipLost, ApiError when the API server refuses the
+    """Keep what GPUStacks describe until cancelled. Raises LeaseLost, ApiError when the API server refuses the
     first contact, OSError when the endpoint's port is taken."""
     async with (
         Client(config, concurrency=_CONNECTIONS, user_agent="dovetail-operator") as client,
@@ -99,7 +99,7 @@ class Operator:
             on_started_leading=self._started_leading,
             on_stopped_leading=self._lost.set,
         )
-        inventory = Inventory(client, self._wake)
+        inventory = OwnedObjects(client, self._wake)
         self._stacks = Reflector(client, GPU_STACKS, GPUStack, self._stacks_changed)
         self._surroundings = Surroundings(client, served, self._wake)
         self._parts = parts_of(client, self._wake)
@@ -120,7 +120,7 @@ class Operator:
         return f"waiting for the first list of {', '.join(waiting)}" if waiting else ""
 
     async def run(self) -> None:
-        """Run until cancelled. Raises LeadershipLost."""
+        """Run until cancelled. Raises LeaseLost."""
         metrics.LEADER.set(0)
         try:
             # The election ends last: the writes at shutdown need the lease.
@@ -146,7 +146,7 @@ class Operator:
                 self._tasks = tasks
                 self._start_loops()
         except* NotLeading:
-            raise LeadershipLost("the lease was lost before a write; ending") from None
+            raise LeaseLost("the lease was lost before a write; ending") from None
         finally:
             if self._options.leader_elect:
                 await asyncio.shield(self._elector.release())
@@ -189,7 +189,7 @@ class Operator:
 
 async def _end_when(lost: asyncio.Event) -> None:
     await lost.wait()
-    raise LeadershipLost("the lease was lost; ending so that the next start begins with a clean state")
+    raise LeaseLost("the lease was lost; ending so that the next start begins with a clean state")
 
 
 async def _first_contact(client: Client) -> Served:

@@ -14,14 +14,14 @@ from collections.abc import Iterable
 
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator.apply import Applier
-from dovetail.operator.inventory import Inventory
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.kinds import OWNED, WORKLOADS
 from dovetail.operator.parts import StackPart
 
 _SHOWN = 3
 
 
-async def step(stack: GPUStack, inventory: Inventory, applier: Applier, parts: Iterable[StackPart]) -> str:
+async def step(stack: GPUStack, inventory: OwnedObjects, applier: Applier, parts: Iterable[StackPart]) -> str:
     """Do what can be done now. Returns what is waited for, "" when nothing is left. Raises ApiError, NotLeading."""
     for part in parts:
         part.follow(None)
