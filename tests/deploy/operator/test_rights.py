@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/operator/ grants the operator what its page lists. With that it can apply all that deploy/ and deploy/agent/
+hold and remove it again, and can do nothing to what is not its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs.pages import page
+from tests.paths import ROOT
+from tests.patience import PATIENCE_S
+from tools.controlplane.plane import KubectlFailed, Plane
+
+DEPLOY = ROOT / "deploy"
+OPERATOR = DEPLOY / "operator"
+ACCOUNT = ("dovetail-system", "dovetail-operator")
+OURS = {"app.kubernetes.io/managed-by": "dovetail-operator"}
+NAMESPACES = {"dovetail-system", "dovetail-agent"}
+Document = dict[str, Any]
+
+
+def documents(path: Path) -> list[Document]:
+    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+def roles() -> dict[str, list[Document]]:
+    """The rules of each role, by its name."""
+    return {
+        one["metadata"]["name"]: one["rules"]
+        for one in documents(OPERATOR / "rbac.yaml")
+        if one["kind"] in ("ClusterRole", "Role")
+    }
+
+
+def made() -> list[Document]:
+    """What a GPUStack could want of deploy/ and deploy/agent/, with all their functions; without the namespaces."""
+    files = [path for path in sorted(DEPLOY.glob("*.yaml")) if path.name != "kustomization.yaml"]
+    files += [path for path in sorted((DEPLOY / "agent").glob("*.yaml")) if path.name != "kustomization.yaml"]
+    for folder in (DEPLOY / "functions", DEPLOY / "agent/functions"):
+        files += sorted(folder.glob("*/role.yaml"))
+    found = [one for path in files for one in documents(path) if one["kind"] != "Namespace"]
+    for one in found:
+        one["metadata"].setdefault("labels", {}).update(OURS)
+    return found
+
+
+def test_no_rule_has_a_wildcard_a_secret_or_a_command_in_a_pod() -> None:
+    forbidden = {"*", "secrets", "pods/exec", "pods/attach", "pods/portforward", "nodes/proxy", "serviceaccounts/token"}
+    for rules in roles().values():
+        for rule in rules:
+            assert not forbidden & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert "impersonate" not in rule["verbs"]
+            if {"escalate", "bind"} & set(rule["verbs"]):
+                assert rule["resourceNames"]
+
+
+def test_it_may_write_each_named_object_of_deploy_and_no_other() -> None:
+    """Rights over roles and policies are by name."""
+    named: dict[str, set[str]] = {}
+    for rules in roles().values():
+        for rule in rules:
+            for resource in rule["resources"] if "patch" in rule["verbs"] else ():
+                named.setdefault(resource, set()).update(rule.get("resourceNames", ()))
+    by_kind: dict[str, set[str]] = {}
+    for one in made():
+        by_kind.setdefault(one["kind"], set()).add(one["metadata"]["name"])
+    definitions = {one["metadata"]["name"] for path in (DEPLOY / "crds").glob("*.yaml") for one in documents(path)
+                   if one["kind"] == "CustomResourceDefinition"}  # fmt: skip
+    assert named["clusterroles"] == by_kind["ClusterRole"]
+    assert named["clusterrolebindings"] | {"dovetail-metrics-reader"} == by_kind["ClusterRole"]
+    assert named["roles"] == named["rolebindings"] == by_kind["Role"]
+    assert named["validatingadmissionpolicies"] == by_kind["ValidatingAdmissionPolicy"]
+    assert named["customresourcedefinitions"] == definitions | {"gpustacks.dovetail.dev"}
+
+
+def test_the_page_names_the_rights() -> None:
+    table = page("docs/reference/operator-privileges.md").section("At the API server").rows("role")
+    documented = {
+        (row.code[0][0], row.cells[1], resource, verb)
+        for row in table
+        for resource in row.code[2]
+        for verb in row.cells[3].split(", ")
+    }
+    assert documented == {
+        (name, group or "core", resource, verb)
+        for name, rules in roles().items()
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_namespaces_are_those_of_the_manifests_without_an_operator() -> None:
+    own = {one["metadata"]["name"]: one for one in documents(OPERATOR / "namespaces.yaml")}
+    assert list(own.values()) == [*documents(DEPLOY / "namespace.yaml"), *documents(DEPLOY / "agent/namespace.yaml")]
+
+
+def binding(role: str, subject: Document, name: str = "dovetail-agent") -> Document:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name, "labels": OURS},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [subject],
+    }
+
+
+AGENT = {"kind": "ServiceAccount", "name": "dovetail-agent", "namespace": "dovetail-agent"}
+STRANGER = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
+USER = {"kind": "User", "name": "mallory", "apiGroup": "rbac.authorization.k8s.io"}
+
+
+class Account:
+    """kubectl as the operator."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._kubeconfig = f"--kubeconfig={plane.service_account_kubeconfig(*ACCOUNT)}"
+
+    def run(self, *arguments: str, input: str | None = None) -> str:
+        return self._plane.kubectl(self._kubeconfig, *arguments, input=input)
+
+    def apply(self, *objects: Document) -> str:
+        text = yaml.safe_dump_all(objects)
+        arguments = ("apply", "--server-side", "--force-conflicts", "--field-manager=dovetail-operator", "-f", "-")
+        return self.run(*arguments, input=text)
+
+    def refused(self, *arguments: str, input: str | None = None) -> str:
+        """The reason for which this is forbidden."""
+        with pytest.raises(KubectlFailed) as raised:
+            self.run(*arguments, input=input)
+        text = str(raised.value)
+        assert "forbidden" in text, text
+        return text
+
+    def refusal(self, one: Document) -> str:
+        """Why it may not apply this; "" if it may, and has."""
+        try:
+            self.apply(one)
+        except KubectlFailed as error:
+            return str(error)
+        return ""
+
+    def apply_refused(self, one: Document) -> str:
+        text = self.refusal(one)
+        assert "forbidden" in text, text
+        return text
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """With the operator's rights and limits, and a node."""
+    with Plane(controllers=False, work_dir=tmp_path_factory.mktemp("plane")) as plane:
+        for name in ("namespaces", "rbac", "limits"):
+            plane.kubectl("apply", "--server-side", "-f", str(OPERATOR / f"{name}.yaml"))
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1", "labels": {"rack": "a"}}}
+        plane.kubectl("create", "-f", "-", input=yaml.safe_dump(node))
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Plane) -> Account:
+    """The account, once its limits are in force: that is a moment after they were written."""
+    account = Account(cluster)
+    probes = {
+        "nodes": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "probe", "labels": {"rack": "b"}}},
+        "roles": binding("dovetail-agent", STRANGER),
+        "own": {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "x"}, "handler": "x"},
+    }
+    deadline = time.monotonic() + PATIENCE_S
+    for name, probe in probes.items():
+        named = (probe["kind"], probe["metadata"]["name"])
+        if name == "nodes":
+            # It may make none, so there has to be one.
+            cluster.kubectl("create", "-f", "-", input=yaml.safe_dump({**probe, "metadata": {"name": named[1]}}))
+        while f"dovetail-operator-{name}" not in account.refusal(probe):
+            # What is applied twice is not examined again: it changes nothing.
+            probe["metadata"]["labels"] = {"tried": str(time.monotonic_ns())}
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        cluster.kubectl("delete", *named, "--ignore-not-found")
+    return account
+
+
+@pytest.mark.plane
+def test_it_can_make_all_that_a_stack_wants_and_remove_it(cluster: Plane, operator: Account) -> None:
+    everything = made()
+    assert len(everything) > 30
+    operator.apply(*everything)
+    operator.apply(*everything)
+    for one in reversed(everything):
+        namespace = one["metadata"].get("namespace")
+        place = (f"--namespace={namespace}",) if namespace else ()
+        operator.run("delete", one["kind"], one["metadata"]["name"], "--wait=false", *place)
+    assert cluster.kubectl("get", "deployments,daemonsets", "--all-namespaces").strip() == ""
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"apiGroups": ["*"], "resources": ["pods"], "verbs": ["get"]}, "wildcards"),
+        ({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}, "wildcards, Secrets"),
+        ({"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}, "commands in pods"),
+        ({"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]}, "rights over rights"),
+        ({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["get"]}, "over roles"),
+        (
+            {
+                "apiGroups": ["admissionregistration.k8s.io"],
+                "resources": ["validatingadmissionpolicies"],
+                "verbs": ["delete"],
+            },
+            "writes admission",
+        ),
+        ({"nonResourceURLs": ["/debug"], "verbs": ["get"]}, "past the API server"),
+    ],
+)
+def test_a_role_cannot_hold_more_than_scheduler_and_agents_need(operator: Account, rule: Document, why: str) -> None:
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "dovetail-agent", "labels": OURS},
+        "rules": [rule],
+    }
+    assert why in operator.apply_refused(role)
+
+
+@pytest.mark.plane
+def test_roles_go_to_accounts_of_dovetail_alone(operator: Account) -> None:
+    operator.apply(binding("dovetail-agent", AGENT))
+    operator.run("delete", "clusterrolebinding", "dovetail-agent")
+    for subject in (STRANGER, USER):
+        assert "dovetail-system and dovetail-agent alone" in operator.apply_refused(binding("dovetail-agent", subject))
+    assert "its own roles" in operator.apply_refused(binding("dovetail-operator", AGENT))
+    operator.apply_refused(binding("cluster-admin", AGENT))
+    operator.apply_refused(binding("dovetail-agent", AGENT, name="another"))
+
+
+@pytest.mark.plane
+def test_of_a_node_it_writes_its_taint_and_the_labels_of_layouts_and_parts(operator: Account) -> None:
+    def patch(text: str) -> tuple[str, ...]:
+        return ("patch", "node", "gpu-1", "--type=merge", f"--patch={text}")
+
+    operator.run("taint", "node", "gpu-1", "dovetail.dev/not-ready=:NoSchedule")
+    operator.run("label", "node", "gpu-1", "nvidia.com/gpu.deploy.device-plugin=false", "dovetail.dev/pool=a")
+    operator.run(*patch('{"metadata": {"labels": {"nvidia.com/mig.config": "all-balanced"}}}'))
+    assert "rack" in operator.refused("label", "node", "gpu-1", "rack=c", "--overwrite")
+    assert "rack" in operator.refused("label", "node", "gpu-1", "rack-")
+    operator.refused("taint", "node", "gpu-1", "other.dev/x=:NoExecute")
+    operator.refused(*patch('{"spec": {"unschedulable": true}}'))
+    operator.refused(*patch('{"metadata": {"annotations": {"other": "x"}}}'))
+    operator.refused(*patch('{"metadata": {"finalizers": ["other.dev/x"]}}'))
+    operator.refused("delete", "node", "gpu-1")
+    operator.run("taint", "node", "gpu-1", "dovetail.dev/not-ready-")
+
+
+@pytest.mark.plane
+def test_it_deletes_nothing_of_others(cluster: Plane, operator: Account) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "own", "namespace": "dovetail-agent"}}
+    cluster.kubectl("create", "-f", "-", input=yaml.safe_dump(account))
+    own = ("serviceaccount", "own", "--namespace=dovetail-agent")
+    assert "only what it has made" in operator.refused("delete", *own)
+    assert "bears the label" in operator.apply_refused(account)
+    elsewhere = {**account, "metadata": {"name": "own", "namespace": "default", "labels": OURS}}
+    operator.apply_refused(elsewhere)
+    operator.refused("delete", "namespace", "dovetail-agent")
+    operator.refused("delete", "validatingadmissionpolicy", "dovetail-operator-own")
+    itself = {**account, "metadata": {"name": "dovetail-operator", "namespace": "dovetail-system", "labels": OURS}}
+    assert "its own installation" in operator.apply_refused(itself)
+    cluster.kubectl("delete", *own)
+
+
+@pytest.mark.plane
+def test_it_reads_no_secret_and_speaks_for_nobody(operator: Account) -> None:
+    operator.refused("get", "secrets", "--all-namespaces")
+    operator.refused("get", "secrets", "--namespace=dovetail-system")
+    operator.refused("create", "token", "dovetail-operator", "--namespace=dovetail-system")
+    operator.refused("get", "nodes", "--as=system:admin")
+
+
+@pytest.mark.plane
+def test_the_operators_own_manifests_are_accepted(cluster: Plane) -> None:
+    for name in ("deployment", "budget", "network-policy"):
+        cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", str(OPERATOR / f"{name}.yaml"))
