@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cost of a scrape of the agent's GPU metrics, and of the agent, on the stand-in library.
 
-    python -m benchmarks.exporter [--scrapes 60] [--host dgx-h100] [--gzip] [-o json]
+    python -m benchmarks.exporter [--scrapes 60] [--apart 5] [--unsteady] [--host dgx-h100] [--gzip] [-o json]
 
-A whole agent runs as a process of its own, on a stand-in machine and an in-memory API. Scrapes are further apart than
-the time for which they share readings, so each reads all GPUs. Latency is that of the client, with connecting. CPU is
-that of the agent's process: per scrape, less what the agent needs without scrapes in the same time, and the share of a
-core at one scrape in 15 seconds. Memory is the resident set at the end, after all scrapes.
+A whole agent runs as a process of its own, on a stand-in machine and an in-memory API. Scrapes come at a steady period,
+as those of a Prometheus, or (`--unsteady`) at gaps that the agent cannot foresee: each of these waits until all GPUs
+are read. Latency is that of the client, with connecting. CPU is that of the agent's process: per scrape, less what the
+agent needs without scrapes in the same time, and the share of a core at one scrape in 15 seconds. Memory is the
+resident set at the end, after all scrapes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -30,7 +32,8 @@ import aiohttp
 from dovetail.playground import Playground
 from tools.standin import Standin
 
-APART_S = 1.2
+UNCOUNTED = 3
+"""The scrapes in which the agent learns their period."""
 INTERVAL_S = 15.0
 _NODE = "gpu-1"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -114,14 +117,18 @@ async def scraped(pid: int, url: str, options: argparse.Namespace) -> Mapping[st
         # The first readings, in which the sources of all kinds are found, are over now.
         await asyncio.sleep(5)
         began, used = time.monotonic(), cpu_s(pid)
-        await asyncio.sleep(options.scrapes * APART_S / 2)
+        await asyncio.sleep(max(30.0, options.scrapes * options.apart / 4))
         idle = (cpu_s(pid) - used) / (time.monotonic() - began)
-        latencies, size, began, used = [], 0, time.monotonic(), cpu_s(pid)
-        for _ in range(options.scrapes):
-            await asyncio.sleep(APART_S)
+        latencies, size, chance, due = [], 0, random.Random(1), time.monotonic()
+        for number in range(-UNCOUNTED, options.scrapes):
+            if not number:
+                began, used = time.monotonic(), cpu_s(pid)
+            due += options.apart * (chance.uniform(0.5, 1.5) if options.unsteady else 1)
+            await asyncio.sleep(due - time.monotonic())
             before = time.perf_counter()
             size = len(await scrape())
-            latencies.append((time.perf_counter() - before) * 1000)
+            if number >= 0:
+                latencies.append((time.perf_counter() - before) * 1000)
         per_scrape = (cpu_s(pid) - used - idle * (time.monotonic() - began)) / options.scrapes
         async with client.get(url, headers={"Accept-Encoding": "identity"}) as answer:
             lines = (await answer.text()).splitlines()
@@ -143,6 +150,8 @@ async def scraped(pid: int, url: str, options: argparse.Namespace) -> Mapping[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scrapes", type=int, default=60)
+    parser.add_argument("--apart", type=float, default=5.0, help="seconds between two scrapes; 5")
+    parser.add_argument("--unsteady", action="store_true", help="gaps that the agent cannot foresee")
     parser.add_argument("--host", default="dgx-h100")
     parser.add_argument("--gzip", action="store_true")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")

@@ -92,6 +92,7 @@ def pods(series: Series, name: str = TEMPERATURE) -> dict[str, set[str]]:
 @pytest.fixture
 def node(standin: MakeStandin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(exporter_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(exporter_module, "READ_S", 0.0)
     monkeypatch.setattr(sampler_module, "PATIENCE_S", 0.3)
     monkeypatch.setattr(sampler_module, "_AGAIN_S", 0.05)
     monkeypatch.setattr(shared_nvml_module, "YOUNG_S", 0.0)
@@ -211,6 +212,29 @@ async def test_a_reading_from_before_the_last_change_of_owner_is_not_exported(no
             return pods(await node.scrape()).get("0") == {"new"}
 
         await until(exported)
+
+
+async def test_a_scrape_finds_what_was_read_ahead_unless_the_owner_has_changed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(series: Series) -> list[tuple[str, float]]:
+        return [(labels.get("pod", ""), value) for labels, value in series[TEMPERATURE] if labels["gpu"] == "0"]
+
+    async with reading(node):
+        node.standin.set(0, temperature_c=71)
+        assert seen(await node.scrape()) == [("", 71)]
+        monkeypatch.setattr(exporter_module, "READ_S", 60.0)
+        node.standin.set(0, temperature_c=72)
+        assert seen(await node.scrape()) == [("", 71)]
+        node.sampler.begin(time.monotonic())
+
+        async def read() -> bool:
+            return seen(await node.scrape()) == [("", 72)]
+
+        await until(read)
+        node.standin.set(0, temperature_c=73)
+        node.by_device = {node.uuid(0): (owner("train"),)}
+        assert seen(await node.scrape()) == [("train", 73)]
 
 
 def energy(series: Series) -> dict[str, float]:

@@ -2,8 +2,10 @@
 """Joins the readings of the GPUs with their owners.
 
 Rules
-- Owners are read before the GPUs. A reading that began before the last change of a device's owners is not exported, and
-  profiling values are left out if their time began before it: no value is counted for the wrong pod.
+- Owners are read with each scrape. A reading that began before the last change of a device's owners is not exported,
+  and profiling values are left out if their time began before it: no value is counted for the wrong pod.
+- A reading that began up to `READ_S` before the scrape serves it: for scrapes that come at a steady period it was read
+  ahead (`read_ahead`). All other scrapes read the GPUs.
 - A lost GPU keeps what other parts of the agent know of it: its XIDs, its health, its owner.
 - A device with several owners has its series once for each. A free device has them without pod labels.
 - Scrapes share one result for `FRESH_S`. While owners are not known, no series names one.
@@ -20,11 +22,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from msgspec import Struct
 
 from dovetail.agent.exporter.kinds import Kind
+from dovetail.agent.exporter.read_ahead import ReadAhead
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners, PodValues, Sample
 from dovetail.agent.exporter.sampler import Sampled, Sampler
 from dovetail.agent.exporter.text import Series, Writer, labels_of
 
 FRESH_S = 1.0
+READ_S = 2.0
 OWNERS_PATIENCE_S = 1.0
 _PROFILING = "DCGM_FI_PROF_"
 log = logging.getLogger(__name__)
@@ -65,6 +69,7 @@ class Exporter:
     ) -> None:
         self._sampler, self._node_name, self._parts, self._job_labels = sampler, node_name, parts, job_labels
         self._texts = tuple(kind.name for kind in kinds.values() if kind.type == "label")
+        self._ahead = ReadAhead(lambda: sampler.begin(time.monotonic() - FRESH_S))
         self._writer = Writer(kind for kind in kinds.values() if kind.type != "label")
         self._owners = Owners({}, time.monotonic())
         self._owners_known = False
@@ -90,8 +95,9 @@ class Exporter:
 
     async def _scrape(self) -> None:
         begun_s = time.monotonic()
+        self._ahead.scraped(begun_s)
         owners = await self._read_owners()
-        fresh_s = max((begun_s - FRESH_S, *self._changed_s.values()))
+        fresh_s = max((begun_s - READ_S, *self._changed_s.values()))
         sampled = await self._sampler.read(fresh_s)
         self._kinds = self._writer.write(list(self._series(sampled, owners)))
         self._text = "".join(self._kinds.values()).encode()

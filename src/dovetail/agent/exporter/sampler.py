@@ -119,13 +119,18 @@ class Sampler:
         """A reading of each GPU that was begun at or after that time, or the newest one if the GPU does not answer."""
         return await asyncio.to_thread(self._read, not_before_s)
 
-    def _read(self, not_before_s: float) -> tuple[Sampled, ...]:
+    def begin(self, not_before_s: float) -> None:
+        """Begin a reading of each GPU whose newest one was begun before that time, and do not wait for it."""
         now_s = time.monotonic()
         with self._condition:
             for gpu in self._gpus.values():
                 if gpu.begun_s < not_before_s:
                     gpu.wanted_s = now_s
             self._condition.notify_all()
+
+    def _read(self, not_before_s: float) -> tuple[Sampled, ...]:
+        self.begin(not_before_s)
+        with self._condition:
             self._condition.wait_for(lambda: not any(self._awaited(not_before_s)), PATIENCE_S)
             oldest_s = time.monotonic() - STALE_S
             found = (gpu.sampled for gpu in self._gpus.values())
