@@ -4,9 +4,10 @@
     python -m benchmarks.monitoring [--nodes 1000] [--minutes 6] [-o json]
 
 Each node is a target with the exporter's own text format: the metrics that rules and boards use, with owners on seven
-of eight GPUs, and values that change with each scrape. It is scraped every 30 s, as the rules are evaluated. After the
-first two minutes the server's own duration of each evaluation is read once per interval; medians and maxima by group.
-Then each query of the boards is asked once. The simulated nodes use the same machine: figures are upper bounds.
+of eight GPUs, and values that change with each scrape. One GPU in a hundred has all faults, so that alerts fire. A node
+is scraped every 30 s, as the rules are evaluated. After the first two minutes the server's own duration of each
+evaluation is read once per interval; medians and maxima by group. Then each query of the boards is asked once. The
+simulated nodes use the same machine: figures are upper bounds.
 """
 
 from __future__ import annotations
@@ -38,6 +39,35 @@ INTERVAL_S = 30
 WARM_S = 120
 _JOB_GPUS = 7
 """Of each node; the last GPU is free."""
+_FAULTY_EVERY = 100
+"""One GPU in so many has every fault at once: each alert about GPUs fires all the time."""
+_STEADY = {
+    "DCGM_FI_DEV_GPU_TEMP": (55, 96),
+    "DCGM_FI_DEV_MEMORY_TEMP": (60, 96),
+    "dovetail_gpu_slowdown_margin_celsius": (30, -1),
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": (0, 9),
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": (0, 1),
+    "DCGM_FI_DEV_ROW_REMAP_PENDING": (0, 1),
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": (0, 1),
+    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": (0, 9),
+    "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": (0, 9),
+    "dovetail_gpu_fabric_ready": (1, 0),
+    "dovetail_gpu_xids_total": (0, 1),
+    "dovetail_gpu_xid_last_seconds": (0, 1),
+    "dovetail_gpu_healthy": (1, 0),
+    "dovetail_gpu_unowned_memory_bytes": (0, 1 << 30),
+    "dovetail_gpu_expected": (8, 8),
+    "dovetail_gpu_found": (8, 7),
+    "dovetail_exporter_reading_age_seconds": (1, 100),
+    "dovetail_exporter_owners_age_seconds": (1, 1),
+}
+"""By kind the value on a healthy GPU and on a faulty one; of a counter, per second. The other kinds are random."""
+_LABELLED = {"dovetail_gpu_throttle_seconds_total", "dovetail_gpu_health_state", "dovetail_gpu_processes"}
+_REASONS = (
+    "power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability", "hw_thermal", "hw_power_brake",
+)  # fmt: skip
+_STATES = ("healthy", "degraded", "quarantined", "draining")
+_HOLDERS = ("owner", "other_pod", "no_pod", "gone")
 
 
 def used_kinds() -> list[Kind]:
@@ -76,24 +106,33 @@ class Fleet:
 
     def text(self, node: int) -> str:
         grown = time.monotonic() - self._started_s
-        series = [Series(labels, self._values(grown, gpu)) for gpu, labels in enumerate(self._labels[node])]
+        labelled = _labelled(grown)
+        series = [
+            Series(labels, self._values(node, gpu, grown), labelled) for gpu, labels in enumerate(self._labels[node])
+        ]
         return "".join(self._writers[node].write(series).values())
 
-    def _values(self, grown_s: float, gpu: int) -> dict[str, float]:
+    def _values(self, node: int, gpu: int, grown_s: float) -> dict[str, float]:
         use = self._chance.random()
+        faulty = (node * GPUS + gpu) % _FAULTY_EVERY == 0
         found = {}
         for kind in self.kinds:
-            if kind.name == "dovetail_gpu_allocated_share":
+            if kind.name in _STEADY:
+                found[kind.name] = _STEADY[kind.name][faulty] * (grown_s if kind.type == "counter" else 1.0)
+            elif kind.name == "dovetail_gpu_allocated_share":
                 found[kind.name] = float(gpu < _JOB_GPUS)
-            elif kind.name == "dovetail_gpu_healthy":
-                found[kind.name] = 1.0
-            elif kind.name.startswith("DCGM_FI_PROF_"):
-                found[kind.name] = use
-            elif "error" in kind.help.lower() or kind.name.startswith("dovetail_gpu_xid"):
-                found[kind.name] = 0.0
-            else:
-                found[kind.name] = grown_s if kind.type == "counter" else 100 * use
+            elif kind.name not in _LABELLED:
+                found[kind.name] = use * (1.0 if kind.name.startswith("DCGM_FI_PROF_") else 60.0)
         return found
+
+
+def _labelled(grown_s: float) -> dict[str, tuple[tuple[str, str, float], ...]]:
+    """The kinds with one more label, as a healthy GPU has them."""
+    return {
+        "dovetail_gpu_throttle_seconds_total": tuple(("reason", name, 0.01 * grown_s) for name in _REASONS),
+        "dovetail_gpu_health_state": tuple(("state", name, float(name == "healthy")) for name in _STATES),
+        "dovetail_gpu_processes": tuple(("holder", name, float(name == "owner")) for name in _HOLDERS),
+    }
 
 
 async def _served(fleet: Fleet) -> web.AppRunner:
