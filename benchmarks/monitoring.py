@@ -129,7 +129,9 @@ class Fleet:
 def _labelled(grown_s: float) -> dict[str, tuple[tuple[str, str, float], ...]]:
     """The kinds with one more label, as a healthy GPU has them."""
     return {
-        "dovetail_gpu_throttle_seconds_total": tuple(("reason", name, 0.01 * grown_s) for name in _REASONS),
+        "dovetail_gpu_throttle_seconds_total": tuple(
+            ("reason", name, 0.01 * grown_s * (name == "power")) for name in _REASONS
+        ),
         "dovetail_gpu_health_state": tuple(("state", name, float(name == "healthy")) for name in _STATES),
         "dovetail_gpu_processes": tuple(("holder", name, float(name == "owner")) for name in _HOLDERS),
     }

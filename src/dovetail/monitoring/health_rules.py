@@ -39,8 +39,10 @@ _XIDS = (
               "Seconds since an XID was reported; for ten minutes (`xid_window`), and not for a pod that came later."),
 )  # fmt: skip
 _CLOCKS = (
-    Recording("gpu:throttle_ratio", device("rate(dovetail_gpu_throttle_seconds_total[5m]) > 0", "reason"),
-              "Part of the last five minutes in which the clocks were lowered, by reason, where they were."),
+    Recording("gpu:throttle_ratio",
+              device('rate(dovetail_gpu_throttle_seconds_total{reason!="low_utilization"}[5m]) > 0', "reason"),
+              "Part of the last five minutes in which the clocks were lowered, by reason, where they were. Idle clocks "
+              "(low_utilization) do not count."),
 )  # fmt: skip
 _ERRORS = (
     Recording("gpu:ecc_dbe_delta",
@@ -89,6 +91,16 @@ _XID_ALERTS = (
           "Restart the pod. If other pods get the same XID on the same GPU, suspect the GPU.", _XID_CLEARS),
 )  # fmt: skip
 
+_CLOCK_ALERTS = (
+    Alert("ThrottleHw", f"gpu:throttle_ratio{{{_HARDWARE}}} > @throttle_ratio", "warning", "operator",
+          f"{_GPU} is slowed down by its hardware ({{{{ $labels.reason }}}})",
+          f"{{{{ $value | humanizePercentage }}}} of the time; {_WHERE}.",
+          "The hardware lowers the clocks because of heat, of its power supply or of its reliability limits. The power "
+          "cap that software sets is not meant.",
+          "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; fans, inlet temperature and power supplies of the node.",
+          "Repair cooling or power; until then cordon the node if jobs of many nodes run on it.",
+          "It happens in less than @throttle_ratio of the time.", lasts="@throttle_for"),
+)  # fmt: skip
 _GPU_ALERTS = (
     Alert("GpuUnhealthy", device("dovetail_gpu_healthy == 0"), "warning", "operator",
           f"{_GPU} is unhealthy", f"{_WHERE}.",
@@ -100,14 +112,6 @@ _GPU_ALERTS = (
           "A quarantined GPU comes back only after its exit test, which has not passed yet.",
           "`dovetail nodes`: the reason, and the exit test that is due.", "Run the exit test, or replace the GPU.",
           "The GPU is not quarantined any more.", lasts="@quarantine_for", inhibits=("GpuUnhealthy",), equal=("UUID",)),
-    Alert("ThrottleHw", f"gpu:throttle_ratio{{{_HARDWARE}}} > @throttle_ratio", "warning", "operator",
-          f"{_GPU} is slowed down by its hardware ({{{{ $labels.reason }}}})",
-          f"{{{{ $value | humanizePercentage }}}} of the time; {_WHERE}.",
-          "The hardware lowers the clocks because of heat, of its power supply or of its reliability limits. The power "
-          "cap that software sets is not meant.",
-          "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; fans, inlet temperature and power supplies of the node.",
-          "Repair cooling or power; until then cordon the node if jobs of many nodes run on it.",
-          "It happens in less than @throttle_ratio of the time.", lasts="@throttle_for"),
     Alert("GpuHot",
           device("dovetail_gpu_slowdown_margin_celsius <= @gpu_margin") + " or ("
           + device("DCGM_FI_DEV_GPU_TEMP >= @gpu_temp") + " unless on (UUID) dovetail_gpu_slowdown_margin_celsius)",
@@ -245,7 +249,8 @@ _NODE_ALERTS = (
 
 GROUPS = (
     RuleGroup("dovetail-xid", (*_XIDS, *_XID_ALERTS)),
-    RuleGroup("dovetail-health", (*_CLOCKS, *_GPU_ALERTS)),
+    RuleGroup("dovetail-clocks", (*_CLOCKS, *_CLOCK_ALERTS)),
+    RuleGroup("dovetail-health", _GPU_ALERTS),
     RuleGroup("dovetail-errors", (*_ERRORS, *_ERROR_ALERTS)),
     RuleGroup("dovetail-nodes", (*_NODES, *_NODE_ALERTS)),
 )
