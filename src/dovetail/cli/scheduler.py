@@ -86,6 +86,14 @@ def _budget(text: str) -> tuple[int, int]:
     help="The most pods to move per hour so that waiting jobs fit; 0 for none.",
 )
 @click.option(
+    "--drain-evictions",
+    "drains_per_hour",
+    type=click.IntRange(min=0),
+    default=120,
+    show_default=True,
+    help="The most pods to evict per hour from nodes in maintenance; 0 for none.",
+)
+@click.option(
     "--quarantine-budget",
     "budget",
     default="10%",
@@ -130,6 +138,7 @@ def command(
     start_deadline_s: float,
     broken_deadline_s: float,
     moves_per_hour: int,
+    drains_per_hour: int,
     budget: tuple[int, int],
     recording: Path | None,
     no_recording: bool,
@@ -152,6 +161,7 @@ def command(
         start_deadline_ms=int(start_deadline_s * 1000),
         broken_deadline_ms=int(broken_deadline_s * 1000),
         moves_per_hour=moves_per_hour,
+        drains_per_hour=drains_per_hour,
         quarantine_milli=budget[0],
         quarantine_nodes=budget[1],
         scoring=scoring,

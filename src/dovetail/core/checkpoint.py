@@ -90,7 +90,8 @@ class Checkpoint(Struct, frozen=True):
     evicted until then, `unknown` roots whose start is not known. `failed` and `succeeded` are how many
     pods of each gang ended so, `broken` roots with since when (see `core.workloads.broken`). `kept` is room for pods
     that are on the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see
-    `core.preemption.moves`), `evictions` how often jobs were evicted. `quarantined` are nodes.
+    `core.preemption.moves`), `evictions` how often jobs were evicted. `quarantined` are nodes. `leaving` are
+    pods that are evicted for maintenance, with their deadlines, `drains` when others were in the last hour.
     """
 
     steps: int
@@ -117,6 +118,8 @@ class Checkpoint(Struct, frozen=True):
     moves: tuple[int, ...] = ()
     evictions: tuple[Evictions, ...] = field(default=(), name="given_way")
     quarantined: tuple[str, ...] = ()
+    leaving: tuple[tuple[str, int], ...] = ()
+    drains: tuple[int, ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -173,6 +176,8 @@ def take(state: State) -> Checkpoint:
         moves=tuple(state.moves.times_ms),
         evictions=state.eviction_counts.records(),
         quarantined=state.cluster.quarantines.in_force,
+        leaving=tuple(state.drains.leaving.items()),
+        drains=tuple(state.drains.times_ms),
     )
 
 
@@ -205,6 +210,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     _restore_lives(state, checkpoint)
     state.broken.failed, state.broken.succeeded = dict(checkpoint.failed), dict(checkpoint.succeeded)
     state.moves.moved_ms, state.moves.times_ms = dict(checkpoint.moved), list(checkpoint.moves)
+    state.drains.leaving, state.drains.times_ms = dict(checkpoint.leaving), list(checkpoint.drains)
     for kept in checkpoint.kept:
         state.moves.put(kept)
     for rejection in checkpoint.rejections:

@@ -11,6 +11,7 @@ from dovetail.core.event_handlers import apply
 from dovetail.core.events import Event
 from dovetail.core.pipeline import known_refusals
 from dovetail.core.pipeline.attempt import Attempt
+from dovetail.core.preemption import draining
 from dovetail.core.state import State
 
 
@@ -46,5 +47,6 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
             decisions += attempt.decide()
         work += attempt.work
     decisions += state.broken.release(state.now_ms, state.steps)
+    decisions += draining.decide(state)
     state.resume()
     return decisions

@@ -114,6 +114,20 @@ class Evict(Struct, frozen=True):
     targets: tuple[str, ...] = ()
 
 
+class Drain(Struct, frozen=True):
+    """Evict the pods `uids` of one gang (`gang` "": a lone pod), as their node `node` is in maintenance. `targets` are
+    the nodes where room is kept for the new pods of their owners, pod by pod; empty where none is. `lost_milli_ms` is
+    the work that is lost, in milli-GPU times ms."""
+
+    gang: str
+    uids: tuple[str, ...]
+    node: str
+    targets: tuple[str, ...]
+    lost_milli_ms: int
+    message: str
+    step: int
+
+
 class Unnominate(Struct, frozen=True):
     """Clear the nominated nodes of these pods: the reservation after an `Evict` has ended."""
 
@@ -123,4 +137,4 @@ class Unnominate(Struct, frozen=True):
     step: int
 
 
-Decision = Bind | Hold | Release | Evict | Unnominate
+Decision = Bind | Hold | Release | Evict | Drain | Unnominate

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.model import Pod
+from dovetail.core.preemption import draining
 from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.core.state import State
 from dovetail.core.workloads.index import startable
@@ -226,6 +227,12 @@ def _remove_namespace(state: State, event: ev.NamespaceRemoved) -> None:
         state.cluster.changes.announce(ClusterChange.NAMESPACE)
 
 
+def _eviction_failed(state: State, event: ev.EvictionFailed) -> None:
+    state.reservations.eviction_failed(event.uid, event.message)
+    if event.uid in state.drains.leaving:
+        draining.stay(state, [event.uid])
+
+
 def _same_to_others(old: Pod, new: Pod) -> bool:
     """Whether the two are the same to other pods and to volumes."""
     return old.deleting == new.deleting and old.labels == new.labels and old.claims == new.claims
@@ -273,7 +280,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.QueueRemoved: _remove_queue,
     ev.BudgetChanged: _put_budget,
     ev.BudgetRemoved: _announcing(ClusterChange.BUDGET, lambda state, event: state.budgets.pop(event.key, None)),
-    ev.EvictionFailed: lambda state, event: state.reservations.eviction_failed(event.uid, event.message),
+    ev.EvictionFailed: _eviction_failed,
     ev.BindFailed: _bind_failed,
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(
         event.owner, event.node, event.reason, state.now_ms

@@ -141,7 +141,8 @@ class BindFailed(Struct, frozen=True):
 
 
 class EvictionFailed(Struct, frozen=True):
-    """The driver could not carry out an `Evict` for the pod `uid`, which stays. The preemptor's reservation fails."""
+    """The driver could not carry out an `Evict` or a `Drain` for the pod `uid`, which stays. The reservation of the
+    preemptor fails."""
 
     uid: str
     message: str

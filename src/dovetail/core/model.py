@@ -269,6 +269,21 @@ class Gang(Struct, frozen=True):
     survives: bool = False
 
 
+DrainMode = Literal["WaitForJobs", "WaitForCheckpoint", "Evict"]
+MAINTENANCE_TOLERATION = "dovetail.dev/maintenance"
+"""The key of a toleration with which a pod is placed on nodes in maintenance. A toleration of all keys is not enough:
+jobs have it for other reasons."""
+
+
+class Maintenance(Struct, frozen=True):
+    """The node is to get empty: see `cluster.maintenances` and `preemption.draining`. `requested_ms` is when that was
+    asked for, `start_ms` when it has to be empty (0: as soon as it is)."""
+
+    drain: DrainMode = "WaitForJobs"
+    requested_ms: int = 0
+    start_ms: int = 0
+
+
 class Node(Struct, frozen=True):
     """`allocatable` by resource name, `pods` included. `layout` is how its GPUs are wired; where it is None, or is of
     another number of GPUs than are allocatable and out, they are only counted. `inventory` is what its kubelet manages;
@@ -280,7 +295,7 @@ class Node(Struct, frozen=True):
     how its whole GPUs could be divided. `gpus_out` are GPUs of the layout that the node does not offer as whole ones,
     as bits: broken ones, and cards in MIG mode. While `plugin_gone` its kubelet has no device plugin of GPUs, and would
     fail for good whoever asks for one, whatever the node still offers. `quarantine_ms` is since when it asks that no
-    pod is placed on it, as it has to be rebooted or repaired; 0: it does not ask."""
+    pod is placed on it, as it has to be rebooted or repaired; 0: it does not ask. `maintenance`: it is to get empty."""
 
     name: str
     allocatable: tuple[tuple[str, int], ...] = ()
@@ -300,6 +315,7 @@ class Node(Struct, frozen=True):
     gpus_out: int = 0
     plugin_gone: bool = False
     quarantine_ms: int = 0
+    maintenance: Maintenance | None = None
 
 
 class VolumeClaim(Struct, frozen=True):

@@ -36,6 +36,9 @@ class Policy(Struct, frozen=True):
     At most `moves_per_hour` pods are moved in an hour so that others fit (0: none), and those of a job again only after
     `move_again_ms` (see `preemption.consolidation`).
 
+    At most `drains_per_hour` pods are evicted in an hour from nodes in maintenance (0: none; see
+    `preemption.draining`).
+
     Of the GPU nodes that ask for quarantine at most `quarantine_milli` thousandths of all GPU nodes, but at least one,
     are quarantined at a time; or `quarantine_nodes` nodes, if that is not 0 (see `cluster.quarantines`).
 
@@ -60,6 +63,7 @@ class Policy(Struct, frozen=True):
     remember_refusals: bool = True
     moves_per_hour: int = 0
     move_again_ms: int = 14_400_000
+    drains_per_hour: int = 120
     model_milli: tuple[tuple[str, int], ...] = ()
     quarantine_milli: int = 100
     quarantine_nodes: int = 0

@@ -19,6 +19,7 @@ from dovetail.core.pipeline.equivalence import EquivalenceCache
 from dovetail.core.pipeline.queue import SchedulingQueue
 from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.policy import Policy
+from dovetail.core.preemption.drains import DrainsUnderWay
 from dovetail.core.preemption.moves import MovesUnderWay
 from dovetail.core.queues.eviction_counts import EvictionCounts
 from dovetail.core.queues.queue_order import QueueOrder
@@ -57,6 +58,7 @@ class State:
         self.reservations = Reservations(cluster, self.workloads, self.equivalence, policy.eviction_deadline_ms)
         self.pledges = Pledges(self.reservations, cluster, self.workloads, self.shares)
         self.expected_ends = ExpectedEnds(cluster, self.shares, self.run_times)
+        cluster.maintenances.run_ms = self.expected_ends.run_ms
         self.planner = ReservationPlanner(
             self.reservations, cluster, self.score_cache, self.expected_ends, policy.search_limit
         )
@@ -66,6 +68,7 @@ class State:
         self.budgets: dict[str, Budget] = {}
         self.eviction_counts = EvictionCounts()
         self.moves = MovesUnderWay(cluster, self.workloads)
+        self.drains = DrainsUnderWay(cluster, self.workloads)
         self.broken = BrokenGangs(self.workloads, cluster, policy.broken_deadline_ms)
         self.searches = 0
         """How many searches for victims there were in this step."""
@@ -87,6 +90,8 @@ class State:
         times += self.workloads.lives.due_ms.values()
         times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
         times += [at_ms for at_ms in (self.reservations.next_ms(), self.moves.next_ms()) if at_ms is not None]
+        if self.cluster.nodes.in_maintenance and (look_ms := self.drains.next_ms(self.now_ms)) is not None:
+            times.append(look_ms)
         if self._divided():
             times.append(self._fair_share_ms + _FAIR_SHARE_MS)
         times += self._levels_ms()

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import apply_events, step
-from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
+from dovetail.core.decisions import Bind, Decision, Drain, Evict, Hold, Release, Unnominate
 from dovetail.core.json_text import JsonError
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
@@ -194,6 +194,11 @@ def described(state: State, decision: Decision) -> str:
             words = (
                 f"evict ({decision.cause}) {pod_names(state, decision.uids)} for {nodes}, {lost_gpu_s} GPU seconds lost"
             )
+            return f"{words}: {decision.message}"
+        case Drain():
+            to = f" to {', '.join(decision.targets)}" if decision.targets else ""
+            lost_gpu_s = decision.lost_milli_ms // 1_000_000
+            words = f"drain {pod_names(state, decision.uids)} from {decision.node}{to}, {lost_gpu_s} GPU seconds lost"
             return f"{words}: {decision.message}"
         case Unnominate():
             return f"unnominate {pod_names(state, decision.uids)}: {decision.message}"

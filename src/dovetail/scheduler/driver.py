@@ -22,7 +22,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from dovetail.core import cycle
-from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
+from dovetail.core.decisions import Bind, Decision, Drain, Evict, Hold, Release, Unnominate
 from dovetail.core.devices.layout import Layout
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged, PodRejected, PodRemoved
@@ -162,6 +162,8 @@ class Driver:
                 self._preemptions.release(decision)
             case Evict():
                 self._preemptions.evict(decision)
+            case Drain():
+                self._preemptions.drain(decision)
             case Unnominate():
                 self._preemptions.give_up(decision)
 

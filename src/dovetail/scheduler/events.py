@@ -35,6 +35,7 @@ class EventKind(Enum):
     BIND_FAILED = EventType("FailedScheduling", "Binding", "Warning")
     PREEMPTED = EventType("Preempted", "Preempting", "Normal")
     MOVED = EventType("Moved", "Preempting", "Normal")
+    DRAINED = EventType("Drained", "Evicting", "Normal")
     RELEASED = EventType("GangReleased", "Evicting", "Warning")
     BROKEN = EventType("GangBroken", "Evicting", "Warning")
     PREEMPTING = EventType("WaitingForEvictions", "Preempting", "Normal")

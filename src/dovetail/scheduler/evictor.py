@@ -44,6 +44,7 @@ _REASONS = {
     "move": "PreemptionByScheduler",
     "release": "GangReleased",
     "broken": "GangBroken",
+    "drain": "NodeMaintenance",
 }
 """The reason in the condition DisruptionTarget: the upstream one where there is one."""
 
@@ -56,7 +57,7 @@ class Victim(Struct, frozen=True):
     decision, `preemptor` is one of the pods that get the capacity."""
 
     target: PodRef
-    cause: Cause | Literal["release", "broken"]
+    cause: Cause | Literal["release", "broken", "drain"]
     workload: str
     note: str
     step: int

@@ -7,7 +7,7 @@ estimate, and the result of the search for victims. Times are in UTC.
 
 from __future__ import annotations
 
-from dovetail.core.decisions import Evict
+from dovetail.core.decisions import Drain, Evict
 from dovetail.core.reasons import Expected, Refusal
 from dovetail.scheduler.wire import timestamp
 
@@ -52,7 +52,7 @@ def duration(span_ms: int) -> str:
     return " ".join(parts) or "0 s"
 
 
-def eviction_text(evict: Evict) -> str:
+def eviction_text(evict: Evict | Drain) -> str:
     """The beneficiary and the reason of an eviction, and the work that it loses."""
     count = "1 pod is evicted" if len(evict.uids) == 1 else f"{len(evict.uids)} pods are evicted"
     return f"{evict.message} ({count}; {evict.lost_milli_ms / 1_000 / _MS_PER_MINUTE:.1f} GPU-minutes of work are lost)"

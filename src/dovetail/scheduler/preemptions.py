@@ -4,7 +4,8 @@
 Rules: a preemption is a transaction of the core. It ends when the preemptors are bound, or is dropped (`Unnominate`)
 by the core itself or because a victim stays (`EvictionFailed`). Then the nominations are cleared, and victims that are
 not evicted yet stay. The pods of a released gang are evicted the same way, but independently: a pod that a budget
-protects does not keep the others, and the core releases it again after another deadline.
+protects does not keep the others, and the core releases it again after another deadline. The pods of a workload on a
+node in maintenance are evicted all or, as far as a dry run shows, none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Literal
 
-from dovetail.core.decisions import Evict, Release, Unnominate
+from dovetail.core.decisions import Drain, Evict, Release, Unnominate
 from dovetail.core.events import EvictionFailed
 from dovetail.core.model import Pod
 from dovetail.kube.api.client import Client
@@ -30,8 +31,12 @@ _WHY: dict[Released, str] = {
     "release": "the gang started by half and was not completed in time",
     "broken": "the gang cannot go on",
 }
-_KINDS: dict[str, EventKind] = {"release": EventKind.RELEASED, "broken": EventKind.BROKEN}
-"""The events of evictions without a preemptor, by cause."""
+_KINDS: dict[str, EventKind] = {
+    "release": EventKind.RELEASED, "broken": EventKind.BROKEN, "move": EventKind.MOVED, "drain": EventKind.DRAINED,
+}  # fmt: skip
+"""The events of evictions that are no preemptions, by cause."""
+_ALONE = ("release", "broken")
+"""The causes for which a pod that stays changes nothing for others."""
 
 
 class Preemptions:
@@ -90,6 +95,13 @@ class Preemptions:
         for target in self._targets(release.uids):
             self._spawn(self._evictor.evict([Victim(target, cause, release.gang, note, release.step)]))
 
+    def drain(self, drain: Drain) -> None:
+        note = eviction_text(drain)
+        metrics.log.info("draining %s of %d pods: %s", drain.node, len(drain.uids), note)
+        victims = [Victim(target, "drain", drain.node, note, drain.step) for target in self._targets(drain.uids)]
+        if victims:
+            self._spawn(self._evictor.evict(victims))
+
     def bind_failed(self, uid: str) -> None:
         self._nominations.bind_failed(uid)
 
@@ -102,11 +114,11 @@ class Preemptions:
         self._nominations.gone(uid)
 
     def _evicted(self, victim: Victim) -> None:
-        kind = _KINDS.get(victim.cause, EventKind.MOVED if victim.cause == "move" else EventKind.PREEMPTED)
+        kind = _KINDS.get(victim.cause, EventKind.PREEMPTED)
         self._events.put(victim.target, kind, victim.note, step=victim.step, related=victim.preemptor)
 
     def _stays(self, victim: Victim, why: str) -> None:
-        if victim.cause not in _KINDS:
+        if victim.cause not in _ALONE:
             self._mirror.put([EvictionFailed(victim.target.uid, f"pod {victim.target} stays: {why}")])
 
     def _targets(self, uids: Iterable[str]) -> list[PodRef]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
+from dovetail.core.decisions import Bind, Decision, Drain, Evict, Hold, Release, Unnominate
 from dovetail.core.events import (
     Event,
     GangChanged,
@@ -110,7 +110,7 @@ class Simulation(VirtualClock):
             case Evict(_, uids, nominations=nominations):
                 self._events += [PodChanged(replace(pods[uid], nominated_node=node)) for uid, node in nominations]
                 self._evict(uids)
-            case Release(_, uids):
+            case Release(_, uids) | Drain(_, uids):
                 self._evict(uids)
             case Unnominate(_, uids):
                 self._events += [PodChanged(replace(pods[uid], nominated_node="")) for uid in uids if uid in pods]

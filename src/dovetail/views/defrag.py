@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from dovetail.core.model import GPU
 from dovetail.core.pipeline.pre_enqueue import beyond, blocked
 from dovetail.core.placing.gangs import Group
-from dovetail.core.preemption.defragmentation import Move, MovePlan, NoPlan, plan
+from dovetail.core.preemption.defragmentation import MovePlan, NoPlan, plan
+from dovetail.core.preemption.relocation import Move
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
 from dovetail.core.workloads.index import complete

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from dovetail.core.checkpoint import Checkpoint, restore
 from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind, Decision, Evict, Release
+from dovetail.core.decisions import Bind, Decision, Drain, Evict, Release
 from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
@@ -230,7 +230,7 @@ class _Ahead:
                     for pod in pods
                 ]  # fmt: skip
                 self._end_early(pods)
-            case Release(_, uids):
+            case Release(_, uids) | Drain(_, uids):
                 self._end_early([state.workloads.pods[uid] for uid in uids])
 
     def _end_early(self, pods: list[Pod]) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release
+from dovetail.core.decisions import Bind, Decision, Drain, Evict, Hold, Release
 from dovetail.core.event_handlers import apply
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
@@ -119,6 +119,9 @@ class World:
                 self.apply_events(ev.PodChanged(bound))
             case Evict():
                 self.evictions.append((self.now_ms, decision.cause, tuple(pods[uid].name for uid in decision.uids)))
+                self._end(decision.uids)
+            case Drain():
+                self.evictions.append((self.now_ms, "drain", tuple(pods[uid].name for uid in decision.uids)))
                 self._end(decision.uids)
             case Release():
                 self.released.append((self.now_ms, tuple(pods[uid].name for uid in decision.uids)))

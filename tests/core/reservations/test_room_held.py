@@ -33,6 +33,20 @@ def test_a_large_gang_waits_for_the_end_of_the_last_pod_that_it_needs(size: int)
     assert held.expected.start_ms == size * MINUTE_MS
 
 
+def test_pods_that_hold_nothing_that_is_needed_are_not_waited_for() -> None:
+    """Pods of DaemonSets run on each node, and a short one without GPUs."""
+    driven = Driven(*(gpu_node(name, 4) for name in "ab"))
+    daemons = [lone(f"daemon-{name}", 0, node=name, bound_ms=1) for name in "ab"]
+    driven.at(1, *daemons, runs("copies", "a", 5, 0), runs("ra", "a", 10, 4), runs("rb", "b", 20, 4))
+    driven.at(2, lone("p", 4, created_ms=2))
+    [held] = driven.state.reservations
+    assert held.waits_for == {"ra"} and "1 pods" in held.expected.basis
+    driven.at(3, ev.PodRemoved("p"))
+    driven.at(4, gang("g", 2), *members(2, "g", 4, created_ms=4))
+    [held] = driven.state.reservations
+    assert held.waits_for == {"ra", "rb"}
+
+
 def test_the_room_moves_where_somebody_can_start_then_and_the_head_all_the_same() -> None:
     """b and c are free after ten minutes, and two GPUs of a are now. Two of the three nodes are enough for the head."""
     driven = Driven(*(gpu_node(name, 4) for name in "abc"))

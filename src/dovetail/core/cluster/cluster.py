@@ -23,6 +23,7 @@ from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.gpus import Gpus
 from dovetail.core.cluster.host_ports import HostPorts
 from dovetail.core.cluster.kubelets import KubeletEntry, Kubelets
+from dovetail.core.cluster.maintenances import Maintenances
 from dovetail.core.cluster.mix import Mix
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import Peers
@@ -102,6 +103,7 @@ class Cluster:
         self.nodes = Nodes()
         self.quarantines = Quarantines(self.nodes, *quarantine)
         self.shapes = Shapes(self.nodes)
+        self.maintenances = Maintenances(self.nodes, self.shapes)
         self.fabric = Fabric(self.nodes, fabric)
         self.peers = Peers()
         self.volumes = Volumes(self.nodes)
@@ -182,8 +184,10 @@ class Cluster:
             yield placement.pod, placement.slot
 
     def shape_of(self, pod: Pod) -> Shape:
-        """The shape of a waiting pod: its request, with what its claims still want."""
-        return self.shape_with(pod, self.claims.wanted(pod) if pod.device_claims else ())
+        """The shape of a waiting pod: its request, with what its claims still want, and the nodes that it may use if it
+        starts now."""
+        shape = self.shape_with(pod, self.claims.wanted(pod) if pod.device_claims else ())
+        return self.maintenances.shape_of(shape, pod, self.now_ms) if self.nodes.closings_ms else shape
 
     def shape_with(self, pod: Pod, wants: tuple[ClaimSpec, ...]) -> Shape:
         """The shape of a waiting pod if these are the claims that still want something."""
@@ -194,6 +198,8 @@ class Cluster:
 
     def shapes_of(self, pods: Iterable[Pod]) -> list[Shape]:
         """As `shape_of`, of each of the pods."""
+        if self.nodes.closings_ms:
+            return list(map(self.shape_of, pods))
         shapes: list[Shape] = []
         plain: Request | None = None
         for pod in pods:

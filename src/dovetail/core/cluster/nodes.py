@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Columns, Index
 from dovetail.core.cluster.journal import Journal
+from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
-from dovetail.core.model import CPU, GPU, MAX_GPUS, MEMORY, PODS, WHOLE_GPU_MILLI, Node, Taint
+from dovetail.core.model import CPU, GPU, MAX_GPUS, MEMORY, PODS, WHOLE_GPU_MILLI, Maintenance, Node, Taint
 from dovetail.core.placing.layout import BLOCK, CPU_ROW, GPU_ROW, MEMORY_ROW, PODS_ROW
 
 Amounts = NDArray[np.int64]
@@ -60,6 +61,12 @@ class Nodes:
         """Where whoever asks a device plugin for GPUs would be rejected (see `Node`)."""
         self.quarantined: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
         """Kept by `Quarantines`."""
+        self.closes_ms: NDArray[np.int64] = np.full(size, FOR_EVER_MS, dtype=np.int64)
+        """Until when pods may run on it: the start of its maintenance, 0 where that has none."""
+        self.in_maintenance: dict[int, Maintenance] = {}
+        """By slot."""
+        self.closings_ms: list[int] = []
+        """The distinct starts of these, ascending."""
         self.taint_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
         self.taint_sets: list[tuple[Taint, ...]] = [()]
         self.layout_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
@@ -108,6 +115,7 @@ class Nodes:
     def _grow(self, rows: int, width: int, gpus: int) -> None:
         new = np.full(rows - self.size, WHOLE_GPU_MILLI, dtype=np.int64)
         self.gpu_whole = np.concatenate((self.gpu_whole, new))
+        self.closes_ms = np.concatenate((self.closes_ms, np.full_like(new, FOR_EVER_MS)))
         self.allocatable = _larger(self.allocatable, width, rows)
         self.free = _larger(self.free, width, rows)
         self.gpu_free_bits = _larger(self.gpu_free_bits, rows)
@@ -157,6 +165,7 @@ class Nodes:
         self.taint_ids[slot] = self._taint_id(taints)
         self.usable[slot] = node.problem is None
         self.plugin_gone[slot] = node.plugin_gone
+        self._maintain(slot, node.maintenance)
         self._set_allocatable(slot, _offered(node))
         self.gpu_memory_mib[slot] = node.gpu_memory_mib
         self.sharing_ids[slot] = self._sharing_id(node.sharing)
@@ -182,9 +191,21 @@ class Nodes:
         self.usable[slot] = False
         self.plugin_gone[slot] = False
         self.quarantined[slot] = False
+        self._maintain(slot, None)
         self._set_allocatable(slot, {})
         self.records_journal.add(slot)
         return True
+
+    def _maintain(self, slot: int, maintenance: Maintenance | None) -> None:
+        if maintenance == self.in_maintenance.get(slot):
+            return
+        if maintenance is None:
+            del self.in_maintenance[slot]
+        else:
+            self.in_maintenance[slot] = maintenance
+        self.closes_ms[slot] = FOR_EVER_MS if maintenance is None else maintenance.start_ms
+        starts = {one.start_ms for one in self.in_maintenance.values() if one.start_ms}
+        self.closings_ms = sorted(starts)
 
     def vacate(self, name: str) -> None:
         """Give the slot of a node that is gone and holds no pod to the next new node."""

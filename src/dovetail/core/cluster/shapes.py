@@ -4,12 +4,13 @@
 Rules: what is worked out for a shape is forgotten with it: when no pod asks for it any more, and others went since.
 A pod whose extended resources devices may stand in for has a shape of several forms. On a node that offers them
 all it is what it asks for; on others it asks for less, and wants a claim for what the node does not offer. Forms are
-plain shapes, shared with pods that ask for just that.
+plain shapes, shared with pods that ask for just that. Pods that end early may use nodes that close (`maintenances`):
+they have a shape of their own for each time until when they need a node at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.nodes import UNOFFERED, Nodes
+from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.complexity import light
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
@@ -53,16 +55,17 @@ class Shape:
     which no node has ever offered any; together they count as one. `gpus` are the whole GPUs, `shared` the replicas of
     shared ones, `slices` the MIG instances by resource; `fraction`: whether it requests a part of a GPU.
     `wants` are the claims for which devices are to be allocated with the pod. Of a shape of several forms (`stand_ins`)
-    all this is what it is where everything is counted. Of one that is `light` answers are worth remembering."""
+    all this is what it is where everything is counted. Of one that is `light` answers are worth remembering. Nodes that
+    close before `until_ms` are of no use to it."""
 
     __slots__ = (
         "floor", "fraction", "gpus", "id", "light", "need", "request", "shared", "slices", "stand_ins", "unoffered",
-        "wants", "width",
+        "until_ms", "wants", "width",
     )  # fmt: skip
 
     def __init__(
         self, number: int, request: Request, nodes: Nodes, wants: tuple[ClaimSpec, ...],
-        stand_ins: StandIns | None = None,
+        stand_ins: StandIns | None = None, until_ms: int = FOR_EVER_MS,
     ) -> None:  # fmt: skip
         amounts = dict(request.resources)
         self.id = number
@@ -74,6 +77,7 @@ class Shape:
         self.slices = tuple([amount for amount in request.resources if amount[0].startswith(RESOURCE_PREFIX)])
         self.wants = wants
         self.stand_ins = stand_ins
+        self.until_ms = until_ms
         self.light = light(request)
 
     def measure(self, nodes: Nodes) -> None:
@@ -125,6 +129,8 @@ class Shapes:
         """Requests without users, in the order in which they lost the last one."""
         self._by_stand_ins: dict[int, dict[tuple[Classes, tuple[Container, ...], bool], Shape]] = {}
         """By the number of the plain shape."""
+        self._by_until: dict[int, dict[int, Shape]] = {}
+        """By the number of the shape that needs nodes for ever."""
         self._forgotten: list[int] = []
 
     def retain(self, request: Request) -> None:
@@ -158,9 +164,9 @@ class Shapes:
         del self._unused[request]
         asked = self._asked.pop(request)
         for shape in asked.shapes.values():
-            self._forgotten.append(shape.id)
-            for other in self._by_stand_ins.pop(shape.id, {}).values():
-                self._forgotten.append(other.id)
+            for one in (shape, *self._by_stand_ins.pop(shape.id, {}).values()):
+                self._forgotten.append(one.id)
+                self._forgotten += [other.id for other in self._by_until.pop(one.id, {}).values()]
         for less in asked.less.values():
             if less in self._unused:
                 self._forget(less)
@@ -207,12 +213,29 @@ class Shapes:
             shape = known[key] = Shape(self._next_id(), plain.request, self._nodes, plain.wants, stand_ins)
         return shape
 
+    def until(self, shape: Shape, until_ms: int, kept_ms: Sequence[int]) -> Shape:
+        """The shape of pods that need a node until then at most. Of the others of this kind, those for `kept_ms` are
+        remembered."""
+        known = self._by_until.setdefault(shape.id, {})
+        found = known.get(until_ms)
+        if found is None:
+            for other_ms in [other_ms for other_ms in known if other_ms not in kept_ms]:
+                self._forgotten.append(known.pop(other_ms).id)
+            stand_ins = shape.stand_ins
+            if stand_ins is not None:
+                stand_ins = replace(stand_ins, forms={})
+            found = Shape(self._next_id(), shape.request, self._nodes, shape.wants, stand_ins, until_ms)
+            known[until_ms] = found
+        return found
+
     def known(self) -> Iterator[Shape]:
         """All that are remembered."""
         for asked in self._asked.values():
             yield from asked.shapes.values()
         for several in self._by_stand_ins.values():
             yield from several.values()
+        for early in self._by_until.values():
+            yield from early.values()
 
     def lacking(self, shape: Shape, index: Index) -> NDArray[np.int64]:
         """Of the resources of a shape of several forms those that each node does not offer, as bits."""
@@ -232,7 +255,10 @@ class Shapes:
             wants = shape.wants
             if classes and not stand_ins.made:
                 wants = (*wants, claim_for(stand_ins.containers, classes)[0])
-            form = stand_ins.forms[lacking] = self.without(shape.request, tuple(classes), wants)
+            form = self.without(shape.request, tuple(classes), wants)
+            if shape.until_ms != FOR_EVER_MS:
+                form = self.until(form, shape.until_ms, self._nodes.closings_ms)
+            stand_ins.forms[lacking] = form
         return form
 
     def at(self, shape: Shape, slot: int) -> Shape:

@@ -157,8 +157,10 @@ class PostFilter:
         return [], replace(refusal, reclaim=why)
 
     def _away_from(self, others: Sequence[Reservation], wanted: Mapping[str, int]) -> Scope | None:
-        """The nodes that none of these holds, of models that the queue may have."""
-        beside = self._state.reservations.beside(others) if others else None
+        """The nodes that none of these holds and that stay in use, of models that the queue may have."""
+        state = self._state
+        held = others or state.cluster.nodes.in_maintenance
+        beside = state.reservations.beside(others, later=True) if held else None
         return within_models(self._state, self._queue, wanted, beside)
 
     def _evicted(self, found: search.PreemptionPlan) -> Evict:

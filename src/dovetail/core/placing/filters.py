@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster, shares
 from dovetail.core.cluster.columns import ABSENT, Index, Mask
+from dovetail.core.cluster.maintenances import tolerates
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import matcher_of
+from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
@@ -57,12 +59,15 @@ def selected(nodes: Nodes, request: Request, index: Index) -> Mask:
     return nodes.usable[index] & tolerated(nodes, request, index) & matches_affinity(nodes, request, index)
 
 
-def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
-    """Selected nodes that are not quarantined, and whose kubelet has the device plugins that the pod requests from."""
+def suitable(nodes: Nodes, request: Request, index: Index, until_ms: int = FOR_EVER_MS) -> Mask:
+    """Selected nodes that are not quarantined, that do not close before `until_ms`, and whose kubelet has the device
+    plugins that the pod requests from."""
     found, gone = selected(nodes, request, index), nodes.plugin_gone[index]
     quarantined = nodes.quarantined[index]
     if quarantined.any():
         found &= ~quarantined
+    if nodes.in_maintenance and not tolerates(request):
+        found &= nodes.closes_ms[index] >= until_ms
     return found & ~gone if gone.any() and asks_plugin(request) else found
 
 

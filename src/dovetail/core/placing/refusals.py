@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dovetail.core import quantities
 from dovetail.core.cluster import Cluster, shares
 from dovetail.core.cluster.columns import ABSENT, Mask
+from dovetail.core.cluster.maintenances import tolerates
 from dovetail.core.cluster.nodes import UNOFFERED, UNSCHEDULABLE_TAINT, Nodes
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
@@ -108,6 +109,8 @@ def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
     if filters.asks_plugin(pod.request):
         yield Reason.PLUGIN_GONE, When.NOT_YET, nodes.plugin_gone, "", ""
     yield Reason.QUARANTINED, When.NOT_YET, nodes.quarantined, "", ""
+    if nodes.in_maintenance and not tolerates(pod.request):
+        yield Reason.MAINTENANCE, When.NOT_YET, nodes.closes_ms < shape.until_ms, "", ""
     yield from _amounts(cluster, shape, remaining)
     never = _ALWAYS_NEVER if cluster.volumes.settled(pod) else _ALWAYS_NEVER - {Reason.VOLUME_NODE}
     for reason, satisfied in filters.hindrances(cluster, pod, shape):

@@ -17,39 +17,21 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dovetail.core import quantities
-from dovetail.core.model import GPU, Pod
-from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, shapes_of
+from dovetail.core.model import GPU
+from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Placed, Scope
 from dovetail.core.preemption.candidates import Candidates
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes, evict
+from dovetail.core.preemption.relocation import MoveStep, relocate
 from dovetail.core.preemption.smallest_part import smallest_part
 from dovetail.core.preemption.units import Unit, weight
-from dovetail.core.preemption.victims import Together, Victims, subgangs
+from dovetail.core.preemption.victims import Together, Victims
 from dovetail.core.state import State
-from dovetail.core.workloads.index import LONE
 
 _PLANS = 6
 """The number of plans for one target, each without the units that could not be moved before."""
-
-
-class Move(Struct, frozen=True):
-    """A pod moves between two nodes. By then the GPUs `devices` of the target are free for it."""
-
-    uid: str
-    source: str
-    target: str
-    devices: tuple[int, ...]
-
-
-class MoveStep(Struct, frozen=True):
-    """Pods of one workload that move at the same time, and the work that is lost, in milli-GPU times ms."""
-
-    workload: str
-    moves: tuple[Move, ...]
-    lost_milli_ms: int
 
 
 class MovePlan(Struct, frozen=True):
@@ -205,7 +187,7 @@ class _Planning:
         with cluster.trial():
             while left:
                 for unit in left:
-                    step = self._move(unit, where)
+                    step = relocate(self._state, unit, where)
                     if step is not None:
                         steps.append(step)
                         left = [one for one in left if one is not unit]
@@ -221,54 +203,6 @@ class _Planning:
         shape = self._cluster.placements[uid].shape
         return shape.gpus or shape.shared
 
-    def _move(self, unit: Unit, where: Scope | None) -> MoveStep | None:
-        """Place the unit elsewhere in the running trial; None, and nothing changed, where it finds no room."""
-        cluster, names = self._cluster, self._cluster.nodes.names
-        mark = cluster.mark()
-        evict(cluster, [unit])
-        try:
-            moved = GangSearch(cluster, self._state.score_cache, self._state.policy.search_limit).place(
-                self._waiting_group(unit), where
-            )
-        except SearchLimitReached:
-            moved = False
-        if not moved:
-            cluster.rewind(mark)
-            return None
-        there = [cluster.placements[uid] for uid in unit.uids]
-        moves = (
-            Move(p.pod.uid, names[slot], names[p.slot], p.devices) for p, slot in zip(there, unit.slots, strict=True)
-        )
-        return MoveStep(unit.workload, tuple(moves), unit.lost_milli_ms)
-
-    def _waiting_group(self, unit: Unit) -> Group:
-        """The pods of a unit as a waiting group, beside the rest of their gangs."""
-        workload_index, placements = self._state.workloads, self._cluster.placements
-        if unit.workload.startswith(LONE):
-            return Group(pods=[_unbound(workload_index.pods[unit.uids[0]])])
-        gone, below = set(unit.uids), subgangs(workload_index, unit.workload)
-        members: dict[str, list[Pod]] = {}
-        for pod in workload_index.members(unit.workload):
-            members.setdefault(pod.gang, []).append(pod)
-
-        def group(gang_id: str) -> Group:
-            gang, own = workload_index.gangs.get(gang_id), members.get(gang_id, [])
-            pods = [_unbound(pod) for pod in own if pod.uid in gone]
-            held = [placements[pod.uid].slot for pod in own if pod.uid in placements and not pod.deleting]
-            parts = [group(child) for child in below.get(gang_id, ())]
-            for part in parts:
-                held += part.all_held() if not any(part.all_pods()) else ()
-            levels = (gang.required, gang.preferred) if gang is not None else ((), ())
-            moving = [part for part in parts if any(part.all_pods())]
-            return Group(pods, held, len(pods), len(pods), moving, 0, *levels)
-
-        return group(unit.workload)
-
     def _by_node(self, placed: Placed) -> tuple[tuple[str, str], ...]:
         names = self._cluster.nodes.names
         return tuple((uid, names[slot]) for uid, slot in placed)
-
-
-def _unbound(pod: Pod) -> Pod:
-    """The pod as its owner creates it again."""
-    return replace(pod, node="", nominated_node="", devices=None, instances=(), by_claim=())

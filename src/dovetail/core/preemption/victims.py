@@ -99,12 +99,13 @@ class Allowances:
 
 class Victims:
     """The units of all pods that run in the queues `of` (None: in any) except those of `workload`, as jobs of `queue`
-    see them, sorted by `Unit.order`. The pods (uid) `ending` are being evicted already. `spare` has the size of each
-    pool."""
+    see them, sorted by `Unit.order`; with `among` only those of the workloads of these pods. The pods (uid) `ending`
+    are being evicted already. `spare` has the size of each pool."""
 
     def __init__(
-        self, state: State, queue: str, workload: str, ending: Collection[str] = (), of: Collection[str] | None = None
-    ) -> None:
+        self, state: State, queue: str, workload: str, ending: Collection[str] = (), of: Collection[str] | None = None,
+        among: Collection[Placement] | None = None,
+    ) -> None:  # fmt: skip
         self._state = state
         self._queue = queue
         self._ending = ending
@@ -117,7 +118,7 @@ class Victims:
         workload_of, queue_of = state.workloads.workload_of, state.shares.pod_queues.of
         queues = None if of is None else frozenset(of)
         seen = {workload}
-        for placement in state.cluster.placements.values():
+        for placement in state.cluster.placements.values() if among is None else among:
             pod = placement.pod
             if not pod.managed or (queues is not None and queue_of(pod) not in queues):
                 continue

@@ -48,15 +48,15 @@ class ExpectedEnds:
         start_ms = 0 if left.sure is Sure.UNKNOWN else self.end_ms(placement)
         return Expected(left.sure, start_ms, left.basis)
 
+    def run_ms(self, pod: Pod) -> int:
+        """How long a pod runs from its start; for ever where that is not known."""
+        if pod.work.max_runtime_ms:
+            return pod.work.max_runtime_ms
+        run = self._run_times.estimate(pod.work, self._shares.pod_queues.of(pod))
+        return FOR_EVER_MS if run.sure is Sure.UNKNOWN else run.ran_ms
+
     def all_before(self, pods: Iterable[Pod], start_ms: int) -> bool:
         """Whether pods that start now have ended by `start_ms`."""
         if start_ms == FOR_EVER_MS:
             return False
-        for pod in pods:
-            ran_ms = pod.work.max_runtime_ms
-            if not ran_ms:
-                run = self._run_times.estimate(pod.work, self._shares.pod_queues.of(pod))
-                ran_ms = FOR_EVER_MS if run.sure is Sure.UNKNOWN else run.ran_ms
-            if self._cluster.now_ms + ran_ms > start_ms:
-                return False
-        return True
+        return all(self._cluster.now_ms + self.run_ms(pod) <= start_ms for pod in pods)

@@ -58,7 +58,7 @@ class ReservationPlanner:
     def plan(self, group: Group, others: Iterable[Reservation]) -> ReservationPlan | None:
         """Where and from when on the group fits beside the reservations of others; None where it would not fit either
         if all running pods were gone, or where the search was stopped. Nothing is changed."""
-        cluster, scope, needed = self._cluster, self._reservations.beside(others), least(group)
+        cluster, scope, needed = self._cluster, self._reservations.beside(others, later=True), least(group)
         ends = [placement for _, placement in self._ends.on(scope)]
         with cluster.trial():
             marks, few, count = [cluster.mark()], -1, 0
@@ -76,7 +76,21 @@ class ReservationPlanner:
                     few = middle
                 else:
                     slots, count = found, middle
-        return self._planned(slots, ends[:count])
+        return self._planned(slots, self._needed(needed, slots, ends[:count]))
+
+    def _needed(self, group: Group, slots: Slots, gone: list[Placement]) -> list[Placement]:
+        """Of these pods those on the slots of the group, without those that hold no device where it fits beside them
+        all: pods of DaemonSets, which never end."""
+        inside = set(slots.tolist())
+        waits = [placement for placement in gone if placement.slot in inside]
+        beside = [one for one in waits if not (one.gpu_bits or one.share_bits or one.slices or one.grants)]
+        if not beside or len(beside) == len(waits):
+            return waits
+        others = [one for one in waits if one.gpu_bits or one.share_bits or one.slices or one.grants]
+        with self._cluster.trial():
+            for placement in others:
+                self._cluster.evict(placement.pod.uid)
+            return others if self._fits(group, slots) is not None else waits
 
     def _take_off(self, ends: list[Placement], marks: list[int], count: int) -> None:
         """Evict the first `count` of these in the running trial, and no others. `marks` are the points before each
@@ -89,8 +103,7 @@ class ReservationPlanner:
             marks.append(self._cluster.mark())
 
     def _planned(self, slots: Slots, gone: list[Placement]) -> ReservationPlan:
-        inside = set(slots.tolist())
-        waits = [(placement, self._ends.expected(placement)) for placement in gone if placement.slot in inside]
+        waits = [(placement, self._ends.expected(placement)) for placement in gone]
         uids = frozenset(placement.pod.uid for placement, _ in waits)
         if not waits:
             return ReservationPlan(
@@ -118,7 +131,7 @@ class ReservationPlanner:
             if needed is None or self._fits_there(needed, one):
                 continue
             staying = [moved.get(other.workload, other) for other in self._reservations.others(one.workload)]
-            plan = self._elsewhere(needed, one, self._reservations.beside(staying))
+            plan = self._elsewhere(needed, one, self._reservations.beside(staying, later=True))
             if plan is None or plan.expected.start_ms > one.expected.start_ms:
                 return None
             moved[one.workload] = replace(
@@ -151,7 +164,7 @@ class ReservationPlanner:
             while (slots := self._fits(needed, scope)) is None and count < len(leaving):
                 count = min(len(leaving), 2 * count)
                 self._take_off(leaving, marks, count)
-        return self._planned(slots, leaving[:count]) if slots is not None else None
+        return self._planned(slots, self._needed(needed, slots, leaving[:count])) if slots is not None else None
 
     def _might_fit(self, group: Group, scope: Slots) -> bool:
         """A bound by count, which is cheap."""

@@ -110,9 +110,13 @@ class Reservations:
         self.spared = {uid: until for uid, until in self.spared.items() if until > now_ms and uid in placements}
         return frozenset(self.spared).union(*(one.evicting for one in others))
 
-    def beside(self, others: Iterable[Reservation]) -> Slots:
-        """The slots that none of these holds, of those that ever had a node."""
-        free = np.ones(self._cluster.nodes.used, dtype=np.bool_)
+    def beside(self, others: Iterable[Reservation], later: bool = False) -> Slots:
+        """The slots that none of these holds, of those that ever had a node. `later`: for pods that
+        start at a time to come, so those in maintenance are left out."""
+        nodes = self._cluster.nodes
+        free = np.ones(nodes.used, dtype=np.bool_)
+        if later and nodes.in_maintenance:
+            free[list(nodes.in_maintenance)] = False
         for one in others:
             free[one.slots] = False
         return np.flatnonzero(free)
@@ -138,7 +142,10 @@ class Reservations:
         placements, nodes, now_ms = self._cluster.placements, self._cluster.nodes, self._cluster.now_ms
         if now_ms <= one.planned_ms:
             return False
-        records = (nodes.records[slot] for slot in one.slots.tolist())
+        slots = one.slots.tolist()
+        records = (nodes.records[slot] for slot in slots)
         if any(record is None or record.unschedulable or record.problem is not None for record in records):
+            return True
+        if not nodes.in_maintenance.keys().isdisjoint(slots):
             return True
         return now_ms >= one.start_ms or any(uid not in placements for uid in one.waits_for)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from dovetail.core import events as ev
-from dovetail.core.model import Node
+from dovetail.core.model import DrainMode, Maintenance, Node
 from dovetail.kube.nodes.wiring import Wiring, Wirings
 from dovetail.kube.objects import base, storage, topology
 from dovetail.kube.objects.claims import DeviceTaintRule, ResourceSlice
@@ -20,6 +20,8 @@ from dovetail.kube.translate.pools import Pools
 from dovetail.kube.translate.standalone import AnyChange, Find
 
 T = TypeVar("T")
+_DRAINS: dict[str, DrainMode] = {"WaitForCheckpoint": "WaitForCheckpoint", "Evict": "Evict"}
+"""Anything else waits for jobs, which disturbs least."""
 
 
 class NodeRecords:
@@ -94,7 +96,17 @@ class NodeRecords:
         gpu_node = self.gpu_node(name)
         gone = gpu_node is not None and gpu_node.status.plugin_gone
         asks_ms = gpu_node.status.quarantine_ms if gpu_node is not None else 0
-        record = node(obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory, wiring.parts, gone, asks_ms)
+        maintenance = _maintenance(gpu_node.spec.maintenance) if gpu_node is not None else None
+        record = node(
+            obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory, wiring.parts, gone, asks_ms, maintenance
+        )
         reported = self._nodes.get(name)
         self._nodes[name] = (obj, record)
         return [ev.NodeChanged(record)] if reported is None or reported[1] != record else []
+
+
+def _maintenance(asked: topology.NodeMaintenance | None) -> Maintenance | None:
+    if asked is None:
+        return None
+    drain = _DRAINS.get(asked.drain, "WaitForJobs")
+    return Maintenance(drain, base.epoch_ms(asked.requested), base.epoch_ms(asked.start))

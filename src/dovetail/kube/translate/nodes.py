@@ -12,7 +12,7 @@ from functools import lru_cache
 from dovetail.core import model
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout
-from dovetail.core.model import Effect, Node, Problem, Taint
+from dovetail.core.model import Effect, Maintenance, Node, Problem, Taint
 from dovetail.kube.nodes.gpu_sharing import NO_PARTS, SharedParts
 from dovetail.kube.objects import base
 from dovetail.kube.objects.base import epoch_ms
@@ -34,9 +34,11 @@ def node(
     parts: SharedParts = NO_PARTS,
     plugin_gone: bool = False,
     quarantine_ms: int = 0,
+    maintenance: Maintenance | None = None,
 ) -> Node:
     """The record of a node. `csi_node` has the attach limits of its drivers; `layout`, `inventory`, `parts`,
-    `plugin_gone` and `quarantine_ms` describe its hardware and its device plugin."""
+    `plugin_gone` and `quarantine_ms` describe its hardware and its device plugin, and `maintenance` for what it is to
+    get empty."""
     meta = obj.metadata
     allocatable, bad_amounts = node_amounts(tuple(obj.status.allocatable.items()))
     taints, bad_taints = _taints(obj.spec.taints)
@@ -59,6 +61,7 @@ def node(
         *parts,
         plugin_gone=plugin_gone,
         quarantine_ms=quarantine_ms,
+        maintenance=maintenance,
     )
 
 
