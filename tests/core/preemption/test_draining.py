@@ -33,9 +33,7 @@ def runs(world: World, name: str, gpus: int, where: str, work: Work = SAVES, **m
 
 
 def drain(world: World, name: str, gpus: int, mode: DrainMode = "WaitForCheckpoint", start_ms: int = 0) -> None:
-    world.apply_events(
-        ev.NodeChanged(replace(node(name, gpus), maintenance=Maintenance(mode, world.now_ms, start_ms)))
-    )
+    world.apply_events(ev.NodeChanged(replace(node(name, gpus), maintenance=Maintenance(mode, world.now_ms, start_ms))))
 
 
 def test_pods_that_run_are_left_alone_where_only_their_end_is_waited_for() -> None:
@@ -57,9 +55,7 @@ def test_a_pod_moves_once_it_has_run_for_its_interval_since() -> None:
     assert cause == "drain" and at_ms >= BEGIN_MS + 5 * MINUTE_MS
 
 
-@pytest.mark.parametrize(
-    ("saved_ms", "moves"), [(BEGIN_MS - 1, False), (BEGIN_MS, True), (BEGIN_MS + MINUTE_MS, True)]
-)
+@pytest.mark.parametrize(("saved_ms", "moves"), [(BEGIN_MS - 1, False), (BEGIN_MS, True), (BEGIN_MS + MINUTE_MS, True)])
 def test_a_reported_checkpoint_counts_where_it_is_of_later_than_the_request(saved_ms: int, moves: bool) -> None:
     world = world_of(8, 8)
     runs(world, "a", 4, "n0", checkpoint_ms=saved_ms)
@@ -206,7 +202,7 @@ def test_a_failed_eviction_releases_the_room_and_is_not_tried_again_at_once() ->
     assert not world.state.drains.leaving
 
 
-def test_an_eviction_that_is_never_heard_of_again_is_given_up() -> None:
+def test_an_eviction_that_is_never_heard_of_again_ends() -> None:
     world = world_of(8, 8)
     runs(world, "a", 8, "n0", checkpoint_ms=BEGIN_MS)
     drain(world, "n0", 8)

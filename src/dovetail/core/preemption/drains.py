@@ -16,7 +16,7 @@ from dovetail.core.workloads.index import WorkloadIndex
 
 _HOUR_MS = 3_600_000
 _AGAIN_MS = 30_000
-"""Nothing is reported when a checkpoint is due or an hour has passed: the nodes are looked at again."""
+"""Nothing is reported when a checkpoint is due or an hour has passed: the nodes are examined again."""
 
 
 class DrainsUnderWay:
@@ -27,7 +27,7 @@ class DrainsUnderWay:
         self.leaving: dict[str, int] = {}
         self.times_ms: list[int] = []
         self.looked_ms = 0
-        """When the nodes in maintenance were last looked at."""
+        """When the nodes in maintenance were last examined."""
         self.tried: set[str] = set()
         """Workloads for which no room was sought again since; one after the other has its turn."""
         self._cluster = cluster
@@ -59,7 +59,7 @@ class DrainsUnderWay:
         return [uid for uid in left if uid not in self.leaving]
 
     def next_ms(self, now_ms: int) -> int | None:
-        """When the nodes have to be looked at, although nothing happens."""
+        """When the nodes have to be examined, although nothing happens."""
         times = list(self.leaving.values())
         if slots := self.slots():
             times.append(self.looked_ms + _AGAIN_MS)
