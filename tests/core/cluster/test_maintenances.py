@@ -12,7 +12,17 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.model import (
-    CPU, GPU, MAINTENANCE_TOLERATION, MEMORY, PODS, Maintenance, Node, Pod, Request, Toleration, Work,
+    CPU,
+    GPU,
+    MAINTENANCE_TOLERATION,
+    MEMORY,
+    PODS,
+    Maintenance,
+    Node,
+    Pod,
+    Request,
+    Toleration,
+    Work,
 )  # fmt: skip
 from dovetail.core.policy import Policy
 from dovetail.core.queues.run_times import FEWEST_OF_FAMILY

@@ -239,7 +239,7 @@ def test_over_hours_nothing_moves_in_circles(seed: int) -> None:
             closing = asked.get(one.node)
             if not before.get(uid) and one.node and closing is not None:
                 assert one.bound_ms + one.work.max_runtime_ms <= closing.start_ms
-        world.ends(*[one.name for one in world.state.workloads.pods.values() if 0 < one.work.max_runtime_ms
+        world.ends(*[one.name for one in world.state.workloads.pods.values() if one.work.max_runtime_ms > 0
                      and one.node and one.bound_ms + one.work.max_runtime_ms <= world.now_ms])  # fmt: skip
         assert world.state.cluster.check() == []
     times_ms = sorted(at_ms for at_ms, _, names in world.evictions for _ in names)
