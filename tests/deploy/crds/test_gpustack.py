@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from dovetail.kube.objects.stack import GPUStack, StackSpec, StackStatus
+from tests.deploy.crds.gpustack_cases import CONTRADICTIONS, VALUES
 from tests.deploy.crds.schemas import closed, defaults, defaults_of_struct, leaves, of_struct, unbounded
 from tests.docs.pages import page
 from tests.paths import ROOT
@@ -144,71 +145,11 @@ def test_a_real_server_keeps_every_field_of_the_status(defined: Plane) -> None:
         defined.kubectl("delete", "gpustacks", "reported")
 
 
-DIGEST = "sha256:" + "0123456789abcdef" * 4
-POOL = {"name": "p", "nodeSelector": {"matchLabels": {"a": "b"}}}
-
-
-def pool(**fields: Any) -> Callable[[Document], object]:
-    return lambda spec: spec.update(agent={"pools": [POOL | fields]})
-
-
 @pytest.mark.plane
 @pytest.mark.parametrize(
     ("change", "field", "message"),
-    [
-        # Contradictions, in the order of the reference.
-        (pool(mig={"strategy": "mixed", "repartition": True}), "spec.scheduler.divideMig", "must be true"),
-        (lambda s: s.update(scheduler={"divideMig": True}), "spec.scheduler.divideMig", "must be false"),
-        (lambda s: pool(allocation="DRA")(s) or s.update(runtime={"cdi": False}), "spec.runtime.cdi", "must be true"),
-        (lambda s: s.update(agent={"enabled": False}, startupTaint=False), "spec.validation.enabled", "must be false"),
-        (lambda s: s.update(agent={"enabled": False}, validation={"enabled": False}), "spec.startupTaint", "must be"),
-        (lambda s: s.update(scheduler={"extraArgs": ["--fabric=a"]}), "spec.scheduler.extraArgs", "must not set"),
-        (lambda s: s.update(scheduler={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": 1}}}),
-         "spec.scheduler.resources.requests", "above the limits"),
-        (lambda s: s.update(agent={"pools": [{"name": "a"}, {"name": "b"}]}), "spec.agent.pools", "at most one pool"),
-        (lambda s: s.update(agent={"pools": [POOL, POOL | {"name": "q"}]}), "spec.agent.pools", "same nodes twice"),
-        (pool(allocation="DRA", sharing={"strategy": "mps", "resources": [{}]}),
-         "spec.agent.pools[0].sharing.strategy", "must be none"),
-        (pool(allocation="DRA", mig={"strategy": "mixed"}), "spec.agent.pools[0].mig.strategy", "DRA"),
-        (pool(mig={"strategy": "single"}, sharing={"strategy": "mps", "resources": [{}]}),
-         "spec.agent.pools[0].mig.strategy", "mps"),
-        (pool(mig={"layout": "all-1g.10gb"}), "spec.agent.pools[0].mig.layout", "must not divide"),
-        (pool(mig={"repartition": True}), "spec.agent.pools[0].mig.repartition", "no instance"),
-        (pool(mig={"strategy": "mixed", "repartition": True, "layout": "all-1g.10gb"}),
-         "spec.agent.pools[0].mig.repartition", "names a layout"),
-        (pool(allocation="None", mig={"strategy": "mixed", "repartition": True}),
-         "spec.agent.pools[0].mig.repartition", "another component"),
-        (pool(extraArgs=["--no-labels"]), "spec.agent.pools[0].extraArgs", "must not set"),
-        (pool(nodeSelector={"matchLabels": {}}), "spec.agent.pools[0].nodeSelector", "must have a requirement"),
-        (pool(nodeSelector={"matchExpressions": [{"key": "a", "operator": "In"}]}),
-         "spec.agent.pools[0].nodeSelector.matchExpressions[0].values", "must have values"),
-        (pool(sharing={"strategy": "mps"}), "spec.agent.pools[0].sharing.resources", "must name what is shared"),
-        (pool(sharing={"resources": [{}]}), "spec.agent.pools[0].sharing.resources", "must name what is shared"),
-        (pool(sharing={"failRequestsGreaterThanOne": True}),
-         "spec.agent.pools[0].sharing.failRequestsGreaterThanOne", "must be left out"),
-        (pool(sharing={"strategy": "mps", "resources": [{"replicas": 49}]}),
-         "spec.agent.pools[0].sharing.resources", "at most 48"),
-        (lambda s: s.update(agent={"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "512Mi"}}}),
-         "spec.agent.resources.requests", "above the limits"),
-        (lambda s: s.update(driver={"mode": "Container"}), "spec.driver.image", "must name a driver container"),
-        (lambda s: s.update(driver={"image": f"x@{DIGEST}"}), "spec.driver.image", "nothing otherwise"),
-        (lambda s: s.update(runtime={"className": ""}), "spec.runtime.createClass", "must be false"),
-        (lambda s: s.update(upgrade={"maxNodes": "2", "canary": {"nodes": 3}}), "spec.upgrade.canary.nodes", "above"),
-        (lambda s: s.update(validation={"command": ["x"]}), "spec.validation.command", "must be left out"),
-        # Values that do not fit.
-        (lambda s: s.update(image={"digest": "sha256:0"}), "spec.image.digest", ""),
-        (lambda s: s.update(driver={"mode": "Container", "image": "x:1"}), "spec.driver.image", ""),
-        (lambda s: s.update(runtime={"configure": "x:1"}), "spec.runtime.configure", ""),
-        (lambda s: s.update(scheduler={"replicas": 0}), "spec.scheduler.replicas", ""),
-        (lambda s: s.update(scheduler={"extraArgs": ["-v"]}), "spec.scheduler.extraArgs[0]", ""),
-        (lambda s: s.update(scheduler={"quarantineBudget": "101%"}), "spec.scheduler.quarantineBudget", ""),
-        (lambda s: s.update(upgrade={"maxNodes": "0"}), "spec.upgrade.maxNodes", ""),
-        (lambda s: s.update(upgrade={"maxGpus": "0%"}), "spec.upgrade.maxGpus", ""),
-        (lambda s: s.update(metrics={"scrape": "Always"}), "spec.metrics.scrape", ""),
-        (pool(name="UPPER"), "spec.agent.pools[0].name", ""),
-        (pool(allocation="plugin"), "spec.agent.pools[0].allocation", ""),
-    ],
-)  # fmt: skip
+    [*CONTRADICTIONS, *VALUES],
+)
 def test_a_real_server_refuses_contradictions_and_values_that_do_not_fit(
     defined: Plane, change: Callable[[Document], object], field: str, message: str
 ) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -10,22 +12,38 @@ from msgspec import Struct
 from dovetail.core.model import Problem
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator.found import Found
+from dovetail.operator.rendering.agent_objects import agent_objects
+from dovetail.operator.rendering.contradictions import contradictions
+from dovetail.operator.rendering.metrics_objects import AGENT_NAMESPACE as AGENT_NAMESPACE
+from dovetail.operator.rendering.metrics_objects import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
+from dovetail.operator.rendering.metrics_objects import annotate, metrics_objects, unmet
+from dovetail.operator.rendering.node_software import node_software
+from dovetail.operator.rendering.scheduler_objects import scheduler_objects
+from dovetail.operator.rendering.sources import tree
 
 Document = dict[str, Any]
 
-SYSTEM_NAMESPACE, AGENT_NAMESPACE = "dovetail-system", "dovetail-agent"
 MANAGED_BY = ("app.kubernetes.io/managed-by", "dovetail-operator")
 PART_OF = ("app.kubernetes.io/part-of", "dovetail")
 STACK_LABEL = "dovetail.dev/stack"
+ORDER = (
+    *("Namespace", "RuntimeClass", "PriorityClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role"),
+    *("RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ConfigMap", "Service"),
+    *("NetworkPolicy", "PodDisruptionBudget", "Deployment", "DaemonSet", "ServiceMonitor", "PodMonitor"),
+    "PrometheusRule",
+)
+"""By kind: what others need is applied before them."""
 
 
 class Desired(Struct, frozen=True):
     """`objects` as documents, each with the labels and the owner reference of the operator's own, in the order in which
     they are applied; the reverse is the order in which they are removed. With `problems`, contradictions in the spec,
-    there are no objects, and nothing is to be applied or pruned."""
+    there are no objects, and nothing is to be applied or pruned. `unmet` is what the spec asks for and this cluster
+    cannot have; the objects are without it."""
 
     objects: tuple[Document, ...] = ()
     problems: tuple[Problem, ...] = ()
+    unmet: tuple[Problem, ...] = ()
 
 
 def desired(stack: GPUStack, found: Found, operator_image: str) -> Desired:
@@ -35,4 +53,52 @@ def desired(stack: GPUStack, found: Found, operator_image: str) -> Desired:
     The namespace of the operator itself (dovetail-system) and definitions of kinds are not among them: what is deleted
     with the stack must take along neither the operator nor any Queue.
     """
-    return Desired()
+    spec = stack.spec
+    if problems := contradictions(spec):
+        return Desired(problems=tuple(problems))
+    scheduler, of_scheduler = scheduler_objects(spec, operator_image)
+    agents, of_agents = agent_objects(spec, found, operator_image)
+    objects = [*scheduler, *agents, *node_software(spec, found), *metrics_objects(spec, found)]
+    if not spec.agent.enabled and any(one["metadata"].get("namespace") == AGENT_NAMESPACE for one in objects):
+        objects += [document for document in tree("agent") if document["kind"] == "Namespace"]
+    problems = [*of_scheduler, *of_agents, *_same_names(objects)]
+    if problems:
+        return Desired(problems=tuple(problems))
+    annotate(objects, spec.metrics, found)
+    for document in objects:
+        _own(document, stack)
+    objects.sort(key=_place)
+    return Desired(tuple(objects), unmet=tuple(unmet(spec.metrics, found)))
+
+
+def _same_names(objects: Sequence[Document]) -> Iterator[Problem]:
+    """Names of pools that make two DaemonSets of one name, such as `no-devices` beside `default`."""
+    counts = Counter((one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]) for one in objects)
+    for (kind, _, name), count in counts.items():
+        if count > 1:
+            yield Problem("spec.agent.pools", name, f"must have other names: two of them make a {kind} of this name")
+
+
+def _own(document: Document, stack: GPUStack) -> None:
+    metadata = document["metadata"]
+    metadata["labels"] = {
+        **metadata.get("labels", {}),
+        **dict((MANAGED_BY, PART_OF)),
+        STACK_LABEL: stack.metadata.name,
+    }
+    if stack.metadata.uid:
+        metadata["ownerReferences"] = [
+            {
+                "apiVersion": "dovetail.dev/v1alpha1",
+                "kind": "GPUStack",
+                "name": stack.metadata.name,
+                "uid": stack.metadata.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+
+
+def _place(document: Document) -> tuple[int, str, str]:
+    metadata = document["metadata"]
+    return ORDER.index(document["kind"]), metadata.get("namespace", ""), metadata["name"]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Specs of a GPUStack that are refused: by the API server, and those that contradict themselves by the operator too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Document = dict[str, Any]
+Case = tuple[Callable[[Document], object], str, str]
+"""What changes an empty spec, the field that is named, and a part of the message."""
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+POOL = {"name": "p", "nodeSelector": {"matchLabels": {"a": "b"}}}
+
+
+def pool(**fields: Any) -> Callable[[Document], object]:
+    return lambda spec: spec.update(agent={"pools": [POOL | fields]})
+
+
+CONTRADICTIONS: list[Case] = [
+    # Contradictions, in the order of the reference.
+    (pool(mig={"strategy": "mixed", "repartition": True}), "spec.scheduler.divideMig", "must be true"),
+    (lambda s: s.update(scheduler={"divideMig": True}), "spec.scheduler.divideMig", "must be false"),
+    (lambda s: pool(allocation="DRA")(s) or s.update(runtime={"cdi": False}), "spec.runtime.cdi", "must be true"),
+    (lambda s: s.update(agent={"enabled": False}, startupTaint=False), "spec.validation.enabled", "must be false"),
+    (lambda s: s.update(agent={"enabled": False}, validation={"enabled": False}), "spec.startupTaint", "must be"),
+    (lambda s: s.update(scheduler={"extraArgs": ["--fabric=a"]}), "spec.scheduler.extraArgs", "must not set"),
+    (lambda s: s.update(scheduler={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": 1}}}),
+     "spec.scheduler.resources.requests", "above the limits"),
+    (lambda s: s.update(agent={"pools": [{"name": "a"}, {"name": "b"}]}), "spec.agent.pools", "at most one pool"),
+    (lambda s: s.update(agent={"pools": [POOL, POOL | {"name": "q"}]}), "spec.agent.pools", "same nodes twice"),
+    (pool(allocation="DRA", sharing={"strategy": "mps", "resources": [{}]}),
+     "spec.agent.pools[0].sharing.strategy", "must be none"),
+    (pool(allocation="DRA", mig={"strategy": "mixed"}), "spec.agent.pools[0].mig.strategy", "DRA"),
+    (pool(mig={"strategy": "single"}, sharing={"strategy": "mps", "resources": [{}]}),
+     "spec.agent.pools[0].mig.strategy", "mps"),
+    (pool(mig={"layout": "all-1g.10gb"}), "spec.agent.pools[0].mig.layout", "must not divide"),
+    (pool(mig={"repartition": True}), "spec.agent.pools[0].mig.repartition", "no instance"),
+    (pool(mig={"strategy": "mixed", "repartition": True, "layout": "all-1g.10gb"}),
+     "spec.agent.pools[0].mig.repartition", "names a layout"),
+    (pool(allocation="None", mig={"strategy": "mixed", "repartition": True}),
+     "spec.agent.pools[0].mig.repartition", "another component"),
+    (pool(extraArgs=["--no-labels"]), "spec.agent.pools[0].extraArgs", "must not set"),
+    (pool(nodeSelector={"matchLabels": {}}), "spec.agent.pools[0].nodeSelector", "must have a requirement"),
+    (pool(nodeSelector={"matchExpressions": [{"key": "a", "operator": "In"}]}),
+     "spec.agent.pools[0].nodeSelector.matchExpressions[0].values", "must have values"),
+    (pool(sharing={"strategy": "mps"}), "spec.agent.pools[0].sharing.resources", "must name what is shared"),
+    (pool(sharing={"resources": [{}]}), "spec.agent.pools[0].sharing.resources", "must name what is shared"),
+    (pool(sharing={"failRequestsGreaterThanOne": True}),
+     "spec.agent.pools[0].sharing.failRequestsGreaterThanOne", "must be left out"),
+    (pool(sharing={"strategy": "mps", "resources": [{"replicas": 49}]}),
+     "spec.agent.pools[0].sharing.resources", "at most 48"),
+    (lambda s: s.update(agent={"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "512Mi"}}}),
+     "spec.agent.resources.requests", "above the limits"),
+    (lambda s: s.update(driver={"mode": "Container"}), "spec.driver.image", "must name a driver container"),
+    (lambda s: s.update(driver={"image": f"x@{DIGEST}"}), "spec.driver.image", "nothing otherwise"),
+    (lambda s: s.update(runtime={"className": ""}), "spec.runtime.createClass", "must be false"),
+    (lambda s: s.update(upgrade={"maxNodes": "2", "canary": {"nodes": 3}}), "spec.upgrade.canary.nodes", "above"),
+    (lambda s: s.update(validation={"command": ["x"]}), "spec.validation.command", "must be left out"),
+]  # fmt: skip
+VALUES: list[Case] = [
+    # Values that do not fit.
+    (lambda s: s.update(image={"digest": "sha256:0"}), "spec.image.digest", ""),
+    (lambda s: s.update(driver={"mode": "Container", "image": "x:1"}), "spec.driver.image", ""),
+    (lambda s: s.update(runtime={"configure": "x:1"}), "spec.runtime.configure", ""),
+    (lambda s: s.update(scheduler={"replicas": 0}), "spec.scheduler.replicas", ""),
+    (lambda s: s.update(scheduler={"extraArgs": ["-v"]}), "spec.scheduler.extraArgs[0]", ""),
+    (lambda s: s.update(scheduler={"quarantineBudget": "101%"}), "spec.scheduler.quarantineBudget", ""),
+    (lambda s: s.update(upgrade={"maxNodes": "0"}), "spec.upgrade.maxNodes", ""),
+    (lambda s: s.update(upgrade={"maxGpus": "0%"}), "spec.upgrade.maxGpus", ""),
+    (lambda s: s.update(metrics={"scrape": "Always"}), "spec.metrics.scrape", ""),
+    (pool(name="UPPER"), "spec.agent.pools[0].name", ""),
+    (pool(allocation="plugin"), "spec.agent.pools[0].allocation", ""),
+]  # fmt: skip
