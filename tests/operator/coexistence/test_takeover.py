@@ -220,6 +220,29 @@ def test_a_switch_that_the_user_set_is_not_taken_for_ours() -> None:
     assert of.labels["n0"][f"{shapes.DEPLOY}gpu-feature-discovery"] == "false"
 
 
+def test_what_something_else_switched_on_again_is_switched_off_and_ours_ends_first() -> None:
+    of = world([shapes.OPERANDS["device-plugin"]], 2)
+    carry_out(of, spec("device-plugin"))
+    of.reset("n0")
+    plan = planned(of, spec("device-plugin", paused=True))
+    assert [(each.state, each.reason) for each in plan.functions if each.node == "n0"] == [
+        (TakeoverState.LEAVING, TakeoverReason.CAME_BACK)
+    ]
+    (patch,) = plan.patches
+    assert patch.labels == {ALLOCATION_LABEL: None, f"{shapes.DEPLOY}device-plugin": "false"}
+
+
+def test_the_way_back_sets_the_switches_of_an_operator_that_is_there() -> None:
+    of = world([shapes.OPERANDS["gpu-feature-discovery"]])
+    carry_out(of, spec("gpu-feature-discovery"))
+    record, switch = f"{TAKEN_OVER}gpu-feature-discovery", f"{shapes.DEPLOY}gpu-feature-discovery"
+    (patch,) = planned(of, spec()).patches
+    assert patch.labels == {record: None, switch: "true"}
+    of.daemons = []
+    (patch,) = planned(of, spec()).patches
+    assert patch.labels == {record: None, switch: None}
+
+
 @pytest.mark.parametrize("rollback", [True, False])
 def test_a_node_that_is_not_ready_in_time_stops_the_others_and_goes_back(rollback: bool) -> None:
     of = world([shapes.OPERANDS["device-plugin"]], 3)
