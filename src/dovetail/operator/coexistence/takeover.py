@@ -323,9 +323,7 @@ class _Look:
         shown: list[FunctionOnNode] = []
         for side, one in self._sides:
             later = one.state is TakeoverState.QUEUED and (side.function is not self.next or self.moving)
-            shown.append(
-                self._shown(side, TakeoverState.QUEUED, TakeoverReason.ONE_AFTER_THE_OTHER) if later else one
-            )
+            shown.append(self._shown(side, TakeoverState.QUEUED, TakeoverReason.ONE_AFTER_THE_OTHER) if later else one)
             if one.state is not TakeoverState.QUEUED:
                 labels.update(self._labels(one, side))
             elif starts and not later:
