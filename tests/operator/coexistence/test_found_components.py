@@ -189,7 +189,7 @@ def test_the_facts_for_the_manifests() -> None:
     assert (exporter.foreign_allocation, exporter.foreign_exporters) == (frozenset(), {"default"})
 
 
-def test_the_status_counts_nodes_and_tells_what_is_taken_over() -> None:
+def test_the_status_counts_nodes_and_reports_what_is_taken_over() -> None:
     known = foreign_daemons([shapes.OPERANDS["device-plugin"]], [])
     off = {**OPERATED, f"{shapes.DEPLOY}device-plugin": "false", f"{TAKEN_OVER}device-plugin": "true"}
     pods = pods_on_nodes([pod(shapes.OPERANDS["device-plugin"], "a")])
