@@ -31,7 +31,7 @@ ROOMS = {
     "operator": {"core", "kube", "monitoring"},
     "playground": {"core", "kube"},
     "monitoring": set(),
-    "views": {"core", "kube", "kubecel", "topology"},
+    "views": {"core", "kube", "kubecel", "monitoring", "topology"},
     "sim": {"core"},
     "advice": {"core", "kube"},
     "cli": {

@@ -142,7 +142,7 @@ SCENARIOS = (
              {"5d": [], "6d": [A.job_labels], "10d": [A.job_labels], "11d": [], "13d": []},
              step="1d"),
     fired("JobStraggler",
-          [*gang("lag", 80, 80, 80, 50, then=80), *gang("even", 80, 80, 80, 61), *gang("few", 80, 80, 50)],
+          [*gang("lag", 80, 80, 80, 50, then=80), *gang("even", 80, 80, 80, 71), *gang("few", 80, 50)],
           {"14m": [], "15m": [LAGS.labels], "20m": [LAGS.labels], "30m": []}),
     xid("XidNode", "quarantine-node", "79"),
     xid("XidReset", "quarantine-gpu", "64"),

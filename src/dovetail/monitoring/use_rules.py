@@ -9,22 +9,17 @@ reads more than some thousand samples of a series.
 
 from __future__ import annotations
 
+from dovetail.monitoring.real_use import PARTS, SIGMA_BY_MAD
 from dovetail.monitoring.rule import JOB, POD, Alert, Recording, RuleGroup, device, node, team
 
-_PARTS = (
-    ("0.35", "DCGM_FI_PROF_SM_ACTIVE"),
-    ("0.35", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),
-    ("0.20", "DCGM_FI_PROF_DRAM_ACTIVE"),
-    ("0.10", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
-)
 _KEY = "UUID, GPU_I_ID, namespace, pod, container, vgpu"
 """The labels that identify a device and its owner. Few labels make joins of many series fast."""
 _UTILIZATION = f"""max by ({_KEY}) (DCGM_FI_DEV_GPU_UTIL / 100)
-or max by ({_KEY}) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{{GPU_I_ID!=""}})"""
-_PROFILED = " + ".join(f"{weight} * max by ({_KEY}) ({metric})" for weight, metric in _PARTS)
+or max by ({_KEY}) (DCGM_FI_PROF_GR_ENGINE_ACTIVE)"""
+_PROFILED = " + ".join(f"{part.weight} * max by ({_KEY}) ({part.metric})" for part in PARTS)
 _UNPROFILED = " + ".join(
-    f"{weight} * (max by ({_KEY}) ({metric} and on (UUID) gpu:unprofiled) or gpu:unprofiled)"
-    for weight, metric in _PARTS
+    f"{part.weight} * (max by ({_KEY}) ({part.metric} and on (UUID) gpu:unprofiled) or gpu:unprofiled)"
+    for part in PARTS
 )
 _REAL_UTIL = f"gpu:allocated * 0 + on ({_KEY}) group_left () (gpu:profiled_util or {_UNPROFILED})"
 _ALLOCATED = """dovetail_gpu_allocated_share or (
@@ -60,8 +55,8 @@ _DEVICES = RuleGroup("dovetail-gpu", (
 
 _USE = RuleGroup("dovetail-gpu-use", (
     Recording("gpu:utilization", _UTILIZATION,
-              "Part of the time in which a kernel ran; for a MIG instance that of the graphics engine. Only with the "
-              "labels that identify device and owner."),
+              "Part of the time in which a kernel ran; where it is not reported, as for MIG instances, that of the "
+              "graphics engine. Only with the labels that identify device and owner."),
     Recording("gpu:profiled_util", _PROFILED, "Use by all four profiling values, with the same labels."),
     Recording("gpu:unprofiled", "gpu:utilization unless gpu:profiled_util",
               "`gpu:utilization` of devices that lack one of them."),
@@ -87,16 +82,23 @@ _FLEET = RuleGroup("dovetail-fleet", (
               "Free GPUs that no waiting job can use: those that are free while jobs wait for room."),
 ))  # fmt: skip
 
+_COMPARED = '(gpu:real_util:avg10m{GPU_I_ID=""} and gpu:allocated == 1)'
+_STRAGGLER = f"""gpu:straggler_gap >= @straggler_gap
+and on ({JOB}) (count by ({JOB}) (gpu:straggler_gap) >= @straggler_gpus)
+and gpu:straggler_gap > on ({JOB}) group_left () (
+  @straggler_sigma * {SIGMA_BY_MAD} * quantile by ({JOB}) (0.5, abs(gpu:straggler_gap))
+)"""
+
 _JOBS = RuleGroup("dovetail-jobs", (
     Recording("job:gpu_allocated:sum", f"sum by ({JOB}) (gpu:allocated > 0)", "GPUs that a job holds."),
     Recording("job:gpu_used:sum", f"sum by ({JOB}) (gpu:used and gpu:allocated > 0)", "GPUs that it uses."),
     Recording("gpu:real_util:avg10m", "avg_over_time(gpu:real_util[10m]) and gpu:allocated > 0",
               "Mean use in ten minutes of devices that are held."),
-    Recording("job:gpu_real_util:median10m", f"quantile by ({JOB}) (0.5, gpu:real_util:avg10m)",
-              "The median of that over the GPUs of a job."),
+    Recording("job:gpu_real_util:median10m", f"quantile by ({JOB}) (0.5, {_COMPARED})",
+              "The median of that over the whole GPUs of a job."),
     Recording("gpu:straggler_gap",
-              f"job:gpu_real_util:median10m - on ({JOB}) group_right () gpu:real_util:avg10m",
-              "How far a GPU is below the median of its job."),
+              f"job:gpu_real_util:median10m - on ({JOB}) group_right () {_COMPARED}",
+              "How far a whole GPU is below the median of its job."),
     Recording("job:straggler_gap", f"max by ({JOB}) (gpu:straggler_gap)", "The largest such gap of a job."),
     Recording("team:gpu_allocated:sum", team("gpu:allocated > 0"),
               "GPUs that a team holds. The team is the queue where the exporter sets it, else the namespace."),
@@ -199,15 +201,13 @@ _ALERTS = RuleGroup("dovetail-use", (
           "Compare peaks with the mean: a service at 20 % mean and 90 % in its peaks is right-sized.",
           "`dovetail memory` and `dovetail instances` name smaller GPUs and MIG profiles that hold it.",
           "The mean is at the threshold or above, or the job has ended."),
-    Alert("JobStraggler",
-          f"gpu:straggler_gap >= @straggler_gap and on ({JOB}) (count by ({JOB}) (gpu:real_util:avg10m) "
-          f">= @straggler_gpus) and gpu:straggler_gap > on ({JOB}) group_left () "
-          f"(@straggler_sigma * stddev by ({JOB}) (gpu:real_util:avg10m))",
+    Alert("JobStraggler", _STRAGGLER,
           "info", "owner", f"A GPU of job {_JOB_NAME} lags behind the others",
           f"GPU {{{{ $labels.gpu }}}} on {{{{ $labels.hostname }}}} (pod {_HOLDER}) is "
           "{{ $value | humanizePercentage }} below the median of its job.",
           "One GPU of a job is used much less than the median of the job, by more than two standard deviations. In a "
-          "synchronous job the others wait for it.",
+          "synchronous job the others wait for it. Only whole GPUs are compared; `dovetail top` has the same as a "
+          "class.",
           "Temperature and throttling of that GPU, NVLink and PCIe errors of its node, the load of its CPUs, its data.",
           "Move the pod away from the node; if the node is the cause, cordon it.",
           "The gap is below the threshold.", lasts="@straggler_for"),

@@ -3,7 +3,8 @@
 
 Rules
 - The first class of `CLASSES` whose condition holds is the class. Thresholds are those of KempnerPulse
-  (docs/classification.md, April 2026); they follow NVIDIA's guidance on profiling metrics.
+  (docs/classification.md, April 2026); they follow NVIDIA's guidance on profiling metrics. What the rules of
+  Prometheus decide too, real use, idle and stragglers, is in the table of both: `monitoring.real_use`.
 - Three classes compare a GPU with itself over time or with the other GPUs of its job, so they come first: a GPU that
   hangs, a straggler, and one that waits for communication.
 - Activities are means over the window, in percent of the peak; None where the GPU does not report one. A condition on a
@@ -18,14 +19,18 @@ from statistics import fmean, median, pstdev
 
 from msgspec import Struct
 
+from dovetail.monitoring.real_use import PARTS, SIGMA_BY_MAD, default
+
 _GB = 1_000_000_000
 _IO_BYTES_PER_S = 1 * _GB
 _LINK_BYTES_PER_S = 5 * _GB
 _HUNG_UTILIZATION, _HUNG_POWER = 95.0, 0.30
-_FLAT_POINTS, _STRAGGLER_POINTS, _SWING_POINTS = 1.0, 10.0, 10.0
-_FEWEST_SAMPLES, _FEWEST_MEMBERS = 4, 3
-# The standard deviation of a normal distribution by its median absolute deviation.
-_SIGMA_BY_MAD = 1.4826
+_FLAT_POINTS, _SWING_POINTS = 1.0, 10.0
+_FEWEST_SAMPLES = 4
+IDLE = 100 * default("idle_util")
+"""Percent of real use below which a GPU is idle."""
+_STRAGGLER_POINTS, _STRAGGLER_SIGMA = 100 * default("straggler_gap"), default("straggler_sigma")
+_FEWEST_MEMBERS = default("straggler_gpus")
 
 
 class Activity(Struct, frozen=True, gc=False):
@@ -63,14 +68,17 @@ class Bottleneck(Struct, frozen=True):
 
 
 def real_utilization(activity: Activity) -> float | None:
-    """How much of the GPU is used, in percent: 0.35 SM + 0.35 tensor + 0.20 DRAM + 0.10 engine. Without
-    profiling values it is the utilization that NVML reports; None without that too.
-
-    Source: KempnerPulse, docs/classification.md."""
-    if not activity.profiled:
-        return activity.utilization
-    sm, tensor, dram, engine = (_of(each) for each in (activity.sm, activity.tensor, activity.dram, activity.engine))
-    return 0.35 * sm + 0.35 * tensor + 0.20 * dram + 0.10 * engine
+    """How much of the GPU is used, in percent: the sum of `monitoring.real_use.PARTS`, as `gpu:real_util` has it.
+    None if a part is not reported and there is no utilization to take for it."""
+    total = 0.0
+    for part in PARTS:
+        value = getattr(activity, part.activity)
+        if value is None:
+            value = activity.utilization if activity.utilization is not None else activity.engine
+        if value is None:
+            return None
+        total += part.weight * value
+    return total
 
 
 def _of(value: float | None) -> float:
@@ -82,7 +90,7 @@ def _moves_data(at: Activity) -> bool:
 
 
 def _idle(at: Activity) -> bool:
-    quiet = _of(real_utilization(at)) < 5 and _of(at.engine) < 5 and _of(at.dram) < 5
+    quiet = _of(real_utilization(at)) < IDLE and _of(at.engine) < 5 and _of(at.dram) < 5
     return quiet and not _moves_data(at)
 
 
@@ -96,7 +104,9 @@ HUNG = Bottleneck(
     "hung", "kernels are resident and do not advance: full utilization near idle power", "see where its ranks wait"
 )
 STRAGGLER = Bottleneck(
-    "straggler", "it differs from the other GPUs of its job", "compare its clocks, throttling, NVLinks and data loading"
+    "straggler",
+    "it is used less than the other GPUs of its job",
+    "compare its clocks, throttling, NVLinks and data loading",
 )
 COMMUNICATION = Bottleneck(
     "communication-bound", "the GPUs of the job wait for one another", "use fewer or closer GPUs, or overlap transfers"
@@ -139,7 +149,7 @@ CLASSES: tuple[tuple[Bottleneck, _Condition], ...] = (
 """The classes of one GPU by its own means: the first whose condition holds."""
 
 _UNPROFILED: tuple[tuple[Bottleneck, _Condition], ...] = (
-    (CLASSES[0][0], lambda at: _of(at.utilization) < 5 and not _moves_data(at)),
+    (CLASSES[0][0], lambda at: _of(at.utilization) < IDLE and not _moves_data(at)),
     (Bottleneck("low", "a kernel runs little of the time", CLASSES[-2][0].advice), lambda at: _of(at.utilization) < 15),
     (Bottleneck("busy", "kernels run; the GPU does not report what bounds them"), lambda at: True),
 )
@@ -174,16 +184,15 @@ def _hangs(at: Activity) -> bool:
 
 
 def _stragglers(members: Sequence[Activity]) -> frozenset[int]:
-    """The members whose SM activity is more than two standard deviations from the median of the job. The deviation is
-    that of the median, as one outlier among few members would hide itself in the mean; at least ten points."""
-    sms = [at.sm for at in members]
-    known = [sm for sm in sms if sm is not None]
+    """The members that are used less than the median of the job: by as much as `monitoring.real_use` has it."""
+    uses = [real_utilization(at) for at in members]
+    known = [use for use in uses if use is not None]
     if len(known) < _FEWEST_MEMBERS:
         return frozenset()
     middle = median(known)
-    sigma = _SIGMA_BY_MAD * median(abs(sm - middle) for sm in known)
-    limit = max(2 * sigma, _STRAGGLER_POINTS)
-    return frozenset(i for i, sm in enumerate(sms) if sm is not None and abs(sm - middle) > limit)
+    sigma = SIGMA_BY_MAD * median(abs(use - middle) for use in known)
+    gaps = ((i, middle - use) for i, use in enumerate(uses) if use is not None)
+    return frozenset(i for i, gap in gaps if gap >= _STRAGGLER_POINTS and gap > _STRAGGLER_SIGMA * sigma)
 
 
 def _communicates(members: Sequence[Activity]) -> bool:

@@ -20,10 +20,8 @@ from msgspec import Struct
 from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.gpu_exporters import NodeSamples
 from dovetail.kube.reading.gpu_samples import DeviceKey, DeviceSample, SampleHolder
-from dovetail.views.bottleneck import Activity, Bottleneck, classify, real_utilization
+from dovetail.views.bottleneck import IDLE, Activity, Bottleneck, classify, real_utilization
 
-IDLE = 5.0
-"""Percent of real use, as `gpu:idle_allocated` has it."""
 WINDOW_S = 30.0
 _GAP_S = 120.0
 """Samples further apart than this make no rate."""
@@ -262,7 +260,7 @@ def _classes(found: Sequence[tuple[DeviceSample, Activity]]) -> list[Bottleneck]
     jobs: dict[object, list[int]] = {}
     for number, (device, _) in enumerate(found):
         # Instances and shared GPUs differ by what they are, so they are not compared.
-        alone = device.key.instance or len(device.holders) != 1
+        alone = device.key.instance or len(device.holders) != 1 or device.holders[0].share != 1
         jobs.setdefault(number if alone else _job(device.holders[0]), []).append(number)
     classes: dict[int, Bottleneck] = {}
     for members in jobs.values():
