@@ -3,9 +3,7 @@
 
 Merge patch is RFC 7396 and JSON patch RFC 6902. Strategic merge patch merges the lists of `_MERGE_KEYS` element by
 element; upstream reads these keys from struct tags, we from the field name alone, and lists that are not in the table
-are replaced. Server-side apply is simplified: the applied document is merged the same way and the field manager is
-noted in managedFields, but the owner of each field is not recorded. So conflicts are never reported, and a field that a
-manager stops applying stays.
+are replaced. Server-side apply merges the same way (`ownership`).
 
 Sources: k8s.io/apimachinery/pkg/util/strategicpatch/patch.go, k8s.io/api/core/v1/types.go (patchMergeKey tags).
 """
@@ -16,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.playground.failures import Failure, bad_request, unsupported_media_type
-from dovetail.playground.objects import Object, objects_at, timestamp, with_metadata
+from dovetail.playground.objects import Object
 from dovetail.playground.resources import PlaygroundResource
 
 MERGE = "application/merge-patch+json"
@@ -90,6 +88,12 @@ def strategic(old: object, patch: object) -> Any:
     return base
 
 
+def key_in(field: str, elements: list[Any]) -> str | None:
+    """The key that identifies the elements of the list in this field; None where the list is one value."""
+    keys = _MERGE_KEYS.get(field, ())
+    return next((key for key in keys if all(isinstance(one, dict) and key in one for one in elements)), None)
+
+
 def _merge_list(name: str, old: object, patch: list[Any]) -> list[Any]:
     items = list(old) if isinstance(old, list) else []
     directives = [item for item in patch if isinstance(item, dict) and item.get("$patch") == "replace"]
@@ -97,7 +101,7 @@ def _merge_list(name: str, old: object, patch: list[Any]) -> list[Any]:
         return [item for item in patch if item not in directives]
     if name in _MERGED_SETS:
         return items + [item for item in patch if item not in items]
-    key = next((k for k in _MERGE_KEYS.get(name, ()) if all(isinstance(i, dict) and k in i for i in patch)), None)
+    key = key_in(name, patch)
     if key is None:
         return patch
     for item in patch:
@@ -110,20 +114,6 @@ def _merge_list(name: str, old: object, patch: list[Any]) -> list[Any]:
         else:
             items[place] = strategic(items[place], item)
     return items
-
-
-def apply(resource: PlaygroundResource, old: Object, applied: Object, manager: str, now_s: float) -> Object:
-    """Server-side apply as far as it goes here: merged, with the manager noted."""
-    entry = {
-        "manager": manager, "operation": "Apply", "apiVersion": resource.api_version, "time": timestamp(now_s),
-        "fieldsType": "FieldsV1", "fieldsV1": {},
-    }  # fmt: skip
-    merged = strategic(old, applied)
-    others = [e for e in objects_at(old, "metadata.managedFields") if e.get("manager") != manager]
-    same = [e for e in objects_at(old, "metadata.managedFields") if e.get("manager") == manager]
-    # An apply that changes nothing must not make a new version, so the old entry with its old time stays.
-    note = same[0] if same and merged == old else entry
-    return with_metadata(merged, managedFields=[*others, note])
 
 
 def json_patch(old: object, operations: object) -> Any:

@@ -24,6 +24,7 @@ from dovetail.playground.faults import Fault, Faults
 from dovetail.playground.gpu_exporters import SimulatedExporters
 from dovetail.playground.lists import list_page, number
 from dovetail.playground.objects import Clock, Key, Object, key_of, object_at, text_at, with_metadata
+from dovetail.playground.ownership import applied, updated
 from dovetail.playground.resources import Catalogue, PlaygroundResource
 from dovetail.playground.selectors import selection
 from dovetail.playground.store import Store
@@ -229,6 +230,8 @@ class ApiServer(Struct, frozen=True):
             return 201, view.of(self.writes.create(resource, target.namespace, new, dry_run=dry_run))
         old = self.writes.existing(resource, key)
         new = stored_form(resource, _new_document(request, resource, resource.served(old), body))
+        manager = request.query.get("fieldManager") or request.headers.get("User-Agent", "").partition("/")[0]
+        new = updated(resource, old, new, manager, subresource=target.subresource, now_s=self.clock())
         return 200, view.of(self.writes.update(resource, key, new, target.subresource, dry_run=dry_run))
 
     def _rescale(
@@ -244,13 +247,16 @@ class ApiServer(Struct, frozen=True):
         self, target: RequestTarget, view: ObjectView, query: Mapping[str, str], body: bytes, dry_run: bool
     ) -> tuple[int, Object]:  # fmt: skip
         """Server-side apply, which creates what is not there."""
-        resource, manager = target.resource, query.get("fieldManager", "")
+        resource, manager, part = target.resource, query.get("fieldManager", ""), target.subresource
         if not manager:
             cause = failures.missing("fieldManager", "is required for apply patch")
             raise failures.invalid("meta.k8s.io", "PatchOptions", "", [cause])
-        applied = stored_form(resource, _decoded(body))
+        document = stored_form(resource, _decoded(body))
         old = self.store.get(resource.collection, *target.key)
-        new = patches.apply(resource, old or {}, applied, manager, self.clock())
+        if old is None and (part or text_at(document, "metadata.uid")):
+            raise failures.not_found(resource.group, resource.plural, target.name)
+        force = query.get("force") in ("true", "1")
+        new = applied(resource, old or {}, document, manager, force=force, subresource=part, now_s=self.clock())
         if old is None:
             return 201, view.of(self.writes.create(resource, target.namespace, new, dry_run=dry_run))
         return 200, view.of(self.writes.update(resource, target.key, new, target.subresource, dry_run=dry_run))
