@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-side apply: who owns a field decides what an apply does with it."""
+"""Server-side apply: the owner of a field decides what an apply does with it."""
 
 from __future__ import annotations
 

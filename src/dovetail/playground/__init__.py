@@ -27,7 +27,10 @@ from dovetail.playground.budgets import Budgets
 from dovetail.playground.claim_controller import ClaimController
 from dovetail.playground.connections import Connections
 from dovetail.playground.controllers import Controllers
+from dovetail.playground.daemon_sets import DaemonSets
+from dovetail.playground.default_scheduler import DefaultScheduler
 from dovetail.playground.deletions import Deletions
+from dovetail.playground.deployments import Deployments
 from dovetail.playground.failures import Failure, bad_request
 from dovetail.playground.faults import Fault, Faults
 from dovetail.playground.gpu_exporters import GPU_LOAD, SimulatedExporters
@@ -78,7 +81,12 @@ class Playground:
         self.kubelets = PlaygroundKubelets(self.store, self._deletions, clock, **delays)
         jobs = Jobs(self.store, self._writes, self._deletions, clock)
         claims = ClaimController(self.store, self._writes, self._deletions)
-        self._controllers = Controllers(self.store, jobs, budgets, claims)
+        self._controllers = Controllers(
+            self.store, jobs, budgets, claims,
+            DaemonSets(self.store, self._writes, self._deletions, clock),
+            Deployments(self.store, self._writes, self._deletions, clock),
+            DefaultScheduler(self.store, self._writes),
+        )  # fmt: skip
         self.exporters = SimulatedExporters(self.store, clock)
         self._server = ApiServer(
             self.store, self._catalogue, self._writes, self._deletions, budgets, self.faults, self._connections, clock,

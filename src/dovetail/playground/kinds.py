@@ -132,6 +132,24 @@ def _defaulted_job(job: Object) -> Object:
     return job | {"spec": spec | object_at(job, "spec")}
 
 
+def _defaulted_daemon_set(one: Object) -> Object:
+    rolling = {"maxUnavailable": 1, "maxSurge": 0}
+    return _with_strategy(one, "updateStrategy", rolling, {"revisionHistoryLimit": 10})
+
+
+def _defaulted_deployment(one: Object) -> Object:
+    rolling = {"maxUnavailable": "25%", "maxSurge": "25%"}
+    return _with_strategy(one, "strategy", rolling, {"replicas": 1, "revisionHistoryLimit": 10})
+
+
+def _with_strategy(one: Object, field: str, rolling: Object, defaults: Object) -> Object:
+    spec = defaults | object_at(one, "spec")
+    strategy: Object = {"type": "RollingUpdate"} | object_at(spec, field)
+    if strategy["type"] == "RollingUpdate":
+        strategy["rollingUpdate"] = rolling | object_at(strategy, "rollingUpdate")
+    return one | {"spec": spec | {field: strategy}}
+
+
 def _defaulted_group(group: Object) -> Object:
     return group | {"spec": {"disruptionMode": {"single": {}}} | object_at(group, "spec")}
 
@@ -168,6 +186,8 @@ RULES: dict[str, Rules] = {
     "events": Rules(problems=_event_problems),
     "leases.coordination.k8s.io": Rules(problems=_lease_problems),
     "jobs.batch": Rules(_defaulted_job),
+    "daemonsets.apps": Rules(_defaulted_daemon_set),
+    "deployments.apps": Rules(_defaulted_deployment),
     "resourceclaims.resource.k8s.io": Rules(
         claims.defaulted, problems=claims.problems, update_problems=claims.update_problems,
         status_problems=claims.status_problems,
