@@ -9,17 +9,19 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import wrap
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dovetail.cli.top.detail import detail
-from dovetail.cli.top.lines import NOTHING, Line, clipped, gpu_lines, group_lines, printable, summary
+from dovetail.cli.top.lines import NOTHING, Line, Lines, clipped, gpu_lines, group_lines, printable, summary
 from dovetail.views.top import By, Order, Top, TopGroup, TopQuery, members_of, top
 from dovetail.views.top_rows import GpuRow, TopReading
 
+T = TypeVar("T")
 View = Literal["gpu", "node", "job", "team"]
 _VIEWS: dict[str, View] = {"g": "gpu", "n": "node", "j": "job", "t": "team"}
 _ORDERS: tuple[Order, ...] = ("name", "use", "memory", "power", "temperature", "class")
@@ -199,15 +201,17 @@ class Screen(Struct):
         self._select(min(self._index, len(rows) - 1))
         self._first = max(0, min(self._first, self._index, len(rows) - self._page))
         self._first = max(self._first, self._index - self._page + 1)
-        if isinstance(rows[0], GpuRow):
-            table = gpu_lines([row for row in rows if isinstance(row, GpuRow)], width)
-        else:
-            groups = [row for row in rows if isinstance(row, TopGroup)]
-            by: By = "node" if self.view == "gpu" else self.view
-            table = group_lines(groups, by, width)  # type: ignore[assignment]
+        gpus = [row for row in rows if isinstance(row, GpuRow)]
+        if gpus:
+            return self._table(gpu_lines(gpus, width), gpus, width)
+        groups = [row for row in rows if isinstance(row, TopGroup)]
+        by: By = "node" if self.view == "gpu" else self.view
+        return self._table(group_lines(groups, by, width), groups, width)
+
+    def _table(self, table: Lines[T], rows: Sequence[T], width: int) -> list[Line]:
         lines = [table.heading]
         for number, row in enumerate(rows[self._first : self._first + self._page], self._first):
-            line = table.line(row)  # type: ignore[arg-type]
+            line = table.line(row)
             if number == self._index:
                 line = [("".join(text for text, _ in line).ljust(width), "reverse")]
             lines.append(line)
