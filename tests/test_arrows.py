@@ -53,10 +53,10 @@ KUBE_FOR_CLI = {
     *("api.config", "api.errors"),
     *("reading.gpu_exporters", "reading.lists", "reading.prometheus", "reading.snapshot", "reading.state"),
     *("manifests.cluster", "manifests.documents", "manifests.templates"),
-    "translate.annotations",
+    *("translate.annotations", "translate.quarantine_budget"),
 }
 """The modules of `kube` that a command may import: which cluster it is and what went wrong there, the readers of a
-cluster, the readers of manifests, and the form of durations. A command makes no request of its own."""
+cluster, the readers of manifests, and the forms of durations and of budgets. A command makes no request of its own."""
 LIBRARIES = {
     "core": {
         *("__future__", "bisect", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "difflib"),

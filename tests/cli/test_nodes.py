@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
 from dovetail.cli.demo import _GPU_NODES as DEFINITION
+from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME
+from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET
 from dovetail.playground import Playground
 
 AT = "2026-11-22T02:00:00Z"
@@ -29,6 +31,13 @@ def gpu_node(name: str, *healths: dict[str, str], **status: Any) -> dict[str, An
     gpus = [{"index": i, "uuid": f"GPU-{i}", "product": "H100", "health": each} for i, each in enumerate(healths)]
     head = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": name}}
     return {**head, "status": {"observedTime": AT, "gpus": gpus, **status}}
+
+
+def lease(budget: str) -> dict[str, Any]:
+    """That of a scheduler with this budget."""
+    notes = {SCHEDULER_NAME: "dovetail", QUARANTINE_BUDGET: budget}
+    head = {"name": "dovetail-scheduler", "namespace": "dovetail-system", "labels": LEASE_LABEL, "annotations": notes}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": head, "spec": {}}
 
 
 OK = {"state": "healthy"}
@@ -64,6 +73,16 @@ def test_the_table(cluster: str) -> None:
     assert second.split()[:3] == ["gpu-2", "healthy", "2"]
     assert "reboot (it stays in use: beyond the budget)" in third
     assert "allows 1 quarantined node at a time" in budget
+    assert "10% is assumed" in result.stderr
+
+
+def test_the_budget_of_the_scheduler_can_be_set(cluster: str) -> None:
+    result = run("-f", cluster, "--at", AT, "--quarantine-budget", "2")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("no pod is placed on it") == 2
+    assert "beyond the budget" not in result.stdout
+    assert not result.stderr
+    assert "neither a number" in run("-f", cluster, "--quarantine-budget", "most").stderr
 
 
 def test_one_node_with_its_gpus_and_text_of_others_is_only_text(cluster: str) -> None:
@@ -88,11 +107,19 @@ async def test_a_live_cluster(tmp_path: Path) -> None:
     playground = Playground()
     await playground.start()
     try:
-        for document in (DEFINITION, *CLUSTER):
+        home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dovetail-system"}}
+        for document in (DEFINITION, home, *CLUSTER):
             playground.put(document)
         kubeconfig = str(playground.kubeconfig(tmp_path / "kubeconfig"))
         result = await asyncio.to_thread(run, "--kubeconfig", kubeconfig, "-o", "json")
         assert result.exit_code == 0, result.output
         assert [one["state"] for one in json.loads(result.stdout)] == ["draining", "healthy", "draining"]
+        assert "10% is assumed" in result.stderr
+        for budget, assumed in (("2", False), ("lots", True)):
+            playground.put(lease(budget))
+            result = await asyncio.to_thread(run, "--kubeconfig", kubeconfig, "-o", "json")
+            states = [one["quarantine"] for one in json.loads(result.stdout)]
+            assert states == ["in force", "", "beyond the budget" if assumed else "in force"]
+            assert ("10% is assumed" in result.stderr) == assumed
     finally:
         await playground.stop()

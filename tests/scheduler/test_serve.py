@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from dovetail.core.policy import Policy
 from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.lease import SCHEDULER_NAME
+from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET, with_budget
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, SchedulerOptions, run
@@ -52,6 +55,14 @@ def holder(playground: Playground) -> str:
     """The holder of the lease; "" for none."""
     lease = playground.store.get(*LEASE)
     return str(lease["spec"].get("holderIdentity") or "") if lease else ""
+
+
+async def test_the_lease_has_what_commands_need_to_know_of_the_scheduler(playground: Playground) -> None:
+    async with scheduler(playground, scheduler_name="other", policy=with_budget(Policy(), "7%")):
+        await until(lambda: bool(holder(playground)))
+    lease = playground.store.get(*LEASE)
+    assert lease is not None
+    assert lease["metadata"]["annotations"] == {SCHEDULER_NAME: "other", QUARANTINE_BUDGET: "7%"}
 
 
 def steal_lease(playground: Playground) -> None:

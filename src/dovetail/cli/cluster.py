@@ -32,6 +32,7 @@ from dovetail.kube.api.errors import KubeError
 from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import ManifestError, read_documents
 from dovetail.kube.reading.state import LiveCluster, read_cluster
+from dovetail.kube.translate.quarantine_budget import with_budget
 from dovetail.views.workloads import WorkloadError, with_pods
 
 R = TypeVar("R")
@@ -42,6 +43,7 @@ class ClusterSource(Struct, frozen=True):
     """The cluster that a command reads, and the time of that cluster.
 
     `files` are manifests in place of a live cluster. `at_ms` is the epoch time that they describe, 0 for now.
+    `quarantine_budget` is used in place of the scheduler's, if it is not "".
     `schedulers` is filled when the state is read: by pod, the schedulerName of the pods of other schedulers.
     """
 
@@ -51,6 +53,7 @@ class ClusterSource(Struct, frozen=True):
     config: ClusterConfig | None = None
     at_ms: int = 0
     schedulers: dict[str, str] = {}
+    quarantine_budget: str = ""
 
     @property
     def namespace(self) -> str:
@@ -68,13 +71,16 @@ class ClusterSource(Struct, frozen=True):
     def read(self) -> LiveCluster:
         """The same, with the translator of its objects. Raises ClickException."""
         if self.config is not None:
-            live = run(read_cluster(self.config, self.policy, self.scheduler_name), self.config.server)
+            work = read_cluster(self.config, self.policy, self.scheduler_name, self.quarantine_budget)
+            live = run(work, self.config.server)
             self.schedulers.update(live.schedulers)
             return live
-        state, found = State(self.policy), _manifests(self.files, self.scheduler_name, self.schedulers)
+        budget = self.quarantine_budget
+        state = State(with_budget(self.policy, budget) if budget else self.policy)
+        found = _manifests(self.files, self.scheduler_name, self.schedulers)
         apply_events(state, found.events, self.now_ms)
         state.advance(self.now_ms)
-        return LiveCluster(state, found.feed)
+        return LiveCluster(state, found.feed, budget)
 
 
 def events_of(

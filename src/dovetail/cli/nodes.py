@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import click
+from msgspec.structs import replace
 from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import count, output_option, span, write_json
+from dovetail.cli.scheduling import quarantine_budget_option
+from dovetail.kube.translate.quarantine_budget import budget_of
 from dovetail.views.nodes import BEYOND_BUDGET, IN_FORCE, STATES, NodeHealthView, node_healths
 
 _STYLES = {"healthy": "green", "degraded": "yellow", "draining": "red", "quarantined": "red", "unknown": "dim"}
@@ -23,19 +26,26 @@ _PLACED = {
 @click.command(name="nodes")
 @click.argument("name", required=False, default="")
 @cluster_options
+@quarantine_budget_option("The budget of the scheduler, as `dovetail scheduler` has it. Default: read from its lease.")
 @click.option("--unhealthy", is_flag=True, help="Only nodes that are not healthy.")
 @output_option
-def command(source: ClusterSource, name: str, unhealthy: bool, output: str) -> None:
+def command(source: ClusterSource, name: str, budget: str, unhealthy: bool, output: str) -> None:
     """List the GPU nodes: state, GPUs by state, since when, why, and what happens next.
 
     NAME is a node, or a pattern with * and ?. Of one node all GPUs are listed. The states are those that the agents
     report.
     """
-    cluster = source.read()
+    cluster = replace(source, quarantine_budget=budget).read()
     state, reported = cluster.state, cluster.feed.node_records.gpu_node
     answer = node_healths(state, reported, name, unhealthy=unhealthy)
     if name and not answer and not (unhealthy and node_healths(state, reported, name)):
         raise click.ClickException(f"no GPU node is called {name}")
+    if not cluster.quarantine_budget and any(one.quarantine for one in answer):
+        assumed = budget_of(source.policy)
+        Console(stderr=True).print(
+            f"[yellow]attention:[/yellow] the scheduler's quarantine budget is not known, as no lease with it can be "
+            f"read: {assumed} is assumed; set it by --quarantine-budget"
+        )
     if output == "json":
         write_json(answer)
     else:
@@ -63,7 +73,7 @@ def show(
             table.add_row(*named, _since(gpu.since_ms, now_ms), _text(gpu.code), _text(gpu.reason), _text(gpu.next))
         console.print(table)
     if any(one.quarantine == BEYOND_BUDGET for one in answer):
-        console.print(f"The budget allows {count(budget, 'quarantined node')} at a time: --quarantine-budget.")
+        console.print(f"The scheduler's budget allows {count(budget, 'quarantined node')} at a time.")
 
 
 def _text(text: str) -> str:

@@ -11,12 +11,13 @@ import click
 
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
-from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
+from dovetail.cli.scheduling import fabric_option, policy_option, quarantine_budget_option, scheduler_name_option
 from dovetail.cli.service import address, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
 from dovetail.kube.api.errors import KubeError
+from dovetail.kube.translate.quarantine_budget import budget_of, with_budget
 from dovetail.scheduler.binder import NotLeader
 from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, SchedulerOptions, run
 
@@ -31,14 +32,6 @@ def _default_recording() -> Path | None:
         _log.warning("nothing is recorded: %s: set a directory by --recording, or use --no-recording", error)
         return None
     return home / "dovetail" / "recording"
-
-
-def _budget(text: str) -> tuple[int, int]:
-    """Thousandths of the GPU nodes, and a number of nodes."""
-    number = text.removesuffix("%")
-    if not (number.isascii() and number.isdecimal() and len(number) <= 6) or (number != text and int(number) > 100):
-        raise click.BadParameter(f"{text!r} is neither a number of nodes nor a part of all nodes such as 10%")
-    return (int(number) * 10, 0) if number != text else (0, int(number))
 
 
 @click.command(name="scheduler")
@@ -93,14 +86,9 @@ def _budget(text: str) -> tuple[int, int]:
     show_default=True,
     help="The most pods to evict per hour from nodes in maintenance; 0 for none.",
 )
-@click.option(
-    "--quarantine-budget",
-    "budget",
-    default="10%",
-    show_default=True,
-    metavar="N|N%",
-    callback=lambda _ctx, _param, value: _budget(value),
-    help="The most GPU nodes to quarantine at a time, as a number or a part of all, then at least one; 0 for none.",
+@quarantine_budget_option(
+    "The most GPU nodes to quarantine at a time, as a number or a part of all, then at least one; 0 for none.",
+    default=budget_of(Policy()),
 )
 @click.option(
     "--recording",
@@ -139,7 +127,7 @@ def command(
     broken_deadline_s: float,
     moves_per_hour: int,
     drains_per_hour: int,
-    budget: tuple[int, int],
+    budget: str,
     recording: Path | None,
     no_recording: bool,
     recording_mib: int,
@@ -155,16 +143,17 @@ def command(
     if recording is not None and no_recording:
         raise click.UsageError("--recording and --no-recording exclude each other")
     start_log(log_level, log_format)
-    policy = Policy(
-        fabric=fabric,
-        attempts_per_step=64,
-        start_deadline_ms=int(start_deadline_s * 1000),
-        broken_deadline_ms=int(broken_deadline_s * 1000),
-        moves_per_hour=moves_per_hour,
-        drains_per_hour=drains_per_hour,
-        quarantine_milli=budget[0],
-        quarantine_nodes=budget[1],
-        scoring=scoring,
+    policy = with_budget(
+        Policy(
+            fabric=fabric,
+            attempts_per_step=64,
+            start_deadline_ms=int(start_deadline_s * 1000),
+            broken_deadline_ms=int(broken_deadline_s * 1000),
+            moves_per_hour=moves_per_hour,
+            drains_per_hour=drains_per_hour,
+            scoring=scoring,
+        ),
+        budget,
     )
     options = SchedulerOptions(
         scheduler_name=scheduler_name,

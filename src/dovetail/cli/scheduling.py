@@ -15,6 +15,7 @@ import click
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
+from dovetail.kube.translate.quarantine_budget import with_budget
 
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,6 +50,29 @@ def policy_option(command: F) -> F:
         help="Scoring policy: which of the nodes that fit is chosen, as in `dovetail simulate`.",
         callback=lambda _ctx, _param, value: SCORINGS[value],
     )(command)
+
+
+def quarantine_budget_option(text: str, default: str | None = None) -> Callable[[F], F]:
+    """The option `--quarantine-budget`, checked; its value is the text, "" without option and default."""
+    return click.option(
+        "--quarantine-budget",
+        "budget",
+        metavar="N|N%",
+        default=default,
+        show_default=default is not None,
+        callback=lambda _ctx, _param, value: _budget(value),
+        help=text,
+    )
+
+
+def _budget(text: str | None) -> str:
+    if text is None:
+        return ""
+    try:
+        with_budget(Policy(), text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return text
 
 
 def _fabric(value: str | None) -> tuple[str, ...]:

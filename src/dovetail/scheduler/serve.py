@@ -24,6 +24,7 @@ from dovetail.kube.api.discovery import Served, discover
 from dovetail.kube.api.errors import ApiError
 from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector, LeaseLock
 from dovetail.kube.nodes.layouts import LayoutFinding
+from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET, budget_of
 from dovetail.kube.translate.translator import Translator
 from dovetail.recording.folder import MIB
 from dovetail.recording.recorder import Recorder
@@ -96,7 +97,10 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
         elector = Elector(
             client,
             LeaseLock(
-                options.lease_namespace, options.lease_name, LEASE_LABEL, {SCHEDULER_NAME: options.scheduler_name}
+                options.lease_namespace,
+                options.lease_name,
+                LEASE_LABEL,
+                {SCHEDULER_NAME: options.scheduler_name, QUARANTINE_BUDGET: budget_of(options.policy)},
             ),
             options.identity,
             on_started_leading=started_leading,
