@@ -29,22 +29,19 @@ NAME, MPS = "dovetail-agent", "dovetail-mps"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 DRIVER_FOLDER = "/run/nvidia/driver"
 """Where a driver container puts the driver on the host."""
-_OWN_KINDS = ("DaemonSet", "ConfigMap")
-"""What each pool has for itself."""
+_SHARED = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "NetworkPolicy",
+           "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")  # fmt: skip
+"""The kinds that all pools share; each has DaemonSets and ConfigMaps of its own. The namespace is there already."""
 
 
 class Variant(Struct, frozen=True):
-    """Agents of a pool that offer GPUs or do not, and export their metrics or do not; `nodes` has the labels that
-    select their nodes among those of the pool."""
+    """Agents of a pool that offer GPUs or do not, and export their metrics or do not. `nodes` has the labels that
+    select their nodes among those of the pool, `suffix` is the end of the name of their DaemonSet."""
 
     allocates: bool = True
     exports: bool = True
     nodes: tuple[Requirement, ...] = ()
-
-    @property
-    def suffix(self) -> str:
-        """The end of the name of its DaemonSet."""
-        return ("" if self.allocates else "-no-devices") + ("" if self.exports else "-no-metrics")
+    suffix: str = ""
 
 
 def agent_objects(spec: StackSpec, found: Found, operator_image: str) -> tuple[list[Document], list[Problem]]:
@@ -53,7 +50,7 @@ def agent_objects(spec: StackSpec, found: Found, operator_image: str) -> tuple[l
         return [], []
     pools = pools_of(spec.agent)
     functions = list(dict.fromkeys(one for pool in pools for one in functions_of(pool, spec)))
-    objects = [document for document in tree("agent", functions) if document["kind"] not in _OWN_KINDS]
+    objects = [document for document in tree("agent", functions) if document["kind"] in _SHARED]
     problems: list[Problem] = []
     for pool in pools:
         try:
@@ -98,25 +95,20 @@ def functions_of(pool: NodePool, spec: StackSpec) -> Iterator[str]:
 
 def variants(pool: NodePool, found: Found) -> Iterator[Variant]:
     """Which DaemonSets a pool has: one, and for each component that stays on some of its nodes twice as many."""
-    allocations: list[tuple[bool, tuple[Requirement, ...]]] = [(True, ())]
-    if pool.allocation not in (DEVICE_PLUGIN, DRA):
-        allocations = [(False, ())]
-    elif pool.name in found.foreign_allocation:
-        allocations = [(True, (_in(ALLOCATION_LABEL),)), (False, (_not_in(ALLOCATION_LABEL),))]
-    exporters: list[tuple[bool, tuple[Requirement, ...]]] = [(True, ())]
-    if pool.name in found.foreign_exporters:
-        exporters = [(True, (_in(EXPORTER_LABEL),)), (False, (_not_in(EXPORTER_LABEL),))]
-    for allocates, nodes in allocations:
-        for exports, more in exporters:
-            yield Variant(allocates, exports, (*nodes, *more))
+    offers = pool.allocation in (DEVICE_PLUGIN, DRA)
+    beside = _sides(ALLOCATION_LABEL, "-no-devices", offers and pool.name in found.foreign_allocation)
+    metrics = _sides(EXPORTER_LABEL, "-no-metrics", pool.name in found.foreign_exporters)
+    for allocates, nodes, suffix in beside:
+        for exports, more, end in metrics:
+            yield Variant(allocates and offers, exports, (*nodes, *more), f"{suffix}{end}")
 
 
-def _in(label: str) -> Requirement:
-    return Requirement(label, "In", (OURS,))
-
-
-def _not_in(label: str) -> Requirement:
-    return Requirement(label, "NotIn", (OURS,))
+def _sides(label: str, suffix: str, foreign: bool) -> list[tuple[bool, tuple[Requirement, ...], str]]:
+    """Whether it is ours to do, on which nodes, and the end of the name; with `foreign` also where it is not."""
+    if not foreign:
+        return [(True, (), "")]
+    ours, others = Requirement(label, "In", (OURS,)), Requirement(label, "NotIn", (OURS,))
+    return [(True, (ours,), ""), (False, (others,), suffix)]
 
 
 def name_of(pool: NodePool, variant: Variant | None = None, base: str = NAME) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def select(objects: Iterable[Document], kind: str, name: str) -> Document:
 
 
 def _accumulated(folder: Path, objects: list[Document], override: Mapping[str, Any] | None) -> list[Document]:
-    made = dict(override) if override is not None else _kustomization(folder)
+    made = dict(override) if override is not None else read_kustomization(folder)
     unknown = made.keys() - _FIELDS
     if made.get("kind", "Kustomization") not in _KINDS or unknown:
         raise KustomizationError(f"{folder}: {', '.join(sorted(unknown)) or made.get('kind')} is not supported")
@@ -81,20 +81,21 @@ def _accumulated(folder: Path, objects: list[Document], override: Mapping[str, A
     return objects
 
 
-def _kustomization(folder: Path) -> Document:
+def read_kustomization(folder: Path) -> Document:
+    """The kustomization of a folder, the caller's own copy. Raises KustomizationError."""
     found = _read(folder / "kustomization.yaml")
     if len(found) != 1:
         raise KustomizationError(f"{folder}: kustomization.yaml must have one document")
     return found[0]
 
 
-@cache
-def _parsed(path: Path) -> tuple[Document, ...]:
-    return tuple(document for document in yaml.load_all(path.read_text(), _LOADER) if document)
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> tuple[Document, ...]:
+    return tuple(document for document in yaml.load_all(text, _LOADER) if document)
 
 
 def _read(path: Path) -> list[Document]:
-    return deepcopy(list(_parsed(path)))
+    return deepcopy(list(_parsed(path.read_text())))
 
 
 def _add(path: Path, objects: list[Document]) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dovetail import __version__
 from dovetail.kube.objects.stack import Resources, StackImage
-from dovetail.operator.rendering.kustomize import build, containers, image_parts, pod_spec
+from dovetail.operator.rendering.kustomize import build, containers, image_parts, pod_spec, read_kustomization
 
 Document = dict[str, Any]
 
@@ -27,7 +25,7 @@ def tree(name: str, components: Iterable[str] = ()) -> list[Document]:
     "" is the folder of the scheduler. Components are names below `functions/`.
     """
     folder = FOLDER / name
-    kustomization = dict(yaml.safe_load((folder / "kustomization.yaml").read_text()))
+    kustomization = read_kustomization(folder)
     kustomization.pop("images", None)
     return build(folder, kustomization | {"components": [f"functions/{one}" for one in components]})
 

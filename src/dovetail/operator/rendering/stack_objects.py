@@ -19,7 +19,6 @@ from dovetail.operator.rendering.metrics_objects import SYSTEM_NAMESPACE as SYST
 from dovetail.operator.rendering.metrics_objects import annotate, metrics_objects, unmet
 from dovetail.operator.rendering.node_software import node_software
 from dovetail.operator.rendering.scheduler_objects import scheduler_objects
-from dovetail.operator.rendering.sources import tree
 
 Document = dict[str, Any]
 
@@ -27,10 +26,9 @@ MANAGED_BY = ("app.kubernetes.io/managed-by", "dovetail-operator")
 PART_OF = ("app.kubernetes.io/part-of", "dovetail")
 STACK_LABEL = "dovetail.dev/stack"
 ORDER = (
-    *("Namespace", "RuntimeClass", "PriorityClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role"),
-    *("RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ConfigMap", "Service"),
-    *("NetworkPolicy", "PodDisruptionBudget", "Deployment", "DaemonSet", "ServiceMonitor", "PodMonitor"),
-    "PrometheusRule",
+    *("RuntimeClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ConfigMap", "Service", "NetworkPolicy"),
+    *("PodDisruptionBudget", "Deployment", "DaemonSet", "ServiceMonitor", "PodMonitor", "PrometheusRule"),
 )
 """By kind: what others need is applied before them."""
 
@@ -50,8 +48,8 @@ def desired(stack: GPUStack, found: Found, operator_image: str) -> Desired:
     """The objects for this stack. `operator_image`: the image that the operator runs, `repository:tag` or
     `repository@sha256:...`; scheduler and agents run it unless the spec names another one.
 
-    The namespace of the operator itself (dovetail-system) and definitions of kinds are not among them: what is deleted
-    with the stack must take along neither the operator nor any Queue.
+    The two namespaces and the definitions of kinds are not among them: they are installed with the operator, and what
+    is deleted with the stack must take along neither the operator nor any Queue.
     """
     spec = stack.spec
     if problems := contradictions(spec):
@@ -59,8 +57,6 @@ def desired(stack: GPUStack, found: Found, operator_image: str) -> Desired:
     scheduler, of_scheduler = scheduler_objects(spec, operator_image)
     agents, of_agents = agent_objects(spec, found, operator_image)
     objects = [*scheduler, *agents, *node_software(spec, found), *metrics_objects(spec, found)]
-    if not spec.agent.enabled and any(one["metadata"].get("namespace") == AGENT_NAMESPACE for one in objects):
-        objects += [document for document in tree("agent") if document["kind"] == "Namespace"]
     problems = [*of_scheduler, *of_agents, *_same_names(objects)]
     if problems:
         return Desired(problems=tuple(problems))

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator makes of a GPUStack: it has the rights to, and a real API server takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from dovetail.kube.api.discovery import Served
+from dovetail.kube.api.resources import POD_MONITORS, PROMETHEUS_RULES, SERVICE_MONITORS
+from dovetail.kube.objects.stack import GPUStack, StackMeta, StackSpec
+from dovetail.operator.found import Found, Rival
+from dovetail.operator.kinds import resource_of
+from dovetail.operator.rendering.stack_objects import desired
+from tests.deploy.crds.test_gpustack import EXAMPLE
+from tests.paths import ROOT
+from tools.controlplane.plane import Plane
+
+OPERATOR = ROOT / "deploy/operator"
+Document = dict[str, Any]
+MONITORING = (SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES)
+DIGEST = "sha256:" + "0" * 64
+POOL = {"name": "p", "nodeSelector": {"matchLabels": {"use": "p"}}}
+WITH_ALL = {
+    "driver": {"mode": "Container", "image": f"driver@{DIGEST}"},
+    "runtime": {"configure": f"toolkit@{DIGEST}"},
+    "agent": {
+        "kubeletCertificate": True,
+        "pools": [
+            POOL | {"sharing": {"strategy": "mps", "resources": [{}]}, "processes": True},
+            POOL | {"name": "q", "nodeSelector": {"matchLabels": {"use": "q"}}, "allocation": "DRA",
+                    "mig": {"repartition": True}},
+            {"name": "rest", "mig": {"strategy": "mixed", "layout": "all-balanced"}},
+        ],
+    },
+}  # fmt: skip
+SPECS: list[Document] = [{}, EXAMPLE["spec"], WITH_ALL, {"runtime": {"className": "", "createClass": False}}]
+BESIDE = Found(
+    foreign_allocation=frozenset({"default", "p"}),
+    foreign_exporters=frozenset({"default"}),
+    rivals=(Rival("gpu-operator", (("app", "nvidia-device-plugin-daemonset"),)),),
+)
+SCRAPED = Found(Served(frozenset((one.api_version, one.plural) for one in MONITORING)))
+
+
+def rendered(spec: Document, found: Found, uid: str = "") -> list[Document]:
+    result = desired(GPUStack(StackMeta(name="stack", uid=uid), msgspec.convert(spec, StackSpec)), found, "dovetail:1")
+    assert result.problems == ()
+    return list(result.objects)
+
+
+def granted(document: Document) -> set[str]:
+    """The verbs that the operator has for an object of this kind, name and namespace."""
+    resource, name = resource_of(document), document["metadata"]["name"]
+    documents = list(yaml.safe_load_all((OPERATOR / "rbac.yaml").read_text()))
+    rules = {one["metadata"]["name"]: one["rules"] for one in documents if one["kind"] == "ClusterRole"}
+    cluster, within = rules["dovetail-operator"], rules["dovetail-operator-workloads"]
+    bound = {one["metadata"]["namespace"] for one in documents
+             if one["kind"] == "RoleBinding" and one["roleRef"]["name"] == "dovetail-operator-workloads"}  # fmt: skip
+    of_place = within if document["metadata"].get("namespace") in bound else []
+    return {
+        verb
+        for rule in (*cluster, *of_place)
+        if resource.group in rule["apiGroups"] and resource.plural in rule["resources"]
+        and name in rule.get("resourceNames", [name])
+        for verb in rule["verbs"]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("found", [Found(), BESIDE, SCRAPED])
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_operator_may_make_change_and_delete_each_object(spec: Document, found: Found) -> None:
+    for document in rendered(spec, found):
+        needed = {"get", "list", "watch", "create", "patch", "delete"}
+        if document["kind"] in ("ClusterRole", "Role"):
+            needed |= {"escalate", "bind"}
+        assert needed <= granted(document), (document["kind"], document["metadata"])
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize("found", [Found(), BESIDE])
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_real_server_takes_each_object(plane: Plane, spec: Document, found: Found) -> None:
+    plane.kubectl("apply", "--server-side", f"--filename={OPERATOR / 'namespaces.yaml'}")
+    text = yaml.safe_dump_all(rendered(spec, found, uid="00000000-0000-4000-8000-000000000000"))
+    options = ("--server-side", "--force-conflicts", "--dry-run=server", "--field-manager=dovetail-operator")
+    taken = plane.kubectl("apply", *options, "--output=name", "--filename=-", input=text)
+    assert len(taken.splitlines()) == len(rendered(spec, found))
