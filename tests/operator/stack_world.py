@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -66,6 +66,15 @@ def workload(kind: str, name: str, image: str, **spec: Any) -> Document:
     }  # fmt: skip
 
 
+_VARYING = {"uid", "resourceVersion", "creationTimestamp", "time", "lastTransitionTime", "managedFields"}
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _comparable(one) for name, one in value.items() if name not in _VARYING}
+    return [_comparable(one) for one in value] if isinstance(value, list) else value
+
+
 def small(stack: GPUStack, _found: Found, image: str) -> Desired:
     """Some objects of every sort, which depend on the spec: the image, the pools, the fabric, metrics."""
     image = f"{stack.spec.image.repository}:{stack.spec.image.tag}" if stack.spec.image.repository else image
@@ -100,7 +109,7 @@ class World:
 
     def __init__(self, playground: Playground) -> None:
         self.playground = playground
-        self._numbers = itertools.count(1)
+        self.running: list[asyncio.Task[None]] = []
         playground.put(_DEFINITION)
         playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dovetail-system"}})
 
@@ -126,11 +135,35 @@ class World:
     async def until(self, condition: Callable[[], object], within_s: float = PATIENCE_S) -> None:
         """Wait for what nothing announces."""
         async with asyncio.timeout(within_s):
-            while not condition():  # noqa: ASYNC110 - no event
+            while not condition():
+                for task in self.running:
+                    if task.done():
+                        task.result()
                 await asyncio.sleep(0.01)
 
     async def applied(self, name: str = "gpus", reason: str = "Applied") -> None:
         await self.until(lambda: self.condition("Applied", name)[1] == reason)
+
+    async def quiet(self, for_s: float = 0.15) -> None:
+        """Wait until nothing has been written for so long."""
+        version, since_s = -1, time.monotonic()
+        async with asyncio.timeout(PATIENCE_S):
+            while time.monotonic() - since_s < for_s:
+                if self.playground.store.version != version:
+                    version, since_s = self.playground.store.version, time.monotonic()
+                await asyncio.sleep(0.01)
+
+    def contents(self) -> dict[str, Document]:
+        """All objects without what differs from run to run. Of pods only their owners and images are left."""
+        found: dict[str, Document] = {}
+        for collection in self.playground.store.collections:
+            for key, one in collection.objects.items():
+                if collection.name == "pods":
+                    owner, image = one["metadata"]["ownerReferences"][0]["name"], one["spec"]["containers"][0]["image"]
+                    found[f"pod of {owner} on {one['spec'].get('nodeName')}"] = {"image": image}
+                else:
+                    found[f"{collection.name} {'/'.join(key)}"] = _comparable(one)
+        return found
 
     @contextlib.asynccontextmanager
     async def operator(
@@ -139,9 +172,11 @@ class World:
         config = ClusterConfig(server=self.playground.url)
         options = OperatorOptions(leader_elect=leader_elect, listen="", image="dovetail:1")
         task = asyncio.create_task(run(config, options, render=render, parts_of=parts_of))
+        self.running.append(task)
         try:
             yield task
         finally:
+            self.running.remove(task)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task

@@ -103,7 +103,7 @@ class Applier:
 
     async def _bring(self, ref: ObjectRef, document: Document, result: ApplyResult) -> None:
         live, wanted = self._inventory.get(ref), digest(document)
-        record = self._records.setdefault(ref, _Record())
+        record, found = self._records.setdefault(ref, _Record()), None
         if live is not None:
             found = next(differences(document, live), None)
             if found is None:

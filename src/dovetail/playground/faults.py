@@ -17,6 +17,8 @@ from dovetail.playground.connections import Connections
 from dovetail.playground.resources import PlaygroundResource
 from dovetail.playground.store import Store
 
+_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_HEARTBEATS = frozenset({"leases"})
 Effect = Literal["answer", "delay", "drop-before", "drop-after"]
 
 
@@ -24,7 +26,8 @@ class Fault(Struct):
     """A fault, and the requests that it applies to.
 
     answer
-        the request is not carried out; the reply has `status`, and a Retry-After header if `retry_after_s` is set.
+        the request is not carried out; the reply has `status` and `message`, and a Retry-After header if
+        `retry_after_s` is set.
     delay
         it is carried out after `delay_s`.
     drop-before, drop-after
@@ -40,6 +43,7 @@ class Fault(Struct):
     name: str = ".*"
     times: int = 1
     status: int = 500
+    message: str = ""
     retry_after_s: int = 0
     delay_s: float = 0.0
 
@@ -60,6 +64,10 @@ class Faults:
         self._connections = connections
         self._faults: list[Fault] = []
         self._lost_events: dict[str, int] = {}
+        self._writes_left: int | None = None
+        self._last_effect: Effect = "drop-before"
+        self.cut_off = asyncio.Event()
+        """Set when `cut_off_at_write` has happened."""
         self.lose_bookmarks = False
         self.watches_flow = asyncio.Event()
         """While clear, watches stay open and send nothing: what a half-open connection looks like."""
@@ -74,15 +82,31 @@ class Faults:
         """Ends all faults but a server that has gone away."""
         self._faults.clear()
         self._lost_events.clear()
+        self._writes_left = None
+        self.cut_off.clear()
         self.lose_bookmarks = False
         self.watches_flow.set()
 
     def next_for(self, verb: str, resource: str, name: str) -> Fault | None:
         """The fault for this request; it counts as used."""
+        if self.cut_off.is_set():
+            return Fault("drop-before")
+        if self._writes_left is not None and verb in _WRITES and resource not in _HEARTBEATS:
+            self._writes_left -= 1
+            if self._writes_left < 0:
+                self.cut_off.set()
+                self._connections.abort_watches()
+                return Fault(self._last_effect)
         fault = next((fault for fault in self._faults if fault.matches(verb, resource, name)), None)
         if fault is not None:
             fault.times -= 1
         return fault
+
+    def cut_off_at_write(self, number: int, *, carried_out: bool) -> None:
+        """The write of this number from now on (1 is the next) is carried out or not, and gets no reply; from then on
+        no request gets one, until `clear`. To the server a client that is killed at that write looks the same. Writes
+        of Leases are not counted."""
+        self._writes_left, self._last_effect = number - 1, "drop-after" if carried_out else "drop-before"
 
     def lose_events(self, plural: str, count: int) -> None:
         """Drop the next `count` watch events of a resource for the watchers that would receive them."""

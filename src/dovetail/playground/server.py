@@ -277,7 +277,7 @@ async def _happen(fault: Fault, request: web.BaseRequest) -> None:
     """Apply the part of a fault that comes before the request is carried out. Raises the Failure of an `answer`."""
     match fault.effect:
         case "answer":
-            why = f"the playground is set to answer {fault.status}"
+            why = fault.message or f"the playground is set to answer {fault.status}"
             reason = failures.REASONS.get(fault.status, "")
             raise failures.Failure(fault.status, reason, why, retry_after_s=fault.retry_after_s)
         case "delay":
