@@ -156,6 +156,8 @@ def _with_new_status(resource: PlaygroundResource, new: Object, old: Object) -> 
     """The old object with the status of the new one, and with some of its metadata if the kind allows that."""
     taken = () if "isolated" in resource.traits else _STATUS_METADATA
     metadata: Object = {field: object_at(new, "metadata").get(field) for field in taken}
+    if managed := object_at(new, "metadata").get("managedFields"):
+        metadata["managedFields"] = managed
     rules = RULES.get(resource.collection, NO_RULES)
     kept = {field: value for field, value in object_at(old, "status").items() if field in rules.sticky_status}
     updated = with_metadata(_status_from(new, old), **metadata)
