@@ -347,6 +347,13 @@ async def test_what_was_cut_off_while_it_was_sent_is_not_taken_back(api: Api, cl
     assert conditions(api)["HealthOk"] == ("False", "GpuIll"), "this did not arrive"
 
 
+async def test_the_readiness_that_the_operator_writes_is_not_sent(api: Api, clocks: Clocks) -> None:
+    await writer(api, clocks).write(status())
+    api.objects["gpu-1"]["status"]["readiness"] = {"step": "validated"}
+    assert await writer(api, clocks).amend(GONE)
+    assert "readiness" not in api.calls[-1][1]["status"]
+
+
 async def test_without_a_status_a_missing_plugin_is_not_reported(api: Api, clocks: Clocks) -> None:
     mine = writer(api, clocks)
     for _ in range(2):

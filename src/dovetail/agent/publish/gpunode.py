@@ -320,8 +320,9 @@ class GPUNodeWriter:
     async def amend(self, condition: Condition) -> bool:
         """Set this condition, and Ready to False, and keep the rest of the status, also of an earlier process. Returns
         False, and writes nothing, if no agent has written a status before. Raises ApiError."""
-        # The fence is written by its own request. A status that was cut off while it was sent may have arrived.
-        before = self._sent or msgspec.structs.replace(await self.before(), fence="")
+        # The fence and the readiness are written by their own requests. A status that was cut off while it was sent
+        # may have arrived.
+        before = self._sent or msgspec.structs.replace(await self.before(), fence="", readiness=None)
         if before.agent is None:
             return False
         if any(_same(condition, one) for one in before.conditions):
