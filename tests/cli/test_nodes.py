@@ -123,3 +123,43 @@ async def test_a_live_cluster(tmp_path: Path) -> None:
             assert ("10% is assumed" in result.stderr) == assumed
     finally:
         await playground.stop()
+
+
+BLOCKED = {
+    "step": "agent",
+    "reason": "ImagePullFailed",
+    "message": f"the image {HOSTILE} cannot be pulled",
+    "action": "Admin: check the image",
+    "since": "2026-11-22T01:00:00Z",
+    "evidence": {
+        "kind": "Pod",
+        "namespace": "dovetail-agent",
+        "name": "agent-x",
+        "container": "agent",
+        "line": "not found",
+    },
+}
+VALIDATED = {"key": "driver=1", "time": "2026-11-22T00:00:00Z", "chosen": "0", "given": "0"}
+WALKED = [
+    {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}, "status": {"allocatable": {"cpu": "8"}}},
+    node("gpu-2"),
+    {**gpu_node("gpu-1"), "status": {"readiness": BLOCKED}},
+    gpu_node("gpu-2", OK, OK, readiness={"step": "ready", "validation": VALIDATED}),
+]
+
+
+def test_nodes_that_are_not_ready_have_a_line_each(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(yaml.safe_dump_all(WALKED))
+    printed = run("-f", str(file), "--at", AT).stdout
+    assert [line.split()[:2] for line in printed.splitlines()[1:3]] == [["gpu-1", "unknown"], ["gpu-2", "healthy"]]
+    head, line = printed.splitlines()[-2:]
+    assert head.startswith("not ready") and line.split()[:5] == ["gpu-1", "agent", "1", "h", "ImagePullFailed"]
+    assert "[red]fallen[/red] off [31m the bus cannot be pulled" in line and "Admin: check the image" in line
+    assert "gpu-2" not in run("--unhealthy", "-f", str(file), "--at", AT).stdout
+    one = run("gpu-1", "-f", str(file), "--at", AT).stdout
+    assert "Shown by Pod dovetail-agent/agent-x agent: not found" in one
+    assert "Validated 2 h ago: chosen 0, allocated 0" in run("gpu-2", "-f", str(file), "--at", AT).stdout
+    found = {one["node"]: one["readiness"] for one in json.loads(run("-f", str(file), "-o", "json").stdout)}
+    assert (found["gpu-1"]["step"], found["gpu-1"]["line"]) == ("agent", "not found")
+    assert (found["gpu-2"]["chosen"], found["gpu-2"]["allocated"], found["gpu-2"]["reason"]) == ("0", "0", "")

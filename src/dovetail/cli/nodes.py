@@ -12,7 +12,7 @@ from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import count, output_option, span, write_json
 from dovetail.cli.scheduling import quarantine_budget_option
 from dovetail.kube.translate.quarantine_budget import budget_of
-from dovetail.views.nodes import BEYOND_BUDGET, IN_FORCE, STATES, NodeHealthView, node_healths
+from dovetail.views.nodes import BEYOND_BUDGET, IN_FORCE, READY, STATES, NodeHealthView, node_healths
 
 _STYLES = {"healthy": "green", "degraded": "yellow", "draining": "red", "quarantined": "red", "unknown": "dim"}
 
@@ -27,13 +27,14 @@ _PLACED = {
 @click.argument("name", required=False, default="")
 @cluster_options
 @quarantine_budget_option("The budget of the scheduler, as `dovetail scheduler` has it. Default: read from its lease.")
-@click.option("--unhealthy", is_flag=True, help="Only nodes that are not healthy.")
+@click.option("--unhealthy", is_flag=True, help="Only nodes that are not healthy, or not ready.")
 @output_option
 def command(source: ClusterSource, name: str, budget: str, unhealthy: bool, output: str) -> None:
     """List the GPU nodes: state, GPUs by state, since when, why, and what happens next.
 
     NAME is a node, or a pattern with * and ?. Of one node all GPUs are listed. The states are those that the agents
-    report.
+    report. Where `dovetail operator` runs, each node that is not ready is listed with its step, what blocks it, what
+    shows that, and what to do.
     """
     cluster = replace(source, quarantine_budget=budget).read()
     state, reported = cluster.state, cluster.feed.node_records.gpu_node
@@ -72,8 +73,28 @@ def show(
             named = (str(gpu.index), _text(gpu.uuid), _text(gpu.product), _styled(gpu.state))
             table.add_row(*named, _since(gpu.since_ms, now_ms), _text(gpu.code), _text(gpu.reason), _text(gpu.next))
         console.print(table)
+    _show_blocked(answer, now_ms, console, whole=devices)
     if any(one.quarantine == BEYOND_BUDGET for one in answer):
         console.print(f"The scheduler's budget allows {count(budget, 'quarantined node')} at a time.")
+
+
+def _show_blocked(answer: tuple[NodeHealthView, ...], now_ms: int, console: Console, *, whole: bool) -> None:
+    """The nodes that are not ready; of one node alone (`whole`) also what shows it, and its last validation."""
+    found = [(one.node, one.readiness) for one in answer if one.readiness is not None]
+    blocked = [(name, one) for name, one in found if one.step != READY]
+    if blocked:
+        table = Table("not ready", "step", "since", "reason", prose("what is missing"), prose("what to do"))
+        for name, one in blocked:
+            since = _since(one.since_ms, now_ms)
+            table.add_row(name, _text(one.step), since, _text(one.reason), _text(one.message), _text(one.action))
+        console.print(table)
+    if whole:
+        for _, one in found:
+            if one.evidence and one.step != READY:
+                console.print(f"Shown by {_text(one.evidence)}{f': {_text(one.line)}' if one.line else ''}")
+            if one.validated_ms:
+                devices = f"chosen {_text(one.chosen)}, allocated {_text(one.allocated)}"
+                console.print(f"Validated {_since(one.validated_ms, now_ms)} ago: {devices}")
 
 
 def _text(text: str) -> str:

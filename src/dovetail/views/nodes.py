@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of the GPU nodes: the state of each, since when, why, and what happens next.
+"""The GPU nodes: the health of each, since when, why, and what happens next; and how far it is on its way to validated.
 
 Rules: states are those that the agents report in the GPUNodes. The state of a node is the worst of its GPUs; without a
-GPUNode it is `unknown`. A GPU of an agent that reports no states is healthy or quarantined.
+GPUNode it is `unknown`. A GPU of an agent that reports no states is healthy or quarantined. How far a node is, is what
+the operator has written last.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from dovetail.kube.objects.topology import GPUNode, GpuStatus
 UNKNOWN = "unknown"
 STATES = ("healthy", "degraded", "draining", "quarantined")
 """Mildest first."""
+READY = "ready"
+"""The step of a node that has taken all."""
 IN_FORCE, BEYOND_BUDGET = "in force", "beyond the budget"
-_NO_AGENT = "no GPUNode: no agent reports the health of its GPUs"
+_NO_AGENT = "no agent reports the health of its GPUs"
 
 
 class GpuHealthView(Struct, frozen=True):
@@ -36,6 +39,24 @@ class GpuHealthView(Struct, frozen=True):
     reason: str
     since_ms: int
     next: str
+
+
+class ReadinessView(Struct, frozen=True):
+    """The first step that is not done (`ready` if all are), why, since when (epoch time, 0 where it is not known), and
+    what to do. `evidence` is the object that shows it, `line` a line of its log or an event. `validated_ms` is the time
+    of the last validation, 0 without one; `chosen` and `allocated` are its devices."""
+
+    pool: str
+    step: str
+    reason: str
+    message: str
+    action: str
+    since_ms: int
+    evidence: str
+    line: str
+    validated_ms: int
+    chosen: str
+    allocated: str
 
 
 class NodeHealthView(Struct, frozen=True):
@@ -52,6 +73,7 @@ class NodeHealthView(Struct, frozen=True):
     next: str
     quarantine: str
     devices: tuple[GpuHealthView, ...]
+    readiness: ReadinessView | None = None
 
 
 def node_healths(
@@ -66,14 +88,40 @@ def node_healths(
         if record is None or (pattern and not fnmatchcase(name, pattern)):
             continue
         reported = gpu_node(name)
-        if is_gpu_node(record) or (reported is not None and reported.status.gpus):
+        if is_gpu_node(record) or (reported is not None and (reported.status.gpus or reported.status.readiness)):
             found.append(_node(name, dict(record.allocatable).get(GPU, 0), reported, name in quarantined))
-    return tuple(one for one in found if not unhealthy or one.state != STATES[0])
+    return tuple(one for one in found if not unhealthy or one.state != STATES[0] or _blocked(one))
+
+
+def _blocked(node: NodeHealthView) -> bool:
+    return node.readiness is not None and node.readiness.step != READY
+
+
+def _readiness(reported: GPUNode | None) -> ReadinessView | None:
+    one = reported.status.readiness if reported is not None else None
+    if one is None:
+        return None
+    seen, last = one.evidence, one.validation
+    parts = (seen.kind, "/".join(filter(None, (seen.namespace, seen.name))), seen.container) if seen is not None else ()
+    return ReadinessView(
+        pool=one.pool,
+        step=one.step,
+        reason=one.reason,
+        message=one.message,
+        action=one.action,
+        since_ms=epoch_ms(one.since),
+        evidence=" ".join(filter(None, parts)),
+        line=seen.line if seen is not None else "",
+        validated_ms=epoch_ms(last.time) if last is not None else 0,
+        chosen=last.chosen if last is not None else "",
+        allocated=last.given if last is not None else "",
+    )
 
 
 def _node(name: str, offered: int, reported: GPUNode | None, in_force: bool) -> NodeHealthView:
+    readiness = _readiness(reported)
     if reported is None or not reported.status.gpus:
-        return NodeHealthView(name, UNKNOWN, offered, {}, 0, _NO_AGENT, "", "", ())
+        return NodeHealthView(name, UNKNOWN, offered, {}, 0, _NO_AGENT, "", "", (), readiness)
     devices = tuple(_gpu(gpu) for gpu in reported.status.gpus)
     counts = {state: sum(one.state == state for one in devices) for state in STATES}
     worst = max(devices, key=lambda one: (STATES.index(one.state), -one.since_ms, -one.index))
@@ -82,7 +130,9 @@ def _node(name: str, offered: int, reported: GPUNode | None, in_force: bool) -> 
     if asks is not None:
         quarantine = IN_FORCE if in_force else BEYOND_BUDGET
         why, since_ms = asks.reason, epoch_ms(asks.since)
-    return NodeHealthView(name, worst.state, len(devices), counts, since_ms, why, worst.next, quarantine, devices)
+    return NodeHealthView(
+        name, worst.state, len(devices), counts, since_ms, why, worst.next, quarantine, devices, readiness
+    )
 
 
 def _reasons(devices: tuple[GpuHealthView, ...], worst: GpuHealthView) -> Iterator[str]:
