@@ -55,8 +55,9 @@ WORDS = {
 NAMES = {
     "dovetail/core": {"tell_again_ms": "a field of the policy, in recordings and in docs/reference/placing.md"},
     "dovetail/kube": {"given": "a field in the status of a GPUNode"},
+    "dovetail/operator": {"given": "as in dovetail/kube"},
     "dovetail/recording": {"tell": "the method of a file"},
-    "dovetail/views": {"tell_again_ms": "as in dovetail/core"},
+    "dovetail/views": {"given": "as in dovetail/kube", "tell_again_ms": "as in dovetail/core"},
     "tests/core": {"tell_again_ms": "as in dovetail/core", "TELL_AGAIN_MS": "its value"},
     "tests/live": {"tell_again_ms": "as in dovetail/core"},
     "tests/recording": {"tell_again_ms": "as in dovetail/core"},

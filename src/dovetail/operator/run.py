@@ -25,6 +25,7 @@ from dovetail.operator import metrics
 from dovetail.operator.apply import Applier, NotLeading
 from dovetail.operator.found import Found
 from dovetail.operator.inventory import OwnedObjects
+from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.parts import StackPart
 from dovetail.operator.reconciler import Reconciler, Workshop, counting
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Desired, desired
@@ -60,7 +61,7 @@ class OperatorOptions(Struct, frozen=True):
 
 def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
     """The parts of `dovetail operator`, in the order in which they are asked. `changed` wakes the engine."""
-    return ()
+    return (NodeWalks(client, changed),)
 
 
 async def run(

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objects that the walk follows, and the facts of one node among them.
+
+Rules
+- Watched are Nodes, GPUNodes, the pods and DaemonSets of the stack's components, validation pods and RuntimeClasses:
+  each reduced to what is read (`outlines`). Pods of users are not watched.
+- A node is walked if its labels make it a GPU node, if it offers GPUs, has a GPUNode, or has the start-up taint;
+  dovetail.dev/agent=false takes it out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.resources import DAEMON_SETS, GPU_NODES, NODES, PODS, Resource
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.objects.stack import DRA, NO_ALLOCATION, GPUStack
+from dovetail.operator.nodes.evidence import Trouble, is_ready, newest, trouble_of, wants_events, wants_log
+from dovetail.operator.nodes.facts import (
+    NodeComponent,
+    WalkFacts,
+    agent_of,
+    gpu_signs,
+    gpus_of,
+    has_startup_taint,
+    is_of_another,
+    kubelet_of,
+)
+from dovetail.operator.nodes.outlines import (
+    NODE_OF_VALIDATION,
+    WalkedClass,
+    WalkedDaemonSet,
+    WalkedGPUNode,
+    WalkedNode,
+    WalkedPod,
+    kept_gpu_node,
+    kept_node,
+    kept_pod,
+    node_of,
+)
+from dovetail.operator.nodes.reading import NodeReads
+from dovetail.operator.nodes.validation import DEVICE_CLASS, LABEL
+from dovetail.operator.pools import AGENT_LABEL, is_gpu_node, pool_of, pools_of
+from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE
+
+RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", False, "RuntimeClass")
+NAME_LABEL = "app.kubernetes.io/name"
+PRODUCT = "nvidia.com/gpu.product"
+_AGENT, _DRIVER, _TOOLKIT = "dovetail-agent", "dovetail-driver", "dovetail-toolkit"
+_COMPONENTS = f"{NAME_LABEL} in ({_AGENT},{_DRIVER},{_TOOLKIT})"
+_REBOOTS, _REBOOT_WINDOW_MS, _CALM_MS = 3, 3_600_000, 1_800_000
+_REFUSED_MS = 1_200_000
+"""How long an event of a refused pod counts: the controller's pauses between attempts are up to 15 minutes."""
+
+
+class NodeObjects:
+    """Follows the objects. `changed` is called with the nodes that a change is about, None for all."""
+
+    def __init__(self, client: Client, changed: Callable[[str | None], None], clock_ms: Callable[[], int]) -> None:
+        self._changed, self._clock_ms = changed, clock_ms
+        self.nodes = Reflector(client, NODES, WalkedNode, self._nodes_changed, keep=kept_node)
+        self.gpu_nodes = Reflector(client, GPU_NODES, WalkedGPUNode, self._named, keep=kept_gpu_node)
+        self._components = Reflector(
+            client, PODS, WalkedPod, self._component_pods, params={"labelSelector": _COMPONENTS}, keep=kept_pod
+        )
+        self._trials = Reflector(
+            client, PODS, WalkedPod, self._validation_pods, params={"labelSelector": LABEL}, keep=kept_pod
+        )
+        self._sets = Reflector(client, DAEMON_SETS, WalkedDaemonSet, self._all, params={"labelSelector": _COMPONENTS})
+        self.classes = Reflector(client, RUNTIME_CLASSES, WalkedClass, self._all)
+        self._pods: dict[str, dict[str, WalkedPod]] = {}
+        """By node and uid the pods of components."""
+        self.validations: dict[str, dict[str, WalkedPod]] = {}
+        """By node and uid the validation pods."""
+        self._boots: dict[str, tuple[str, deque[int]]] = {}
+
+    @property
+    def reflectors(self) -> tuple[Reflector, ...]:  # type: ignore[type-arg]
+        return self.nodes, self.gpu_nodes, self._components, self._trials, self._sets, self.classes
+
+    def node(self, name: str) -> WalkedNode | None:
+        return self.nodes.known.get(("", name))
+
+    def gpu_node(self, name: str) -> WalkedGPUNode | None:
+        return self.gpu_nodes.known.get(("", name))
+
+    def names(self) -> list[str]:
+        """All nodes, and those that are gone and still have a validation pod."""
+        known = {name for _, name in self.nodes.known}
+        return sorted(known | self.validations.keys())
+
+    def walked(self, node: WalkedNode) -> bool:
+        """Whether the node is one to walk."""
+        labels = node.metadata.labels
+        if labels.get(AGENT_LABEL) == "false":
+            return False
+        gpu_node = self.gpu_node(node.metadata.name)
+        own = gpu_node is not None and not is_of_another(gpu_node, node)
+        return is_gpu_node(labels) or own or any(gpus_of(node).values()) or has_startup_taint(node.spec.taints)
+
+    def reboots(self, name: str, now_ms: int) -> bool:
+        """Whether the node reboots in a loop, by the boots that this process has seen."""
+        _, boots = self._boots.get(name, ("", deque[int]()))
+        if len(boots) < _REBOOTS or now_ms - boots[-1] >= _CALM_MS:
+            return False
+        return boots[-1] - boots[-_REBOOTS] <= _REBOOT_WINDOW_MS
+
+    async def facts(self, node: WalkedNode, stack: GPUStack, reads: NodeReads, now_ms: int) -> WalkFacts:
+        """The facts of one node, but for its validation. Raises ApiError."""
+        name, spec, labels = node.metadata.name, stack.spec, node.metadata.labels
+        gpu_node = self.gpu_node(name)
+        own = gpu_node if gpu_node is not None and not is_of_another(gpu_node, node) else None
+        pool = pool_of(pools_of(spec.agent), labels)
+        offered = gpus_of(node)
+        agent_name = _AGENT if pool is None or pool.name == "default" else f"{_AGENT}-{pool.name}"
+        slices = None
+        if pool is not None and (
+            pool.allocation == DRA or (pool.allocation == NO_ALLOCATION and not any(offered.values()))
+        ):
+            slices = await reads.has_slices(name, DEVICE_CLASS)
+        return WalkFacts(
+            name=name,
+            spec=spec,
+            pool=pool,
+            gpu_signs=gpu_signs(node, is_gpu_node(labels), own, offered),
+            kubelet=kubelet_of(node),
+            reboots=self.reboots(name, now_ms),
+            cordoned=node.spec.unschedulable,
+            maintenance=own is not None and own.spec.maintenance is not None,
+            tainted=has_startup_taint(node.spec.taints),
+            allocatable=offered,
+            labelled=PRODUCT in labels,
+            runtime_class=("", spec.runtime.class_name) in self.classes.known if self.classes.served else None,
+            driver=await self._component(name, _DRIVER, _DRIVER, reads, now_ms),
+            toolkit=await self._component(name, _TOOLKIT, _TOOLKIT, reads, now_ms),
+            agent_pod=await self._component(name, _AGENT, agent_name, reads, now_ms),
+            agent=agent_of(own, node, now_ms),
+            slices=slices,
+            before=own.status.readiness if own is not None else None,
+        )
+
+    async def _component(self, node: str, label: str, daemon_set: str, reads: NodeReads, now_ms: int) -> NodeComponent:
+        pods = [pod for pod in self._pods.get(node, {}).values() if pod.metadata.labels.get(NAME_LABEL) == label]
+        pod = newest(pods)
+        there = next((key for key in self._sets.known if key[1] == daemon_set), None)
+        component = NodeComponent(
+            name=daemon_set, namespace=there[0] if there is not None else AGENT_NAMESPACE, daemon_set=there is not None
+        )
+        if pod is None or pod.metadata.deletion_timestamp is not None:
+            if there is None:
+                return component
+            return replace(component, refused=await self._refused(there, reads, now_ms))
+        if is_ready(pod):
+            started = [one.state.running.started_at for one in pod.status.container_statuses if one.state.running]
+            image = pod.spec.containers[0].image if pod.spec.containers else ""
+            return replace(component, ready=True, started_ms=max(map(epoch_ms, started), default=0), image=image)
+        what = label.removeprefix("dovetail-")
+        return replace(component, trouble=await self.trouble(pod, what, reads))
+
+    async def trouble(self, pod: WalkedPod, what: str, reads: NodeReads) -> Trouble | None:
+        """Why a pod is not ready, with its events or log where only these show it. Raises ApiError."""
+        meta = pod.metadata
+        events = await reads.events(meta.namespace, "Pod", meta.name, meta.uid) if wants_events(pod) else ()
+        failing = wants_log(pod)
+        log = await reads.log_line(pod, failing.name, failing.restart_count) if failing is not None else ""
+        return trouble_of(pod, what, events, log)
+
+    async def _refused(self, daemon_set: tuple[str, str], reads: NodeReads, now_ms: int) -> str:
+        events = await reads.events(daemon_set[0], "DaemonSet", daemon_set[1])
+        latest = [(one.last_ms, one.note) for one in events if one.reason == "FailedCreate"]
+        at_ms, message = max(latest, default=(0, ""))
+        return message if now_ms - at_ms < _REFUSED_MS else ""
+
+    def _nodes_changed(self, changes: list[Change[WalkedNode]]) -> None:
+        for change in changes:
+            name = change.object.metadata.name
+            if change.kind == "deleted":
+                self._boots.pop(name, None)
+            elif boot := change.object.status.node_info.boot_id:
+                before, boots = self._boots.setdefault(name, (boot, deque[int](maxlen=_REBOOTS)))
+                if before != boot:
+                    boots.append(self._clock_ms())
+                    self._boots[name] = (boot, boots)
+            self._changed(name)
+
+    def _named(self, changes: list[Change[WalkedGPUNode]]) -> None:
+        for change in changes:
+            self._changed(change.object.metadata.name)
+
+    def _all(self, changes: Iterable[Change[WalkedDaemonSet]] | Iterable[Change[WalkedClass]]) -> None:
+        # The status of a DaemonSet changes with each of its pods, which are followed themselves.
+        if any(change.kind != "modified" for change in changes):
+            self._changed(None)
+
+    def _component_pods(self, changes: list[Change[WalkedPod]]) -> None:
+        for change in changes:
+            self._put(self._pods, change, node_of(change.object))
+
+    def _validation_pods(self, changes: list[Change[WalkedPod]]) -> None:
+        for change in changes:
+            self._put(self.validations, change, change.object.metadata.annotations.get(NODE_OF_VALIDATION, ""))
+
+    def _put(self, pods: dict[str, dict[str, WalkedPod]], change: Change[WalkedPod], node: str) -> None:
+        if not node:
+            return
+        uid = change.object.metadata.uid
+        if change.kind == "deleted":
+            pods.get(node, {}).pop(uid, None)
+            if not pods.get(node):
+                pods.pop(node, None)
+        else:
+            pods.setdefault(node, {})[uid] = kept_pod(change.object)
+        self._changed(node)
