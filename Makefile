@@ -8,7 +8,7 @@ IMAGE ?= dovetail:0.1.0
 WORKERS ?= 3
 # The quick tests wait for more than half of their time, and start nothing large.
 QUICK_WORKERS ?= 4
-# Containers often set it. Without bytecode each of these processes compiles all tests, with their assertions, anew: 7 s.
+# Containers often set it. Without bytecode each of these processes compiles all tests, with their assertions: 7 s.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -40,7 +40,7 @@ docs: .venv/.dev ## the documentation as a site in build/site; every link is che
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "look at it: $(BIN)/python -m http.server -d build/site"
 
-pictures: .venv/.run ## draw the pictures of a terminal in docs/pictures anew
+pictures: .venv/.run ## draw the pictures of a terminal in docs/pictures again
 	$(BIN)/python -m tools.pictures
 
 controlplane: .venv/.dev ## build and start a real control plane in the foreground
@@ -60,11 +60,11 @@ image: ## build the container image on base images named by digest (docs/how-to/
 	done
 	$(BUILDER) build -t $(IMAGE) --build-arg PYTHON_DIGEST=$(PYTHON_DIGEST) --build-arg SLIM_DIGEST=$(SLIM_DIGEST) -f deploy/Containerfile .
 
-lock: ## pin the dependencies anew (needs pip-tools)
+lock: ## pin the dependencies again (needs pip-tools)
 	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements/run.lock pyproject.toml
 	pip-compile -q --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra dev -c requirements/run.lock -o requirements/dev.lock pyproject.toml
 
-protos: .venv/.dev ## generate the messages of the kubelet's gRPC interfaces anew
+protos: .venv/.dev ## generate the messages of the kubelet's gRPC interfaces again
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/dovetail/agent/apis/*.proto
 
 clean: ## remove the virtual environment and caches of this clone

@@ -19,14 +19,14 @@ import (
 	storagevalidation "k8s.io/kubernetes/pkg/apis/storage/validation"
 )
 
-// admitAnswer: `problems` are objects that the API server would not have stored just so: they break a rule, or a
-// default is missing in them. Status is not looked at beyond what the decoder demands.
+// admitAnswer: `problems` are objects that the API server would not have stored as they are: they break a rule, or lack
+// a default. Of a status only what the decoder demands is checked.
 type admitAnswer struct {
 	ID       string   `json:"id"`
 	Problems []string `json:"problems"`
 }
 
-// admit answers the question "admit": could the case's objects have come from an API server?
+// admit answers the question "admit": could an API server have stored the case's objects?
 func admit(_ *worker, line []byte) (any, error) {
 	c, err := readCluster(line)
 	if err != nil {

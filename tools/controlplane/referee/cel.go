@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 )
 
-// celCase asks every expression about every device, as a selector of a claim or class that kube-scheduler looks at.
+// celCase asks every expression about every device, as a selector of a claim or class for kube-scheduler.
 type celCase struct {
 	header
 	Expressions []string `json:"expressions"`
@@ -26,26 +26,26 @@ type celCase struct {
 	} `json:"devices"`
 }
 
-// celAnswer: `results` are parallel to the case's expressions.
+// celAnswer: `results` are in the order of the case's expressions.
 type celAnswer struct {
 	ID      string      `json:"id"`
 	Results []celResult `json:"results"`
 }
 
-// celResult: either the expression is broken, or `devices` are parallel to the case's devices.
+// celResult: either the expression does not compile, or `devices` are in the order of the case's devices.
 type celResult struct {
 	CompileError string     `json:"compileError,omitempty"`
 	Devices      []celMatch `json:"devices,omitempty"`
 }
 
-// celMatch: `cost` is in CEL's cost units, missing where the evaluation did not begin or was ended by its limit.
+// celMatch: `cost` is in CEL's cost units, absent if the evaluation did not begin, or if its limit ended it.
 type celMatch struct {
 	Match        *bool   `json:"match,omitempty"`
 	RuntimeError string  `json:"runtimeError,omitempty"`
 	Cost         *uint64 `json:"cost,omitempty"`
 }
 
-// schedulerFeatures are what the gates turn on in the allocator of kube-scheduler.
+// schedulerFeatures are those that the feature gates enable in the allocator of kube-scheduler.
 var schedulerFeatures = sync.OnceValue(func() structured.Features {
 	return dynamicresources.AllocatorFeatures(feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
 })

@@ -13,7 +13,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// cluster is what a case says about a cluster: the objects as the API server would hand them out, and the pod to place.
+// cluster is the cluster of a case: its objects as the API server returns them, and the pod to place.
 type cluster struct {
 	ID                     string
 	Nodes                  []*v1.Node
@@ -44,7 +44,7 @@ type rawCluster struct {
 	Pod                    json.RawMessage   `json:"pod"`
 }
 
-// readCluster is strict: a field that the type does not have is an error, so that a case never says less than it seems.
+// readCluster is strict: a field that the type does not have is an error, so that no part of a case is ignored.
 func readCluster(line []byte) (*cluster, error) {
 	var raw rawCluster
 	if strict, err := kjson.UnmarshalStrict(line, &raw); err != nil {
@@ -83,7 +83,7 @@ func readCluster(line []byte) (*cluster, error) {
 	return c, nil
 }
 
-// readAll also refuses an object without a name and a second one of the same name: one would hide the other.
+// readAll also rejects an object without a name, and a second one of the same name, as one would hide the other.
 func readAll[T any, P interface {
 	*T
 	metav1.Object
@@ -121,8 +121,8 @@ func readOne(at string, raw json.RawMessage, into any) error {
 	}), err)
 }
 
-// culprit finds the path of a value without which the object can be read: decoders of single values (quantities,
-// times) do not know where theirs stood. It is "" where no single value is to blame.
+// culprit finds the path of the value that cannot be read: decoders of single values (quantities, times) do not know
+// their path. It is "" if removing no single value makes the object readable.
 func culprit(raw []byte, reads func([]byte) bool) string {
 	var root any
 	decoder := json.NewDecoder(bytes.NewReader(raw))

@@ -26,18 +26,18 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
 )
 
-// filterTimeout is what kube-scheduler gives the allocator for one node by default.
+// filterTimeout is the default time that kube-scheduler allows the allocator for one node.
 const filterTimeout = 10 * time.Second
 
-// claimsCase is many questions of the same kind; `features` is "default" (what kube-scheduler turns on by itself) or
-// "all" (what the allocator can do, which takes another implementation of it).
+// claimsCase is many questions of one kind; `features` is "default" (those that kube-scheduler enables by default) or
+// "all" (those that the allocator supports, in another implementation of it).
 type claimsCase struct {
 	header
 	Features string      `json:"features"`
 	Asked    []rawClaims `json:"asked"`
 }
 
-// rawClaims: `claims` are those of one pod that are not allocated, `allocated` are all that are.
+// rawClaims: `claims` are the unallocated claims of one pod, `allocated` are all allocated claims.
 type rawClaims struct {
 	Node      json.RawMessage   `json:"node"`
 	Slices    []json.RawMessage `json:"slices"`
@@ -54,14 +54,14 @@ type claims struct {
 	allocated []*resourceapi.ResourceClaim
 }
 
-// allocateAnswer: `answers` are parallel to what was asked.
+// allocateAnswer: `answers` are in the order of the questions.
 type allocateAnswer struct {
 	ID      string       `json:"id"`
 	Answers []allocation `json:"answers"`
 }
 
-// allocation: one of `allocations` is for each claim. `reason` is why this node cannot be looked at, where that is more
-// than that the claims do not fit; `error` is what ends the search on every node.
+// allocation: `allocations` has one for each claim. `reason` is why this node cannot be searched, if the cause is
+// another one than claims that do not fit; `error` is what ends the search on every node.
 type allocation struct {
 	Fits        bool                           `json:"fits"`
 	Allocations []resourceapi.AllocationResult `json:"allocations,omitempty"`
@@ -69,7 +69,7 @@ type allocation struct {
 	Error       string                         `json:"error,omitempty"`
 }
 
-// allocator is one setting of the allocator, with the selectors that it has compiled.
+// allocator is an allocator with its features, and the selectors that it has compiled.
 type allocator struct {
 	features  structured.Features
 	selectors *dracel.Cache
@@ -86,13 +86,13 @@ var allocators = sync.OnceValue(func() map[string]allocator {
 	}
 })
 
-// never is a client that is not asked: only listers that stay empty hang on it.
+// never is a client that gets no request: only listers that stay empty use it.
 var never = sync.OnceValues(func() (informers.SharedInformerFactory, error) {
 	client, err := kubernetes.NewForConfig(&rest.Config{})
 	return informers.NewSharedInformerFactory(client, 0), err
 })
 
-// allocate answers the question "allocate": can a node serve the claims of a pod, and what would kube-scheduler give it.
+// allocate answers the question "allocate": can a node serve the claims of a pod, and with which devices?
 func allocate(w *worker, line []byte) (any, error) {
 	var c claimsCase
 	if err := readOne("case", line, &c); err != nil {
@@ -159,7 +159,7 @@ func (a allocator) allocate(ctx context.Context, c *claims) (allocation, error) 
 	return allocation{Fits: len(results) == len(c.claims), Allocations: results}, nil
 }
 
-// allocatedState is what kube-scheduler's own view of claims says is taken.
+// allocatedState is what is allocated in kube-scheduler's own view of the claims.
 func allocatedState(ctx context.Context, allocated []*resourceapi.ResourceClaim) (*structured.AllocatedState, error) {
 	factory, err := never()
 	if err != nil {
@@ -173,7 +173,7 @@ func allocatedState(ctx context.Context, allocated []*resourceapi.ResourceClaim)
 	return manager.ResourceClaims().GatherAllocatedState()
 }
 
-// classLister is how the allocator wants to be told of classes.
+// classLister is the allocator's source of device classes.
 type classLister struct {
 	resourcelisters.DeviceClassLister
 }

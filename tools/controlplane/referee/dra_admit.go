@@ -16,8 +16,8 @@ import (
 	resourcevalidation "k8s.io/kubernetes/pkg/apis/resource/validation"
 )
 
-// admitClaims answers the question "admit-claims": what in the same case as of "allocate" an API server would not have
-// stored just so. A claim's allocation is checked as if it had been added to the claim.
+// admitClaims answers the question "admit-claims": which objects of a case of "allocate" would an API server not have
+// stored as they are? A claim's allocation is checked as an update of the claim.
 func admitClaims(_ *worker, line []byte) (any, error) {
 	var c claimsCase
 	if err := readOne("case", line, &c); err != nil {

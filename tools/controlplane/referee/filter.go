@@ -11,22 +11,22 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// verdict is what one plugin says against a pod: everywhere (PreEnqueue, PreFilter) or on one node (Filter).
+// verdict is a plugin's refusal of a pod: on all nodes (PreEnqueue, PreFilter) or on one (Filter).
 type verdict struct {
 	Plugin  string   `json:"plugin"`
 	Code    string   `json:"code"`
 	Reasons []string `json:"reasons"`
 }
 
-// nodeAnswer: `accepted` is the scheduler's own answer, nominated pods included. `refusals` are those of every plugin
-// that was asked about the node by itself. `nominated` is set where only nominated pods are in the way.
+// nodeAnswer: `accepted` is the scheduler's own answer, nominated pods included. `refusals` are those of all plugins,
+// each asked alone. `nominated` is set if only nominated pods prevent the placement.
 type nodeAnswer struct {
 	Accepted  bool      `json:"accepted"`
 	Refusals  []verdict `json:"refusals"`
 	Nominated *verdict  `json:"nominated,omitempty"`
 }
 
-// filterAnswer: `skipped` are plugins that PreFilter found to have nothing to say about this pod.
+// filterAnswer: `skipped` are the plugins whose PreFilter returned Skip for this pod.
 type filterAnswer struct {
 	ID         string                `json:"id"`
 	PreEnqueue []verdict             `json:"preEnqueue"`
@@ -35,7 +35,7 @@ type filterAnswer struct {
 	Nodes      map[string]nodeAnswer `json:"nodes"`
 }
 
-// filter answers the question "filter": which nodes would kube-scheduler consider for the pod, and who is against it.
+// filter answers the question "filter": which nodes are feasible, and which plugins refuse the others?
 func filter(w *worker, line []byte) (any, error) {
 	c, err := readCluster(line)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *seat) filter(pod *v1.Pod) (*filterAnswer, error) {
 
 	official := framework.NewCycleState()
 	chosen, allowed, _ := s.profile.RunPreFilterPlugins(s.ctx, official, pod)
-	// Once more plugin by plugin: the scheduler stops at the first that is against the pod, the comparison does not.
+	// Again for each plugin: the scheduler stops at the first refusal, and the comparison needs all of them.
 	single := framework.NewCycleState()
 	ready := s.preFilter(single, pod, nodes, answer)
 	for _, node := range nodes {
@@ -93,7 +93,7 @@ func (s *seat) filter(pod *v1.Pod) (*filterAnswer, error) {
 	return answer, nil
 }
 
-// preFilter asks every plugin for itself. It returns what each that may be asked about nodes has said of them already.
+// preFilter runs PreFilter of each plugin alone. It returns the node names to which each plugin restricts the pod.
 func (s *seat) preFilter(
 	state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, answer *filterAnswer,
 ) map[string]*fwk.PreFilterResult {
@@ -138,8 +138,8 @@ func (s *seat) refusals(
 	return found
 }
 
-// ask is the scheduler's own question about a node; the verdict is that of the plugin that says no because of nominated
-// pods alone.
+// ask runs the filters on a node as the scheduler does; the verdict is that of the plugin that refuses it because of
+// nominated pods alone.
 func (s *seat) ask(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (bool, *verdict) {
 	status := s.profile.RunFilterPluginsWithNominatedPods(ctx, state, pod, node)
 	if status.IsSuccess() {

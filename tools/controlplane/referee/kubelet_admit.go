@@ -17,8 +17,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
 )
 
-// kubeletCase is what happens on one node, step by step. `gates` hold for the whole case; only PodLevelResourceManagers
-// and PodLevelResourcesFixKubeletQOSClass may be named.
+// kubeletCase is a sequence of steps on one node. `gates` hold for the whole case; only PodLevelResourceManagers
+// and PodLevelResourcesFixKubeletQOSClass are permitted.
 type kubeletCase struct {
 	ID    string          `json:"id"`
 	Gates map[string]bool `json:"gates"`
@@ -38,8 +38,8 @@ type startStep struct {
 	Container string `json:"container"`
 }
 
-// kubeletAnswer: `refuses` is why the kubelet would not start; then there are no steps. `failed` is why a step could not
-// be taken; the steps before it are there.
+// kubeletAnswer: `refuses` is why the kubelet would not start; then there are no steps. `failed` is why a step failed;
+// the answer has the steps before it.
 type kubeletAnswer struct {
 	ID      string       `json:"id"`
 	Refuses string       `json:"refuses,omitempty"`
@@ -47,7 +47,7 @@ type kubeletAnswer struct {
 	Steps   []stepAnswer `json:"steps"`
 }
 
-// stepAnswer is what the pods heard that asked to be let in, and then the whole of what is held on the node.
+// stepAnswer has the result of admission for each new pod, and then all that pods hold on the node.
 type stepAnswer struct {
 	Verdicts map[string]admission `json:"verdicts"`
 	Shared   []int                `json:"shared"`
@@ -148,7 +148,7 @@ func (n *node) admit(ctx context.Context, pod *v1.Pod) admission {
 	return admission{result.Admit, result.Reason, result.Message}
 }
 
-// begin is what the kubelet does with the managers when it starts a container.
+// begin calls the managers as the kubelet does when it starts a container.
 func (n *node) begin(ctx context.Context, step startStep) error {
 	for _, pod := range n.pods() {
 		if string(pod.UID) != step.UID {
@@ -171,7 +171,7 @@ func (n *node) begin(ctx context.Context, step startStep) error {
 	return fmt.Errorf("no container %s in an active pod %s", step.Container, step.UID)
 }
 
-// settle lets the managers drop what belongs to pods that have ended, which they do before they next need anything.
+// settle lets the managers release what ended pods hold; they do so before their next allocation.
 func (n *node) settle(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	nobody := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "nobody"}}}}
@@ -216,7 +216,7 @@ func (n *node) tell(ctx context.Context, said *stepAnswer) {
 	}
 }
 
-// gates lets cases with the same feature gates run side by side: the gates are the process's.
+// gates lets cases with the same feature gates run in parallel, as the gates are those of the process.
 var gates = &turnstile{}
 
 type turnstile struct {

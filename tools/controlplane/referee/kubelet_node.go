@@ -41,7 +41,7 @@ import (
 //go:linkname newDeviceManager k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
 func newDeviceManager(klog.Logger, string, []cadvisorapi.Node, topologymanager.Store) (*devicemanager.ManagerImpl, error)
 
-// nodeSpec is a machine, and how the kubelet on it is configured.
+// nodeSpec is a machine and the configuration of its kubelet.
 type nodeSpec struct {
 	NUMA []struct {
 		ID        int               `json:"id"`
@@ -63,11 +63,11 @@ type nodeSpec struct {
 	ReservedCPUs    []int             `json:"reservedCPUs"`
 	MemoryPolicy    string            `json:"memoryPolicy"`
 	Devices         []devicePool      `json:"devices"`
-	Allocatable     v1.ResourceList   `json:"allocatable"` // null: nobody asks whether requests fit the node
+	Allocatable     v1.ResourceList   `json:"allocatable"` // null: no check that requests fit the node
 }
 
-// devicePool: `prefers` says what the plugin answers to GetPreferredAllocation: "" it is not asked, "lowest" or "highest"
-// the devices that come first or last in the pool, "one" the last device alone.
+// devicePool: `prefers` is the plugin's answer to GetPreferredAllocation: "" it has no such call, "lowest" or "highest"
+// the first or last devices of the pool, "one" the last device alone.
 type devicePool struct {
 	Resource string `json:"resource"`
 	Prefers  string `json:"prefers"`
@@ -78,7 +78,7 @@ type devicePool struct {
 	} `json:"devices"`
 }
 
-// node is the part of a kubelet that admits pods by their resources, put together as container_manager_linux.go does.
+// node is the part of a kubelet that admits pods by their resources, built as container_manager_linux.go builds it.
 type node struct {
 	mutex     sync.Mutex
 	active    []*v1.Pod
@@ -89,8 +89,8 @@ type node struct {
 	predicate lifecycle.PodAdmitHandler
 }
 
-// newNode starts a kubelet whose managers find in `folder` what they wrote before, and to which `active` are known. An
-// error is what the kubelet would end with.
+// newNode starts a kubelet with the managers' state in `folder`, and with the pods `active`. The error is that with
+// which the kubelet would exit.
 func newNode(ctx context.Context, spec nodeSpec, folder string, active []*v1.Pod) (_ *node, err error) {
 	n := &node{active: slices.Clone(active)}
 	logger := klog.FromContext(ctx)
@@ -166,7 +166,7 @@ func (n *node) pods() []*v1.Pod {
 	return slices.Clone(n.active)
 }
 
-// counted gives pods, and a channel that is closed when it is called for the n-th time.
+// counted returns a source of pods, and a channel that is closed at its n-th call.
 func (n *node) counted(times int32) (func() []*v1.Pod, <-chan struct{}) {
 	var calls atomic.Int32
 	done := make(chan struct{})
@@ -208,7 +208,7 @@ func (n *node) offer(logger klog.Logger, pool devicePool) {
 	n.devices.PluginListAndWatchReceiver(logger, pool.Resource, response)
 }
 
-// replace puts what a plugin now offers in the place of what it offered before.
+// replace sets the devices that a plugin offers now.
 func (s *nodeSpec) replace(pool devicePool) {
 	for i := range s.Devices {
 		if s.Devices[i].Resource == pool.Resource {
@@ -255,7 +255,7 @@ func (s nodeSpec) machine() (*cadvisorapi.MachineInfo, v1.ResourceList, []kubele
 	return machine, totals, reserved
 }
 
-// newFolder is a place for the managers' state files, which they write at every change: in memory where there is one.
+// newFolder makes a folder for the managers' state files, which they write at every change: in memory if possible.
 func newFolder() (string, error) {
 	parent := os.TempDir()
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
@@ -268,7 +268,7 @@ type noStatus struct{}
 
 func (noStatus) GetPodStatus(types.UID) (v1.PodStatus, bool) { return v1.PodStatus{}, false }
 
-// refuses evicts nobody for a critical pod.
+// refuses evicts no pod for a critical one.
 type refuses struct{}
 
 func (refuses) HandleAdmissionFailure(
@@ -277,7 +277,7 @@ func (refuses) HandleAdmissionFailure(
 	return reasons, nil
 }
 
-// fakePlugin answers as its pool says, without a socket.
+// fakePlugin answers as its pool defines, without a socket.
 type fakePlugin struct{ pool devicePool }
 
 var (

@@ -22,7 +22,7 @@ type mergeCase struct {
 	Merges        []merge    `json:"merges"`
 }
 
-// merge: per manager, per resource, a list of [mask or null, preferred], or null.
+// merge: by manager and resource a list of [mask or null, preferred], or null.
 type merge struct {
 	Policy string              `json:"policy"`
 	Hints  []map[string][]hint `json:"hints"`

@@ -21,7 +21,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// A question reads its case from a line and answers it with the worker's own copy of what is costly to set up.
+// A question reads its case from a line, and answers it with the worker's own copy of what is expensive to create.
 type question func(*worker, []byte) (any, error)
 
 var questions = map[string]question{
@@ -46,13 +46,13 @@ type refusal struct {
 	Error string `json:"error"`
 }
 
-// worker answers one case at a time. What it keeps from case to case is made when a question first asks for it.
+// worker answers one case at a time. What it keeps between cases is created when a question first needs it.
 type worker struct {
 	ctx       context.Context
 	scheduler *seat
 }
 
-// seat is made anew where the last one was dropped.
+// seat is created again after `drop`.
 func (w *worker) seat() (*seat, error) {
 	if w.scheduler != nil {
 		return w.scheduler, nil
@@ -62,7 +62,7 @@ func (w *worker) seat() (*seat, error) {
 	return made, err
 }
 
-// drop forgets a scheduler in which something of a case is left: it would be part of the next one.
+// drop discards a scheduler that still holds objects of a case, as the next case would see them.
 func (w *worker) drop() {
 	if w.scheduler != nil {
 		w.scheduler.close()
@@ -73,7 +73,7 @@ func (w *worker) drop() {
 func main() {
 	workers := flag.Int("workers", runtime.NumCPU(), "cases answered at the same time")
 	flag.Parse()
-	// Answers say everything that anybody needs; the packages' own log would only tell it again.
+	// The answers have all that is needed; the packages' own log would repeat it.
 	ctx := klog.NewContext(context.Background(), klog.Logger{})
 	klog.SetLogger(klog.Logger{})
 	if err := openGates(); err != nil {
@@ -129,7 +129,7 @@ func read(in io.Reader, lines chan<- []byte) error {
 	}
 }
 
-// answer never fails: what goes wrong, a panic of the packages included, becomes the answer.
+// answer never fails: each error, also a panic of the packages, becomes the answer.
 func (w *worker) answer(line []byte) (encoded []byte) {
 	var head header
 	defer func() {

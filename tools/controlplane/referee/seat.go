@@ -22,7 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// openGates turns on what is off by default in this release and what the comparison wants to cover all the same.
+// openGates enables features that this release has off by default and that the comparison covers.
 func openGates() error {
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
 		"TaintTolerationComparisonOperators": true,
@@ -30,7 +30,7 @@ func openGates() error {
 }
 
 // seat is kube-scheduler with its default profile, complete but not running: nothing watches, nothing is scheduled.
-// A case's objects are put into the stores of its informers, its cache and its queue by hand, and taken out again.
+// A case's objects are added directly to the stores of its informers, its cache and its queue, and removed afterwards.
 type seat struct {
 	ctx       context.Context
 	close     context.CancelFunc
@@ -48,7 +48,7 @@ type stores struct {
 
 func newSeat(parent context.Context) (*seat, error) {
 	ctx, cancel := context.WithCancel(parent)
-	// The client is never asked: informers that are not started only keep what they are given.
+	// The client gets no request: informers that are not started only keep the objects that are added.
 	client, err := kubernetes.NewForConfig(&rest.Config{})
 	if err != nil {
 		cancel()
@@ -65,7 +65,7 @@ func newSeat(parent context.Context) (*seat, error) {
 	}
 	made := &seat{ctx: ctx, close: cancel, scheduler: sched, snapshot: snapshot, stores: storesOf(factory)}
 	made.profile = sched.Profiles[v1.DefaultSchedulerName]
-	// In-tree plugins say what wakes their pods, so this list has each of them once, in no order.
+	// In-tree plugins register the events that requeue their pods, so this list has each of them once, in no order.
 	for _, plugin := range made.profile.EnqueueExtensions() {
 		made.plugins = append(made.plugins, plugin)
 	}
@@ -89,7 +89,7 @@ func storesOf(factory informers.SharedInformerFactory) stores {
 	}
 }
 
-// load makes a cluster the one that the plugins see. Whoever loads must unload.
+// load makes a cluster the one that the plugins see. The caller must call unload.
 func (s *seat) load(c *cluster) error {
 	pods := append(append([]*v1.Pod{}, c.Pods...), c.Pod)
 	for _, fill := range []func() error{
@@ -146,8 +146,8 @@ func (s *seat) unload(c *cluster) error {
 	return s.scheduler.Cache.UpdateSnapshot(logger, s.snapshot)
 }
 
-// queues says whether a pending pod would be in the scheduler's queue with a nomination, which is all that it is read
-// for there.
+// queues reports whether a pending pod would be in the scheduler's queue with a nomination: the queue is read for
+// nothing else.
 func (s *seat) queues(pod *v1.Pod) bool {
 	return pod.Status.NominatedNodeName != "" && s.scheduler.Profiles.HandlesSchedulerName(pod.Spec.SchedulerName)
 }
