@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator on a real API server with its controllers, under exactly the role that deploy/operator gives it: what it
+applies stays as it is, although that server fills in defaults, and goes again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dovetail.kube.api.config import load_config
+from dovetail.operator import metrics
+from dovetail.operator.kinds import OWNED
+from dovetail.operator.rendering.stack_objects import MANAGED_BY
+from dovetail.operator.run import OperatorOptions, parts, run
+from tests.patience import PATIENCE_S
+from tools.controlplane.plane import KubectlFailed, Plane
+
+pytestmark = pytest.mark.plane
+Document = dict[str, Any]
+NAMESPACE = "dovetail-system"
+STACK: Document = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUStack", "metadata": {"name": "dovetail"}}
+RICH: Document = {
+    "image": {"repository": "registry.example/dovetail", "pullSecrets": ["registry"]},
+    "scheduler": {
+        "fabric": ["example.com/row", "example.com/rack"], "divideMig": True, "replicas": 1,
+        "resources": {"requests": {"cpu": "1500m", "memory": "1024Mi"}, "limits": {"memory": "4096Mi"}},
+    },
+    "agent": {
+        "kubeletCertificate": True,
+        "pools": [
+            {
+                "name": "notebooks", "nodeSelector": {"matchLabels": {"example.com/use": "notebooks"}},
+                "sharing": {"strategy": "time-slicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]},
+                "processes": True,
+            },
+            {
+                "name": "mps", "nodeSelector": {"matchLabels": {"example.com/use": "mps"}},
+                "sharing": {"strategy": "mps", "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]},
+            },
+            {
+                "name": "mig", "nodeSelector": {"matchLabels": {"example.com/use": "mig"}},
+                "mig": {"strategy": "mixed", "repartition": True},
+            },
+            {"name": "claims", "allocation": "DRA"},
+        ],
+    },
+}  # fmt: skip
+
+
+class Installed:
+    """The admin's view of the plane."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+
+    def kubectl(self, *arguments: str, document: Document | None = None) -> str:
+        return self.plane.kubectl(*arguments, input=json.dumps(document) if document is not None else None)
+
+    async def ask(self, *arguments: str, document: Document | None = None) -> str:
+        return await asyncio.to_thread(self.kubectl, *arguments, document=document)
+
+    async def stack(self, spec: Document) -> None:
+        await self.ask("replace" if await self.there() else "create", "-f", "-", document=STACK | {"spec": spec})
+
+    async def there(self) -> bool:
+        return bool(await self.ask("get", "gpustacks", "-o", "name"))
+
+    async def status(self) -> Document:
+        found = json.loads(await self.ask("get", "gpustacks", "dovetail", "-o", "json"))
+        status: Document = found.get("status", {})
+        return status if status.get("observedGeneration") == found["metadata"]["generation"] else {}
+
+    async def reason(self, kind: str) -> str:
+        conditions = {one["type"]: one for one in (await self.status()).get("conditions", ())}
+        return str(conditions.get(kind, {}).get("reason", ""))
+
+    async def applied(self) -> None:
+        await until(lambda: self.reason("Applied"), "Applied")
+
+    async def objects(self) -> dict[str, str]:
+        """Resource version by name, of all that bears the operator's label; without what controllers write."""
+        found: dict[str, str] = {}
+        for resource in OWNED:
+            name = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+            with contextlib.suppress(KubectlFailed):
+                answer = await self.ask(
+                    "get", name, "-A", "-l", "=".join(MANAGED_BY), "-o", "json", "--show-managed-fields"
+                )
+                for one in json.loads(answer)["items"]:
+                    mine = [e["time"] for e in one["metadata"]["managedFields"] if e["manager"] == "dovetail-operator"]
+                    found[f"{resource.kind} {one['metadata']['name']}"] = f"{one['metadata']['uid']} {mine}"
+        return found
+
+    @asynccontextmanager
+    async def operator(self) -> AsyncIterator[asyncio.Task[None]]:
+        config = load_config(str(self.plane.service_account_kubeconfig(NAMESPACE, "dovetail-operator")))
+        options = OperatorOptions(listen="", image="dovetail:0.1.0")
+        running = asyncio.create_task(run(config, options, parts_of=parts))
+        try:
+            yield running
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+async def until(question: Callable[[], Any], wanted: Any) -> None:
+    answer = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while (answer := await question()) != wanted:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.2)
+            return
+    raise AssertionError(f"it is {answer!r}, not {wanted!r}")
+
+
+def applies() -> float:
+    """The requests to apply an object, of this process."""
+    return sum(
+        sample.value
+        for family in metrics.WRITES.collect()
+        for sample in family.samples
+        if sample.name.endswith("_total") and sample.labels["verb"] == "apply"
+    )
+
+
+@pytest.fixture(scope="module")
+def installed(plane: Plane) -> Installed:
+    plane.kubectl("apply", "-k", "deploy/crds")
+    plane.kubectl("apply", "-k", "deploy/operator")
+    return Installed(plane)
+
+
+async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
+    await installed.stack({})
+    async with installed.operator():
+        await installed.applied()
+        before = await installed.objects()
+        assert {"Deployment dovetail-scheduler", "DaemonSet dovetail-agent"} <= before.keys()
+        # Nothing is written, or even asked for, although the server has filled in defaults.
+        count = applies()
+        await asyncio.sleep(3)
+        assert await installed.objects() == before and applies() == count
+        await installed.stack(RICH)
+        await installed.applied()
+        rich = await installed.objects()
+        assert {f"DaemonSet dovetail-agent-{name}" for name in ("notebooks", "mps", "mig", "claims")} <= rich.keys()
+        assert "DaemonSet dovetail-agent" not in rich
+    async with installed.operator():
+        count = applies()
+        await asyncio.sleep(3)
+        assert applies() == count and await installed.objects() == rich
+        changed = '{"spec":{"template":{"spec":{"containers":[{"name":"agent","image":"evil"}]}}}}'
+        await installed.ask("-n", "dovetail-agent", "patch", "daemonset", "dovetail-agent-mig", "-p", changed)
+        image = ("jsonpath={.spec.template.spec.containers[0].image}",)
+        await until(
+            lambda: installed.ask("-n", "dovetail-agent", "get", "daemonset", "dovetail-agent-mig", "-o", *image),
+            "registry.example/dovetail:0.1.0",
+        )
+        await installed.stack({})
+        await installed.applied()
+        again = await installed.objects()
+        assert again.keys() == before.keys()
+        await installed.ask("delete", "gpustack", "dovetail", "--wait=false")
+        await until(installed.there, False)
+    assert await installed.objects() == {}
