@@ -208,3 +208,12 @@ def test_with_digests_it_is_built_on_them() -> None:
     made = _make_image(PYTHON_DIGEST=DIGEST, SLIM_DIGEST=DIGEST, IMAGE="x/y:1")
     assert made.returncode == 0
     assert f"build -t x/y:1 --build-arg PYTHON_DIGEST={DIGEST} --build-arg SLIM_DIGEST={DIGEST}" in made.stdout
+
+
+def test_the_image_has_the_folders_that_the_package_links_to() -> None:
+    copied = {
+        line.split()[-1] for line in (DEPLOY / "Containerfile").read_text().splitlines() if line.startswith("COPY ")
+    }
+    links = [path.resolve() for path in (ROOT / "src").rglob("*") if path.is_symlink()]
+    assert links == [DEPLOY]
+    assert all(str(link.relative_to(ROOT)) in copied for link in links)

@@ -151,7 +151,8 @@ class Reconciler:
             await self._prune(stack, documents)
         status = self._status(stack)
         applied = _applied(result)
-        conditions = [condition(ACCEPTED, StackReason.VALID), applied, self._ready(applied, status)]
+        accepted = condition(ACCEPTED, StackReason.VALID, "; ".join(map(str, wanted.unmet)))
+        conditions = [accepted, applied, self._ready(applied, status)]
         await self._report(stack, status, conditions)
         return result.again_s if result.again_s is not None else _AGAIN_S if result.problems else None
 

@@ -24,6 +24,8 @@ CONTRADICTIONS: list[Case] = [
     (lambda s: pool(allocation="DRA")(s) or s.update(runtime={"cdi": False}), "spec.runtime.cdi", "must be true"),
     (lambda s: s.update(agent={"enabled": False}, startupTaint=False), "spec.validation.enabled", "must be false"),
     (lambda s: s.update(agent={"enabled": False}, validation={"enabled": False}), "spec.startupTaint", "must be"),
+    (lambda s: s.update(agent={"enabled": False}, takeOver=["device-plugin"], startupTaint=False), "spec.takeOver",
+     "must be empty"),
     (lambda s: s.update(scheduler={"extraArgs": ["--fabric=a"]}), "spec.scheduler.extraArgs", "must not set"),
     (lambda s: s.update(scheduler={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": 1}}}),
      "spec.scheduler.resources.requests", "above the limits"),
@@ -69,6 +71,7 @@ VALUES: list[Case] = [
     (lambda s: s.update(upgrade={"maxNodes": "0"}), "spec.upgrade.maxNodes", ""),
     (lambda s: s.update(upgrade={"maxGpus": "0%"}), "spec.upgrade.maxGpus", ""),
     (lambda s: s.update(metrics={"scrape": "Always"}), "spec.metrics.scrape", ""),
+    (lambda s: s.update(takeOver=["driver"]), "spec.takeOver[0]", ""),
     (pool(name="UPPER"), "spec.agent.pools[0].name", ""),
     (pool(allocation="plugin"), "spec.agent.pools[0].allocation", ""),
 ]  # fmt: skip

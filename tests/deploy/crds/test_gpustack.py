@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from dovetail.kube.objects.stack import GPUStack, StackSpec, StackStatus
+from dovetail.operator.coexistence.table import COMPONENTS
 from tests.deploy.crds.gpustack_cases import CONTRADICTIONS, VALUES
 from tests.deploy.crds.schemas import closed, defaults, defaults_of_struct, leaves, of_struct, unbounded
 from tests.docs.pages import page
@@ -65,6 +66,10 @@ def test_the_reference_has_every_default() -> None:
 def test_the_reference_has_every_contradiction() -> None:
     rows = REFERENCE.section("Contradictions").rows("field")
     assert [(row.code[0][0], row.cells[1].strip()) for row in rows] == list(rules(SCHEMA))
+
+
+def test_the_components_that_can_be_taken_over_are_those_of_the_table() -> None:
+    assert SPEC["properties"]["takeOver"]["items"]["enum"] == [one.name for one in COMPONENTS if not one.kept]
 
 
 def test_every_part_of_the_schema_is_described_and_bounded() -> None:

@@ -58,6 +58,9 @@ def _between_parts(spec: StackSpec) -> Iterator[Problem]:
     if spec.startup_taint and not spec.agent.enabled:
         yield Problem("spec.startupTaint", "true",
                       "must be false where agent.enabled is false, as no node would ever lose the taint")  # fmt: skip
+    if spec.take_over and not spec.agent.enabled:
+        rule = "must be empty where agent.enabled is false, as nothing would replace the components"
+        yield Problem("spec.takeOver", ", ".join(spec.take_over), rule)
 
 
 def _scheduler(spec: StackSpec) -> Iterator[Problem]:
