@@ -47,6 +47,7 @@ _RECHECK_MS = 60_000
 _AGAIN_MS, _AGAIN_MOST_MS = 1_000, 60_000
 _TAINT_BURST, _TAINT_EVERY_MS = 4, 600_000
 _NOT_WAITED_FOR = frozenset({"GpusBusy", "NodeInMaintenance", "NodeCordoned"})
+_SETTLE_S = 0.3
 _ECHO_MS = 10_000
 """After which a write that no watch has shown is taken for undone."""
 
@@ -161,6 +162,8 @@ class NodeWalks(StackPart):
     async def _work(self) -> None:
         await self.synced()
         while True:
+            # Changes that come together are written together.
+            await asyncio.sleep(_SETTLE_S)
             self._woken.clear()
             await self.step()
             if self._stack is not None and not self._begun:
