@@ -12,6 +12,7 @@ from typing import Any
 from dovetail.core.model import Problem
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.stack import GPUStack
+from dovetail.operator import manifest_objects
 from dovetail.operator.found import Found
 from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE, MANAGED_BY, PART_OF, STACK_LABEL, Desired
 from dovetail.operator.run import OperatorOptions, PartsOf, Render, parts, run
@@ -20,25 +21,6 @@ from tests.patience import PATIENCE_S
 
 Document = dict[str, Any]
 STACKS = "gpustacks.dovetail.dev"
-_DEFINITION: Document = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": STACKS},
-    "spec": {
-        "group": "dovetail.dev",
-        "scope": "Cluster",
-        "names": {"plural": "gpustacks", "kind": "GPUStack", "singular": "gpustack", "listKind": "GPUStackList"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
 
 
 def stamped(stack: GPUStack, *documents: Document) -> Desired:
@@ -110,7 +92,8 @@ class World:
     def __init__(self, playground: Playground) -> None:
         self.playground = playground
         self.running: list[asyncio.Task[None]] = []
-        playground.put(_DEFINITION)
+        for definition in manifest_objects.definitions():
+            playground.put(definition)
         playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dovetail-system"}})
 
     def stack(self, name: str = "gpus", **spec: Any) -> Document:

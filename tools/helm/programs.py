@@ -35,11 +35,15 @@ PACKAGES = {
     "helm3": "helm.sh/helm/v3/cmd/helm",
     "kustomize": "sigs.k8s.io/kustomize/kustomize/v5",
 }
+_MAJOR, _MINOR = binaries.KUBERNETES_VERSION.removeprefix("v").split(".")[:2]
 _LDFLAGS = " ".join(
     (
         "-s -w",
         f"-X helm.sh/helm/v4/internal/version.version={HELM_VERSION}",
         f"-X helm.sh/helm/v3/internal/version.version={HELM_3_VERSION}",
+        # The cluster that commands assume that ask none: the plane's.
+        f"-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor={_MAJOR}",
+        f"-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={_MINOR}",
     )
 )
 MODULE = Module(

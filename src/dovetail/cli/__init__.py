@@ -20,6 +20,7 @@ _COMMANDS = {
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
     "doctor": "Find faults in the GPU setup of a cluster, and show how to fix each.",
     "free": "Show what still fits, by GPU model and size, and what blocks the next size.",
+    "install": "Install Dovetail on a cluster, or upgrade it.",
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and show why others are passed over.",
     "lint": "Find faults in manifests of GPU jobs before they are submitted, and fix them.",
     "memory": "Compute the GPU memory that a model needs, and which GPUs and MIG profiles hold it.",
@@ -35,8 +36,10 @@ _COMMANDS = {
     "simulate": "Run a trace or manifests through the scheduler's core under a virtual clock.",
     "snapshot": "Save what the scheduler reads of a cluster, for `simulate` and for commands with --file.",
     "spot": "Compute how often to save checkpoints, what interruptions cost, and whether spot pays.",
+    "status": "Show what of Dovetail runs on a cluster, its versions, what is broken, and the next step.",
     "top": "Show which pod computes on which GPU now, and what bounds it.",
     "topology": "Show how the GPUs of a node are wired, and the bandwidth of every set of them.",
+    "uninstall": "Remove Dovetail from a cluster. Running jobs go on.",
     "whatif": "Predict what a change would do, without making it.",
     "why": "Explain why a pod runs where it does, or why it is still pending.",
 }

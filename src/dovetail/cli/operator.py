@@ -23,10 +23,11 @@ _log = logging.getLogger("dovetail.operator")
 @kubeconfig_options
 @click.option(
     "--image",
-    default=f"dovetail:{__version__}",
-    show_default=True,
-    help="The image that scheduler and agents run unless the GPUStack names one.",
+    default="",
+    help="The image that scheduler and agents run unless the GPUStack names one. Default: that of --pod, else "
+    f"dovetail:{__version__}.",
 )
+@click.option("--pod", metavar="NAMESPACE/NAME", default="", help="The operator's own pod.")
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only the leader writes.")
 @click.option("--lease-namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the lease.")
 @click.option("--lease-name", default=LEASE_NAME, show_default=True, help="Name of the lease.")
@@ -43,6 +44,7 @@ def command(
     kubeconfig: str | None,
     context: str | None,
     image: str,
+    pod: str,
     leader_elect: bool,
     lease_namespace: str,
     lease_name: str,
@@ -57,7 +59,12 @@ def command(
     """
     start_log(log_level, log_format)
     options = OperatorOptions(
-        leader_elect=leader_elect, lease_namespace=lease_namespace, lease_name=lease_name, listen=listen, image=image
+        leader_elect=leader_elect,
+        lease_namespace=lease_namespace,
+        lease_name=lease_name,
+        listen=listen,
+        image=image,
+        pod=pod,
     )
     config = config_of(kubeconfig, context)
     try:

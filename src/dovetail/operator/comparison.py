@@ -36,12 +36,13 @@ _KEYS: dict[str, tuple[str, ...]] = {
 _QUANTITY = re.compile(r"\.(limits|requests|hard)\.[^.]*$|\.(sizeLimit|divisor)$")
 
 
-def differences(wanted: Document, live: LiveObject) -> Iterator[str]:
-    """The paths at which the live object is not as wanted, and those that were applied before and are not wanted."""
+def differences(wanted: Document, live: LiveObject, manager: str = FIELD_MANAGER) -> Iterator[str]:
+    """The paths at which the live object is not as wanted, and those that `manager` applied before and are not
+    wanted."""
     wanted = {name: value for name, value in wanted.items() if name not in ("apiVersion", "kind", "status")}
     yield from _lacking(wanted, live.content, "")
     for part in live.metadata.managed_fields:
-        if part.manager == FIELD_MANAGER and part.operation == "Apply" and not part.subresource:
+        if part.manager == manager and part.operation == "Apply" and not part.subresource:
             yield from _beyond(part.fields_v1, wanted, "")
 
 

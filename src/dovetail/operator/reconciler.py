@@ -49,7 +49,7 @@ _ATTEMPTS = Attempts(retries=1)
 
 class Workshop(Struct, frozen=True):
     """What all loops share. `stacks`: all GPUStacks. `render` makes the wanted objects of one. `leads`: whether this
-    process may write at this moment."""
+    process may write at this moment. `unfit`: why it cannot work with the definitions of our kinds, "" where it can."""
 
     client: Client
     stacks: Reflector[GPUStack]
@@ -58,6 +58,7 @@ class Workshop(Struct, frozen=True):
     render: Callable[[GPUStack], Desired]
     parts: tuple[StackPart, ...]
     leads: Callable[[], bool]
+    unfit: Callable[[], str] = str
 
 
 def counting(stacks: Collection[GPUStack]) -> GPUStack | None:
@@ -133,6 +134,10 @@ class Reconciler:
 
     async def _bring(self, stack: GPUStack) -> float | None:
         shop, effective = self._shop, stack
+        if text := shop.unfit():
+            conditions = [condition(kind, StackReason.NEWER_DEFINITIONS, text) for kind in (APPLIED, READY)]
+            await self._report(stack, self._status(stack), conditions)
+            return None
         for part in shop.parts:
             effective = part.effective(effective)
         wanted = shop.render(effective)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail import __runs__, __version__
 from dovetail.kube.api.client import Client
@@ -21,11 +22,13 @@ from dovetail.kube.api.lease import Elector, LeaseLock
 from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import GPU_STACKS
 from dovetail.kube.objects.stack import GPUStack
-from dovetail.operator import metrics
+from dovetail.operator import manifest_objects, metrics
 from dovetail.operator.apply import Applier, NotLeading
+from dovetail.operator.definitions import Definitions
 from dovetail.operator.found import Found
 from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.nodes import NodeWalks
+from dovetail.operator.own_image import own_image
 from dovetail.operator.parts import StackPart
 from dovetail.operator.reconciler import Reconciler, Workshop, counting
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Desired, desired
@@ -49,14 +52,16 @@ class LeaseLost(Exception):
 
 class OperatorOptions(Struct, frozen=True):
     """The options of `dovetail operator`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
-    `image`: the image that scheduler and agents run unless the GPUStack names one."""
+    `image`: the image that scheduler and agents run unless the GPUStack names one; "" is that of `pod`, the operator's
+    own (NAMESPACE/NAME), and without that the one of this release."""
 
     leader_elect: bool = True
     lease_namespace: str = SYSTEM_NAMESPACE
     lease_name: str = LEASE_NAME
     identity: str = field(default_factory=socket.gethostname)
     listen: str = "0.0.0.0:10353"
-    image: str = f"dovetail:{__version__}"
+    image: str = ""
+    pod: str = ""
 
 
 def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
@@ -75,7 +80,8 @@ async def run(
     ):
         metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
         served = await _first_contact(client)
-        operator = Operator(client, options, served, render, parts_of)
+        image = options.image or await own_image(client, options.pod, f"dovetail:{__version__}")
+        operator = Operator(client, replace(options, image=image), served, render, parts_of)
         if endpoints is not None:
             endpoints.follow(operator.reflectors, operator.unready)
         await operator.run()
@@ -102,12 +108,13 @@ class Operator:
         )
         inventory = OwnedObjects(client, self._wake)
         self._stacks = Reflector(client, GPU_STACKS, GPUStack, self._stacks_changed)
-        self._surroundings = Surroundings(client, served, self._wake)
+        self._definitions = Definitions(client, manifest_objects.definitions(), self._wake)
+        self._surroundings = Surroundings(client, served, self._wake, self._definitions.wake)
         self._parts = parts_of(client, self._wake)
         self._shop = Workshop(
             client, self._stacks, inventory, Applier(client, inventory, self._leads),
             lambda stack: render(stack, self._surroundings.found(self._parts), options.image),
-            self._parts, self._leads,
+            self._parts, self._leads, lambda: self._definitions.refusal,
         )  # fmt: skip
         self.reflectors = (self._stacks, *self._surroundings.reflectors, *inventory.reflectors.values())
 
@@ -142,6 +149,8 @@ class Operator:
                 else:
                     self._started_leading()
                 await self._leading.wait()
+                await self._definitions.examine()
+                tasks.create_task(self._definitions.run())
                 for part in self._parts:
                     tasks.create_task(part.run())
                 self._tasks = tasks

@@ -13,7 +13,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.discovery import Served, discover
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.reflector import Change, Reflector
-from dovetail.kube.api.resources import Resource
+from dovetail.kube.api.resources import GPU_STACKS, Resource
 from dovetail.kube.objects.base import Wire
 from dovetail.operator import metrics
 from dovetail.operator.found import Found
@@ -41,12 +41,16 @@ class Outline(Wire, frozen=True):
 
 
 class Surroundings:
-    """`served`: the kinds at the start. `changed` is called when a fact has changed."""
+    """`served`: the kinds at the start. `changed` is called when a fact has changed, `defined` when one of our own
+    definitions has."""
 
-    def __init__(self, client: Client, served: Served, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, client: Client, served: Served, changed: Callable[[], None], defined: Callable[[], None]
+    ) -> None:  # fmt: skip
         self._client = client
         self._served = served
         self._changed = changed
+        self._own_defined = defined
         self._stale = asyncio.Event()
         self._definitions = Reflector(client, DEFINITIONS, Outline, self._defined)
         self._classes = Reflector(client, RUNTIME_CLASSES, Outline, lambda _: changed())
@@ -55,6 +59,8 @@ class Surroundings:
     def _defined(self, changes: list[Change[Outline]]) -> None:
         if self._definitions.synced.is_set() and any(change.kind != "modified" for change in changes):
             self._stale.set()
+        if any(change.object.metadata.name.endswith(f".{GPU_STACKS.group}") for change in changes):
+            self._own_defined()
 
     def found(self, parts: Iterable[StackPart]) -> Found:
         """The facts now."""

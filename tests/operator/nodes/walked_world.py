@@ -10,29 +10,21 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.stack import GPUStack, StackMeta
+from dovetail.operator import manifest_objects
 from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.nodes.validation import PRIORITY_CLASS, pod_name
 from dovetail.playground import Fault, Playground
 from dovetail.playground.store import StoreChange
 from tests.operator.nodes.facts_made import spec
-from tests.operator.stack_world import _DEFINITION as STACK_DEFINITION
 
 Document = dict[str, Any]
 GPU_NODES, PODS = "gpunodes.dovetail.dev", "pods"
 DEVICES = "dovetail.dev/devices"
 SYSTEM, AGENT = "dovetail-system", "dovetail-agent"
 _HOUR_S = 3600
-
-
-def _definition() -> Document:
-    text = msgspec.json.encode(STACK_DEFINITION).replace(b"gpustack", b"gpunode").replace(b"GPUStack", b"GPUNode")
-    found: Document = msgspec.json.decode(text)
-    return found
 
 
 class WalkedWorld:
@@ -45,7 +37,8 @@ class WalkedWorld:
         self._acting = False
         self.walks: NodeWalks
         self.reports = 0
-        self.playground.put(_definition())
+        for definition in manifest_objects.definitions():
+            self.playground.put(definition)
         for name in (SYSTEM, AGENT):
             self.playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": PRIORITY_CLASS}}
