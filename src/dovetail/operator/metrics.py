@@ -19,6 +19,9 @@ RESTORED = Counter("dovetail_operator_restored_total", "Changes by others that w
 CONDITION = Gauge("dovetail_operator_condition", "1 for the status of a condition", ["stack", "type", "status"])
 COMPONENT_DESIRED = Gauge("dovetail_operator_component_desired", "Pods that a component wants", ["stack", "component"])
 COMPONENT_READY = Gauge("dovetail_operator_component_ready", "Its pods that are ready", ["stack", "component"])
+NODES = Gauge("dovetail_operator_nodes", "GPU nodes by state; a node may be in several", ["stack", "state"])
+GPUS = Gauge("dovetail_operator_gpus", "GPUs by state; a GPU may be in several", ["stack", "state"])
+ROLLOUT_NODES = Gauge("dovetail_operator_rollout_nodes", "GPU nodes by how far a rollout is", ["stack", "state"])
 STALENESS_SECONDS = Gauge(
     "dovetail_operator_watch_staleness_seconds", "Seconds since the last data of the watch", ["resource"]
 )

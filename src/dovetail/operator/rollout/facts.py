@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From objects to the facts of each GPU node that a rollout decides by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from dovetail.kube.objects.stack import GPUStack, NodePool
+from dovetail.kube.objects.topology import NodeReadiness
+from dovetail.operator.pools import pool_of, pools_of
+from dovetail.operator.rollout.budgets import FleetNode
+from dovetail.operator.rollout.outlines import HoldingPod, RolledGPUNode, RolledNode, RolledPod
+from dovetail.operator.rollout.rollout import OutdatedPod, RolloutNode
+
+LAYOUT_LABEL, LAYOUT_STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+DRIVER = "dovetail-driver"
+"""The DaemonSet whose pods are replaced on empty nodes only."""
+_VALIDATED, _READY = "validated", "ready"
+_WAITS = frozenset({"NodeInMaintenance", "GpusBusy", "NodeCordoned"})
+"""Reasons for which a node is not validated that a rollout does not wait for."""
+
+
+class Holders(Struct, frozen=True):
+    """Of a node: how many pods hold its devices, and when the last of them ends (0: not known)."""
+
+    pods: int = 0
+    ends_ms: int = 0
+
+
+class StackObjects(Struct, frozen=True):
+    """What is known of a cluster. `templates` are the wanted templates by DaemonSet, `pods` those of DaemonSets by
+    node, `holders` what runs on each node (None: not read, as nothing depends on it)."""
+
+    nodes: Iterable[RolledNode]
+    gpu_nodes: Mapping[str, RolledGPUNode]
+    pods: Mapping[str, Sequence[RolledPod]]
+    templates: Mapping[str, str]
+    holders: Mapping[str, Holders] | None = None
+
+
+def holders_of(pods: Iterable[HoldingPod], own_namespaces: Iterable[str]) -> dict[str, Holders]:
+    """By node, without the pods of these namespaces."""
+    own, ends_ms = frozenset(own_namespaces), dict[str, list[int]]()
+    for pod in pods:
+        if pod.holds and pod.metadata.namespace not in own:
+            ends_ms.setdefault(pod.spec.node_name, []).append(pod.ends_ms)
+    return {node: Holders(len(ends), max(ends) if all(ends) else 0) for node, ends in ends_ms.items()}
+
+
+def maintainer(stack: str) -> str:
+    """By what name rollouts of a stack put nodes into maintenance."""
+    return f"rollout/{stack}"
+
+
+def facts(stack: GPUStack, known: StackObjects) -> dict[str, RolloutNode]:
+    """The GPU nodes in the pools of the stack, by name."""
+    pools, found = pools_of(stack.spec.agent), dict[str, RolloutNode]()
+    for node in known.nodes:
+        pool = pool_of(pools, node.metadata.labels)
+        if pool is not None:
+            found[node.metadata.name] = _node(stack, pool, node, known)
+    return found
+
+
+def _node(stack: GPUStack, pool: NodePool, node: RolledNode, known: StackObjects) -> RolloutNode:
+    name, labels = node.metadata.name, node.metadata.labels
+    gpu_node, holders = known.gpu_nodes.get(name), Holders(1)
+    if known.holders is not None:
+        holders = known.holders.get(name, Holders())
+    asked = gpu_node.spec.maintenance if gpu_node is not None else None
+    readiness = gpu_node.status.readiness if gpu_node is not None else None
+    repaired = gpu_node is not None and gpu_node.status.quarantine is not None
+    outdated, ready_ms, current = _pods(known.pods.get(name, ()), known.templates)
+    layout = pool.mig.layout if pool.mig.layout not in ("", labels.get(LAYOUT_LABEL)) else ""
+    refused = bool(pool.mig.layout) and not layout and labels.get(LAYOUT_STATE_LABEL) == "failed"
+    gpus = len(gpu_node.status.gpus) if gpu_node is not None else 0
+    return RolloutNode(
+        FleetNode(
+            name,
+            pool.name,
+            labels.get(stack.spec.upgrade.rack_label, ""),
+            gpus or node.gpus,
+            not node.reachable or node.spec.unschedulable or asked is not None or repaired or _out(readiness),
+            not holders.pods,
+            holders.ends_ms,
+        ),
+        reachable=node.reachable,
+        outdated=outdated,
+        layout=layout,
+        applied=not pool.mig.layout or labels.get(LAYOUT_STATE_LABEL) == "success",
+        current=current,
+        ready_ms=ready_ms,
+        sound=_sound(readiness),
+        trouble="its MIG layout is refused" if refused else _trouble(readiness),
+        ours=asked is not None and asked.by == maintainer(stack.metadata.name),
+        maintained=asked is not None,
+    )
+
+
+def _pods(
+    pods: Iterable[RolledPod], templates: Mapping[str, str]
+) -> tuple[tuple[OutdatedPod, ...], int, frozenset[str]]:
+    """The pods of older templates; since when the others are ready (0: not all), and of which DaemonSets these are."""
+    outdated, current, ready_ms = [], set[str](), list[int]()
+    for pod in sorted(pods, key=lambda pod: pod.metadata.name):
+        wanted, meta = templates.get(pod.daemon_set), pod.metadata
+        if wanted is None or meta.deletion_timestamp is not None:
+            continue
+        if pod.template == wanted:
+            current.add(pod.daemon_set)
+            ready_ms.append(pod.ready_ms)
+        else:
+            drains = pod.daemon_set == DRIVER
+            outdated.append(OutdatedPod(meta.namespace, meta.name, meta.uid, pod.daemon_set, drains))
+    return tuple(outdated), max(ready_ms) if ready_ms and all(ready_ms) else 0, frozenset(current)
+
+
+def _sound(readiness: NodeReadiness | None) -> bool:
+    """Whether the walk has nothing against the node. Where nothing walks, its pods alone count."""
+    if readiness is None or readiness.step in ("", _READY):
+        return True
+    return readiness.step == _VALIDATED and readiness.reason in _WAITS
+
+
+def _out(readiness: NodeReadiness | None) -> bool:
+    """Whether the node cannot run pods with GPUs. One that waits for its validation may run some."""
+    return readiness is not None and readiness.step not in ("", _VALIDATED, _READY)
+
+
+def _trouble(readiness: NodeReadiness | None) -> str:
+    if readiness is None or _sound(readiness):
+        return ""
+    return f"{readiness.reason}: {readiness.message}"

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objects that a rollout reads, reduced to what it needs. Rules of the structs: see `kube/objects/base`.
+
+Sources: k8s.io/api core/v1, apps/v1.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import field
+from msgspec.structs import replace
+
+from dovetail.kube.objects.base import ObjectMeta, Quantities, Wire, epoch_ms
+from dovetail.kube.objects.topology import Condition, NodeMaintenance, NodeQuarantine, NodeReadiness
+from dovetail.kube.translate.annotations import options_of
+
+TEMPLATE = "operator.dovetail.dev/template"
+"""Annotation of a DaemonSet's pods: which template they are of."""
+COMPONENT_LABEL = "app.kubernetes.io/name"
+COMPONENTS = ("dovetail-agent", "dovetail-driver", "dovetail-mps", "dovetail-toolkit")
+"""Its values on the pods of DaemonSets of a stack."""
+_VENDOR = "nvidia.com/"
+
+
+class RolledNodeSpec(Wire, frozen=True):
+    unschedulable: bool = False
+
+
+class RolledNodeStatus(Wire, frozen=True):
+    allocatable: Quantities = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+
+
+class RolledNode(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: RolledNodeSpec = RolledNodeSpec()
+    status: RolledNodeStatus = RolledNodeStatus()
+
+    @property
+    def reachable(self) -> bool:
+        """Whether its kubelet answers."""
+        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
+
+    @property
+    def gpus(self) -> int:
+        amount = str(self.status.allocatable.get("nvidia.com/gpu", 0))
+        return int(amount) if amount.isdecimal() else 0
+
+
+class RolledGPUNodeSpec(Wire, frozen=True):
+    maintenance: NodeMaintenance | None = None
+
+
+class RolledGPU(Wire, frozen=True):
+    index: int = 0
+
+
+class RolledGPUNodeStatus(Wire, frozen=True):
+    gpus: tuple[RolledGPU, ...] = ()
+    quarantine: NodeQuarantine | None = None
+    readiness: NodeReadiness | None = None
+
+
+class RolledGPUNode(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: RolledGPUNodeSpec = RolledGPUNodeSpec()
+    status: RolledGPUNodeStatus = RolledGPUNodeStatus()
+
+
+class RolledPodSpec(Wire, frozen=True):
+    node_name: str = ""
+
+
+class RolledPodStatus(Wire, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class RolledPod(Wire, frozen=True):
+    """A pod of a DaemonSet of the stack."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: RolledPodSpec = RolledPodSpec()
+    status: RolledPodStatus = RolledPodStatus()
+
+    @property
+    def daemon_set(self) -> str:
+        """The DaemonSet that made it."""
+        owners = self.metadata.owner_references
+        return next((one.name for one in owners if one.kind == "DaemonSet" and one.controller), "")
+
+    @property
+    def template(self) -> str:
+        return self.metadata.annotations.get(TEMPLATE, "")
+
+    @property
+    def ready_ms(self) -> int:
+        """Since when it is ready, 0 if it is not."""
+        found = [one for one in self.status.conditions if one.type == "Ready" and one.status == "True"]
+        return max(1, epoch_ms(found[0].last_transition_time)) if found else 0
+
+
+class RolledTemplate(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class RolledSetSpec(Wire, frozen=True):
+    template: RolledTemplate = RolledTemplate()
+
+
+class RolledSet(Wire, frozen=True):
+    """A DaemonSet of the stack."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: RolledSetSpec = RolledSetSpec()
+
+    @property
+    def template(self) -> str:
+        return self.spec.template.metadata.annotations.get(TEMPLATE, "")
+
+
+class HoldingResources(Wire, frozen=True):
+    limits: Quantities = field(default_factory=dict)
+
+
+class HoldingContainer(Wire, frozen=True):
+    resources: HoldingResources = HoldingResources()
+
+
+class HoldingPodSpec(Wire, frozen=True):
+    node_name: str = ""
+    containers: tuple[HoldingContainer, ...] = ()
+    init_containers: tuple[HoldingContainer, ...] = ()
+    resource_claims: tuple[Any, ...] = ()
+    active_deadline_seconds: int | None = None
+
+
+class HoldingPodStatus(Wire, frozen=True):
+    phase: str = ""
+    start_time: datetime | None = None
+
+
+class HoldingPod(Wire, frozen=True):
+    """A pod of a user, which may hold GPUs of its node."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: HoldingPodSpec = HoldingPodSpec()
+    status: HoldingPodStatus = HoldingPodStatus()
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds devices of its node."""
+        if not self.spec.node_name or self.status.phase in ("Succeeded", "Failed"):
+            return False
+        containers = (*self.spec.containers, *self.spec.init_containers)
+        asked = any(name.startswith(_VENDOR) for one in containers for name in one.resources.limits)
+        return asked or bool(self.spec.resource_claims)
+
+    @property
+    def ends_ms(self) -> int:
+        """When it has run for as long as it may, 0 if it declares no limit."""
+        limits = (options_of(self.metadata).max_runtime_ms, 1000 * (self.spec.active_deadline_seconds or 0))
+        limit_ms, started_ms = min([ms for ms in limits if ms > 0], default=0), epoch_ms(self.status.start_time)
+        return started_ms + limit_ms if limit_ms and started_ms else 0
+
+
+def kept_node(node: RolledNode) -> RolledNode:
+    """The node with its labels, and the condition that counts."""
+    meta = node.metadata
+    conditions = tuple(one for one in node.status.conditions if one.type == "Ready")
+    kept = ObjectMeta(meta.name, "", meta.uid, meta.resource_version, labels=meta.labels)
+    amounts = {name: value for name, value in node.status.allocatable.items() if name == "nvidia.com/gpu"}
+    return RolledNode(kept, node.spec, RolledNodeStatus(amounts, conditions))
+
+
+def kept_pod(pod: RolledPod) -> RolledPod:
+    """The pod with the annotation and the condition that count."""
+    meta = pod.metadata
+    annotations = {name: value for name, value in meta.annotations.items() if name == TEMPLATE}
+    conditions = tuple(one for one in pod.status.conditions if one.type == "Ready")
+    return replace(pod, metadata=replace(meta, annotations=annotations, labels={}), status=RolledPodStatus(conditions))
