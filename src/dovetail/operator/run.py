@@ -32,6 +32,7 @@ from dovetail.operator.own_image import own_image
 from dovetail.operator.parts import StackPart
 from dovetail.operator.reconciler import Reconciler, Workshop, counting
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Desired, desired
+from dovetail.operator.rollout import Rollouts
 from dovetail.operator.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class OperatorOptions(Struct, frozen=True):
 
 def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
     """The parts of `dovetail operator`, in the order in which they are asked. `changed` wakes the engine."""
-    return (NodeWalks(client, changed),)
+    return NodeWalks(client, changed), Rollouts(client, changed)
 
 
 async def run(

@@ -90,13 +90,13 @@ class Rollouts(StackPart):
         self._stack: GPUStack | None = None
         self._due = asyncio.Event()
         of_agents = {"labelSelector": STACK_LABEL}
-        self._nodes = Reflector(client, NODES, RolledNode, self._wake, keep=kept_node)
-        self._gpu_nodes = Reflector(client, GPU_NODES, RolledGPUNode, self._wake)
+        self._nodes = Reflector(client, NODES, RolledNode, self.wake, keep=kept_node)
+        self._gpu_nodes = Reflector(client, GPU_NODES, RolledGPUNode, self.wake)
         self._pods = Reflector(
-            client, PODS, RolledPod, self._wake,
+            client, PODS, RolledPod, self.wake,
             params={"labelSelector": f"{COMPONENT_LABEL} in ({','.join(COMPONENTS)})"}, keep=kept_pod,
         )  # fmt: skip
-        self._sets = Reflector(client, DAEMON_SETS, RolledSet, self._wake, params=of_agents)
+        self._sets = Reflector(client, DAEMON_SETS, RolledSet, self.wake, params=of_agents)
         self._kept = Reflector(client, CONTROLLER_REVISIONS, ControllerRevision, self._revised, params=of_agents)
         self.reflectors: tuple[Reflector[Any], ...] = (
             self._nodes, self._gpu_nodes, self._pods, self._sets, self._kept,
@@ -118,6 +118,9 @@ class Rollouts(StackPart):
             for reflector in self.reflectors:
                 tasks.create_task(reflector.run())
             tasks.create_task(self._work())
+            await self._kept.synced.wait()
+            # The engine waits for the revisions.
+            self._changed()
 
     async def _work(self) -> None:
         failures = 0
@@ -135,7 +138,8 @@ class Rollouts(StackPart):
                     await self._due.wait()
             await asyncio.sleep(_SETTLE_S)
 
-    def _wake(self, _: object = None) -> None:
+    def wake(self, _: object = None) -> None:
+        """Something has changed, or time has passed."""
         self._due.set()
 
     def _revised(self, changes: list[Any]) -> None:
@@ -145,8 +149,6 @@ class Rollouts(StackPart):
                 if found is not None:
                     self._revisions.pop(found.id, None)
         self._due.set()
-        if self._loaded == "" and self._kept.synced.is_set():
-            self._changed()
 
     def follow(self, stack: GPUStack | None) -> None:
         """The stack that counts."""
