@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dovetail.operator import reconciler
+from dovetail.operator.rollout import part
 from dovetail.playground import Playground
 from tests.operator.stack_world import World
 
@@ -15,6 +16,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_SETTLE_S", "_APART_S"):
         monkeypatch.setattr(reconciler, name, 0.01)
     monkeypatch.setattr(reconciler, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(part, "_SETTLE_S", 0.01)
 
 
 @pytest.fixture

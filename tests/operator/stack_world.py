@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+
+from msgspec import convert
 
 from dovetail.core.model import Problem
 from dovetail.kube.api.config import ClusterConfig
@@ -15,6 +18,7 @@ from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator import manifest_objects
 from dovetail.operator.found import Found
 from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE, MANAGED_BY, PART_OF, STACK_LABEL, Desired
+from dovetail.operator.rollout.record import revision_id
 from dovetail.operator.run import OperatorOptions, PartsOf, Render, parts, run
 from dovetail.playground import Playground
 from tests.patience import PATIENCE_S
@@ -48,13 +52,17 @@ def workload(kind: str, name: str, image: str, **spec: Any) -> Document:
     }  # fmt: skip
 
 
-_VARYING = {"uid", "resourceVersion", "creationTimestamp", "time", "lastTransitionTime", "managedFields"}
+_TIMES = re.compile(r'"(started|canary)_ms":\d+,?')
+"""In the record of a rollout."""
+_VARYING = {"started", "uid", "resourceVersion", "creationTimestamp", "time", "lastTransitionTime", "managedFields"}
 
 
 def _comparable(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _comparable(one) for name, one in value.items() if name not in _VARYING}
-    return [_comparable(one) for one in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_comparable(one) for one in value]
+    return _TIMES.sub("", value) if isinstance(value, str) else value
 
 
 def small(stack: GPUStack, _found: Found, image: str) -> Desired:
@@ -135,6 +143,12 @@ class World:
                 if self.playground.store.version != version:
                     version, since_s = self.playground.store.version, time.monotonic()
                 await asyncio.sleep(0.01)
+
+    def rolled_out(self, name: str = "gpus") -> bool:
+        """Whether a stack has come to all of its nodes."""
+        stack = convert(self.get(STACKS, "", name), GPUStack)
+        rollout = stack.status.rollout
+        return rollout is not None and (rollout.revision, rollout.phase) == (revision_id(stack.spec), "Done")
 
     def contents(self) -> dict[str, Document]:
         """All objects without what differs from run to run. Of pods only their owners and images are left."""

@@ -31,6 +31,7 @@ def _uninstall(world: World) -> None:
 
 async def _applied(world: World) -> None:
     await world.applied()
+    await world.until(world.rolled_out)
     await world.quiet()
 
 

@@ -8,9 +8,14 @@ while this process leads, and wakes the engine by the `changed` that it was made
 
 from __future__ import annotations
 
+from dovetail.kube.api.errors import KubeError
 from dovetail.kube.objects.stack import GPUStack, StackStatus
 from dovetail.operator.found import Found
 from dovetail.operator.rendering.stack_objects import Document
+
+
+class PartNotReady(KubeError):
+    """What a part depends on is not read yet: the pass is repeated when it is."""
 
 
 class StackPart:
@@ -27,7 +32,7 @@ class StackPart:
         return found
 
     def effective(self, stack: GPUStack) -> GPUStack:
-        """The stack whose objects are applied: another spec where a rollout was rolled back."""
+        """The stack whose objects are applied: another spec where a rollout was rolled back. Raises PartNotReady."""
         return stack
 
     def adjusted(self, documents: tuple[Document, ...]) -> tuple[Document, ...]:

@@ -33,7 +33,7 @@ from dovetail.operator.apply import Applier, ApplyResult, NotLeading
 from dovetail.operator.comparison import FIELD_MANAGER
 from dovetail.operator.conditions import ACCEPTED, APPLIED, READY, StackReason, condition, settled
 from dovetail.operator.inventory import OwnedObjects
-from dovetail.operator.parts import StackPart
+from dovetail.operator.parts import PartNotReady, StackPart
 from dovetail.operator.rendering.stack_objects import Desired
 from dovetail.operator.status import bounded, components, document
 
@@ -95,6 +95,9 @@ class Reconciler:
             except (Conflict, NotFound):
                 # The stack has changed since it was read, and the watch brings that.
                 again_s, result = _AGAIN_S, "conflict"
+            except PartNotReady as error:
+                metrics.log.debug("stack %s: %s", self._name, error)
+                again_s, result = _AGAIN_S, "waiting"
             except KubeError as error:
                 metrics.log.warning("stack %s: %s; trying again", self._name, error)
                 again_s, result = _AGAIN_S, "failed"

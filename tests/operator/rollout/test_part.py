@@ -20,7 +20,6 @@ from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator.found import Found
 from dovetail.operator.parts import StackPart
 from dovetail.operator.rendering.stack_objects import Desired
-from dovetail.operator.rollout import part as part_module
 from dovetail.operator.rollout.part import Rollouts
 from tests.operator.stack_world import STACKS, World, small, stamped, workload
 from tests.paths import ROOT
@@ -35,9 +34,8 @@ UPGRADE = {"canary": {"nodes": 1, "soakSeconds": 10}, "maxNodes": "1", "maxGpus"
 
 
 @pytest.fixture
-def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+def fleet(world: World) -> World:
     """Four GPU nodes."""
-    monkeypatch.setattr(part_module, "_SETTLE_S", 0.01)
     world.playground.put(yaml.safe_load((ROOT / "deploy/crds/gpunode.yaml").read_text()))
     world.playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": AGENTS}})
     for i in range(4):

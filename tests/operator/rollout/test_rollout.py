@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dovetail.kube.objects.stack import Canary, UpgradeSpec
 from dovetail.operator.rollout.budgets import FleetNode, most
-from dovetail.operator.rollout.record import Phase, RolloutRecord
+from dovetail.operator.rollout.record import RolloutPhase, RolloutRecord
 from dovetail.operator.rollout.rollout import (
     SETTLE_MS,
     DeletePod,
@@ -132,17 +132,17 @@ def test_nothing_to_change_is_done_and_good_at_once() -> None:
     rolled = fleet()
     rolled.want = 1
     rolled.step()
-    assert (rolled.record.phase, rolled.record.good, rolled.last) == (Phase.DONE, True, ())
+    assert (rolled.record.phase, rolled.record.good, rolled.last) == (RolloutPhase.DONE, True, ())
 
 
 def test_the_canary_comes_first_and_the_others_after_it_was_ready_for_long_enough() -> None:
     rolled = fleet().live(MINUTE_MS)
-    assert rolled.order == ["n0"] and rolled.record.phase is Phase.CANARY
+    assert rolled.order == ["n0"] and rolled.record.phase is RolloutPhase.CANARY
     rolled.live(90 * SECOND_MS)
     assert rolled.order == ["n0"]
     rolled.live(20 * MINUTE_MS)
     assert rolled.order == [f"n{i}" for i in range(6)]
-    assert (rolled.record.phase, rolled.record.good, rolled.most_out) == (Phase.DONE, True, 2)
+    assert (rolled.record.phase, rolled.record.good, rolled.most_out) == (RolloutPhase.DONE, True, 2)
     assert not rolled.record.nodes and set(rolled.versions.values()) == {2}
 
 
@@ -161,7 +161,7 @@ def test_a_driver_waits_for_the_jobs_of_its_node_and_empty_nodes_come_first() ->
         rolled.machines[f"n{i}"].jobs_end_ms = hours * HOUR_MS
     rolled.live(6 * HOUR_MS, 30 * SECOND_MS)
     assert rolled.order == ["n2", "n1", "n0", "n3"] and not rolled.cut
-    assert rolled.record.phase is Phase.DONE
+    assert rolled.record.phase is RolloutPhase.DONE
     assert not any(machine.maintained for machine in rolled.machines.values())
 
 
@@ -194,7 +194,7 @@ def test_a_failed_canary_ends_the_rollout_and_the_nodes_go_back(rollback: bool, 
     back = rollback and can_go_back
     assert rolled.order == ["n0", "n0"] if back else ["n0"]
     assert rolled.versions["n0"] == (1 if back else 2)
-    assert rolled.record.phase is (Phase.ROLLED_BACK if back else Phase.FAILED)
+    assert rolled.record.phase is (RolloutPhase.ROLLED_BACK if back else RolloutPhase.FAILED)
     assert rolled.record.failed == ("n0",) and "ContainerCrashed" in rolled.record.reason
     assert not rolled.record.good
 
@@ -203,7 +203,7 @@ def test_a_node_that_fails_later_ends_it_too_and_all_go_back_within_the_budgets(
     rolled = fleet(8, DRIVER)
     rolled.broken = {"n4": 2}
     rolled.live(3 * HOUR_MS)
-    assert rolled.record.phase is Phase.ROLLED_BACK and rolled.record.failed == ("n4",)
+    assert rolled.record.phase is RolloutPhase.ROLLED_BACK and rolled.record.failed == ("n4",)
     assert set(rolled.versions.values()) == {1} and rolled.most_out <= 3
     assert not any(machine.maintained for machine in rolled.machines.values())
 
@@ -238,7 +238,7 @@ def test_a_node_whose_kubelet_does_not_answer_is_left_for_later() -> None:
     rolled = fleet(3)
     rolled.machines["n0"].reachable = False
     rolled.live(HOUR_MS)
-    assert (rolled.record.phase, rolled.versions["n0"]) == (Phase.DONE, 1)
+    assert (rolled.record.phase, rolled.versions["n0"]) == (RolloutPhase.DONE, 1)
     rolled.machines["n0"].reachable = True
     assert rolled.live(HOUR_MS).versions["n0"] == 2
 
@@ -286,8 +286,8 @@ def test_killed_at_any_write_the_end_is_the_same_and_no_job_is_cut(seed: int) ->
     assert not rolled.cut
     assert rolled.most_out <= most(upgrade.max_nodes, 7) + bad
     wanted = 1 if bad and upgrade.rollback else 2
-    expected = Phase.DONE if not bad else Phase.ROLLED_BACK if upgrade.rollback else Phase.FAILED
+    expected = RolloutPhase.DONE if not bad else RolloutPhase.ROLLED_BACK if upgrade.rollback else RolloutPhase.FAILED
     assert rolled.record.phase is expected
-    if expected is not Phase.FAILED:
+    if expected is not RolloutPhase.FAILED:
         assert set(rolled.versions.values()) == {wanted} and not rolled.record.nodes
         assert not any(machine.maintained for machine in rolled.machines.values())

@@ -54,7 +54,7 @@ def most(budget: str, total: int) -> int:
     return max(1, total * int(number) // 100) if int(number) else 0
 
 
-class Budgets:
+class ServiceBudgets:
     """What is out of service now, against what may be."""
 
     def __init__(self, fleet: Iterable[FleetNode], upgrade: UpgradeSpec) -> None:
@@ -98,7 +98,7 @@ def next_nodes(
     fleet: Sequence[FleetNode], candidates: Iterable[FleetNode], upgrade: UpgradeSpec, count: int | None = None
 ) -> list[FleetNode]:
     """Those of the candidates that may be changed now, in their order; `count` at most."""
-    budgets, found = Budgets(fleet, upgrade), list[FleetNode]()
+    budgets, found = ServiceBudgets(fleet, upgrade), list[FleetNode]()
     for node in sorted(candidates, key=lambda one: one.order):
         if count is not None and len(found) >= count:
             break

@@ -31,7 +31,7 @@ from dovetail.kube.objects.stack import GPUStack, NodeCounts, RolloutStatus, Sta
 from dovetail.operator import metrics
 from dovetail.operator.comparison import FIELD_MANAGER
 from dovetail.operator.live import digest
-from dovetail.operator.parts import StackPart
+from dovetail.operator.parts import PartNotReady, StackPart
 from dovetail.operator.rendering.stack_objects import (
     AGENT_NAMESPACE,
     STACK_LABEL,
@@ -52,7 +52,7 @@ from dovetail.operator.rollout.outlines import (
     kept_node,
     kept_pod,
 )
-from dovetail.operator.rollout.record import ControllerRevision, Phase, RolloutRecord, StackRevision, revision_id
+from dovetail.operator.rollout.record import ControllerRevision, RolloutPhase, RolloutRecord, StackRevision, revision_id
 from dovetail.operator.rollout.rollout import (
     DeletePod,
     EndMaintenance,
@@ -67,14 +67,10 @@ from dovetail.operator.rollout.rollout import (
 
 log = logging.getLogger(__name__)
 
-_SETTLE_S = 0.2
+_SETTLE_S, _UNSYNCED_S = 0.2, 0.05
 _AGAIN_S, _AGAIN_MAX_S = 1.0, 60.0
 _HOLDERS_MS = 5_000
 """The least time between two lists of all pods."""
-
-
-class RevisionsUnread(KubeError):
-    """It is not known yet whether the stack was rolled back."""
 
 
 def _wall_ms() -> int:
@@ -159,7 +155,7 @@ class Rollouts(StackPart):
         self._stack = stack
 
     def effective(self, stack: GPUStack) -> GPUStack:
-        """The stack, with the last good spec while nodes go back to it and after. Raises RevisionsUnread."""
+        """The stack, with the last good spec while nodes go back to it and after. Raises PartNotReady."""
         self._load(stack)
         present, good = self._present(stack), self._good(stack)
         back = present.record.back and good is not None
@@ -189,7 +185,7 @@ class Rollouts(StackPart):
     def waits(self) -> str:
         """Why a rollout has ended before its end."""
         found = self._pass.record if self._pass is not None else None
-        if found is None or found.phase not in (Phase.FAILED, Phase.ROLLED_BACK):
+        if found is None or found.phase not in (RolloutPhase.FAILED, RolloutPhase.ROLLED_BACK):
             return ""
         return f"the rollout was stopped: {found.reason}" + ("; nodes have the last good spec" if found.back else "")
 
@@ -211,8 +207,11 @@ class Rollouts(StackPart):
     async def step(self) -> float | None:
         """One pass. Seconds until the next one that is due without a change, or None. Raises KubeError."""
         stack, now_ms = self._stack, self._clock_ms()
-        if stack is None or stack.metadata.deletion_timestamp is not None or not self._synced():
+        if stack is None or stack.metadata.deletion_timestamp is not None:
             return None
+        if not self._synced():
+            # That a kind is not served is announced by nothing.
+            return _UNSYNCED_S
         self._load(stack)
         present, good = self._present(stack), self._good(stack)
         if self._adjusted is None or self._adjusted[0] != (present.id, present.record.back and good is not None):
@@ -235,7 +234,7 @@ class Rollouts(StackPart):
             self._changed()
         for action in found.actions:
             await self._act(stack, present, action)
-        if found.record.phase in (Phase.DONE, Phase.ROLLED_BACK):
+        if found.record.phase in (RolloutPhase.DONE, RolloutPhase.ROLLED_BACK):
             await self._forget_others(stack, present)
         return None if found.again_ms is None else max(0.0, (found.again_ms - now_ms) / 1000)
 
@@ -246,7 +245,7 @@ class Rollouts(StackPart):
         if self._loaded == stack.metadata.uid and self._loaded:
             return
         if not self._kept.synced.is_set():
-            raise RevisionsUnread(f"the revisions of GPUStack {stack.metadata.name} are not read yet")
+            raise PartNotReady(f"the revisions of GPUStack {stack.metadata.name} are not read yet")
         found = (records.read(stack.metadata.name, one) for one in self._kept.known.values())
         self._revisions = {one.id: one for one in found if one is not None}
         self._loaded = stack.metadata.uid
@@ -259,7 +258,7 @@ class Rollouts(StackPart):
         if found is None:
             return StackRevision(revision_id(stack.spec), number + 1, stack.spec, RolloutRecord())
         # A spec that was good before needs no canary.
-        phase = Phase.ROLLING if found.record.good else Phase.CANARY
+        phase = RolloutPhase.ROLLING if found.record.good else RolloutPhase.CANARY
         return replace(found, number=number + 1, record=RolloutRecord(phase, good=found.record.good))
 
     def _newest(self) -> int:
@@ -352,11 +351,13 @@ class Rollouts(StackPart):
         found, present, good = self._pass, self._present(stack), self._good(stack)
         assert found is not None
         record, total = found.record, len(self._facts)
-        paused = stack.spec.upgrade.paused and record.phase in (Phase.CANARY, Phase.ROLLING) and found.left
+        paused = (
+            stack.spec.upgrade.paused and record.phase in (RolloutPhase.CANARY, RolloutPhase.ROLLING) and found.left
+        )
         return RolloutStatus(
             revision=present.id,
             previous=good.id if good is not None else "",
-            phase=str(Phase.PAUSED if paused else record.phase),
+            phase=str(RolloutPhase.PAUSED if paused else record.phase),
             reason=record.reason,
             started=datetime.fromtimestamp(record.started_ms // 1000, UTC),
             total=total,

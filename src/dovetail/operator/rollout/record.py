@@ -28,7 +28,7 @@ RECORD = "operator.dovetail.dev/rollout"
 _HASH_BYTES = 5
 
 
-class Phase(StrEnum):
+class RolloutPhase(StrEnum):
     """As in the status of a GPUStack. Paused is shown in place of Canary and Rolling."""
 
     CANARY = "Canary"
@@ -55,7 +55,7 @@ class RolloutRecord(Struct, frozen=True, omit_defaults=True):
     `reason` is why the first did not. `good`: all nodes had this revision, and were ready. `back`: the nodes go back to
     the last good revision, and `lost` are those that did not get ready on the way."""
 
-    phase: Phase = Phase.CANARY
+    phase: RolloutPhase = RolloutPhase.CANARY
     started_ms: int = 0
     canaries: tuple[str, ...] = ()
     canary_ms: int = 0

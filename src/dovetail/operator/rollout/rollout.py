@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from dovetail.kube.objects.stack import UpgradeSpec
 from dovetail.operator.rollout.budgets import FleetNode, next_nodes
-from dovetail.operator.rollout.record import NodeProgress, Phase, RolloutRecord
+from dovetail.operator.rollout.record import NodeProgress, RolloutPhase, RolloutRecord
 from dovetail.operator.rollout.states import TRANSITIONS, NodeEvent, NodeState
 
 SETTLE_MS = 15_000
@@ -123,9 +123,9 @@ def advance(
     """The next pass over all GPU nodes of the stack."""
     record = replace(record, started_ms=record.started_ms or now_ms)
     record = _progressed(record, nodes, plan, now_ms)
-    if record.failed and record.phase not in (Phase.FAILED, Phase.ROLLED_BACK):
-        record = replace(record, phase=Phase.FAILED)
-    if record.phase is Phase.FAILED and plan.upgrade.rollback and plan.can_go_back and not record.back:
+    if record.failed and record.phase not in (RolloutPhase.FAILED, RolloutPhase.ROLLED_BACK):
+        record = replace(record, phase=RolloutPhase.FAILED)
+    if record.phase is RolloutPhase.FAILED and plan.upgrade.rollback and plan.can_go_back and not record.back:
         # What is outdated is known in the next pass, when the objects are those of the last good revision.
         return RolloutPass(replace(record, back=True), (), 0, now_ms + 1_000)
     waiting = [
@@ -205,13 +205,17 @@ def _phase(
     record: RolloutRecord, waiting: Sequence[RolloutNode], nodes: Mapping[str, RolloutNode], plan: RolloutPlan,
     now_ms: int,
 ) -> RolloutRecord:  # fmt: skip
-    if record.phase is Phase.FAILED:
+    if record.phase is RolloutPhase.FAILED:
         done = record.back and not waiting and not record.nodes
-        return replace(record, phase=Phase.ROLLED_BACK) if done else record
-    if record.phase is Phase.ROLLED_BACK:
+        return replace(record, phase=RolloutPhase.ROLLED_BACK) if done else record
+    if record.phase is RolloutPhase.ROLLED_BACK:
         return record
     canary = plan.upgrade.canary
-    if record.phase is Phase.CANARY and not record.nodes and (not waiting or len(record.canaries) >= canary.nodes):
+    if (
+        record.phase is RolloutPhase.CANARY
+        and not record.nodes
+        and (not waiting or len(record.canaries) >= canary.nodes)
+    ):
         record = replace(record, canary_ms=record.canary_ms or now_ms)
         soaked_ms = record.canary_ms + 1000 * canary.soak_seconds if record.canaries else now_ms
         unready = [name for name in record.canaries if name in nodes and not _in_order(nodes[name])]
@@ -219,13 +223,13 @@ def _phase(
             return record
         if unready and now_ms >= soaked_ms + 1000 * plan.upgrade.ready_seconds:
             reason = f"node {unready[0]}, a canary: {nodes[unready[0]].trouble or 'its pods are not ready'}"
-            return replace(record, phase=Phase.FAILED, failed=tuple(unready), reason=reason)
+            return replace(record, phase=RolloutPhase.FAILED, failed=tuple(unready), reason=reason)
         if unready:
             return record
-        record = replace(record, phase=Phase.ROLLING)
-    if record.phase in (Phase.ROLLING, Phase.DONE):
+        record = replace(record, phase=RolloutPhase.ROLLING)
+    if record.phase in (RolloutPhase.ROLLING, RolloutPhase.DONE):
         over = not waiting and not record.nodes
-        return replace(record, phase=Phase.DONE if over else Phase.ROLLING, good=record.good or over)
+        return replace(record, phase=RolloutPhase.DONE if over else RolloutPhase.ROLLING, good=record.good or over)
     return record
 
 
@@ -238,11 +242,11 @@ def _chosen(
     now_ms: int,
 ) -> RolloutRecord:  # fmt: skip
     """The record with the nodes that are worked on from now on."""
-    stopped = record.phase is Phase.FAILED and not record.back
+    stopped = record.phase is RolloutPhase.FAILED and not record.back
     if plan.upgrade.paused or stopped or not waiting:
         return record
     failed = {*record.failed, *record.lost}
-    count = plan.upgrade.canary.nodes - len(record.canaries) if record.phase is Phase.CANARY else None
+    count = plan.upgrade.canary.nodes - len(record.canaries) if record.phase is RolloutPhase.CANARY else None
     fleet = [
         replace(node.fleet, out=node.fleet.out or name in record.nodes or (name in failed and not _in_order(node)))
         for name, node in nodes.items()
@@ -259,7 +263,7 @@ def _chosen(
         state = TRANSITIONS[NodeState.PENDING][event]
         working[node.fleet.name] = NodeProgress(state, now_ms, node.drains, sets)
     record = replace(record, nodes=working)
-    if record.phase is Phase.CANARY:
+    if record.phase is RolloutPhase.CANARY:
         record = replace(record, canaries=(*record.canaries, *[node.fleet.name for node in chosen]))
     return record
 
@@ -283,7 +287,7 @@ def _actions(record: RolloutRecord, nodes: Mapping[str, RolloutNode]) -> Iterato
 
 
 def _again_ms(record: RolloutRecord, left: int, plan: RolloutPlan, now_ms: int) -> int | None:
-    if record.nodes or record.phase is Phase.CANARY:
+    if record.nodes or record.phase is RolloutPhase.CANARY:
         return now_ms + 5_000
-    over = record.phase is Phase.FAILED and not record.back
+    over = record.phase is RolloutPhase.FAILED and not record.back
     return now_ms + 30_000 if left and not over and not plan.upgrade.paused else None
