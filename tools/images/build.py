@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one image of Dovetail's scheduler, agent and operator, built rootless, without a daemon and without a registry.
+
+Rules: three layers, Debian's packages, libraries and Dovetail, so that a new release changes the last one alone. The
+first two have the time of `debian.lock`, and are kept in the cache; the last has SOURCE_DATE_EPOCH. The same commit and the same
+wheel give the same bytes. Libraries that only draw pictures (`--plot`) are left out: 90 MiB, and decoders of images.
+Sources: org.opencontainers.image.* of the OCI image specification's annotations.md.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec import Struct
+
+from tools.controlplane.binaries import Report
+from tools.images import archive, debian, python_packages, sbom, tree
+from tools.images.archive import Image, Layer
+from tools.images.interpreter import Interpreter
+from tools.images.sbom import DebianComponent
+from tools.images.system import COMMAND, USER, command_tree, system_tree
+from tools.images.tree import Tree
+
+STANDARD_LIBRARY = "usr/lib/python3.11"
+CONFIG = {
+    "Entrypoint": [f"/{COMMAND}"],
+    "Env": [
+        "PATH=/usr/bin",
+        "LANG=C.UTF-8",
+        # Everything has its bytecode, and the root may be read-only.
+        "PYTHONDONTWRITEBYTECODE=1",
+    ],
+    "User": f"{USER}:{USER}",
+    "WorkingDir": "/",
+}
+
+
+class Built(Struct, frozen=True):
+    """archive: see `archive.archive`; sbom: a CycloneDX document; trees: the files by layer."""
+
+    image: Image
+    archive: bytes
+    sbom: bytes
+    trees: tuple[Tree, ...]
+
+    @property
+    def compressed_bytes(self) -> int:
+        return sum(len(layer.compressed) for layer in self.image.layers)
+
+    @property
+    def unpacked_bytes(self) -> int:
+        return sum(len(entry.content) for each in self.trees for entry in each.values())
+
+
+class Parts(Struct, frozen=True):
+    """What an image is made of. revision: the commit, "" if it is unknown."""
+
+    wheel: Path
+    epoch_s: int
+    revision: str = ""
+    mirrors: Sequence[str] = ()
+
+
+def build(parts: Parts, name: str, report: Report, cache: Path | None = None) -> Built:
+    """name: with a tag, such as dovetail:0.1.0; cache: for layers, which another folder than the usual builds again.
+
+    Raises PlaneUnavailable.
+    """
+    lock = debian.read_lock()
+    packages = debian.packages_tree(lock.packages, parts.mirrors or debian.mirrors(), report)
+    wheels = python_packages.in_image(python_packages.download())
+    trees = [packages | system_tree(packages), python_packages.wheels_tree(wheels)]
+    trees.append(python_packages.wheels_tree([parts.wheel]) | command_tree())
+    lock_epoch_s = int(datetime.combine(lock.as_of, datetime.min.time(), UTC).timestamp())
+    times = (lock_epoch_s, lock_epoch_s, parts.epoch_s)
+    titles = (f"Debian {debian.SUITE}", "requirements/run.lock", parts.wheel.name)
+    with TemporaryDirectory(prefix="dovetail-image-") as folder:
+        root = Path(folder)
+        for each in trees:
+            tree.write(each, root)
+        interpreter = Interpreter(root)
+        report("bytecode")
+        trees[0] |= interpreter.compile(STANDARD_LIBRARY)
+        compiled = interpreter.compile(python_packages.SITE)
+        for each in trees[1:]:
+            each |= {path: entry for path, entry in compiled.items() if tree.module_of(path) in each}
+        layers = []
+        for position, (each, time_s, title) in enumerate(zip(trees, times, titles, strict=True)):
+            report(f"layer {position + 1} of {len(trees)}: {title}")
+            content = tree.layer(each, time_s, tree.directories(*trees[:position]))
+            layers.append(Layer(title, content, _compressed(content, interpreter, cache or debian.cache_dir())))
+    own = python_packages.distribution(parts.wheel)
+    image = Image(debian.ARCHITECTURE, parts.epoch_s, tuple(layers), CONFIG, labels(own.version, parts))
+    components = [_component(package, packages) for package in lock.packages]
+    distributions = [own, *map(python_packages.distribution, wheels)]
+    described = sbom.document(image, name.rsplit(":", 1)[0], components, distributions)
+    return Built(image, archive.archive(image, name), described, tuple(trees))
+
+
+def labels(version: str, parts: Parts) -> dict[str, str]:
+    named = {
+        "created": archive.time_text(parts.epoch_s),
+        "title": "Dovetail",
+        "description": "A GPU scheduler for Kubernetes: scheduler, node agent and operator",
+        "licenses": "Apache-2.0",
+        "version": version,
+        "revision": parts.revision,
+    }
+    return {f"org.opencontainers.image.{key}": value for key, value in named.items() if value}
+
+
+def _compressed(content: bytes, interpreter: Interpreter, cache: Path) -> bytes:
+    kept = cache / "layers" / f"{hashlib.sha256(content).hexdigest()}.tar.gz"
+    if not kept.is_file():
+        debian.keep(kept, interpreter.compress(content))
+    return kept.read_bytes()
+
+
+def _component(package: debian.Package, packages: Tree) -> DebianComponent:
+    control = packages[f"var/lib/dpkg/status.d/{package.name}"].content
+    source = debian.field(control, "Source").split(" ")[0] or package.name
+    return DebianComponent(package, debian.field(control, "Version"), source)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dovetail's source distribution, and its wheel with compiled parts.
+
+Rules: the source distribution is built from a copy of what git knows or would add, and the wheel from the source distribution: it has
+all that a build needs. Both are the same bytes when built again: times are SOURCE_DATE_EPOCH, and the libraries have no debug
+symbols, no paths of this machine and no RPATH. auditwheel names the oldest C library that the wheel works with,
+which depends on the compiler and the C library of this machine; it fails for a library that is not of the
+manylinux standard.
+"""
+
+import gzip
+import io
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tools.controlplane.binaries import PlaneUnavailable, Report
+from tools.controlplane.children import tail
+
+ROOT = Path(__file__).parents[2]
+# The symbolic link to deploy/ in the package needs that folder beside it.
+_PARTS = ("LICENSE", "NOTICE", "README.md", "deploy", "pyproject.toml", "setup.py", "src")
+_BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
+
+
+def epoch_s(root: Path = ROOT) -> int:
+    """SOURCE_DATE_EPOCH, else the time of the last commit, else 0."""
+    if named := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(named)
+    shown = _git(root, "log", "-1", "--format=%ct")
+    return int(shown) if shown else 0
+
+
+def revision(root: Path = ROOT) -> str:
+    """The commit, with "-dirty" where files differ from it; "" without git."""
+    commit = _git(root, "rev-parse", "HEAD")
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}-dirty" if commit and changed else commit
+
+
+def build_sdist(target: Path, epoch: int, root: Path = ROOT) -> Path:
+    """Build the source distribution into the folder `target`. Raises PlaneUnavailable."""
+    with TemporaryDirectory(prefix="dovetail-sdist-") as folder:
+        copy, built = Path(folder) / "source", Path(folder) / "built"
+        _copy(root, copy)
+        # Without compiled parts mypyc has nothing to translate for a list of files.
+        name = _hook("build_sdist", copy, built, {"DOVETAIL_COMPILE": "0"})
+        target.mkdir(parents=True, exist_ok=True)
+        result = target / name
+        result.write_bytes(_with_one_time((built / name).read_bytes(), epoch))
+    return result
+
+
+def build_wheel(sdist: Path, target: Path, epoch: int, report: Report, *, compiled: bool = True) -> Path:
+    """Build the manylinux wheel of a source distribution into the folder `target`; compiled: with the core, a minute.
+
+    Raises PlaneUnavailable, also if no compiled part could be built.
+    """
+    report("compiling the core (a minute)" if compiled else "building the wheel")
+    with TemporaryDirectory(prefix="dovetail-wheel-") as folder:
+        with tarfile.open(sdist) as archive:
+            archive.extractall(folder, filter="data")
+        (source,) = (path for path in Path(folder).iterdir() if path.is_dir())
+        built = Path(folder) / "built"
+        name = _hook("build_wheel", source, built, _compiler(source, epoch) | ({} if compiled else _KERNEL_ALONE))
+        if name.endswith("-any.whl"):
+            raise PlaneUnavailable(f"{name} has no compiled parts: is there a C compiler?")
+        argv = [sys.executable, "-m", "auditwheel", "repair", f"--wheel-dir={target.resolve()}", str(built / name)]
+        environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch), "PATH": _path()}
+        before = set(target.glob("*.whl"))
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise PlaneUnavailable(f"auditwheel refuses {name}:\n{tail(done.stderr)}")
+        written = set(target.glob("*.whl")) - before
+    if len(written) != 1:
+        raise PlaneUnavailable(f"{target} already has a wheel of this version: {[path.name for path in before]}")
+    return written.pop()
+
+
+_KERNEL_ALONE = {"DOVETAIL_COMPILE": "0"}
+
+
+def _compiler(source: Path, epoch: int) -> dict[str, str]:
+    """Variables for libraries without traces of this machine."""
+    linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")[0]
+    return {
+        "SOURCE_DATE_EPOCH": str(epoch),
+        "PYTHONHASHSEED": "0",
+        "CFLAGS": f"{os.environ.get('CFLAGS', '')} -g0 -ffile-prefix-map={source}=.",
+        # Python's own command has folders of this machine's Python.
+        "LDSHARED": f"{os.environ.get('CC') or linker} -shared -Wl,--strip-all -Wl,--build-id=none",
+    }
+
+
+def _hook(name: str, source: Path, target: Path, variables: dict[str, str]) -> str:
+    """Call a hook of PEP 517 of setuptools, in this environment: its pinned versions build. Returns the file's name."""
+    target.mkdir()
+    argv = [sys.executable, "-c", _BUILD, name, str(target)]
+    environment = os.environ | {"PATH": _path()} | variables
+    # The copy must not find modules of the working tree.
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(argv, cwd=source, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PlaneUnavailable(f"{name} failed:\n{tail(done.stderr)}")
+    return done.stdout.splitlines()[-1]
+
+
+def _path() -> str:
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+
+
+def _copy(root: Path, target: Path) -> None:
+    """Copy what git knows or would add, as it is in the working tree."""
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *_PARTS)
+    if not listed:
+        raise PlaneUnavailable(f"git lists no files in {root}: distributions are built in a clone")
+    for name in sorted(filter(None, listed.split("\0"))):
+        source, copy = root / name, target / name
+        if not source.is_symlink() and not source.is_file():
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            copy.symlink_to(source.readlink())
+        else:
+            copy.write_bytes(source.read_bytes())
+            copy.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
+
+
+def _with_one_time(content: bytes, epoch: int) -> bytes:
+    """The archive again, sorted and with one time and owner."""
+    target = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(content)) as old,
+        tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
+        for member in sorted(old, key=lambda member: member.name):
+            member.mtime, member.uid, member.gid, member.uname, member.gname = epoch, 0, 0, "", ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.pax_headers = {}
+            new.addfile(member, old.extractfile(member) if member.isreg() else None)
+    return gzip.compress(target.getvalue(), mtime=0)
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip("\n")
