@@ -26,6 +26,8 @@ from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
 from tools.helm import programs as helm_programs
 from tools.helm.programs import Helm, Kustomize
+from tools.images import debian, distributions
+from tools.images.build import Built, Parts, build
 from tools.node import programs
 from tools.node.configuration import KubeletOptions
 from tools.node.node import Node
@@ -43,6 +45,7 @@ settings.register_profile(
 settings.load_profile("dovetail")
 
 MEMORY = Path("/dev/shm")
+IMAGE = "dovetail:0.1.0"
 
 
 def pytest_configure() -> None:
@@ -150,6 +153,27 @@ def node_factory() -> Iterator[Callable[..., Node]]:
     """Start private nodes (arguments: those of `Node`), which end with the test."""
     with ExitStack() as nodes:
         yield lambda plane, **options: nodes.enter_context(Node(plane, **options))
+
+
+@pytest.fixture(scope="session")
+def wheel(pytestconfig: pytest.Config) -> Path:
+    """The compiled wheel of the working tree, built at its first use (a minute and a half)."""
+    try:
+        return distributions.kept_wheel(reporter(pytestconfig))
+    except binaries.PlaneUnavailable as error:
+        unavailable(f"no wheel: {error}")
+
+
+@pytest.fixture(scope="session")
+def image(wheel: Path, pytestconfig: pytest.Config) -> Built:
+    """The container image of the working tree, dovetail:0.1.0, built at its first use (ten seconds)."""
+    try:
+        return build(Parts(wheel, epoch_s=0), IMAGE, reporter(pytestconfig))
+    except debian.VersionGone as error:
+        # Debian's mirrors drop what is replaced: no fault of what is tested.
+        unavailable(f"no image: {error}", hopeless=True)
+    except binaries.PlaneUnavailable as error:
+        unavailable(f"no image: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from msgspec import Struct, field
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 HOST = "127.0.0.1"
+# Of the Service `kubernetes`, the first of the range below; only pods of a real node (tools/node) reach it.
+SERVICE_ADDRESS = "10.96.0.1"
 # Further host names in the serving certificate, besides HOST.
 SERVING_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 ISSUER = "https://kubernetes.default.svc"

@@ -24,7 +24,7 @@ import yaml
 
 from tools.controlplane import binaries, components
 from tools.controlplane.children import Children, tail
-from tools.controlplane.components import HOST, Files, Options
+from tools.controlplane.components import HOST, SERVICE_ADDRESS, Files, Options
 from tools.controlplane.credentials import Authority, KeyPair, key_pem, kubeconfig, new_key
 
 READY_WITHIN_S = 60.0
@@ -221,7 +221,7 @@ class Plane:
 
     def _write_credentials(self) -> None:
         self.work_dir.mkdir(parents=True, exist_ok=True)
-        serving = self._authority.server(components.SERVING_NAMES, [HOST])
+        serving = self._authority.server(components.SERVING_NAMES, [HOST, SERVICE_ADDRESS])
         users = {file_name: self._authority.client(user, groups) for file_name, (user, groups) in USERS.items()}
         for name, content in {
             "ca": self._authority.pem,

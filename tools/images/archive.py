@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """An image as one archive: an OCI image layout that is also an archive of `docker save`.
 
-Rules: `docker load`, `podman load`, `ctr images import`, `skopeo copy oci-archive:` and `nerdctl load` read it; unpacked it is an
-OCI layout. Layers are compressed blobs, shared by both formats. It has no times but the ones passed in.
-Sources: the OCI image specification 1.1 (image-layout.md, manifest.md, config.md, annotations.md); containerd's annotation
-io.containerd.image.name; manifest.json of Docker's image archive v1.2.
+Rules: `docker load`, `podman load`, `ctr images import`, `skopeo copy oci-archive:` and `nerdctl load` read it;
+unpacked it is an OCI layout. Layers are compressed blobs, shared by both formats. It has no times but the ones passed
+in.
+Sources: the OCI image specification 1.1 (image-layout.md, manifest.md, config.md, annotations.md); containerd's
+annotation io.containerd.image.name; manifest.json of Docker's image archive v1.2.
 """
 
 import hashlib
@@ -84,9 +85,7 @@ def archive(image: Image, name: str) -> bytes:
     blobs = [config, described, *(layer.compressed for layer in image.layers)]
     files = {_blob(content): content for content in blobs}
     files["oci-layout"] = _json({"imageLayoutVersion": "1.0.0"})
-    files["index.json"] = _json(
-        {"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": [top]}
-    )
+    files["index.json"] = _json({"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": [top]})
     layers = [_blob(layer.compressed) for layer in image.layers]
     files["manifest.json"] = _json([{"Config": _blob(config), "RepoTags": [name], "Layers": layers}])
     return _tar(files, image.epoch_s)

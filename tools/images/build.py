@@ -2,8 +2,9 @@
 """The one image of Dovetail's scheduler, agent and operator, built rootless, without a daemon and without a registry.
 
 Rules: three layers, Debian's packages, libraries and Dovetail, so that a new release changes the last one alone. The
-first two have the time of `debian.lock`, and are kept in the cache; the last has SOURCE_DATE_EPOCH. The same commit and the same
-wheel give the same bytes. Libraries that only draw pictures (`--plot`) are left out: 90 MiB, and decoders of images.
+first two have the time of `debian.lock`, and the cache keeps them compressed; the last has SOURCE_DATE_EPOCH. The
+same commit and the same wheel give the same bytes. Libraries that only draw pictures (`--plot`) are left out: 90 MiB,
+and decoders of images.
 Sources: org.opencontainers.image.* of the OCI image specification's annotations.md.
 """
 
@@ -16,7 +17,7 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct
 
 from tools.controlplane.binaries import Report
-from tools.images import archive, debian, python_packages, sbom, tree
+from tools.images import archive, cache, debian, python_packages, sbom, tree
 from tools.images.archive import Image, Layer
 from tools.images.interpreter import Interpreter
 from tools.images.sbom import DebianComponent
@@ -63,11 +64,8 @@ class Parts(Struct, frozen=True):
     mirrors: Sequence[str] = ()
 
 
-def build(parts: Parts, name: str, report: Report, cache: Path | None = None) -> Built:
-    """name: with a tag, such as dovetail:0.1.0; cache: for layers, which another folder than the usual builds again.
-
-    Raises PlaneUnavailable.
-    """
+def build(parts: Parts, name: str, report: Report) -> Built:
+    """name: with a tag, such as dovetail:0.1.0. Raises PlaneUnavailable."""
     lock = debian.read_lock()
     packages = debian.packages_tree(lock.packages, parts.mirrors or debian.mirrors(), report)
     wheels = python_packages.in_image(python_packages.download())
@@ -90,7 +88,7 @@ def build(parts: Parts, name: str, report: Report, cache: Path | None = None) ->
         for position, (each, time_s, title) in enumerate(zip(trees, times, titles, strict=True)):
             report(f"layer {position + 1} of {len(trees)}: {title}")
             content = tree.layer(each, time_s, tree.directories(*trees[:position]))
-            layers.append(Layer(title, content, _compressed(content, interpreter, cache or debian.cache_dir())))
+            layers.append(Layer(title, content, _compressed(content, interpreter, lasting=each is not trees[-1])))
     own = python_packages.distribution(parts.wheel)
     image = Image(debian.ARCHITECTURE, parts.epoch_s, tuple(layers), CONFIG, labels(own.version, parts))
     components = [_component(package, packages) for package in lock.packages]
@@ -111,10 +109,12 @@ def labels(version: str, parts: Parts) -> dict[str, str]:
     return {f"org.opencontainers.image.{key}": value for key, value in named.items() if value}
 
 
-def _compressed(content: bytes, interpreter: Interpreter, cache: Path) -> bytes:
-    kept = cache / "layers" / f"{hashlib.sha256(content).hexdigest()}.tar.gz"
+def _compressed(content: bytes, interpreter: Interpreter, *, lasting: bool) -> bytes:
+    if not lasting:
+        return interpreter.compress(content)
+    kept = cache.cache_dir() / "layers" / f"{hashlib.sha256(content).hexdigest()}.tar.gz"
     if not kept.is_file():
-        debian.keep(kept, interpreter.compress(content))
+        cache.keep(kept, interpreter.compress(content))
     return kept.read_bytes()
 
 

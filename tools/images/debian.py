@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian's packages of the image: which, pinned by version and digest, and what of them is used.
 
-Rules: `debian.lock` has for each package its version, SHA-256, size and path in Debian's archive; what is downloaded is
-compared with that. Mirrors are those of this machine's apt, or named on the command line: Debian's mirrors drop a version soon after the
-next one, so an older lock needs a mirror of its date (a snapshot). Nothing is executed: what maintainer scripts would do that the
-image needs, `system.py` does. No shell, no apt, no dpkg: `LEFT_OUT` has, by package, dependencies that the image does without.
+Rules: `debian.lock` has for each package its version, SHA-256, size and path in Debian's archive; what is downloaded
+is compared with that. Mirrors are those of this machine's apt, or named on the command line: Debian's mirrors drop a
+version soon after the next one, so an older lock needs a mirror of its date (a snapshot). Nothing is executed: what
+maintainer scripts would do that the image needs, `system.py` does. No shell, no apt, no dpkg: `LEFT_OUT` has, by
+package, dependencies that the image does without.
 """
 
 import hashlib
 import io
-import os
 import re
 import shutil
 import subprocess
 import tarfile
-import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from email.parser import HeaderParser
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from tools.controlplane.binaries import PlaneUnavailable, Report
 from tools.images import tree
+from tools.images.cache import cache_dir, keep
 from tools.images.tree import Tree
 
 LOCK = Path(__file__).with_name("debian.lock")
@@ -76,16 +77,15 @@ class Package(Struct, frozen=True):
     path: str
 
 
+class VersionGone(PlaneUnavailable):
+    """No mirror has a pinned version any more: the next one has replaced it."""
+
+
 class Lock(Struct, frozen=True):
     """as_of: the day on which the versions were chosen; files of the packages have its time in the image."""
 
     as_of: date
     packages: tuple[Package, ...]
-
-
-def cache_dir() -> Path:
-    """Where downloads are kept: `$XDG_CACHE_HOME/dovetail/images`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "images"
 
 
 def read_lock(path: Path = LOCK) -> Lock:
@@ -118,40 +118,34 @@ def mirrors() -> list[str]:
 
 
 def fetch(package: Package, addresses: Sequence[str]) -> bytes:
-    """The package's file, from the cache or from the first mirror that has it. Raises PlaneUnavailable."""
+    """The package's file, from the cache or from the first mirror that has it.
+
+    Raises VersionGone if every mirror answers that there is no such file, PlaneUnavailable for other failures.
+    """
     kept = cache_dir() / "debian" / f"{package.sha256}.deb"
     if kept.is_file() and hashlib.sha256(content := kept.read_bytes()).hexdigest() == package.sha256:
         return content
-    failures = []
+    failures, gone = [], bool(addresses)
     for address in addresses:
         try:
             with urllib.request.urlopen(f"{address}/{package.path}", timeout=_TIMEOUT_S) as answer:
-                content = answer.read(package.size + 1)
+                content = bytes(answer.read(package.size + 1))
         except (OSError, ValueError) as error:
             failures.append(f"  {address}: {error}")
+            gone &= getattr(error, "code", None) == HTTPStatus.NOT_FOUND
             continue
         if hashlib.sha256(content).hexdigest() != package.sha256:
             failures.append(f"  {address}: the file has another SHA-256 than {LOCK.name}")
+            gone = False
             continue
         keep(kept, content)
         return content
-    raise PlaneUnavailable(
+    raise (VersionGone if gone else PlaneUnavailable)(
         f"cannot download {package.name} {package.version} of Debian {SUITE}:\n"
         + ("\n".join(failures) or "  this machine's apt names no mirrors")
         + "\nName a mirror that has this version with --mirror (a snapshot has old ones), or choose the versions of "
         "today: python -m tools.images lock"
     )
-
-
-def keep(path: Path, content: bytes) -> None:
-    """Write a file of the cache, which appears only when it is complete. Raises PlaneUnavailable."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        raise PlaneUnavailable(f"cannot write the cache: {error}; set XDG_CACHE_HOME to a writable folder") from error
 
 
 def packages_tree(packages: Iterable[Package], addresses: Sequence[str], report: Report) -> Tree:
@@ -223,8 +217,10 @@ def newest(today: date) -> str:
         name, version, _ = unquote(unquote(path.rsplit("/", 1)[-1])).split("_")
         lines.append(f"{name} {version} {sha256} {size} {path}\n")
     if len(lines) != len(PACKAGES):
-        raise PlaneUnavailable(f"apt names {len(lines)} of {len(PACKAGES)} packages; is this Debian {SUITE}?\n{printed}")
+        raise PlaneUnavailable(
+            f"apt names {len(lines)} of {len(PACKAGES)} packages; is this Debian {SUITE}?\n{printed}"
+        )
     return (
-        f"# Debian {SUITE}, {ARCHITECTURE}: name, version, SHA-256, size, path. Written by python -m tools.images lock.\n"
+        f"# Debian {SUITE} {ARCHITECTURE}: name, version, SHA-256, size, path. By python -m tools.images lock.\n"
         f"as-of {today}\n" + "".join(sorted(lines))
     )

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dovetail's source distribution, and its wheel with compiled parts.
 
-Rules: the source distribution is built from a copy of what git knows or would add, and the wheel from the source distribution: it has
-all that a build needs. Both are the same bytes when built again: times are SOURCE_DATE_EPOCH, and the libraries have no debug
-symbols, no paths of this machine and no RPATH. auditwheel names the oldest C library that the wheel works with,
-which depends on the compiler and the C library of this machine; it fails for a library that is not of the
-manylinux standard.
+Rules: the source distribution is built from a copy of what git knows or would add, and the wheel from the source
+distribution: it has all that a build needs. Both are the same bytes when built again: times are SOURCE_DATE_EPOCH,
+and the libraries have no debug symbols, no paths of this machine and no RPATH. auditwheel names the oldest C library
+that the wheel works with, which depends on the compiler and the C library of this machine; it fails for a library
+that is not of the manylinux standard.
 """
 
 import gzip
+import hashlib
 import io
 import os
 import shlex
@@ -21,6 +22,7 @@ from tempfile import TemporaryDirectory
 
 from tools.controlplane.binaries import PlaneUnavailable, Report
 from tools.controlplane.children import tail
+from tools.images.cache import cache_dir, keep, only_builder
 
 ROOT = Path(__file__).parents[2]
 # The symbolic link to deploy/ in the package needs that folder beside it.
@@ -80,6 +82,20 @@ def build_wheel(sdist: Path, target: Path, epoch: int, report: Report, *, compil
     if len(written) != 1:
         raise PlaneUnavailable(f"{target} already has a wheel of this version: {[path.name for path in before]}")
     return written.pop()
+
+
+def kept_wheel(report: Report) -> Path:
+    """The compiled wheel of the working tree from the cache, where it is kept by the digest of its source
+    distribution. Raises PlaneUnavailable."""
+    with only_builder("wheel"), TemporaryDirectory(prefix="dovetail-wheel-") as folder:
+        # With one time the same sources are the same distribution in every commit.
+        sdist = build_sdist(Path(folder), 0)
+        kept = cache_dir() / "distributions" / hashlib.sha256(sdist.read_bytes()).hexdigest()
+        if not (found := list(kept.glob("*.whl"))):
+            wheel = build_wheel(sdist, Path(folder), 0, report)
+            keep(kept / wheel.name, wheel.read_bytes())
+            found = [kept / wheel.name]
+    return found[0]
 
 
 _KERNEL_ALONE = {"DOVETAIL_COMPILE": "0"}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The image's own Python, run on this machine from a folder: it compiles bytecode and compresses layers.
 
-Rules: bytecode is valid for one version of Python, and zlib's output differs between its versions. As both come from the
-image, the result does not depend on what this machine has. Needs no root: the image's dynamic loader starts the
-program. The bytecode is not compared with the time of its source (unchecked hash, PEP 552), as nothing in the image changes.
+Rules: bytecode is valid for one version of Python, and zlib's output differs between its versions. As both come from
+the image, the result does not depend on what this machine has. Needs no root: the image's dynamic loader starts the
+program. The bytecode is not compared with the time of its source (unchecked hash, PEP 552), as nothing in the image
+changes.
 """
 
 import subprocess
@@ -55,6 +56,10 @@ class Interpreter:
         """In the format of gzip, without a time and a name."""
         return self._run(_COMPRESS, content=content)
 
+    def path(self, path: str) -> str:
+        """A path of the image on this machine."""
+        return str(self._root / path.lstrip("/"))
+
     def run(self, *arguments: str) -> str:
         """The output of the image's Python with these arguments."""
         return self._execute([*map(str, self._argv), *arguments]).decode()
@@ -73,4 +78,3 @@ class Interpreter:
             detail = tail((error.stdout[-4000:] + error.stderr).decode(errors="replace"))
             raise PlaneUnavailable(f"the image's Python ended with {error.returncode}:\n{detail}") from error
         return done.stdout
-

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wheels in the image: those of requirements/run.lock, downloaded by pip with their hashes, and Dovetail's own.
 
-Rules: a wheel is unpacked and not installed, so that nothing of this machine gets into the image: scripts, which would
-name this machine's Python, are left out. Tests, headers and type stubs of the libraries are left out too.
+Rules: a wheel is unpacked and not installed, so that nothing of this machine gets into the image: scripts, which
+would name this machine's Python, are left out. Tests, headers and type stubs of the libraries are left out too.
 Sources: the binary distribution format of PyPA's specifications; PEP 600 for the tags of manylinux.
 """
 
@@ -21,7 +21,7 @@ from msgspec import Struct
 from tools.controlplane.binaries import PlaneUnavailable
 from tools.controlplane.children import tail
 from tools.images import tree
-from tools.images.debian import cache_dir
+from tools.images.cache import cache_dir, only_builder
 from tools.images.tree import Tree
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements/run.lock"
@@ -50,12 +50,20 @@ class Distribution(Struct, frozen=True):
     sha256: str
 
 
-def download(cache: Path | None = None) -> list[Path]:
+def download() -> list[Path]:
     """The wheels of run.lock, sorted by name. Raises PlaneUnavailable."""
     _check_python()
-    kept = (cache or cache_dir()) / "wheels" / hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:16]
+    kept = cache_dir() / "wheels" / hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:16]
+    with only_builder("wheels"):
+        _download(kept)
+    wheels = sorted(kept.glob("*.whl"))
+    if unfit := [wheel.name for wheel in wheels if not runs_on(wheel.name)]:
+        raise PlaneUnavailable(f"these wheels need a newer C library than {'.'.join(map(str, GLIBC))}: {unfit}")
+    return wheels
+
+
+def _download(kept: Path) -> None:
     if not kept.is_dir():
-        kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -64,10 +72,6 @@ def download(cache: Path | None = None) -> list[Path]:
         if pip.returncode:
             raise PlaneUnavailable(f"pip cannot download the wheels of {REQUIREMENTS.name}:\n{tail(pip.stderr)}")
         partial.rename(kept)
-    wheels = sorted(kept.glob("*.whl"))
-    if unfit := [wheel.name for wheel in wheels if not runs_on(wheel.name)]:
-        raise PlaneUnavailable(f"these wheels need a newer C library than {'.'.join(map(str, GLIBC))}: {unfit}")
-    return wheels
 
 
 def in_image(wheels: Iterable[Path]) -> list[Path]:

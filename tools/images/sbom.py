@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an image contains, as a CycloneDX 1.6 document (JSON): Debian's packages and Python's distributions.
 
-Rules: it has no random serial number and no time but the image's, so that it is the same for the same image. Licences of Debian's packages are
-in the image, at /usr/share/doc/*/copyright.
+Rules: it has no random serial number and no time but the image's, so that it is the same for the same image. Licences
+of Debian's packages are in the image, at /usr/share/doc/*/copyright.
 Sources: CycloneDX 1.6 (ECMA-424); the package URL specification, types deb, pypi and oci.
 """
 
@@ -39,7 +39,7 @@ def document(
         "name": name,
         "version": version,
         "licenses": [{"expression": image.labels["org.opencontainers.image.licenses"]}],
-        "purl": f"pkg:oci/{quote(name.rsplit('/', 1)[-1])}@{quote(image_digest)}?arch={image.architecture}&tag={quote(version)}",
+        "purl": f"pkg:oci/{quote(name.rsplit('/', 1)[-1])}@{quote(image_digest)}?arch={image.architecture}",
     }
     components = [_of_debian(each) for each in packages] + [_of_python(each) for each in distributions]
     whole = {

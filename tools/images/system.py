@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Debian's maintainer scripts would make and the image needs: links of the merged /usr, users, certificates, `dovetail`.
+"""What Debian's maintainer scripts would make and the image needs: links of the merged /usr, users, certificates,
+`dovetail`.
 
 Rules: two users, root for the agent and 65532 for all else; a name service of files and DNS; no shell.
 """

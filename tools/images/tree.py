@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of an image in memory, and a layer of them as a tar archive.
 
-Rules: a tree is the same whatever user builds it, on whatever file system: owners and modes are fields, and are not read from
-files. In an archive the entries are sorted, all have one time, and owners are numbers without names. Paths have no
-leading slash. Debian's merged /usr holds: what a package has in bin, lib, lib64 or sbin is in usr.
+Rules: a tree is the same whatever user builds it, on whatever file system: owners and modes are fields, and are not
+read from files. In an archive the entries are sorted, all have one time, and owners are numbers without names. Paths
+have no leading slash. Debian's merged /usr holds: what a package has in bin, lib, lib64 or sbin is in usr.
 """
 
 import io

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration of a node: containerd's and the kubelet's configuration, a CNI plugin, and simulated NUMA nodes.
+"""Configuration of a node: containerd's and the kubelet's configuration, the pods' network, and simulated NUMA
+nodes.
 
 Rules: in the node all files are at their usual paths (`OWN`), so that an agent's defaults work. The kubelet delegates
 authorization to the API server, as in a real cluster. Features that write to the machine outside those paths are off,
@@ -7,6 +8,7 @@ or find the intended value already set (`SYSCTLS`).
 Fields are those of the pinned versions; only starting the programs verifies them.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from tools.controlplane import components
 from tools.node import image
 
 KUBELET_ROOT = Path("/var/lib/kubelet")
@@ -35,17 +38,6 @@ SYSCTLS = {
 }
 
 LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
-
-# All pods have the same unreachable address, because the tests of a node need no network.
-CNI_PLUGIN = """\
-#!/bin/sh
-case $CNI_COMMAND in
-VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}' ;;
-ADD) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],\
-"ips":[{"address":"10.244.0.2/24","interface":0}],"dns":{}}' ;;
-esac
-"""
-CNI_NETWORK = '{"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "fixed"}]}'
 
 
 class KubeletOptions(Struct, frozen=True):
@@ -121,8 +113,21 @@ def kubelet(options: KubeletOptions, ca_file: Path, cgroup: str, port: int, heal
     }
 
 
-def containerd(runtime: Path, cni: Path) -> str:
-    """containerd's config.toml (version 3), with CDI; `runtime` is executed in place of runc."""
+def containerd(runtime: Path, cni: Path, handlers: Mapping[str, Path]) -> str:
+    """containerd's config.toml (version 3), with CDI; `runtime` is executed in place of runc, and for a RuntimeClass
+    the program of its handler."""
+    runtimes = "".join(
+        f"""\
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}.options]
+BinaryName = "{program}"
+SystemdCgroup = false
+
+"""
+        for name, program in {"runc": runtime, **handlers}.items()
+    )
     return f"""\
 version = 3
 root = "/var/lib/containerd"
@@ -153,22 +158,21 @@ use_internal_loopback = true
 [plugins."io.containerd.cri.v1.runtime".containerd]
 default_runtime_name = "runc"
 
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-BinaryName = "{runtime}"
-SystemdCgroup = false
-"""
+{runtimes}"""
 
 
-def write_cni(folder: Path) -> None:
-    """Write the CNI plugin `fixed` and the network that uses it."""
+def write_cni(folder: Path, plugin: Path, api_server: str) -> None:
+    """Write the network of the node's pods: see tools/node/network. api_server: host and port for this machine."""
     folder.mkdir()
-    plugin = folder / "fixed"
-    plugin.write_text(CNI_PLUGIN)
-    plugin.chmod(0o755)
-    (folder / "10-none.conflist").write_text(CNI_NETWORK)
+    (folder / plugin.name).symlink_to(plugin)
+    network = {
+        "type": plugin.name,
+        "service": f"{components.SERVICE_ADDRESS}:443",
+        "apiServer": api_server,
+        "state": str(folder / "state"),
+    }
+    settings = {"cniVersion": "1.0.0", "name": "loopback-only", "plugins": [network]}
+    (folder / "10-network.conflist").write_text(json.dumps(settings))
 
 
 def write_numa(folder: Path, nodes: int) -> None:

@@ -50,6 +50,7 @@ class Node:
 
     kubelet: options of its kubelet. numa_nodes: number of simulated NUMA nodes; None: those of the machine.
     labels: labels of the Node object at registration. own: additional private directories of the node.
+    handlers: programs that containerd executes in place of runc, by name of a RuntimeClass's handler.
     work_dir: directory for logs and configuration files, which is kept; by default they are removed with the node.
     """
 
@@ -62,6 +63,7 @@ class Node:
         numa_nodes: int | None = 2,
         labels: Mapping[str, str] | None = None,
         own: Sequence[Path] = (),
+        handlers: Mapping[str, Path] | None = None,
         work_dir: Path | None = None,
         report: Report = print_progress,
     ) -> None:
@@ -71,6 +73,7 @@ class Node:
         self._numa_nodes = numa_nodes
         self._labels = labels or {}
         self._own = (*configuration.OWN, *own)
+        self._handlers = handlers or {}
         self._asked_work_dir = work_dir
         self._report = report
         self._space: Space | None = None
@@ -92,15 +95,16 @@ class Node:
             for cgroup in cgroups:
                 cgroup.mkdir()
             self._space.open(self._own, self._replaced(scratch))
-            configuration.write_cni(scratch / "cni")
-            settings = configuration.containerd(self._program("runtime"), scratch / "cni")
+            api_server = self.plane.url.removeprefix("https://")
+            configuration.write_cni(scratch / "cni", self._program("network"), api_server)
+            settings = configuration.containerd(self._program("runtime"), scratch / "cni", self._handlers)
             (self.work_dir / "containerd.toml").write_text(settings)
             self._execute("containerd", ["containerd", f"--config={self.work_dir / 'containerd.toml'}"])
             self._kubeconfig = self.plane.kubeconfig_for(f"system:node:{self.name}", ["system:nodes"])
             image.write(self._program("pod"), scratch / "image.tar")
             self._await("containerd", lambda: answers(self.outside(configuration.CONTAINERD_SOCKET)))
             self.start_kubelet()
-            self.ctr("images", "import", "--local", "--snapshotter=native", str(scratch / "image.tar"))
+            self.load(scratch / "image.tar")
             self._await("kubelet", self._is_ready)
         except BaseException:
             self.stop()
@@ -150,6 +154,10 @@ class Node:
     def ctr(self, *arguments: str) -> str:
         """Run containerd's `ctr` in the namespace of the kubelet's containers. Raises NodeFailed."""
         return self.run("ctr", f"--address={configuration.CONTAINERD_SOCKET}", "--namespace=k8s.io", *arguments)
+
+    def load(self, archive: Path) -> None:
+        """Load an image from an archive of `docker save` or an OCI layout. Raises NodeFailed."""
+        self.ctr("images", "import", "--local", "--snapshotter=native", str(archive))
 
     def start_kubelet(self) -> None:
         """Start the kubelet and wait until it answers. Raises NodeFailed."""

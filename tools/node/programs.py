@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of a real node, built from two pinned Go modules, and the requirements on the machine.
 
-Rules: the kubelet comes from the module of tools/controlplane, so it has the plane's version. containerd and runc come
-from the module next to this file. Each set has a separate directory in the cache, so a change to our two programs
-rebuilds only them. Only runc needs a C compiler; a machine without one may have runc on PATH. It is built without
-seccomp, so that it needs no headers: seccomp profiles have no effect in the node.
+Rules: the kubelet comes from the module of tools/controlplane, so it has the plane's version. containerd and runc
+come from the module next to this file. Each set has a separate directory in the cache, so a change to our three
+programs rebuilds only them. Only runc needs a C compiler; a machine without one may have runc on PATH. It is built
+without seccomp, so that it needs no headers: seccomp profiles have no effect in the node.
 """
 
 import os
@@ -32,7 +32,7 @@ RUNC_VERSION = _PINS[_RUNC].removeprefix("v")
 KUBELET = {"kubelet": "k8s.io/kubernetes/cmd/kubelet"}
 CONTAINERD = {name: f"{_CONTAINERD}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")}
 RUNC = {"runc": _RUNC}
-OWN = {"pod": "./pod", "runtime": "./runtime"}
+OWN = {name: f"./{name}" for name in ("network", "pod", "runtime")}
 
 _FLAGS = (
     "-mod=readonly",

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scheduler and agent run from the image under their manifests as they are, on a real kubelet, and a job gets its GPUs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.cluster import GPU
+from tests.paths import ROOT
+from tests.patience import PATIENCE_S
+from tools.controlplane.plane import Plane
+from tools.images.build import Built
+from tools.node import gpu_handler
+from tools.node.gpus import real_devices
+from tools.node.node import IMAGE, Node
+from tools.standin import Standin
+
+pytestmark = [pytest.mark.node, pytest.mark.slow]
+STATE = Path("/var/lib/dovetail")
+RUNTIME_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": gpu_handler.NAME},
+    "handler": gpu_handler.NAME,
+}
+
+
+@pytest.fixture(scope="module")
+def gpu_node(image: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node with GPUs and the image, in a cluster whose own scheduler runs."""
+    folder = tmp_path_factory.mktemp("gpu-node")
+    standin = Standin(folder / "host", "small-2numa")
+    real_devices(standin.dev)
+    gpu_handler.write(standin, folder / "handler")
+    (folder / "image.tar").write_bytes(image.archive)
+    with (
+        Plane(scheduler=True, work_dir=folder / "plane") as plane,
+        Node(
+            plane,
+            labels={"nvidia.com/gpu.present": "true"},
+            own=[STATE],
+            handlers={gpu_handler.NAME: folder / "handler"},
+            work_dir=folder / "node",
+        ) as node,
+    ):
+        node.load(folder / "image.tar")
+        plane.kubectl("apply", "-f", "-", input=json.dumps(RUNTIME_CLASS))
+        yield node
+
+
+def get(node: Node, *arguments: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(node.plane.kubectl("get", *arguments, "-o=json"))
+    return answer
+
+
+def ready(node: Node, kind: str, name: str, wanted: int) -> bool:
+    status = get(node, kind, name.partition("/")[2], f"-n={name.partition('/')[0]}")["status"]
+    return bool(status.get("readyReplicas", status.get("numberReady", 0)) == wanted)
+
+
+def until(node: Node, condition: Callable[[], object], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            shown = (node.plane.kubectl("get", kind, "-A", "-o=wide") for kind in ("pods", "events"))
+            raise TimeoutError(f"{what}: not within {PATIENCE_S:g} s\n" + "\n".join(shown))
+        time.sleep(0.1)
+
+
+def test_scheduler_and_agent_become_ready_and_a_job_gets_the_gpus_that_were_chosen(gpu_node: Node) -> None:
+    kubectl: Callable[..., str] = gpu_node.plane.kubectl
+    for folder in ("deploy/crds", "deploy", "deploy/agent"):
+        kubectl("apply", "-k", str(ROOT / folder))
+    until(
+        gpu_node,
+        partial(ready, gpu_node, "deployment", "dovetail-system/dovetail-scheduler", 2),
+        "both schedulers are ready",
+    )
+    until(gpu_node, partial(ready, gpu_node, "daemonset", "dovetail-agent/dovetail-agent", 1), "the agent is ready")
+    container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "args": ["show"]}
+    job = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "job"},
+        "spec": {
+            "schedulerName": "dovetail",
+            "restartPolicy": "Never",
+            "containers": [container | {"resources": {"limits": {GPU: "2"}}}],
+        },
+    }
+    kubectl("create", "-f", "-", input=json.dumps(job))
+    until(gpu_node, lambda: get(gpu_node, "pod", "job")["status"]["phase"] == "Running", "the job runs")
+    chosen = get(gpu_node, "pod", "job")["metadata"]["annotations"]["dovetail.dev/devices"].split(",")
+    devices = gpu_node.resources_of("default", "job")["devices"]
+    found = {path.removeprefix("/dev/nvidia") for path in devices if path.removeprefix("/dev/nvidia")[:1].isdecimal()}
+    assert len(chosen) == 2 and found == set(chosen)
+    logs = kubectl("logs", "deployment/dovetail-scheduler", "-n=dovetail-system", "--all-pods=true")
+    assert logs.count("(compiled core, native kernel)") == 2
+    why = kubectl("exec", "deployment/dovetail-scheduler", "-n=dovetail-system", "--", "dovetail", "why", "default/job")
+    assert f"default/job is on node {gpu_node.name} with GPUs {','.join(chosen)}" in why
+
+
+def test_the_containers_have_no_more_than_their_manifests_allow(gpu_node: Node) -> None:
+    """They started, so that a root that is read-only, a user without rights and no capabilities suffice."""
+    for namespace, user in (("dovetail-system", 65532), ("dovetail-agent", 0)):
+        for pod in get(gpu_node, "pods", f"-n={namespace}")["items"]:
+            context = pod["spec"]["containers"][0]["securityContext"]
+            assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]}
+            assert pod["spec"]["securityContext"]["runAsUser"] == user
+            assert pod["status"]["containerStatuses"][0]["restartCount"] == 0

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source distribution builds everywhere; the wheel has compiled parts."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+from tools.images import distributions
+from tools.images.distributions import build_sdist, build_wheel
+from tools.images.python_packages import runs_on
+
+pytestmark = pytest.mark.slow
+EPOCH_S = 1_700_000_000
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_sdist(tmp_path_factory.mktemp("sdist"), EPOCH_S)
+
+
+def packaged() -> set[str]:
+    """The files of the packages, as git knows them, below src; those below the link to deploy/ too."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "src", "deploy"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    links = {name.removeprefix("src/"): (ROOT / name).resolve() for name in listed if (ROOT / name).is_symlink()}
+    found = {name.removeprefix("src/") for name in listed if name.startswith("src/") and (ROOT / name).is_file()}
+    for link, target in links.items():
+        inside = target.relative_to(ROOT.resolve()).as_posix()
+        found |= {f"{link}/{name.removeprefix(f'{inside}/')}" for name in listed if name.startswith(f"{inside}/")}
+    return found
+
+
+# Files beside the modules that no program reads.
+NOT_INSTALLED = {"kubecel/README.md", "kubecel/pyproject.toml", "kubecel/LICENSE"}
+PROTOCOLS = "dovetail/agent/apis/"
+
+
+def expected() -> set[str]:
+    return {name for name in packaged() - NOT_INSTALLED if not (name.startswith(PROTOCOLS) and name.endswith(".proto"))}
+
+
+def run_of(folder: Path, *arguments: str) -> str:
+    """The output of the `dovetail` that is installed in a folder, with this environment's dependencies."""
+    command = "import sys; sys.path.insert(0, sys.argv.pop(1)); from dovetail.cli import main; main()"
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "DOVETAIL_NATIVE")}
+    argv = [sys.executable, "-c", command, str(folder), *arguments]
+    return subprocess.run(argv, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def install(distribution: Path, target: Path, **environment: str) -> Path:
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    argv += ["--disable-pip-version-check", f"--target={target}", str(distribution)]
+    subprocess.run(argv, cwd=target.parent, env=os.environ | environment, check=True)
+    return target
+
+
+def test_two_source_distributions_are_the_same_bytes(sdist: Path, tmp_path: Path) -> None:
+    assert build_sdist(tmp_path, EPOCH_S).read_bytes() == sdist.read_bytes()
+
+
+def test_the_source_distribution_has_every_file_of_the_package(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {member.name.partition("/src/")[2] for member in archive if member.isfile()}
+    assert expected() - names == set()
+
+
+def test_two_wheels_are_the_same_bytes_and_have_every_file_of_the_package(sdist: Path, tmp_path: Path) -> None:
+    wheels = [build_wheel(sdist, tmp_path / name, EPOCH_S, lambda text: None, compiled=False) for name in ("a", "b")]
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+    with zipfile.ZipFile(wheels[0]) as archive:
+        assert expected() - set(archive.namelist()) == set()
+        libraries = [archive.read(name) for name in archive.namelist() if name.endswith(".so")]
+    assert libraries and not any(str(tmp_path).encode() in library or b"RPATH" in library for library in libraries)
+
+
+def test_where_there_is_no_compiler_the_source_distribution_works(sdist: Path, tmp_path: Path) -> None:
+    folder = install(sdist, tmp_path / "installed", CC="/bin/false", DOVETAIL_COMPILE="0")
+    assert (
+        run_of(folder, "--version")
+        == "dovetail 0.1.0 (pure Python: the kernel was not built; the core as it is written: it was not compiled)"
+    )
+
+
+def test_where_there_is_one_the_source_distribution_has_the_kernel(sdist: Path, tmp_path: Path) -> None:
+    folder = install(sdist, tmp_path / "installed", DOVETAIL_COMPILE="0")
+    assert run_of(folder, "--version").startswith("dovetail 0.1.0 (native kernel")
+
+
+def test_the_installed_wheel_has_all_compiled_parts_on_old_c_libraries(wheel: Path, tmp_path: Path) -> None:
+    # RHEL 8 has 2.28, Ubuntu 20.04 has 2.31. The tag follows from the symbols that this machine's compiler used.
+    assert runs_on(wheel.name, (2, 28))
+    folder = install(wheel, tmp_path / "installed")
+    assert run_of(folder, "--version") == "dovetail 0.1.0 (compiled core, native kernel)"
+
+
+def test_times_come_from_the_environment_or_the_last_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "42")
+    assert distributions.epoch_s() == 42
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    assert distributions.epoch_s() > EPOCH_S
+    assert (distributions.epoch_s(tmp_path), distributions.revision(tmp_path)) == (0, "")

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The network of the pods of a real node, as a CNI plugin that changes nothing on the machine.
+//
+// A pod has a network namespace of its own without any link. Its address is one of the machine's loopback range, chosen at
+// random. A process for each pod, which ends with it, carries connections:
+//   - from the machine to a port of the pod's address, if something in the pod listens on that port on all addresses:
+//     the kubelet's probes, and scrapes;
+//   - from the pod to the service `kubernetes`, so that clients in pods reach the API server as in any cluster.
+//
+// Pods do not reach each other, nor anything else.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+const pollEvery = 200 * time.Millisecond
+
+// What the network's configuration has beside CNI's own fields.
+type configuration struct {
+	CNIVersion string `json:"cniVersion"`
+	Service    string `json:"service"`
+	APIServer  string `json:"apiServer"`
+	State      string `json:"state"`
+}
+
+func main() {
+	var err error
+	if len(os.Args) > 1 {
+		err = relay(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
+	} else {
+		err = plugin(os.Getenv("CNI_COMMAND"))
+	}
+	if err != nil {
+		_ = json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": "1.0.0", "code": 999, "msg": err.Error()})
+		os.Exit(1)
+	}
+}
+
+func plugin(command string) error {
+	if command == "VERSION" {
+		fmt.Println(`{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}`)
+		return nil
+	}
+	var config configuration
+	if err := json.NewDecoder(os.Stdin).Decode(&config); err != nil {
+		return err
+	}
+	note := filepath.Join(config.State, os.Getenv("CNI_CONTAINERID"))
+	switch command {
+	case "ADD":
+		return add(config, note, os.Getenv("CNI_NETNS"))
+	case "DEL":
+		return remove(note)
+	}
+	return nil
+}
+
+func add(config configuration, note, netns string) error {
+	address := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	child := exec.Command(self, netns, address, config.Service, config.APIServer)
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	output, err := child.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := child.Start(); err != nil {
+		return err
+	}
+	if line, _ := bufio.NewReader(output).ReadString('\n'); line != "ready\n" {
+		return fmt.Errorf("the relay of %s: %s", netns, strings.TrimSpace(line))
+	}
+	if err := os.MkdirAll(config.State, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(note, []byte(strconv.Itoa(child.Process.Pid)), 0o644); err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(map[string]any{
+		"cniVersion": config.CNIVersion,
+		"interfaces": []any{map[string]any{"name": "eth0", "sandbox": netns}},
+		"ips":        []any{map[string]any{"address": address + "/8", "interface": 0}},
+		"dns":        map[string]any{},
+	})
+}
+
+func remove(note string) error {
+	text, err := os.ReadFile(note)
+	if err != nil {
+		// CNI: what is gone already is no error.
+		return nil
+	}
+	pid, err := strconv.Atoi(string(text))
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	return os.Remove(note)
+}
+
+// Carries connections of one pod until it is killed.
+func relay(netns, address, service, apiServer string) error {
+	ready := make(chan error)
+	dials := make(chan func())
+	opened := make(chan int)
+	go inside(netns, service, apiServer, ready, dials, opened)
+	if err := <-ready; err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	os.Stdout.Close()
+	for port := range opened {
+		listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+		if err != nil {
+			continue
+		}
+		go carry(listener, func() (net.Conn, error) { return dialFrom(dials, port) })
+	}
+	return nil
+}
+
+// Runs on a thread in the pod's namespace: sockets that it makes are the pod's.
+func inside(netns, service, apiServer string, ready chan<- error, dials <-chan func(), opened chan<- int) {
+	runtime.LockOSThread()
+	listener, err := enter(netns, service)
+	ready <- err
+	if err != nil {
+		return
+	}
+	go carry(listener, func() (net.Conn, error) { return net.Dial("tcp", apiServer) })
+	known := map[int]bool{}
+	ticks := time.NewTicker(pollEvery)
+	for {
+		select {
+		case dial := <-dials:
+			dial()
+		case <-ticks.C:
+			for _, port := range listening() {
+				if !known[port] {
+					known[port] = true
+					go func() { opened <- port }()
+				}
+			}
+		}
+	}
+}
+
+func enter(netns, service string) (net.Listener, error) {
+	file, err := os.Open(netns)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if _, _, number := syscall.RawSyscall(sysSetns, file.Fd(), syscall.CLONE_NEWNET, 0); number != 0 {
+		return nil, fmt.Errorf("setns: %w", number)
+	}
+	host, _, err := net.SplitHostPort(service)
+	if err != nil {
+		return nil, err
+	}
+	if err := addToLoopback(net.ParseIP(host).To4()); err != nil {
+		return nil, fmt.Errorf("the address %s on lo: %w", host, err)
+	}
+	return net.Listen("tcp", service)
+}
+
+// struct ifreq of netdevice(7): a name, then an address or flags.
+type request struct {
+	name  [16]byte
+	value [24]byte
+}
+
+func addToLoopback(ip net.IP) error {
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(socket)
+	flags := request{}
+	copy(flags.name[:], "lo")
+	*(*uint16)(unsafe.Pointer(&flags.value[0])) = syscall.IFF_UP | syscall.IFF_RUNNING | syscall.IFF_LOOPBACK
+	alias := request{}
+	copy(alias.name[:], "lo:1")
+	*(*uint16)(unsafe.Pointer(&alias.value[0])) = syscall.AF_INET
+	copy(alias.value[4:8], ip)
+	mask := alias
+	copy(mask.value[4:8], []byte{255, 255, 255, 255})
+	for _, step := range []struct {
+		command uintptr
+		request *request
+	}{{syscall.SIOCSIFFLAGS, &flags}, {syscall.SIOCSIFADDR, &alias}, {syscall.SIOCSIFNETMASK, &mask}} {
+		_, _, number := syscall.Syscall(syscall.SYS_IOCTL, uintptr(socket), step.command, uintptr(unsafe.Pointer(step.request)))
+		if number != 0 {
+			return number
+		}
+	}
+	return nil
+}
+
+// The ports on which something in this thread's namespace listens on all addresses (proc_net_tcp: state 0A).
+func listening() []int {
+	var ports []int
+	for _, name := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile("/proc/thread-self/net/" + name)
+		if err != nil {
+			continue
+		}
+		for _, line := range strings.Split(string(text), "\n") {
+			fields := strings.Fields(line)
+			if len(fields) < 4 || fields[3] != "0A" {
+				continue
+			}
+			address, port, _ := strings.Cut(fields[1], ":")
+			number, err := strconv.ParseUint(port, 16, 16)
+			if err == nil && strings.Trim(address, "0") == "" {
+				ports = append(ports, int(number))
+			}
+		}
+	}
+	return ports
+}
+
+// Connects to a port of the pod, on the thread in its namespace.
+func dialFrom(dials chan<- func(), port int) (net.Conn, error) {
+	type answer struct {
+		connection net.Conn
+		err        error
+	}
+	answers := make(chan answer, 1)
+	dials <- func() {
+		connection, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		answers <- answer{connection, err}
+	}
+	result := <-answers
+	return result.connection, result.err
+}
+
+func carry(listener net.Listener, dial func() (net.Conn, error)) {
+	for {
+		accepted, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer accepted.Close()
+			other, err := dial()
+			if err != nil {
+				return
+			}
+			defer other.Close()
+			ended := make(chan struct{}, 2)
+			for _, pair := range [][2]net.Conn{{accepted, other}, {other, accepted}} {
+				go func() {
+					_, _ = io.Copy(pair[0], pair[1])
+					_ = pair[0].(*net.TCPConn).CloseWrite()
+					ended <- struct{}{}
+				}()
+			}
+			<-ended
+			<-ended
+		}()
+	}
+}
