@@ -1,7 +1,6 @@
 # Everything happens inside this clone (.venv); the Kubernetes binaries for the tests are cached under ~/.cache/dovetail.
 PYTHON ?= python3
 BIN := .venv/bin
-BUILDER ?= podman
 IMAGE ?= dovetail:0.1.0
 # Tests are handed out to so many processes. One of them mostly waits, for the control plane; each may start one of its own
 # (about 1 GiB).
@@ -12,7 +11,7 @@ QUICK_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format docs pictures lock protos controlplane node bench image clean
+.PHONY: help demo test quick lint format docs pictures lock protos controlplane node bench image wheel clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,12 +52,11 @@ bench: .venv/.native ## the benchmarks: the core alone, then live against kube-s
 	$(BIN)/python benchmarks/core_speed.py
 	$(BIN)/python -m benchmarks.live
 
-image: ## build the container image on base images named by digest (docs/how-to/install.md)
-	@for digest in "$(PYTHON_DIGEST)" "$(SLIM_DIGEST)"; do \
-	  printf '%s' "$$digest" | grep -Eqx 'sha256:[0-9a-f]{64}' || { \
-	    echo "make image: '$$digest' is no digest: give PYTHON_DIGEST and SLIM_DIGEST, as docs/how-to/install.md says" >&2; exit 2; }; \
-	done
-	$(BUILDER) build -t $(IMAGE) --build-arg PYTHON_DIGEST=$(PYTHON_DIGEST) --build-arg SLIM_DIGEST=$(SLIM_DIGEST) -f deploy/Containerfile .
+image: .venv/.dev ## build the container image IMAGE and its SBOM into dist/: no root, no daemon, no registry
+	$(BIN)/python -m tools.images image --name $(IMAGE)
+
+wheel: .venv/.dev ## build the wheel with compiled parts, and the source distribution, into dist/
+	$(BIN)/python -m tools.images wheel
 
 lock: ## pin the dependencies again (needs pip-tools)
 	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements/run.lock pyproject.toml

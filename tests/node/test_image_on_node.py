@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduler and agent run from the image under their manifests as they are, on a real kubelet, and a job gets its GPUs."""
+"""Scheduler and agent run from the image under their own manifests, on a real kubelet, and a job gets its GPUs."""
 
 from __future__ import annotations
 

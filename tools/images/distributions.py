@@ -72,16 +72,17 @@ def build_wheel(sdist: Path, target: Path, epoch: int, report: Report, *, compil
         name = _hook("build_wheel", source, built, _compiler(source, epoch) | ({} if compiled else _KERNEL_ALONE))
         if name.endswith("-any.whl"):
             raise PlaneUnavailable(f"{name} has no compiled parts: is there a C compiler?")
-        argv = [sys.executable, "-m", "auditwheel", "repair", f"--wheel-dir={target.resolve()}", str(built / name)]
+        repaired = Path(folder) / "repaired"
+        argv = [sys.executable, "-m", "auditwheel", "repair", f"--wheel-dir={repaired}", str(built / name)]
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch), "PATH": _path()}
-        before = set(target.glob("*.whl"))
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise PlaneUnavailable(f"auditwheel refuses {name}:\n{tail(done.stderr)}")
-        written = set(target.glob("*.whl")) - before
-    if len(written) != 1:
-        raise PlaneUnavailable(f"{target} already has a wheel of this version: {[path.name for path in before]}")
-    return written.pop()
+        (wheel,) = repaired.glob("*.whl")
+        target.mkdir(parents=True, exist_ok=True)
+        result = target / wheel.name
+        result.write_bytes(wheel.read_bytes())
+    return result
 
 
 def kept_wheel(report: Report) -> Path:
@@ -107,7 +108,7 @@ def _compiler(source: Path, epoch: int) -> dict[str, str]:
     return {
         "SOURCE_DATE_EPOCH": str(epoch),
         "PYTHONHASHSEED": "0",
-        "CFLAGS": f"{os.environ.get('CFLAGS', '')} -g0 -ffile-prefix-map={source}=.",
+        "CFLAGS": f"-g0 -ffile-prefix-map={source}=.",
         # Python's own command has folders of this machine's Python.
         "LDSHARED": f"{os.environ.get('CC') or linker} -shared -Wl,--strip-all -Wl,--build-id=none",
     }
@@ -127,7 +128,7 @@ def _hook(name: str, source: Path, target: Path, variables: dict[str, str]) -> s
 
 
 def _path() -> str:
-    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    return os.pathsep.join((str(Path(sys.executable).parent), *os.get_exec_path()))
 
 
 def _copy(root: Path, target: Path) -> None:

@@ -61,7 +61,7 @@ def from_tar(archive: tarfile.TarFile) -> Tree:
         if path == ".":
             continue
         if member.isdir():
-            tree[path] = Entry(Kind.DIRECTORY, member.mode)
+            tree[path] = Entry(Kind.DIRECTORY, member.mode & 0o1777)
         elif member.issym():
             tree[path] = link(member.linkname)
         elif member.isreg():
