@@ -69,6 +69,7 @@ def test_two_source_distributions_are_the_same_bytes(sdist: Path, tmp_path: Path
 def test_the_source_distribution_has_every_file_of_the_package(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/src/")[2] for member in archive if member.isfile()}
+    assert any(name.startswith("dovetail/operator/manifests/") for name in names)
     assert expected() - names == set()
 
 
