@@ -43,10 +43,10 @@ def apply(cluster: Cluster, *documents: dict[str, Any]) -> None:
         cluster.node.plane.kubectl("apply", "-f", "-", input=json.dumps(document))
 
 
-def agents(image: str, **spec: Any) -> dict[str, Any]:
+def agents(image: str, *args: str, **spec: Any) -> dict[str, Any]:
     """A DaemonSet as the operator makes it, whose pods only pause: the agent itself is a process of the node."""
     labels = {"app.kubernetes.io/name": "dovetail-agent"}
-    container = {"name": "agent", "image": image, "args": ["pause"]}
+    container = {"name": "agent", "image": image, "args": list(args or ("pause",))}
     body = {
         "schedulerName": "dovetail",
         "terminationGracePeriodSeconds": 1,
@@ -140,6 +140,13 @@ def story(cluster: Cluster) -> None:
     assert "127.0.0.1:1/absent:1" in found["message"] and "127.0.0.1:1/absent:1" in found["evidence"]["line"]
     assert found["evidence"]["container"] == "agent"
 
+    # It prints what it has, and ends.
+    kubectl("delete", "daemonset", "dovetail-agent", f"-n={AGENT}", "--wait=true")
+    apply(cluster, agents(IMAGE, "show", "0", "3"))
+    found = walked.reaches("agent", "ContainerFails")
+    assert "exit status 3" in found["message"]
+    assert "mems" in json.loads(found["evidence"]["line"])
+
     kubectl("delete", "daemonset", "dovetail-agent", f"-n={AGENT}", "--wait=true")
     apply(cluster, agents(IMAGE))
     walked.reaches("agent", "AgentSilent")
@@ -167,7 +174,7 @@ async def test_a_node_walks_from_nothing_to_validated(cluster: Cluster) -> None:
         task = asyncio.create_task(walks.run())
         try:
             await asyncio.to_thread(story, cluster)
-            assert not walks.problems
+            assert walks.waits() == ""
         finally:
             with suppress(Exception):
                 walks.follow(None)

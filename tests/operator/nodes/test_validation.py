@@ -205,6 +205,7 @@ def test_the_agent_may_still_report_a_difference_for_a_moment() -> None:
         ("0", "all fine", FACTS, "0"),
         # Another component allocates, and chooses by itself.
         ("1", SEEN, replace(FACTS, pool=replace(POOL, allocation="None")), "0"),
+        ("1", SEEN, replace(FACTS, agent=replace(REPORT, plugin=("", "", ""))), "0"),
         # The wiring is not known, so none were chosen.
         ("", SEEN, FACTS, "0"),
         # MIG instances are not compared by name.
@@ -240,6 +241,13 @@ def test_a_job_on_its_chosen_devices_validates_the_node() -> None:
         "other devices": ([job("a")], replace(began, agent=replace(REPORT, differences=(differs,)))),
         "agent silent": ([job("a")], replace(began, agent=replace(REPORT, fresh=False))),
         "agent not in a pod": ([job("a")], replace(FACTS, agent_pod=replace(AGENT_POD, started_ms=0))),
-        "another plugin": ([job("a")], replace(began, pool=replace(POOL, allocation="None"))),
+        "no allocation": ([job("a")], replace(began, pool=replace(POOL, allocation="None"))),
+        "another plugin": ([job("a")], replace(began, agent=replace(REPORT, plugin=("", "", "")))),
     }
     assert {why for why, (pods, facts) in nothing.items() if by_running(pods, facts, LATER_MS)} == set()
+
+
+def test_lists_of_devices_are_as_long_as_the_definition_allows() -> None:
+    many = ",".join(f"0/1g.5gb@{i}" for i in range(400))
+    passed = course_of(trial("Succeeded", chosen=many, containerStatuses=ended()), FACTS, LATER_MS).progress.passed
+    assert passed is not None and len(passed.chosen) == len(passed.given) == 1024

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -248,7 +249,7 @@ async def test_a_server_that_is_away_and_rights_that_are_missing_end_nothing(wor
     async with world.walking():
         world.fault(Fault("answer", "PATCH", "gpunodes/status", times=2, status=403))
         await world.settle(passes=1)
-        assert "writes" in world.walks.problems and world.walks.waits()
+        assert "403" in world.walks.waits()
         await world.settle(after_s=2)
         assert world.at() == ("validated", "ValidationPending") and world.at("gpu-2") == ("agent", "PodMissing")
 
@@ -334,3 +335,63 @@ async def test_a_node_that_is_gone_takes_its_validation_along_and_its_successor_
         world.node()
         await world.settle(after_s=1)
         assert world.walks.readiness["gpu-1"].step == "agent" and world.tainted()
+
+
+async def test_a_clock_of_a_node_that_is_behind_makes_no_agent_silent_that_writes(world: WalkedWorld) -> None:
+    world.working()
+
+    def late() -> None:
+        at = datetime.fromtimestamp(world.now_s - 7200, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        world.report(observedTime=at)
+
+    late()
+    async with world.walking():
+        await world.settle()
+        assert world.at() == ("agent", "AgentSilent")
+        for _ in range(4):
+            world.now_s += 300
+            late()
+            await world.settle()
+        assert world.at()[0] == "validated"
+        await world.settle(after_s=661)
+        assert world.at() == ("agent", "AgentSilent")
+
+
+async def test_gpus_by_claim_are_validated_by_a_claim(world: WalkedWorld) -> None:
+    world.working()
+    world.node(gpus=0, labels={"nvidia.com/gpu.product": "H100"})
+    async with world.walking(agent={"pools": [{"name": "default", "allocation": "DRA"}]}, validation={"gpus": 2}):
+        await world.settle()
+        assert world.at() == ("devices", "NoDevices")
+        world.put(
+            {
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "gpu-1-a"},
+                "spec": {"driver": "gpu.nvidia.com", "nodeName": "gpu-1", "pool": {"name": "gpu-1"}},
+            }
+        )  # fmt: skip
+        await world.settle(after_s=61)
+        pod = world.trial()
+        assert pod is not None
+        claim = world.get("resourceclaims.resource.k8s.io", SYSTEM, pod["metadata"]["name"])
+        assert claim is not None and claim["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+        assert claim["spec"]["devices"]["requests"][0]["exactly"]["count"] == 2
+        (named,) = pod["spec"]["resourceClaims"]
+        assert named["resourceClaimName"] == pod["metadata"]["name"]
+
+
+async def test_another_program_is_tried_at_once(world: WalkedWorld) -> None:
+    world.working()
+    async with world.walking(validation={"image": "wrong:1"}):
+        await world.settle()
+        world.finish(code=1, message="no such program")
+        await world.settle(after_s=5)
+        assert world.at() == ("validated", "ValidationFailed") and world.trial() is None
+        world.stack(validation={"image": "right:1"})
+        await world.settle(after_s=1)
+        pod = world.trial()
+        assert pod is not None and pod["spec"]["containers"][0]["image"] == "right:1"
+        # Also while a pod of the former one is there.
+        world.stack(validation={"image": "better:1"})
+        await world.settle(after_s=1)
+        pod = world.trial()
+        assert pod is not None and pod["spec"]["containers"][0]["image"] == "better:1"

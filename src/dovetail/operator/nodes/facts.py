@@ -97,15 +97,16 @@ class WalkFacts(Struct, frozen=True):
     before: NodeReadiness | None = None
 
 
-def agent_of(gpu_node: WalkedGPUNode | None, node: WalkedNode, now_ms: int) -> AgentReport:
-    """What the agent reports. A GPUNode of an earlier Node of this name counts as none."""
+def agent_of(gpu_node: WalkedGPUNode | None, node: WalkedNode, now_ms: int, heard_ms: int = 0) -> AgentReport:
+    """What the agent reports; `heard_ms` is when this process saw it write, 0 if it did not yet: the clock of the node
+    may be another one. A GPUNode of an earlier Node of this name counts as none."""
     if gpu_node is None or is_of_another(gpu_node, node):
         return AgentReport()
     status = gpu_node.status
     observed_ms = epoch_ms(status.observed_time)
     return AgentReport(
         reported=bool(observed_ms),
-        fresh=bool(observed_ms) and now_ms - observed_ms < AGENT_STALE_MS,
+        fresh=bool(observed_ms) and now_ms - max(observed_ms, heard_ms) < AGENT_STALE_MS,
         driver=_condition(gpu_node, "DriverReady"),
         plugin=_condition(gpu_node, "PluginRegistered"),
         driver_version=status.driver_version,
@@ -156,6 +157,11 @@ def kubelet_of(node: WalkedNode) -> tuple[str, str]:
 
 def has_startup_taint(taints: Iterable[Mapping[str, Any]]) -> bool:
     return any(one.get("key") == STARTUP_TAINT and one.get("effect") == "NoSchedule" for one in taints)
+
+
+def validation_digest(facts: WalkFacts) -> str:
+    """Of what the stack asks a validation to do."""
+    return sha256(msgspec.json.encode(facts.spec.validation)).hexdigest()[:8]
 
 
 def validation_key(facts: WalkFacts) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -64,7 +65,7 @@ class NodeObjects:
     def __init__(self, client: Client, changed: Callable[[str | None], None], clock_ms: Callable[[], int]) -> None:
         self._changed, self._clock_ms = changed, clock_ms
         self.nodes = Reflector(client, NODES, WalkedNode, self._nodes_changed, keep=kept_node)
-        self.gpu_nodes = Reflector(client, GPU_NODES, WalkedGPUNode, self._named, keep=kept_gpu_node)
+        self.gpu_nodes = Reflector(client, GPU_NODES, WalkedGPUNode, self._agents_wrote, keep=kept_gpu_node)
         self._components = Reflector(
             client, PODS, WalkedPod, self._component_pods, params={"labelSelector": _COMPONENTS}, keep=kept_pod
         )
@@ -78,6 +79,8 @@ class NodeObjects:
         self.validations: dict[str, dict[str, WalkedPod]] = {}
         """By node and uid the validation pods."""
         self._boots: dict[str, tuple[str, deque[int]]] = {}
+        self._heard: dict[str, tuple[datetime | None, int]] = {}
+        """By GPUNode the time that its agent has written, and when this process saw another one."""
 
     @property
     def reflectors(self) -> tuple[Reflector, ...]:  # type: ignore[type-arg]
@@ -139,7 +142,7 @@ class NodeObjects:
             driver=await self._component(name, _DRIVER, _DRIVER, reads, now_ms),
             toolkit=await self._component(name, _TOOLKIT, _TOOLKIT, reads, now_ms),
             agent_pod=await self._component(name, _AGENT, agent_name, reads, now_ms),
-            agent=agent_of(own, node, now_ms),
+            agent=agent_of(own, node, now_ms, self._heard.get(name, (None, 0))[1]),
             slices=slices,
             before=own.status.readiness if own is not None else None,
         )
@@ -188,9 +191,16 @@ class NodeObjects:
                     self._boots[name] = (boot, boots)
             self._changed(name)
 
-    def _named(self, changes: list[Change[WalkedGPUNode]]) -> None:
+    def _agents_wrote(self, changes: list[Change[WalkedGPUNode]]) -> None:
         for change in changes:
-            self._changed(change.object.metadata.name)
+            name, written = change.object.metadata.name, change.object.status.observed_time
+            if change.kind == "deleted":
+                self._heard.pop(name, None)
+            elif name not in self._heard:
+                self._heard[name] = (written, 0)
+            elif self._heard[name][0] != written:
+                self._heard[name] = (written, self._clock_ms())
+            self._changed(name)
 
     def _all(self, changes: Iterable[Change[WalkedDaemonSet]] | Iterable[Change[WalkedClass]]) -> None:
         # The status of a DaemonSet changes with each of its pods, which are followed themselves.

@@ -31,9 +31,11 @@ NODE_OF_VALIDATION = "operator.dovetail.dev/node"
 """Annotation of a validation pod: the node that it validates."""
 KEY_OF_VALIDATION = "operator.dovetail.dev/key"
 """Annotation of a validation pod: the driver, agent and layout that it validates."""
+SPEC_OF_VALIDATION = "operator.dovetail.dev/spec"
+"""Annotation of a validation pod: a digest of the spec.validation that it was made for."""
 DEVICES = "dovetail.dev/devices"
 """Annotation that the scheduler writes with the binding: the devices that it chose."""
-_KEPT_ANNOTATIONS = (NODE_OF_VALIDATION, KEY_OF_VALIDATION, DEVICES)
+_KEPT_ANNOTATIONS = (NODE_OF_VALIDATION, KEY_OF_VALIDATION, SPEC_OF_VALIDATION, DEVICES)
 
 
 class NodeInfo(Wire, frozen=True):
@@ -214,17 +216,18 @@ def node_of(pod: WalkedPod) -> str:
     return next((one.values[0] for one in fields if one.key == "metadata.name" and one.values), "")
 
 
-def requests_gpus(pod: WalkedPod) -> int:
-    """How many GPUs, replicas or MIG instances the pod requests by the names of NVIDIA's device plugins; an extended
-    resource has a limit. Amounts that cannot be read count as one: then there is a GPU pod, and no more is asked."""
-    counts = [_gpus(container) for container in pod.spec.containers]
-    begun = [_gpus(container) for container in pod.spec.init_containers]
+def requests_gpus(pod: WalkedPod, resource: str = "") -> int:
+    """How many devices the pod requests of a resource, or of all whose devices are GPUs, replicas or MIG instances; an
+    extended resource has a limit. An amount that cannot be read counts as one: it is there, and no more is asked."""
+    counts = [_gpus(container, resource) for container in pod.spec.containers]
+    begun = [_gpus(container, resource) for container in pod.spec.init_containers]
     return max(sum(counts), max(begun, default=0))
 
 
-def _gpus(container: WalkedContainerSpec) -> int:
-    amounts = (text for name, text in container.resources.limits.items() if is_gpu_resource(name))
-    return sum(int(text) if str(text).isdecimal() else 1 for text in amounts)
+def _gpus(container: WalkedContainerSpec, resource: str) -> int:
+    limits = container.resources.limits.items()
+    amounts = (str(text) for name, text in limits if (name == resource if resource else is_gpu_resource(name)))
+    return sum(int(text) if text.isdecimal() else 1 for text in amounts)
 
 
 def is_gpu_resource(name: str) -> bool:

@@ -6,7 +6,8 @@ Rules
 - After a failure the next pod follows after a minute, then twice as long each time up to half an hour. Meanwhile, and
   while the next one is under way, the failure is what is reported, so that `since` is the time of the first.
 - A node gets three pods at once, then one in five minutes, whatever it does.
-- A pod of another key, or on a node that is cordoned or in maintenance, is deleted.
+- A pod of another key or spec.validation, or on a node that is cordoned or in maintenance, is deleted. Another
+  spec.validation is tried at once.
 Does not know: what is written of it.
 """
 
@@ -20,8 +21,8 @@ from dovetail.kube.api.errors import ApiError, Forbidden, Invalid
 from dovetail.kube.objects.stack import DRA, GPUStack
 from dovetail.kube.objects.topology import Evidence
 from dovetail.operator.nodes.evidence import newest, one_line, wants_events
-from dovetail.operator.nodes.facts import ValidationProgress, WalkFacts, validation_key
-from dovetail.operator.nodes.outlines import KEY_OF_VALIDATION, WalkedNode, WalkedPod, requests_gpus
+from dovetail.operator.nodes.facts import ValidationProgress, WalkFacts, validation_digest, validation_key
+from dovetail.operator.nodes.outlines import KEY_OF_VALIDATION, SPEC_OF_VALIDATION, WalkedNode, WalkedPod, requests_gpus
 from dovetail.operator.nodes.pace import WritePace
 from dovetail.operator.nodes.reading import NodeReads
 from dovetail.operator.nodes.validation import (
@@ -44,10 +45,10 @@ _UNDER_WAY = frozenset({"ValidationPending", "ValidationRunning", "ValidationQue
 
 
 class _Failure(Struct):
-    """`uid` is that of the pod that failed, "" if none could be made."""
+    """`uid` is that of the pod that failed, "" if none could be made; `key` what it validated, and by which spec."""
 
     progress: ValidationProgress
-    key: str
+    key: tuple[str, str]
     uid: str
     count: int
     until_ms: int
@@ -72,9 +73,9 @@ class Validating:
 
     async def progress(self, node: WalkedNode, facts: WalkFacts, stack: GPUStack, now_ms: int) -> ValidationProgress:
         """How far the validation of the node is; begins it if it may. Raises ApiError."""
-        name, key = facts.name, validation_key(facts)
+        name, key = facts.name, (validation_key(facts), validation_digest(facts))
         last = facts.before.validation if facts.before is not None else None
-        if last is not None and last.key == key:
+        if last is not None and last.key == key[0]:
             self._failures.pop(name, None)
             return ValidationProgress(passed=last)
         pod = newest(self._pods.get(name, {}).values())
@@ -83,7 +84,8 @@ class Validating:
             return await self._of_pod(pod, facts, key, now_ms)
         failure = self._failures.get(name)
         if failure is not None and failure.key != key:
-            failure = self._failures.pop(name) and None
+            del self._failures[name]
+            failure = None
         if failure is not None and now_ms < failure.until_ms:
             self._again(name, failure.until_ms)
             return failure.progress
@@ -105,7 +107,7 @@ class Validating:
         self._begun.pop(name, None)
         self._pace.forget(name)
 
-    async def _of_pod(self, pod: WalkedPod, facts: WalkFacts, key: str, now_ms: int) -> ValidationProgress:
+    async def _of_pod(self, pod: WalkedPod, facts: WalkFacts, key: tuple[str, str], now_ms: int) -> ValidationProgress:
         name, failure = facts.name, self._failures.get(facts.name)
         if failure is not None and failure.uid == pod.metadata.uid:
             # A deletion that was not answered is repeated.
@@ -113,7 +115,8 @@ class Validating:
                 await self._writer.remove(pod)
             return failure.progress
         unwanted = facts.maintenance or (facts.cordoned and not pod.spec.node_name)
-        if pod.metadata.annotations.get(KEY_OF_VALIDATION) != key or unwanted:
+        marks = pod.metadata.annotations
+        if (marks.get(KEY_OF_VALIDATION), marks.get(SPEC_OF_VALIDATION)) != key or unwanted:
             if pod.metadata.deletion_timestamp is None:
                 await self._writer.remove(pod)
             return _shown(ValidationProgress("ValidationQueued", "an older validation pod is being deleted"), failure)
@@ -139,7 +142,8 @@ class Validating:
         passed = by_running(pods, facts, now_ms)
         if passed is not None:
             return ValidationProgress(passed=passed)
-        if resource and sum(map(requests_gpus, pods)) + number > sum(facts.allocatable.values()):
+        held = sum(requests_gpus(pod, resource) for pod in pods)
+        if resource and held + number > facts.allocatable[resource]:
             self._again(name, now_ms + _BUSY_MS)
             evidence = Evidence("Node", "", name)
             return ValidationProgress("GpusBusy", "pods hold all GPUs of the node", evidence)
@@ -156,7 +160,7 @@ class Validating:
             await self._writer.validation(made, number if by_claim else 0)
         except (Forbidden, Invalid) as error:
             del self._begun[name]
-            return self._refused(name, validation_key(facts), error, now_ms)
+            return self._refused(name, (validation_key(facts), validation_digest(facts)), error, now_ms)
         self._again(name, now_ms + _UNSEEN_MS)
         evidence = Evidence("Pod", SYSTEM_NAMESPACE, pod_name(name))
         return _shown(
@@ -166,13 +170,13 @@ class Validating:
     def _under_way(self) -> int:
         return len(self._pods.keys() | self._begun.keys())
 
-    def _refused(self, name: str, key: str, error: ApiError, now_ms: int) -> ValidationProgress:
+    def _refused(self, name: str, key: tuple[str, str], error: ApiError, now_ms: int) -> ValidationProgress:
         evidence = Evidence("Pod", SYSTEM_NAMESPACE, pod_name(name), "", one_line(error.message))
         progress = ValidationProgress("ValidationRefused", "the API server refuses the validation pod", evidence)
         self._fail(name, key, Course(progress), "", now_ms)
         return progress
 
-    def _fail(self, name: str, key: str, course: Course, uid: str, now_ms: int) -> None:
+    def _fail(self, name: str, key: tuple[str, str], course: Course, uid: str, now_ms: int) -> None:
         before = self._failures.get(name)
         count = before.count + 1 if before is not None and before.key == key else 1
         pause_ms = min(_RETRY_MOST_MS, _RETRY_MS << min(count - 1, 10))

@@ -31,11 +31,18 @@ from dovetail.kube.objects.topology import Evidence
 from dovetail.kube.objects.topology import Validation as LastValidation
 from dovetail.operator.nodes.blockers import BLOCKERS, VALIDATED
 from dovetail.operator.nodes.evidence import one_line, trouble_of
-from dovetail.operator.nodes.facts import STARTUP_TAINT, ValidationProgress, WalkFacts, validation_key
+from dovetail.operator.nodes.facts import (
+    STARTUP_TAINT,
+    ValidationProgress,
+    WalkFacts,
+    validation_digest,
+    validation_key,
+)
 from dovetail.operator.nodes.outlines import (
     DEVICES,
     KEY_OF_VALIDATION,
     NODE_OF_VALIDATION,
+    SPEC_OF_VALIDATION,
     Ended,
     WalkedEvent,
     WalkedPod,
@@ -54,6 +61,8 @@ SETTLE_MS = 2_000
 _GRACE_MS = 10_000
 """A scheduler that has not answered by then is not there."""
 _USER = 65_532
+_LONGEST = 1024
+"""Characters of a list of devices in the definition of GPUNode."""
 _INDICES = re.compile(r"\d{1,4}(?:,\d{1,4})*")
 _KEPT_AWAY = "node.kubernetes.io/"
 
@@ -145,6 +154,7 @@ def validation_pod(stack: GPUStack, facts: WalkFacts, taints: Iterable[Mapping[s
         "annotations": {
             NODE_OF_VALIDATION: node,
             KEY_OF_VALIDATION: validation_key(facts),
+            SPEC_OF_VALIDATION: validation_digest(facts),
             "dovetail.dev/preemptible": "true",
         },
         "ownerReferences": [owner(stack)],
@@ -255,7 +265,7 @@ def _judged(pod: WalkedPod, facts: WalkFacts, now_ms: int) -> Course:
     chosen = pod.metadata.annotations.get(DEVICES, "")
     difference = next((one for one in facts.agent.differences if one.uid == pod.metadata.uid), None)
     allocated = _visible(ended.message if ended is not None else "", facts.agent.uuids)
-    compared = facts.pool is not None and facts.pool.allocation == DEVICE_PLUGIN
+    compared = _is_ours(facts)
     if compared and difference is not None and difference.chosen:
         differs, allocated = True, difference.given
     else:
@@ -265,7 +275,8 @@ def _judged(pod: WalkedPod, facts: WalkFacts, now_ms: int) -> Course:
         message = f"chosen were {chosen}, and the pod had {allocated or 'none'}"
         return Course(ValidationProgress("DevicesDiffer", message, seen), over=True, retry=True)
     key = pod.metadata.annotations.get(KEY_OF_VALIDATION, "")
-    passed = LastValidation(key, _at(finished_ms or now_ms, ended), chosen, allocated or chosen)
+    at = _at(finished_ms or now_ms, ended)
+    passed = LastValidation(key, at, chosen[:_LONGEST], (allocated or chosen)[:_LONGEST])
     return Course(ValidationProgress(passed=passed), over=True)
 
 
@@ -281,21 +292,27 @@ def _visible(report: str, uuids: Mapping[int, str]) -> str:
     seen = [uuid.strip() for uuid in line.removeprefix(VISIBLE).split(",") if uuid.strip()]
     if all(uuid in indices for uuid in seen):
         return ",".join(map(str, sorted(indices[uuid] for uuid in seen)))
-    return ",".join(sorted(seen))[:1024]
+    return ",".join(sorted(seen))
 
 
 def by_running(pods: Iterable[WalkedPod], facts: WalkFacts, now_ms: int) -> LastValidation | None:
     """The validation by a pod that runs: Dovetail placed it after the agent started, and it has the chosen devices."""
     started_ms = facts.agent_pod.started_ms
-    if facts.pool is None or facts.pool.allocation != DEVICE_PLUGIN or not started_ms or not facts.agent.fresh:
+    if not _is_ours(facts) or not started_ms or not facts.agent.fresh:
         return None
     differing = {one.uid for one in facts.agent.differences}
     for pod in sorted(pods, key=lambda one: one.metadata.uid):
         chosen, began_ms = pod.metadata.annotations.get(DEVICES, ""), epoch_ms(pod.status.start_time)
         proves = pod.status.phase == "Running" and pod.metadata.uid not in differing
         if chosen and proves and began_ms >= started_ms and now_ms - began_ms >= SETTLE_MS:
-            return LastValidation(validation_key(facts), pod.status.start_time, chosen, chosen)
+            shown = chosen[:_LONGEST]
+            return LastValidation(validation_key(facts), pod.status.start_time, shown, shown)
     return None
+
+
+def _is_ours(facts: WalkFacts) -> bool:
+    """Whether the agent's device plugin allocates the GPUs of the node, and not another component."""
+    return facts.pool is not None and facts.pool.allocation == DEVICE_PLUGIN and facts.agent.plugin[0] == "True"
 
 
 def _on(node: str) -> dict[str, Any]:

@@ -60,7 +60,6 @@ class NodeWalks(StackPart):
     """`changed` is called when the status of the GPUStack may be another one. `clock_ms` is epoch time.
 
     readiness   by node what was found last
-    problems    by right or kind of write what the API server refuses, in its words
     """
 
     def __init__(self, client: Client, changed: Callable[[], None], *, clock_ms: Callable[[], int] = _wall_ms) -> None:
@@ -70,7 +69,8 @@ class NodeWalks(StackPart):
         self._objects = NodeObjects(client, self._changed, clock_ms)
         self._writer = WalkWriter(client)
         self._reads = NodeReads(client, clock_ms)
-        self.problems = self._reads.problems
+        self._refused: dict[str, str] = {}
+        """By node the write that the API server refused."""
         self._validating = Validating(self._writer, self._reads, self._objects.validations, self._at)
         self._paces = WritePace()
         self._taints = WritePace(_TAINT_BURST, _TAINT_EVERY_MS)
@@ -104,8 +104,9 @@ class NodeWalks(StackPart):
     def waits(self) -> str:
         """Which right is missing, or which nodes somebody has to do something about. A node that is in maintenance, or
         whose GPUs are busy, is not waited for."""
-        if self.problems:
-            return next(iter(self.problems.values()))
+        refused = [*self._reads.problems.values(), *(self._refused[name] for name in sorted(self._refused))]
+        if refused:
+            return refused[0]
         found = [one for one in blocked(self.readiness) if one.reason not in _NOT_WAITED_FOR]
         if not found:
             return ""
@@ -191,10 +192,10 @@ class NodeWalks(StackPart):
         try:
             await self._walk(name)
             self._failures.pop(name, None)
-            self.problems.pop("writes", None)
+            self._refused.pop(name, None)
         except KubeError as error:
             if isinstance(error, Forbidden):
-                self.problems["writes"] = str(error)
+                self._refused[name] = str(error)
             count = self._failures[name] = self._failures.get(name, 0) + 1
             again_ms = min(_AGAIN_MOST_MS, _AGAIN_MS << min(count - 1, 10))
             level = logging.WARNING if count == 1 else logging.DEBUG
@@ -299,7 +300,7 @@ class NodeWalks(StackPart):
 
     def _forget(self, name: str) -> None:
         self._validating.forget(name)
-        for known in (self.readiness, self._sent, self._tainted, self._failures, self._times):
+        for known in (self.readiness, self._sent, self._tainted, self._failures, self._refused, self._times):
             known.pop(name, None)
         self._paces.forget(name)
         self._taints.forget(name)
