@@ -40,9 +40,7 @@ def failing(call: str, code: int, times: int, gpu: int | None = None) -> Fault:
 
 STARTS: dict[str, Fault] = {
     "0 ms": slow(0),
-    "400 ms": slow(400),
     "1 s": slow(1000),
-    "2 s": slow(2000),
     "5 s": slow(5000),
     "the count takes 3 s": slow(3000, "nvmlDeviceGetCount"),
     "each GPU takes 300 ms": slow(300, "nvmlDeviceGetName"),

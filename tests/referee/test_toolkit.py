@@ -82,10 +82,10 @@ def test_a_container_gets_what_nvidias_toolkit_gives_it_but_for_what_is_listed(
     nvidia_ctk: Path, shelf: Shelf, tmp_path: Path
 ) -> None:
     seen: set[str] = set()
+    machine = Standin(tmp_path / "machine", "small-2numa")
     for number, (name, what) in enumerate(INSTALLATIONS.items()):
         folder = tmp_path / str(number)
         folder.mkdir()
-        machine = Standin(folder / "machine", "small-2numa")
         root, version = folder / "root", machine.description.driver
         install(root, what, version, shelf, machine.library)
         (root / "dev").mkdir()

@@ -56,7 +56,7 @@ def an_edit(document: Any, dice: random.Random, new: Any) -> Edit:
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(DOCUMENTS, st.sampled_from(LAYOUTS), st.one_of(SCALARS, VALUES), st.randoms(use_true_random=False))
 def test_means_what_the_edit_means(document: Any, layout: str, new: Any, dice: random.Random) -> None:
     text = written(document, layout, dice)
@@ -76,7 +76,7 @@ def test_means_what_the_edit_means(document: Any, layout: str, new: Any, dice: r
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(DOCUMENTS, st.sampled_from(LAYOUTS), SCALARS, st.randoms(use_true_random=False))
 def test_a_new_field_changes_no_other_line(document: Any, layout: str, new: Any, dice: random.Random) -> None:
     text = written(document, layout, dice)
@@ -90,7 +90,7 @@ def test_a_new_field_changes_no_other_line(document: Any, layout: str, new: Any,
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(DOCUMENTS, st.one_of(SCALARS, VALUES), st.randoms(use_true_random=False))
 def test_the_json_patch_makes_the_same_change(document: Any, new: Any, dice: random.Random) -> None:
     edit = an_edit(document, dice, new)

@@ -15,7 +15,7 @@ from tests.core.dra.device_worlds import World, random_spec, random_world
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(150))
 def test_random_claims_fit_exactly_where_an_allocation_exists(seed: int) -> None:
     dice = random.Random(seed)
     world = random_world(dice)

@@ -213,14 +213,14 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
     plane: Plane, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real API server sends something by the end of each watch, so that a quiet one is never taken for dead."""
-    monkeypatch.setattr(watch, "_LASTS_S", 2)
+    monkeypatch.setattr(watch, "_LASTS_S", 1)
     balancer = Balancer(plane.url)
     async with serve_raw(balancer.play) as front:
         config = replace(load_kubeconfig([plane.kubeconfig]), server=front.replace("http:", "https:"))
         own = {"fieldSelector": f"metadata.namespace={namespace}"}
-        async with Client(config) as client, follow(client, CONFIG_MAPS, params=own, heartbeat_s=9.0) as seen:
+        async with Client(config) as client, follow(client, CONFIG_MAPS, params=own, heartbeat_s=4.5) as seen:
             await seen.reflector.synced.wait()
-            await asyncio.sleep(12.0)
+            await asyncio.sleep(6.0)
             assert seen.errors.empty(), seen.errors.get_nowait()
             balancer.deaf = True
             plane.kubectl(f"--namespace={namespace}", "create", "configmap", "behind")

@@ -43,7 +43,7 @@ def questions(draw: st.DrawFn) -> tuple[Inventory, list[Hints]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(questions())
 def test_the_decision_is_that_of_comparing_every_combination(question: tuple[Inventory, list[Hints]]) -> None:
     machine, offered_hints = question
