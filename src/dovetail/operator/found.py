@@ -25,14 +25,16 @@ class Found(Struct, frozen=True):
     """Facts of one cluster.
 
     `served`: the kinds that its API server has. `runtime_classes`: names of RuntimeClasses that are not the operator's
-    own. `foreign_allocation`: pools with nodes on which NVIDIA's device plugin or DRA driver stays, or has not gone
-    yet: in such a pool an agent offers GPUs only on nodes with dovetail.dev/allocation=dovetail, and runs on all others
-    without offering any; elsewhere the label means nothing. `foreign_exporters`: the same for dcgm-exporter,
-    dovetail.dev/exporter and the metrics of GPUs. `rivals`: see there; of agents that offer GPUs, in all pools.
+    own, `device_classes` those of DeviceClasses. `foreign_allocation`: pools with nodes on which NVIDIA's device plugin
+    or DRA driver stays, or has not gone yet: in such a pool an agent offers GPUs only on nodes with
+    dovetail.dev/allocation=dovetail, and runs on all others without offering any; elsewhere the label means nothing.
+    `foreign_exporters`: the same for dcgm-exporter, dovetail.dev/exporter and the metrics of GPUs. `rivals`: see there;
+    of agents that offer GPUs, in all pools.
     """
 
     served: Served = Served(frozenset())
     runtime_classes: frozenset[str] = frozenset()
+    device_classes: frozenset[str] = frozenset()
     foreign_allocation: frozenset[str] = frozenset()
     foreign_exporters: frozenset[str] = frozenset()
     rivals: tuple[Rival, ...] = ()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of the cluster that decide what is installed, kept up to date: which kinds it has, and RuntimeClasses."""
+"""The facts of the cluster that decide what is installed, kept up to date: which kinds it has,
+RuntimeClasses and DeviceClasses."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.discovery import Served, discover
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.reflector import Change, Reflector
-from dovetail.kube.api.resources import GPU_STACKS, Resource
+from dovetail.kube.api.resources import DEVICE_CLASSES, GPU_STACKS, Resource
 from dovetail.kube.objects.base import Wire
 from dovetail.operator import metrics
 from dovetail.operator.found import Found
@@ -54,7 +55,8 @@ class Surroundings:
         self._stale = asyncio.Event()
         self._definitions = Reflector(client, DEFINITIONS, Outline, self._defined)
         self._classes = Reflector(client, RUNTIME_CLASSES, Outline, lambda _: changed())
-        self.reflectors: tuple[Reflector[Any], ...] = (self._definitions, self._classes)
+        self._device_classes = Reflector(client, DEVICE_CLASSES, Outline, lambda _: changed())
+        self.reflectors: tuple[Reflector[Any], ...] = (self._definitions, self._classes, self._device_classes)
 
     def _defined(self, changes: list[Change[Outline]]) -> None:
         if self._definitions.synced.is_set() and any(change.kind != "modified" for change in changes):
@@ -64,10 +66,7 @@ class Surroundings:
 
     def found(self, parts: Iterable[StackPart]) -> Found:
         """The facts now."""
-        key, value = MANAGED_BY
-        classes = self._classes.known.values()
-        foreign = (one.metadata.name for one in classes if one.metadata.labels.get(key) != value)
-        found = Found(self._served, frozenset(foreign))
+        found = Found(self._served, _foreign(self._classes), _foreign(self._device_classes))
         for part in parts:
             found = part.found(found)
         return found
@@ -94,3 +93,10 @@ class Surroundings:
             if served != self._served:
                 self._served = served
                 self._changed()
+
+
+def _foreign(classes: Reflector[Outline]) -> frozenset[str]:
+    """The names of those that the operator has not made."""
+    key, value = MANAGED_BY
+    known = (one.metadata for one in classes.known.values())
+    return frozenset(one.name for one in known if one.labels.get(key) != value)

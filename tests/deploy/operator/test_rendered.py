@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dovetail.kube.api.discovery import Served
-from dovetail.kube.api.resources import POD_MONITORS, PROMETHEUS_RULES, SERVICE_MONITORS
+from dovetail.kube.api.resources import DEVICE_CLASSES, POD_MONITORS, PROMETHEUS_RULES, SERVICE_MONITORS
 from dovetail.kube.objects.stack import GPUStack, StackMeta, StackSpec
 from dovetail.operator.found import Found, Rival
 from dovetail.operator.kinds import resource_of
@@ -38,7 +38,9 @@ WITH_ALL = {
     },
 }  # fmt: skip
 SPECS: list[Document] = [{}, EXAMPLE["spec"], WITH_ALL, {"runtime": {"className": "", "createClass": False}}]
+CLAIMS = Served(frozenset({(DEVICE_CLASSES.api_version, DEVICE_CLASSES.plural)}))
 BESIDE = Found(
+    CLAIMS,
     foreign_allocation=frozenset({"default", "p"}),
     foreign_exporters=frozenset({"default"}),
     rivals=(Rival("gpu-operator", (("app", "nvidia-device-plugin-daemonset"),)),),

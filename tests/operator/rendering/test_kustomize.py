@@ -42,7 +42,7 @@ def by_name(objects: Iterable[Document]) -> dict[tuple[str, str, str], Document]
 
 
 @pytest.mark.plane
-@pytest.mark.parametrize("folder", ["", "agent", "crds", "driver", "toolkit", "operator"])
+@pytest.mark.parametrize("folder", ["", "agent", "crds", "device-classes", "driver", "toolkit", "operator"])
 def test_each_tree_is_what_kustomize_makes(kustomize: Kustomize, folder: str) -> None:
     assert by_name(build(DEPLOY / folder)) == by_name(kustomize.build(DEPLOY / folder))
 

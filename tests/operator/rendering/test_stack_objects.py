@@ -18,7 +18,7 @@ from dovetail.cli.scheduler import command as scheduler_command
 from dovetail.core.labels import matches
 from dovetail.core.model import LabelSelector
 from dovetail.kube.api.discovery import Served
-from dovetail.kube.api.resources import POD_MONITORS, PROMETHEUS_RULES, SERVICE_MONITORS
+from dovetail.kube.api.resources import DEVICE_CLASSES, POD_MONITORS, PROMETHEUS_RULES, SERVICE_MONITORS
 from dovetail.kube.objects import base
 from dovetail.kube.objects.stack import GPUStack, StackMeta, StackSpec
 from dovetail.kube.translate.selectors import node_terms
@@ -27,6 +27,7 @@ from dovetail.operator.found import Found, Rival
 from dovetail.operator.rendering.kustomize import build, containers, pod_spec, select
 from dovetail.operator.rendering.stack_objects import ORDER, Desired, desired
 from tests.deploy.crds.test_gpustack import EXAMPLE
+from tests.docs.pages import page
 from tests.paths import ROOT
 
 Document = dict[str, Any]
@@ -34,7 +35,11 @@ DEPLOY = ROOT / "deploy"
 IMAGE = "registry.example:5000/dovetail:0.1.0"
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 MONITORS = Found(
-    Served(frozenset((one.api_version, one.plural) for one in (SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES)))
+    Served(
+        frozenset(
+            (one.api_version, one.plural) for one in (SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES, DEVICE_CLASSES)
+        )
+    )
 )
 POOL = {"name": "p", "nodeSelector": {"matchLabels": {"use": "p"}}}
 WORKLOADS = ("Deployment", "DaemonSet")
@@ -117,8 +122,8 @@ def test_equal_questions_have_equal_answers() -> None:
 
 
 def test_neither_namespaces_nor_definitions_are_the_stack_s() -> None:
-    kinds = {one["kind"] for one in objects(EXAMPLE["spec"], MONITORS)}
-    assert kinds == {*ORDER}, "and each kind in the order is made"
+    kinds = {one["kind"] for one in objects(pools({"name": "default", "allocation": "DRA"}), MONITORS)}
+    assert kinds | {"ConfigMap"} == {*ORDER}, "and each kind in the order is made"
 
 
 def test_a_contradiction_leaves_no_objects() -> None:
@@ -378,6 +383,21 @@ def test_without_a_runtime_class_agents_are_privileged() -> None:
     assert "runtimeClassName" not in (pod_spec(daemon_set) or {})
     assert agent(daemon_set)["securityContext"] == {"privileged": True}
     assert "LD_LIBRARY_PATH" in {one["name"] for one in agent(daemon_set)["env"]}
+
+
+def test_the_classes_of_claims_are_those_of_the_how_to() -> None:
+    claims = pools({"name": "default", "allocation": "DRA"})
+    rendered = [one for one in objects(claims, MONITORS) if one["kind"] == "DeviceClass"]
+    blocks = page("docs/how-to/dra-driver.md").blocks
+    shown = list(yaml.safe_load_all(next(one.text for one in blocks if "kind: DeviceClass" in one.text)))
+    assert [one["spec"] for one in rendered] == [one["spec"] for one in shown]
+    assert names(rendered, "DeviceClass") == [one["metadata"]["name"] for one in shown]
+    foreign = Found(MONITORS.served, device_classes=frozenset({"gpu.nvidia.com"}))
+    assert names(objects(claims, foreign), "DeviceClass") == ["mig.nvidia.com"]
+    assert names(objects({}, MONITORS), "DeviceClass") == []
+    without = made(claims)
+    assert [(one.field, one.value) for one in without.unmet] == [("spec.agent.pools", "DRA")]
+    assert "DeviceClass" not in {one["kind"] for one in without.objects}
 
 
 @pytest.mark.parametrize(

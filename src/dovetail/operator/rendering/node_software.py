@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nodes need below the agent: the RuntimeClass, and where the spec asks for them, driver and container toolkit."""
+"""What agents need beside themselves: the RuntimeClass, the DeviceClasses of claims, and where the spec asks for them,
+driver and container toolkit. Classes that somebody else has made stay as they are."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dovetail.kube.objects.stack import DRIVER_CONTAINER, StackSpec
+from dovetail.core.model import Problem
+from dovetail.kube.api.resources import DEVICE_CLASSES
+from dovetail.kube.objects.stack import DRA, DRIVER_CONTAINER, StackSpec
 from dovetail.operator.found import Found
 from dovetail.operator.rendering.agent_objects import DRIVER_FOLDER
 from dovetail.operator.rendering.kustomize import containers, pod_spec
@@ -16,8 +19,11 @@ Document = dict[str, Any]
 
 
 def node_software(spec: StackSpec, found: Found) -> list[Document]:
-    """The objects; a RuntimeClass that somebody else has made stays as it is."""
+    """The objects."""
     objects = []
+    if _claims(spec) and found.served.has(DEVICE_CLASSES):
+        classes = tree("device-classes")
+        objects += [one for one in classes if one["metadata"]["name"] not in found.device_classes]
     name = spec.runtime.class_name
     if spec.runtime.create_class and name not in found.runtime_classes:
         objects.append(
@@ -38,6 +44,17 @@ def node_software(spec: StackSpec, found: Found) -> list[Document]:
             ]
         objects.append(toolkit)
     return objects
+
+
+def unmet(spec: StackSpec, found: Found) -> list[Problem]:
+    """What the spec asks for and this cluster cannot have."""
+    if _claims(spec) and not found.served.has(DEVICE_CLASSES):
+        return [Problem("spec.agent.pools", DRA, f"the cluster has no kind DeviceClass ({DEVICE_CLASSES.api_version})")]
+    return []
+
+
+def _claims(spec: StackSpec) -> bool:
+    return spec.agent.enabled and any(pool.allocation == DRA for pool in spec.agent.pools)
 
 
 def _daemon_set(name: str, spec: StackSpec, image: str) -> Document:

@@ -12,12 +12,12 @@ from msgspec import Struct
 from dovetail.core.model import Problem
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator.found import Found
+from dovetail.operator.rendering import metrics_objects as metrics
+from dovetail.operator.rendering import node_software as nodes
 from dovetail.operator.rendering.agent_objects import agent_objects
 from dovetail.operator.rendering.contradictions import contradictions
 from dovetail.operator.rendering.metrics_objects import AGENT_NAMESPACE as AGENT_NAMESPACE
 from dovetail.operator.rendering.metrics_objects import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
-from dovetail.operator.rendering.metrics_objects import annotate, metrics_objects, unmet
-from dovetail.operator.rendering.node_software import node_software
 from dovetail.operator.rendering.scheduler_objects import scheduler_objects
 
 Document = dict[str, Any]
@@ -26,7 +26,7 @@ MANAGED_BY = ("app.kubernetes.io/managed-by", "dovetail-operator")
 PART_OF = ("app.kubernetes.io/part-of", "dovetail")
 STACK_LABEL = "dovetail.dev/stack"
 ORDER = (
-    *("RuntimeClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    *("RuntimeClass", "DeviceClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
     *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ConfigMap", "Service", "NetworkPolicy"),
     *("PodDisruptionBudget", "Deployment", "DaemonSet", "ServiceMonitor", "PodMonitor", "PrometheusRule"),
 )
@@ -56,15 +56,15 @@ def desired(stack: GPUStack, found: Found, operator_image: str) -> Desired:
         return Desired(problems=tuple(problems))
     scheduler, of_scheduler = scheduler_objects(spec, operator_image)
     agents, of_agents = agent_objects(spec, found, operator_image)
-    objects = [*scheduler, *agents, *node_software(spec, found), *metrics_objects(spec, found)]
+    objects = [*scheduler, *agents, *nodes.node_software(spec, found), *metrics.metrics_objects(spec, found)]
     problems = [*of_scheduler, *of_agents, *_same_names(objects)]
     if problems:
         return Desired(problems=tuple(problems))
-    annotate(objects, spec.metrics, found)
+    metrics.annotate(objects, spec.metrics, found)
     for document in objects:
         _own(document, stack)
     objects.sort(key=_place)
-    return Desired(tuple(objects), unmet=tuple(unmet(spec.metrics, found)))
+    return Desired(tuple(objects), unmet=(*metrics.unmet(spec.metrics, found), *nodes.unmet(spec, found)))
 
 
 def _same_names(objects: Sequence[Document]) -> Iterator[Problem]:
