@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Releases of the chart on a real API server, by Helm 4 and Helm 3: installed, upgraded from the release before, rolled
+back, uninstalled. The operator runs beside it under the rights that the release gives it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dovetail import __version__
+from dovetail.operator.skew import RELEASE_ANNOTATION
+from tests.paths import ROOT
+from tests.patience import PATIENCE_S
+from tools.controlplane.plane import KubectlFailed, Plane
+from tools.helm.programs import Helm, HelmFailed
+
+CHART = ROOT / "deploy/chart"
+HERE = "--namespace=dovetail-system"
+OLD = "0.0.9"
+KINDS = ("gpunodes", "gpustacks", "queues")
+MAIN = "from dovetail.cli import main; main()"
+Document = dict[str, Any]
+
+pytestmark = [pytest.mark.plane, pytest.mark.slow]
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart as of a release before: other definitions, another image, fewer replicas."""
+    chart = tmp_path_factory.mktemp("older") / "dovetail"
+    shutil.copytree(CHART, chart)
+    text = (chart / "Chart.yaml").read_text()
+    (chart / "Chart.yaml").write_text(text.replace(f"ersion: {__version__}", f"ersion: {OLD}"))
+    (chart / "values.yaml").write_text((chart / "values.yaml").read_text().replace("replicas: 2", "replicas: 1"))
+    for path in (chart / "crds").iterdir():
+        definition = yaml.safe_load(path.read_text())
+        definition["metadata"]["annotations"][RELEASE_ANNOTATION] = OLD
+        del definition["spec"]["versions"][0]["additionalPrinterColumns"]
+        path.write_text(yaml.safe_dump(definition))
+    return chart
+
+
+class Cluster:
+    """The plane, and what a test looks at."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+
+    def get(self, *arguments: str) -> Document | None:
+        """An object; None where it is not there."""
+        try:
+            found: Document = json.loads(self.plane.kubectl("get", *arguments, "-o", "json"))
+        except KubectlFailed:
+            return None
+        return found
+
+    def releases_of_definitions(self) -> set[str]:
+        found = [self.get("crd", f"{kind}.dovetail.dev") for kind in KINDS]
+        return {one["metadata"]["annotations"][RELEASE_ANNOTATION] if one else "" for one in found}
+
+    def image(self) -> str:
+        deployment = self.get("deployment", "dovetail-operator", HERE)
+        return str(deployment and deployment["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    def condition(self, kind: str) -> str:
+        stack = self.get("gpustack", "dovetail") or {}
+        found = [one for one in stack.get("status", {}).get("conditions", ()) if one["type"] == kind]
+        return f"{found[0]['status']} {found[0]['reason']}: {found[0].get('message', '')}" if found else ""
+
+    @contextmanager
+    def operator(self) -> Iterator[None]:
+        """The operator runs, as the account of the release."""
+        kubeconfig = self.plane.service_account_kubeconfig("dovetail-system", "dovetail-operator")
+        arguments = ["operator", f"--kubeconfig={kubeconfig}", "--listen=", f"--image={self.image()}"]
+        with (self.plane.work_dir / "operator.log").open("w") as log:
+            process = subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stdout=log, stderr=log)
+            try:
+                yield
+            finally:
+                process.kill()
+                process.wait()
+
+    @contextmanager
+    def jobs(self) -> Iterator[list[str]]:
+        """Pods of the release's Jobs and tests run, on this machine, each as its account; their arguments."""
+        ran: list[str] = []
+        stopped = threading.Event()
+
+        def run() -> None:
+            while not stopped.wait(0.2):
+                pods = self.get("pods", HERE) or {"items": []}
+                for pod in pods["items"]:
+                    if pod["status"].get("phase") == "Pending" and pod["spec"]["restartPolicy"] == "Never":
+                        ran.append(self._run(pod))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield ran
+        finally:
+            stopped.set()
+            thread.join()
+
+    def _run(self, pod: Document) -> str:
+        kubeconfig = self.plane.service_account_kubeconfig("dovetail-system", pod["spec"]["serviceAccountName"])
+        (container,) = pod["spec"]["containers"]
+        arguments = [*container["args"], f"--kubeconfig={kubeconfig}"]
+        done = subprocess.run([sys.executable, "-c", MAIN, *arguments], capture_output=True, text=True, check=False)
+        phase = "Failed" if done.returncode else "Succeeded"
+        state = {"terminated": {"exitCode": done.returncode, "reason": "Completed"}}
+        status = {
+            "phase": phase,
+            "containerStatuses": [
+                {
+                    "name": container["name"],
+                    "ready": False,
+                    "restartCount": 0,
+                    "image": container["image"],
+                    "imageID": "",
+                    "state": state,
+                }
+            ],
+        }
+        patch = ("patch", "pod", pod["metadata"]["name"], HERE, "--subresource=status", "--type=merge")
+        self.plane.kubectl(*patch, f"--patch={json.dumps({'status': status})}")
+        return f"{' '.join(container['args'])}: {done.returncode} {done.stdout}{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Plane(work_dir=tmp_path_factory.mktemp("plane")) as plane:
+        plane.kubectl("create", "namespace", "dovetail-system")
+        plane.kubectl("label", "namespace", "dovetail-system", "pod-security.kubernetes.io/enforce=restricted")
+        yield Cluster(plane)
+
+
+@pytest.fixture(params=["helm", "helm3"])
+def installer(
+    cluster: Cluster, helm_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Helm]:  # fmt: skip
+    yield Helm(helm_folder, tmp_path / "helm", cluster.plane.kubeconfig, request.param)
+    until(lambda: cluster.get("namespace", "dovetail-agent") is None, "the namespace of the agents ends")
+    cluster.plane.kubectl("delete", "crd", "--ignore-not-found", *(f"{kind}.dovetail.dev" for kind in KINDS))
+
+
+QUEUE = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "team"}, "spec": {"weight": 3}}
+
+
+def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
+    cluster: Cluster, installer: Helm, older: Path
+) -> None:
+    installer.run("install", "dovetail", str(older), HERE)
+    assert cluster.image() == f"dovetail:{OLD}"
+    cluster.plane.kubectl("create", "-f", "-", input=json.dumps(QUEUE))
+    with cluster.operator():
+        # The operator is of this release already, as in an upgrade before its Deployment is rolled out.
+        until(lambda: cluster.releases_of_definitions() == {__version__}, "the definitions are brought up to date")
+        until(lambda: cluster.condition("Applied").startswith("True"), cluster.condition("Applied"))
+    installer.run("upgrade", "dovetail", str(CHART), HERE, "--set=stack.spec.scheduler.replicas=1")
+    assert cluster.image() == f"dovetail:{__version__}"
+    with cluster.operator():
+        scheduler = ("deployment", "dovetail-scheduler", HERE)
+        until(lambda: (cluster.get(*scheduler) or {"spec": {}})["spec"].get("replicas") == 1, "the value is applied")
+        installer.run("rollback", "dovetail", "1", HERE)
+        assert cluster.image() == f"dovetail:{OLD}"
+        assert cluster.releases_of_definitions() == {__version__}
+        until(lambda: cluster.get(*scheduler)["spec"]["replicas"] == 2, "the value is taken back")  # type: ignore[index]
+        with cluster.jobs() as ran:
+            installer.run("uninstall", "dovetail", HERE, "--timeout=120s")
+    assert [one for one in ran if not one.startswith("uninstall --stacks-only: 0")] == [] and ran
+    assert cluster.get("gpustack", "dovetail") is None
+    for kind in ("deployments,daemonsets,serviceaccounts,roles,rolebindings,jobs", "clusterroles", "clusterrolebindings",
+                 "validatingadmissionpolicies", "validatingadmissionpolicybindings", "runtimeclasses"):  # fmt: skip
+        until(lambda kind=kind: "dovetail" not in cluster.plane.kubectl("get", kind, "-A", "-o", "name"), kind)
+    # What the user keeps.
+    assert cluster.releases_of_definitions() == {__version__}
+    kept = cluster.get("queue", "team")
+    assert kept is not None and kept["spec"]["weight"] == 3
+
+
+EMPTY = ("scheduler.enabled", "agent.enabled", "validation.enabled", "startupTaint")
+"""Of the spec, what runs pods, which a plane without kubelets never has."""
+
+
+@pytest.mark.parametrize("installer", ["helm"], indirect=True)
+def test_the_release_is_tested_by_its_status(cluster: Cluster, installer: Helm) -> None:
+    settings = [f"--set=stack.spec.{field}=false" for field in EMPTY]
+    installer.run("install", "dovetail", str(CHART), HERE, "--set=operator.replicas=0", *settings)
+    with cluster.operator():
+        until(lambda: cluster.condition("Applied").startswith("True"), cluster.condition("Applied"))
+        with cluster.jobs() as ran:
+            installer.run("test", "dovetail", HERE)
+            cluster.plane.kubectl("scale", "deployment", "dovetail-operator", HERE, "--replicas=1")
+            with pytest.raises(HelmFailed):
+                installer.run("test", "dovetail", HERE)
+            installer.run("uninstall", "dovetail", HERE, "--timeout=120s")
+    assert "healthy" in ran[0] and "broken: 1 problem" in ran[1]
