@@ -164,6 +164,13 @@ def installer(
 QUEUE = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "team"}, "spec": {"weight": 3}}
 
 
+REMOVED = (
+    "deployments,daemonsets,serviceaccounts,roles,rolebindings,jobs",
+    *("clusterroles", "clusterrolebindings", "runtimeclasses"),
+    *("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+)
+
+
 def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     cluster: Cluster, installer: Helm, older: Path
 ) -> None:
@@ -187,8 +194,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
             installer.run("uninstall", "dovetail", HERE, "--timeout=120s")
     assert [one for one in ran if not one.startswith("uninstall --stacks-only: 0")] == [] and ran
     assert cluster.get("gpustack", "dovetail") is None
-    for kind in ("deployments,daemonsets,serviceaccounts,roles,rolebindings,jobs", "clusterroles", "clusterrolebindings",
-                 "validatingadmissionpolicies", "validatingadmissionpolicybindings", "runtimeclasses"):  # fmt: skip
+    for kind in REMOVED:
         until(lambda kind=kind: "dovetail" not in cluster.plane.kubectl("get", kind, "-A", "-o", "name"), kind)
     # What the user keeps.
     assert cluster.releases_of_definitions() == {__version__}
