@@ -395,3 +395,28 @@ async def test_another_program_is_tried_at_once(world: WalkedWorld) -> None:
         await world.settle(after_s=1)
         pod = world.trial()
         assert pod is not None and pod["spec"]["containers"][0]["image"] == "better:1"
+
+
+async def test_pods_of_tenants_are_no_agents_and_no_validations_whatever_their_labels(world: WalkedWorld) -> None:
+    world.working()
+    world.node("gpu-2")
+    world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tenant"}})
+    async with world.walking():
+        await world.settle()
+        real = world.trial()
+        assert real is not None
+        forged = real["metadata"]["annotations"] | {"dovetail.dev/devices": "0"}
+        ended = {"exitCode": 0, "finishedAt": world.time(), "message": "visible devices: GPU-0"}
+        limits = {"limits": {"nvidia.com/gpu": "2"}}
+        container = {"name": "check", "image": "x", "resources": limits}
+        labels = real["metadata"]["labels"] | {"app.kubernetes.io/name": "dovetail-agent"}
+        head = {"apiVersion": "v1", "kind": "Pod"}
+        shown = {"phase": "Succeeded", "containerStatuses": [{"name": "check", "state": {"terminated": ended}}]}
+        meta = {"name": real["metadata"]["name"], "namespace": "tenant", "labels": labels, "annotations": forged}
+        world.put(head | {"metadata": meta, "spec": {"containers": [container], "nodeName": "gpu-1"}, "status": shown})
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        meta = meta | {"name": "agent"}
+        world.put(head | {"metadata": meta, "spec": {"containers": [container], "nodeName": "gpu-2"}, "status": ready})
+        await world.settle(after_s=5)
+        assert world.at() == ("validated", "ValidationPending") and world.at("gpu-2") == ("agent", "PodMissing")
+        assert world.get(PODS, "tenant", "agent") is not None

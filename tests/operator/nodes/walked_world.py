@@ -217,11 +217,11 @@ class WalkedWorld:
             known = {one.metadata.uid: one.metadata.resource_version for one in reflector.known.values()}
             wanted = stored if collection != PODS else {uid: stored[uid] for uid in known.keys() & stored.keys()}
             yield known == wanted
-        labels = [one["metadata"].get("labels", {}) for one in self.playground.store.list(PODS)]
-        yield len(objects._trials.known) == sum("operator.dovetail.dev/validation" in one for one in labels)
-        yield len(objects._components.known) == sum(
-            one.get("app.kubernetes.io/name") == "dovetail-agent" for one in labels
-        )
+        pods = [one["metadata"] for one in self.playground.store.list(PODS)]
+        trials = [one for one in pods if "operator.dovetail.dev/validation" in one.get("labels", {})]
+        agents = [one for one in pods if one.get("labels", {}).get("app.kubernetes.io/name") == "dovetail-agent"]
+        yield len(objects._trials.known) == sum(one["namespace"] == SYSTEM for one in trials)
+        yield len(objects._components.known) == sum(one["namespace"] == AGENT for one in agents)
 
     def fault(self, fault: Fault) -> None:
         self.playground.faults.add(fault)

@@ -4,6 +4,7 @@
 Rules
 - Watched are Nodes, GPUNodes, the pods and DaemonSets of the stack's components, validation pods and RuntimeClasses:
   each reduced to what is read (`outlines`). Pods of users are not watched.
+- Only pods and DaemonSets in Dovetail's own namespaces count: a label is nothing that tenants could not write, too.
 - A node is walked if its labels make it a GPU node, if it offers GPUs, has a GPUNode, or has the start-up taint;
   dovetail.dev/agent=false takes it out.
 """
@@ -47,7 +48,7 @@ from dovetail.operator.nodes.outlines import (
 from dovetail.operator.nodes.reading import NodeReads
 from dovetail.operator.nodes.validation import DEVICE_CLASS, LABEL
 from dovetail.operator.pools import AGENT_LABEL, is_gpu_node, pool_of, pools_of
-from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE
+from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE, SYSTEM_NAMESPACE
 
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", False, "RuntimeClass")
 NAME_LABEL = "app.kubernetes.io/name"
@@ -59,6 +60,10 @@ _REFUSED_MS = 1_200_000
 """How long an event of a refused pod counts: the controller's pauses between attempts are up to 15 minutes."""
 
 
+def _in_namespace(namespace: str, labels: str) -> dict[str, str]:
+    return {"labelSelector": labels, "fieldSelector": f"metadata.namespace={namespace}"}
+
+
 class NodeObjects:
     """Follows the objects. `changed` is called with the nodes that a change is about, None for all."""
 
@@ -66,13 +71,10 @@ class NodeObjects:
         self._changed, self._clock_ms = changed, clock_ms
         self.nodes = Reflector(client, NODES, WalkedNode, self._nodes_changed, keep=kept_node)
         self.gpu_nodes = Reflector(client, GPU_NODES, WalkedGPUNode, self._agents_wrote, keep=kept_gpu_node)
-        self._components = Reflector(
-            client, PODS, WalkedPod, self._component_pods, params={"labelSelector": _COMPONENTS}, keep=kept_pod
-        )
-        self._trials = Reflector(
-            client, PODS, WalkedPod, self._validation_pods, params={"labelSelector": LABEL}, keep=kept_pod
-        )
-        self._sets = Reflector(client, DAEMON_SETS, WalkedDaemonSet, self._all, params={"labelSelector": _COMPONENTS})
+        agents, trials = _in_namespace(AGENT_NAMESPACE, _COMPONENTS), _in_namespace(SYSTEM_NAMESPACE, LABEL)
+        self._components = Reflector(client, PODS, WalkedPod, self._component_pods, params=agents, keep=kept_pod)
+        self._trials = Reflector(client, PODS, WalkedPod, self._validation_pods, params=trials, keep=kept_pod)
+        self._sets = Reflector(client, DAEMON_SETS, WalkedDaemonSet, self._all, params=agents)
         self.classes = Reflector(client, RUNTIME_CLASSES, WalkedClass, self._all)
         self._pods: dict[str, dict[str, WalkedPod]] = {}
         """By node and uid the pods of components."""

@@ -26,12 +26,12 @@ from dovetail.operator.nodes.outlines import KEY_OF_VALIDATION, SPEC_OF_VALIDATI
 from dovetail.operator.nodes.pace import WritePace
 from dovetail.operator.nodes.reading import NodeReads
 from dovetail.operator.nodes.validation import (
-    LABEL,
     Course,
     by_running,
     course_of,
     pod_name,
     request_of,
+    validates_node,
     validation_pod,
 )
 from dovetail.operator.nodes.writer import WalkWriter
@@ -138,7 +138,7 @@ class Validating:
             self._again(name, now_ms + _QUEUED_MS)
             return _shown(ValidationProgress("ValidationQueued", "other nodes are validated first"), failure)
         resource, number = request_of(facts)
-        pods = [one for one in await self._reads.pods_on(name) if LABEL not in one.metadata.labels]
+        pods = [one for one in await self._reads.pods_on(name) if not validates_node(one)]
         passed = by_running(pods, facts, now_ms)
         if passed is not None:
             return ValidationProgress(passed=passed)

@@ -96,6 +96,11 @@ def request_of(facts: WalkFacts) -> tuple[str, int]:
     return "", 0
 
 
+def validates_node(pod: WalkedPod) -> bool:
+    """Whether it is a validation pod, and no job; outside of our namespace the label means nothing."""
+    return pod.metadata.namespace == SYSTEM_NAMESPACE and LABEL in pod.metadata.labels
+
+
 def own_image(facts: WalkFacts) -> str:
     """Dovetail's image: the one that the agent of the node runs, which is there already."""
     image = facts.spec.image

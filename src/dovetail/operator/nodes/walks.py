@@ -35,7 +35,7 @@ from dovetail.operator.nodes.reading import NodeReads
 from dovetail.operator.nodes.startup_taint import PUT, REMOVE, startup_taint
 from dovetail.operator.nodes.summary import blocked, counts
 from dovetail.operator.nodes.validating import Validating
-from dovetail.operator.nodes.validation import LABEL
+from dovetail.operator.nodes.validation import validates_node
 from dovetail.operator.nodes.walk import WalkVerdict, readiness, validates, walk
 from dovetail.operator.nodes.writer import WalkWriter, same
 from dovetail.operator.parts import StackPart
@@ -261,7 +261,7 @@ class NodeWalks(StackPart):
         if act == PUT:
             # Jobs that run there are not to be followed by none.
             pods = await self._reads.pods_on(facts.name) if self._may_taint(node, now_ms) else ()
-            if any(requests_gpus(pod) and LABEL not in pod.metadata.labels for pod in pods):
+            if any(requests_gpus(pod) and not validates_node(pod) for pod in pods):
                 return
         if act in (PUT, REMOVE):
             await self._taint(node, now_ms, put=act == PUT)
