@@ -12,7 +12,7 @@ from tools.controlplane import referee
 
 pytestmark = pytest.mark.plane
 
-CHUNKS, CASES, PER_CASE = 10, 100, 100
+CHUNKS, CASES, PER_CASE = 4, 100, 100
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

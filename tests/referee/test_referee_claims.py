@@ -20,7 +20,7 @@ from tests.referee.dra_pins import chosen_of, configurations, pinned, substance
 from tools.controlplane import referee
 
 PER_LINE = 50
-CHUNKS, PER_CHUNK = 10, 350
+CHUNKS, PER_CHUNK = 5, 350
 ALL_FEATURES: tuple[Features, ...] = ("default", "all")
 
 

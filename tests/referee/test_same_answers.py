@@ -14,7 +14,7 @@ from tools.controlplane import referee
 
 pytestmark = pytest.mark.plane
 
-CHUNKS, PER_CHUNK = 40, 500
+CHUNKS, PER_CHUNK = 20, 500
 FILTERS = {
     "NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit", "VolumeRestrictions",
     "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread", "InterPodAffinity",
