@@ -185,7 +185,7 @@ def offers(pool: NodePool | None, function: AgentFunction) -> bool:
         case AgentFunction.LABELS:
             return pool.labels
         case AgentFunction.MIG:
-            return pool.mig.strategy != "none" or bool(pool.mig.layout) or pool.mig.repartition
+            return bool(pool.mig.layout) or pool.mig.repartition
         case _:
             return True
 

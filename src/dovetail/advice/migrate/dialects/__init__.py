@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dovetail.advice.migrate.dialects.cluster_policy import CLUSTER_POLICY
 from dovetail.advice.migrate.dialects.coscheduling import COSCHEDULING
 from dovetail.advice.migrate.dialects.dra import DRA
 from dovetail.advice.migrate.dialects.hami import HAMI
@@ -13,4 +14,14 @@ from dovetail.advice.migrate.dialects.volcano import VOLCANO
 from dovetail.advice.migrate.dialects.yunikorn import YUNIKORN
 from dovetail.advice.migrate.step import SourceDialect
 
-DIALECTS: tuple[SourceDialect, ...] = (RETIRED, VOLCANO, COSCHEDULING, KUEUE, HAMI, KAI, YUNIKORN, DRA)
+DIALECTS: tuple[SourceDialect, ...] = (
+    RETIRED,
+    VOLCANO,
+    COSCHEDULING,
+    KUEUE,
+    HAMI,
+    KAI,
+    YUNIKORN,
+    DRA,
+    CLUSTER_POLICY,
+)
