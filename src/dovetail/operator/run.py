@@ -24,6 +24,7 @@ from dovetail.kube.api.resources import GPU_STACKS
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator import manifest_objects, metrics
 from dovetail.operator.apply import Applier, NotLeading
+from dovetail.operator.coexistence.takeovers import Takeovers
 from dovetail.operator.definitions import Definitions
 from dovetail.operator.found import Found
 from dovetail.operator.inventory import OwnedObjects
@@ -67,7 +68,7 @@ class OperatorOptions(Struct, frozen=True):
 
 def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
     """The parts of `dovetail operator`, in the order in which they are asked. `changed` wakes the engine."""
-    return NodeWalks(client, changed), Rollouts(client, changed)
+    return Takeovers(client, changed), NodeWalks(client, changed), Rollouts(client, changed)
 
 
 async def run(
