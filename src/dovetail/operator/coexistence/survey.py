@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from dovetail.kube.api.config import ClusterConfig
@@ -84,13 +85,13 @@ def shared_nodes(nodes: Iterable[Node], pods: PodsOnNodes, pools: tuple[NodePool
     return sorted(found, key=lambda one: one.name)
 
 
-async def survey(config: ClusterConfig, spec: StackSpec | None) -> InstallPlan:
-    """What becomes of NVIDIA's stack with this spec; None: with that of the cluster's GPUStack, else with an empty one.
-    Raises KubeError."""
+async def survey(config: ClusterConfig, stack: Mapping[str, Any] | None) -> InstallPlan:
+    """What becomes of NVIDIA's stack with this GPUStack, a document; None: with that of the cluster, else with an empty
+    one. Raises KubeError, ValidationError for a document of other types."""
     nodes, daemon_sets, deployments, pods, stacks = await read_lists(config, _REQUESTS)
     replies = (nodes, daemon_sets, deployments, pods)
-    if spec is None:
-        spec = next((stack.spec for stack in stacks.objects or ()), StackSpec())
+    known = stacks.objects or () if stack is None else (convert(stack, GPUStack),)
+    spec = next((one.spec for one in known), StackSpec())
     daemons = foreign_daemons(daemon_sets.objects or (), deployments.objects or ())
     found = pods_on_nodes(pods.objects or ())
     shared = shared_nodes(nodes.objects or (), found, pools_of(spec.agent) if spec.agent.enabled else ())
