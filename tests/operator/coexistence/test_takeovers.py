@@ -40,7 +40,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def put_nvidia(world: World, *nodes: str) -> None:
     for name in nodes:
         world.playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(GPU)}})
-    world.playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}})
+    for name in ("gpu-operator", AGENT):
+        world.playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     template = shapes.OPERANDS["device-plugin"].spec.template
     containers = [
         {"name": one.name, "image": "plugin", "command": list(one.command), "args": list(one.args)}
