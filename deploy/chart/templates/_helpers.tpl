@@ -32,6 +32,7 @@ nodeSelector: {{ toJson . }}
 {{- end }}
 tolerations:
   - {key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}
+  - {key: dovetail.dev/not-ready, operator: Exists, effect: NoSchedule}
 securityContext:
   runAsNonRoot: true
   runAsUser: 65532
