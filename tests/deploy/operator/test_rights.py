@@ -12,6 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
+from dovetail.kube.api.resources import (
+    CONTROLLER_REVISIONS,
+    EVENTS,
+    GPU_NODES,
+    GPU_STACKS,
+    NODES,
+    PODS,
+    RESOURCE_SLICES,
+)
+from dovetail.operator.kinds import OWNED
+from dovetail.operator.surroundings import DEFINITIONS
 from tests.docs.pages import page
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
@@ -77,6 +88,21 @@ def test_it_may_write_each_named_object_of_deploy_and_no_other() -> None:
     assert named["roles"] == named["rolebindings"] == by_kind["Role"]
     assert named["validatingadmissionpolicies"] == by_kind["ValidatingAdmissionPolicy"]
     assert named["customresourcedefinitions"] == definitions | {"gpustacks.dovetail.dev"}
+
+
+def test_it_reads_the_kinds_that_the_code_follows() -> None:
+    """In the whole cluster; what it writes is seen by the tests that run under its rights."""
+    followed = {(kind.group, kind.plural) for kind in OWNED}
+    followed |= {(kind.group, kind.plural) for kind in (NODES, PODS, EVENTS, RESOURCE_SLICES, CONTROLLER_REVISIONS)}
+    followed |= {(kind.group, kind.plural) for kind in (GPU_STACKS, GPU_NODES, DEFINITIONS)}
+    reading = {
+        (group, resource)
+        for rule in roles()["dovetail-operator"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if "list" in rule["verbs"]
+    }
+    assert reading == followed
 
 
 def test_the_page_names_the_rights() -> None:
