@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
+import pytest
+from click.testing import CliRunner
+
+from dovetail.cli import cli
 from dovetail.cli.console import Console
+from dovetail.cli.install import install
 from dovetail.cli.install.plan import show
 from dovetail.operator.coexistence.survey import ComponentFate, FunctionGroup, InstallPlan
 
@@ -41,3 +47,19 @@ def test_nothing_of_nvidias_is_there(capsys: pytest.CaptureFixture[str]) -> None
 def test_what_needs_nobody_is_no_demand(capsys: pytest.CaptureFixture[str]) -> None:
     paused = FunctionGroup("mig", "Blocked", "PausedByOthers", "paused", "none: it goes on", ("a",))
     assert "You have to" not in printed(InstallPlan((PLUGIN,), (paused,)), capsys)
+
+
+def test_the_option_shows_the_plan_of_a_file_and_installs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "stack.yaml"
+    file.write_text(
+        "apiVersion: dovetail.dev/v1alpha1\nkind: GPUStack\nmetadata: {name: s}\nspec: {takeOver: [driver]}"
+    )
+    seen: list[Any] = []
+    monkeypatch.setattr(install, "config_of", lambda *_: "cluster")
+    monkeypatch.setattr(install, "show_plan", lambda *arguments: seen.append(arguments))
+    result = CliRunner().invoke(cli, ["install", "--plan", "--stack", str(file), "-o", "json"])
+    assert result.exit_code == 0, result.output
+    ((config, stack, output),) = seen
+    assert (config, stack["spec"], output) == ("cluster", {"takeOver": ["driver"]}, "json")

@@ -3,9 +3,20 @@
 
 from __future__ import annotations
 
-from dovetail.operator.coexistence.table import BY_NAME, COMPONENTS, FOLLOWS, ORDER, SIDE_LABELS, AgentFunction
-from dovetail.operator.coexistence.takeover import TakeoverReason, TakeoverState
+import re
+
+from dovetail.operator.coexistence.table import (
+    BY_NAME,
+    COMPONENTS,
+    FOLLOWS,
+    ORDER,
+    SIDE_LABELS,
+    TAKEN_OVER,
+    AgentFunction,
+)
+from dovetail.operator.coexistence.takeover import FAILED, SINCE, TakeoverReason, TakeoverState
 from tests.docs.pages import page
+from tests.paths import ROOT
 
 REFERENCE = page("docs/reference/gpustack.md").section("Beside NVIDIA's stack")
 
@@ -27,6 +38,15 @@ def test_every_function_has_its_turn() -> None:
     assert {one.function for one in COMPONENTS if not one.kept} == set(ORDER) == {*AgentFunction} - {AgentFunction.NONE}
     assert set(SIDE_LABELS) == {AgentFunction.ALLOCATION, AgentFunction.EXPORTER}
     assert all(BY_NAME[name].function is BY_NAME[leader].function for name, leader in FOLLOWS.items())
+
+
+def test_the_operator_may_write_every_label_that_a_takeover_needs() -> None:
+    text = (ROOT / "deploy/operator/limits.yaml").read_text()
+    (expression,) = re.findall(r"k\.matches\((.*?)\)\)", text, re.DOTALL)
+    permitted = "".join(re.findall(r"'([^']*)'", expression))
+    keys = {one.switch for one in COMPONENTS if one.switch} | {key for one in COMPONENTS for key in one.off}
+    keys |= {f"{TAKEN_OVER}{name}" for name in BY_NAME} | {*SIDE_LABELS.values(), SINCE, FAILED}
+    assert [key for key in sorted(keys) if not re.fullmatch(permitted, key)] == []
 
 
 def test_no_container_is_of_two_components() -> None:

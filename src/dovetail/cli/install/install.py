@@ -17,6 +17,7 @@ from rich.markup import escape
 from dovetail import __version__
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.install.plan import show_plan
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import write_json
 from dovetail.cli.status import read_status
@@ -35,6 +36,7 @@ from dovetail.operator.installation.installer import (
 from dovetail.views.install_progress import missing, refused
 
 _POLL_S = 1.0
+_DRY_RUN, _PLAN = "dry run", "plan"
 
 
 class InstallAnswer(Struct, frozen=True):
@@ -60,7 +62,8 @@ class InstallAnswer(Struct, frozen=True):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with the GPUStack to install. Default: an empty one, where the cluster has none.",
 )
-@click.option("--dry-run", is_flag=True, help="Write nothing; show what would be written.")
+@click.option("--dry-run", "only", flag_value=_DRY_RUN, help="Write nothing; show what would be written.")
+@click.option("--plan", "only", flag_value=_PLAN, help="Write nothing; show what becomes of NVIDIA's stack.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until a first GPU node is ready.")
 @click.option(
     "--timeout",
@@ -76,7 +79,7 @@ def command(
     context: str | None,
     image: str,
     stack_file: Path | None,
-    dry_run: bool,
+    only: str | None,
     wait: bool,
     timeout_s: float,
     output: str,
@@ -86,6 +89,7 @@ def command(
     Safe to repeat, also to upgrade: what is as it should be is not written. `-o yaml` prints the objects. Exit code 1:
     something was refused, or is missing when the time is over.
     """
+    dry_run = only == _DRY_RUN
     request = InstallRequest(image, None if stack_file is None else _stack(stack_file), dry_run)
     if output == "yaml":
         if not dry_run:
@@ -93,6 +97,9 @@ def command(
         sys.stdout.write(yaml.safe_dump_all(documents(request), sort_keys=False))
         return
     config = config_of(kubeconfig, context)
+    if only == _PLAN:
+        show_plan(config, request.stack, output)
+        return
     try:
         done = run(install(config, request), config.server)
     except InstallRefused as error:
