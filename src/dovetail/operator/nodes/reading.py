@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 _KEPT_MS, _KEPT_MOST_MS = 10_000, 600_000
 _LOG_LINES, _LOG_BYTES = 20, 16_384
+_NO_LOG = "unable to retrieve container logs for"
+"""What a kubelet serves in place of the log of a container that was removed. Source: pkg/kubelet/kubelet_pods.go."""
 _MOST_KEPT = 4096
 
 
@@ -80,7 +82,8 @@ class NodeReads:
                 except ApiError:
                     # The log of that run is gone, or the kubelet does not answer.
                     continue
-                if line := one_line(text.decode(errors="replace")):
+                line = one_line(text.decode(errors="replace"))
+                if line and not line.startswith(_NO_LOG):
                     return line
             return ""
 
