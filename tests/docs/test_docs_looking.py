@@ -10,6 +10,7 @@ from msgspec.structs import fields
 
 from dovetail.core.reasons import Expected
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
+from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast import ForecastPlace, ForecastVictim
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
 from dovetail.views.queue_shares import QueueShare, UserShare
@@ -36,6 +37,7 @@ def rows(command: str, head: str) -> dict[str, Row]:
     ("command", "head", "kind"),
     [
         ("defrag", "field", Defrag),
+        ("drain", "field", DrainPlan),
         ("priority", "field", RankView),
         ("queue", "field", QueuePosition),
         ("queue", "field of `jobs`", WaitingWorkload),
@@ -55,6 +57,7 @@ def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:
     [
         ("defrag", "field", "shape", (ShapeView,)),
         ("defrag", "field", "steps", (MoveStepView, PodMove)),
+        ("drain", "field", "nodes", (DrainedNode, DrainedPod)),
         ("priority", "field", "levels", (RankLevel, Term)),
         ("priority", "field", "before", (Before,)),
         ("priority", "field", "overtaking", (Overtaking,)),

@@ -19,6 +19,7 @@ _COMMANDS = {
     "defrag": "Plan which running pods to move so that a job or a shape fits; move nothing.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
     "doctor": "Find faults in the GPU setup of a cluster, and show how to fix each.",
+    "drain": "Empty nodes so that no job is cut: what is affected, and when they are empty; then do it.",
     "free": "Show what still fits, by GPU model and size, and what blocks the next size.",
     "install": "Install Dovetail on a cluster, or upgrade it.",
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and show why others are passed over.",

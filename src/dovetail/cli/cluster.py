@@ -160,10 +160,10 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     return kubeconfig_options(scheduler_name_option(fabric_option(policy_option(files(at(sourced))))))
 
 
-def at_option(text: str) -> Callable[[F], F]:
-    """The option `--at`; its value is in epoch milliseconds, 0 without the option."""
+def at_option(text: str, option: str = "--at", name: str = "at_ms") -> Callable[[F], F]:
+    """The option for a time; its value is in epoch milliseconds, 0 without the option."""
     return click.option(
-        "--at", "at_ms", metavar="TIME", default=None, callback=lambda _ctx, _param, value: _time_ms(value), help=text
+        option, name, metavar="TIME", default=None, callback=lambda _ctx, _param, value: _time_ms(value), help=text
     )
 
 

@@ -31,6 +31,7 @@ from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.policy import Policy, unhurried
+from dovetail.core.preemption.victims import lost_milli_ms
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.state import State
@@ -94,9 +95,17 @@ class ForecastVictim(Struct, frozen=True):
     message: str
 
 
+class ForecastDrain(Struct, frozen=True):
+    """A pod is evicted as its node is in maintenance. `moves`: room is kept for it elsewhere."""
+
+    moves: bool
+    lost_milli_ms: int
+
+
 class Forecast(Struct):
     """`starts` by workload: in the order of the starts, then jobs without a known start. `held_milli` are the GPUs that
-    each queue holds after the next step. `whole` is false if the look-ahead ended at its bound."""
+    each queue holds after the next step. `whole` is false if the look-ahead ended at its bound. `drained` are pods
+    (uid) that leave nodes in maintenance, `ends` when they, and the pods that were asked for, have left their nodes."""
 
     now_ms: int
     starts: dict[str, Start] = field(default_factory=dict)
@@ -104,6 +113,8 @@ class Forecast(Struct):
     held_milli: dict[str, int] = field(default_factory=dict)
     until_ms: int = 0
     whole: bool = True
+    drained: dict[str, ForecastDrain] = field(default_factory=dict)
+    ends: dict[str, Expected] = field(default_factory=dict)
 
 
 class _End(Struct, frozen=True):
@@ -122,14 +133,16 @@ def forecast(
     wanted: Collection[str] | None = None,
     watch: Watch = lambda started, waiting: None,
     most: int = MOST_MOMENTS,
+    pods: Collection[str] = (),
 ) -> Forecast:
-    """Look ahead from a checkpoint until no job waits, no pod ends any more, or all `wanted` workloads have started;
-    for at most `most` moments. `watch` gets the number of jobs that have started, and of all that waited."""
-    return _Ahead(restore(unhurried(policy), checkpoint), now_ms, most).run(wanted, watch)
+    """Look ahead from a checkpoint until no job waits, no pod ends any more, or all `wanted` workloads have started and
+    all `pods` (uid) have left their nodes; for at most `most` moments. `watch` gets the number of jobs that have
+    started, and of all that waited."""
+    return _Ahead(restore(unhurried(policy), checkpoint), now_ms, most, pods).run(wanted, watch)
 
 
 class _Ahead:
-    def __init__(self, state: State, now_ms: int, most: int) -> None:
+    def __init__(self, state: State, now_ms: int, most: int, pods: Collection[str] = ()) -> None:
         self._state = state
         self._most = most
         self._now_ms = self._at_ms = max(now_ms, state.now_ms)
@@ -139,6 +152,7 @@ class _Ahead:
         self._ended_on: dict[str, list[_End]] = {}
         self._lately: list[_End] = []
         self._evicting: set[str] = set()
+        self._followed = frozenset(pods)
         self._preempting: set[str] = set()
         self._events: list[Event] = []
         self._placed: dict[str, list[ForecastPlace]] = {}
@@ -158,7 +172,8 @@ class _Ahead:
             moments += 1
             left = self._waiting.keys() - self._found.starts.keys()
             watch(total - len(left), total)
-            if not left or (wanted is not None and not left & set(wanted)):
+            started = not left or (wanted is not None and not left & set(wanted))
+            if started and self._followed <= self._found.ends.keys():
                 break
             due_ms = self._next_ms()
             if due_ms is None or moments >= self._most:
@@ -189,7 +204,7 @@ class _Ahead:
     def _decide(self) -> None:
         """Run steps at this moment, until another one would do nothing."""
         state, steps = self._state, 0
-        while self._events or state.busy:
+        while self._events or state.busy or self._drains():
             if self._at_ms > self._now_ms or steps == _EVICTING_STEPS:
                 state.policy = replace(state.policy, preempt=False)
             events, self._events = self._events, []
@@ -197,6 +212,11 @@ class _Ahead:
                 self._carry_out(decision)
             steps += 1
         self._start_placed(at_once=False)
+
+    def _drains(self) -> bool:
+        """Whether pods may have to leave nodes in maintenance at this moment, although nothing has happened."""
+        due_ms = self._state.drains.next_ms(self._at_ms) if self._state.cluster.nodes.in_maintenance else None
+        return due_ms is not None and due_ms <= self._at_ms
 
     def _start_placed(self, *, at_once: bool) -> None:
         for workload, places in self._placed.items():
@@ -230,8 +250,14 @@ class _Ahead:
                     for pod in pods
                 ]  # fmt: skip
                 self._end_early(pods)
-            case Release(_, uids) | Drain(_, uids):
+            case Release(_, uids):
                 self._end_early([state.workloads.pods[uid] for uid in uids])
+            case Drain(_, uids, targets=targets):
+                pods = [state.workloads.pods[uid] for uid in uids]
+                for pod in pods:
+                    lost = lost_milli_ms(pod, state.shares.rate(pod.uid), now_ms)
+                    self._found.drained[pod.uid] = ForecastDrain(bool(targets), lost)
+                self._end_early(pods)
 
     def _end_early(self, pods: list[Pod]) -> None:
         """Delete the pods; they end after their grace periods."""
@@ -272,6 +298,8 @@ class _Ahead:
             if pod is None or not pod.node:
                 continue
             end = _End(pod.key, ended_ms, sure, basis)
+            if uid in self._followed or uid in self._found.drained:
+                self._found.ends.setdefault(uid, Expected(sure, ended_ms, basis))
             self._ended_on.setdefault(pod.node, []).append(end)
             self._lately.append(end)
             self._events.append(PodRemoved(uid, ended_ms))

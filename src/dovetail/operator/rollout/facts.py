@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.objects.holding import HoldingPod
 from dovetail.kube.objects.stack import GPUStack, NodePool
 from dovetail.kube.objects.topology import NodeReadiness
+from dovetail.kube.translate.annotations import options_of
 from dovetail.operator.pools import pool_of, pools_of
 from dovetail.operator.rollout.budgets import FleetNode
-from dovetail.operator.rollout.outlines import HoldingPod, RolledGPUNode, RolledNode, RolledPod
+from dovetail.operator.rollout.outlines import RolledGPUNode, RolledNode, RolledPod
 from dovetail.operator.rollout.rollout import OutdatedPod, RolloutNode
 
 LAYOUT_LABEL, LAYOUT_STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
@@ -45,8 +48,15 @@ def holders_of(pods: Iterable[HoldingPod], own_namespaces: Iterable[str]) -> dic
     own, ends_ms = frozenset(own_namespaces), dict[str, list[int]]()
     for pod in pods:
         if pod.holds and pod.metadata.namespace not in own:
-            ends_ms.setdefault(pod.spec.node_name, []).append(pod.ends_ms)
+            ends_ms.setdefault(pod.spec.node_name, []).append(_ends_ms(pod))
     return {node: Holders(len(ends), max(ends) if all(ends) else 0) for node, ends in ends_ms.items()}
+
+
+def _ends_ms(pod: HoldingPod) -> int:
+    """When it has run for as long as it may, 0 if it declares no limit."""
+    limits = (options_of(pod.metadata).max_runtime_ms, 1000 * (pod.spec.active_deadline_seconds or 0))
+    limit_ms, started_ms = min([ms for ms in limits if ms > 0], default=0), epoch_ms(pod.status.start_time)
+    return started_ms + limit_ms if limit_ms and started_ms else 0
 
 
 def maintainer(stack: str) -> str:

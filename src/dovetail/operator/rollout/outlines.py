@@ -6,22 +6,17 @@ Sources: k8s.io/api core/v1, apps/v1.
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
-
 from msgspec import field
 from msgspec.structs import replace
 
 from dovetail.kube.objects.base import ObjectMeta, Quantities, Wire, epoch_ms
 from dovetail.kube.objects.topology import Condition, NodeMaintenance, NodeQuarantine, NodeReadiness
-from dovetail.kube.translate.annotations import options_of
 
 TEMPLATE = "operator.dovetail.dev/template"
 """Annotation of a DaemonSet's pods: which template they are of."""
 COMPONENT_LABEL = "app.kubernetes.io/name"
 COMPONENTS = ("dovetail-agent", "dovetail-driver", "dovetail-mps", "dovetail-toolkit")
 """Its values on the pods of DaemonSets of a stack."""
-_VENDOR = "nvidia.com/"
 
 
 class RolledNodeSpec(Wire, frozen=True):
@@ -118,51 +113,6 @@ class RolledSet(Wire, frozen=True):
     @property
     def template(self) -> str:
         return self.spec.template.metadata.annotations.get(TEMPLATE, "")
-
-
-class HoldingResources(Wire, frozen=True):
-    limits: Quantities = field(default_factory=dict)
-
-
-class HoldingContainer(Wire, frozen=True):
-    resources: HoldingResources = HoldingResources()
-
-
-class HoldingPodSpec(Wire, frozen=True):
-    node_name: str = ""
-    containers: tuple[HoldingContainer, ...] = ()
-    init_containers: tuple[HoldingContainer, ...] = ()
-    resource_claims: tuple[Any, ...] = ()
-    active_deadline_seconds: int | None = None
-
-
-class HoldingPodStatus(Wire, frozen=True):
-    phase: str = ""
-    start_time: datetime | None = None
-
-
-class HoldingPod(Wire, frozen=True):
-    """A pod of a user, which may hold GPUs of its node."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: HoldingPodSpec = HoldingPodSpec()
-    status: HoldingPodStatus = HoldingPodStatus()
-
-    @property
-    def holds(self) -> bool:
-        """Whether it holds devices of its node."""
-        if not self.spec.node_name or self.status.phase in ("Succeeded", "Failed"):
-            return False
-        containers = (*self.spec.containers, *self.spec.init_containers)
-        asked = any(name.startswith(_VENDOR) for one in containers for name in one.resources.limits)
-        return asked or bool(self.spec.resource_claims)
-
-    @property
-    def ends_ms(self) -> int:
-        """When it has run for as long as it may, 0 if it declares no limit."""
-        limits = (options_of(self.metadata).max_runtime_ms, 1000 * (self.spec.active_deadline_seconds or 0))
-        limit_ms, started_ms = min([ms for ms in limits if ms > 0], default=0), epoch_ms(self.status.start_time)
-        return started_ms + limit_ms if limit_ms and started_ms else 0
 
 
 def kept_node(node: RolledNode) -> RolledNode:

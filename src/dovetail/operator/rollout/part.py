@@ -27,6 +27,7 @@ from dovetail.kube.api.errors import Conflict, KubeError, NotFound
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.reflector import Reflector
 from dovetail.kube.api.resources import CONTROLLER_REVISIONS, DAEMON_SETS, GPU_NODES, NODES, PODS
+from dovetail.kube.objects.holding import UNFINISHED, HoldingPod
 from dovetail.kube.objects.stack import GPUStack, NodeCounts, RolloutStatus, StackStatus
 from dovetail.operator import metrics
 from dovetail.operator.comparison import FIELD_MANAGER
@@ -44,7 +45,6 @@ from dovetail.operator.rollout.outlines import (
     COMPONENT_LABEL,
     COMPONENTS,
     TEMPLATE,
-    HoldingPod,
     RolledGPUNode,
     RolledNode,
     RolledPod,
@@ -287,7 +287,7 @@ class Rollouts(StackPart):
             return
         if now_ms - self._holders[0] < _HOLDERS_MS:
             return
-        params = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        params = {"fieldSelector": UNFINISHED}
         pods = (await list_all(self._client, PODS, HoldingPod, params=params)).objects.values()
         self._holders = now_ms, holders_of(pods, (AGENT_NAMESPACE,))
 

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a maintenance of nodes does to the pods that run there, and when the nodes are empty: the look-ahead with it.
+
+Rules
+- The nodes are in maintenance from now on, and nothing else changes. Nothing is written.
+- A node is empty when no pod of ours runs there, and no pod that holds GPUs. Other pods of other schedulers, such as
+  those of DaemonSets, are counted and not followed.
+- A checkpoint that will be reported is not predicted: of pods that report theirs the end is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.core.checkpoint import restore, take
+from dovetail.core.cluster.placement import Placement
+from dovetail.core.cycle import apply_events
+from dovetail.core.events import NodeChanged
+from dovetail.core.model import Maintenance
+from dovetail.core.queues.types import GPU
+from dovetail.core.reasons import Expected, Sure
+from dovetail.core.state import State
+from dovetail.views.forecast import Forecast, forecast
+from dovetail.views.jobs import name_of, nearest
+
+ENDS, MOVES, EVICTED, STAYS = "ends", "moves", "is evicted", "stays"
+_MINUTE = 60_000_000
+_MOMENTS = 128
+"""Ten days, as moments are further apart the later they are."""
+_ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
+
+
+class UnknownNode(ValueError):
+    """There is no such node; the message names similar ones."""
+
+
+class DrainedPod(Struct, frozen=True):
+    """A pod that runs on a node to be drained, or belongs to a gang that has to leave one as a whole. `what` happens:
+    it ends, moves, is evicted or stays, and `left_ms` is when it has left (0: not known), by `basis`.
+    `lost_gpu_minutes` is the work that it loses."""
+
+    pod: str
+    job: str
+    queue: str
+    node: str
+    gpus_milli: int
+    what: str
+    left_ms: int
+    sure: Sure
+    basis: str
+    lost_gpu_minutes: int
+
+
+class DrainedNode(Struct, frozen=True):
+    """A node with its pods, the last to leave at the end. `empty_ms` is when it is empty, 0 if that is not known.
+    `others` is the number of pods that are not followed."""
+
+    node: str
+    gpus: int
+    empty_ms: int
+    sure: Sure
+    basis: str
+    pods: tuple[DrainedPod, ...]
+    others: int
+
+
+class DrainPlan(Struct, frozen=True):
+    """The nodes, and pods on other nodes that leave with them. `jobs` and `queues` are those of all these pods."""
+
+    nodes: tuple[DrainedNode, ...]
+    elsewhere: tuple[DrainedPod, ...]
+    jobs: tuple[str, ...]
+    queues: tuple[str, ...]
+    lost_gpu_minutes: int
+
+
+def drain_plan(state: State, names: Sequence[str], maintenance: Maintenance, now_ms: int) -> DrainPlan:
+    """The plan for these nodes. Raises UnknownNode."""
+    for name in names:
+        slot = state.cluster.nodes.slots.get(name)
+        if slot is None or state.cluster.nodes.records[slot] is None:
+            raise UnknownNode(f"no node is called {name}{nearest(name, state.cluster.nodes.slots)}")
+    copy = restore(state.policy, take(state))
+    records = {name: copy.cluster.nodes.records[copy.cluster.nodes.slots[name]] for name in names}
+    events = [NodeChanged(replace(one, maintenance=maintenance)) for one in records.values() if one is not None]
+    apply_events(copy, events, now_ms)
+    followed = {name: [one for one in _on(copy, name) if _followed(one)] for name in records}
+    watched = [one.uid for placements in followed.values() for one in placements]
+    found = forecast(take(copy), copy.policy, now_ms, (), most=_MOMENTS, pods=watched)
+    nodes = tuple(_node(copy, name, placements, found) for name, placements in followed.items())
+    gone = [copy.cluster.placements[uid] for uid in found.drained if uid in copy.cluster.placements]
+    elsewhere = tuple(_pod(copy, one, found) for one in gone if one.uid not in set(watched))
+    pods = [*(pod for node in nodes for pod in node.pods), *elsewhere]
+    return DrainPlan(
+        nodes,
+        elsewhere,
+        tuple(sorted({pod.job for pod in pods})),
+        tuple(sorted({pod.queue for pod in pods if pod.queue})),
+        sum(pod.lost_gpu_minutes for pod in pods),
+    )
+
+
+def _on(state: State, name: str) -> Iterable[Placement]:
+    cluster = state.cluster
+    return [cluster.placements[uid] for uid in cluster.on_slot.get(cluster.nodes.slots[name], ())]
+
+
+def _followed(placement: Placement) -> bool:
+    return placement.pod.managed or placement.has_gpus or bool(placement.slices or placement.grants)
+
+
+def _node(state: State, name: str, placements: Sequence[Placement], found: Forecast) -> DrainedNode:
+    pods = sorted((_pod(state, one, found) for one in placements), key=lambda one: (one.left_ms == 0, one.left_ms))
+    others = sum(1 for one in _on(state, name) if not _followed(one))
+    slot = state.cluster.nodes.slots[name]
+    gpus = int(state.cluster.nodes.allocatable[state.cluster.nodes.column("nvidia.com/gpu"), slot])
+    if not pods:
+        return DrainedNode(name, gpus, found.now_ms, Sure.KNOWN, "it is empty now", (), others)
+    endless, last = [one.pod for one in pods if not one.left_ms], pods[-1]
+    if endless:
+        more = f" and {len(endless) - 1} more" if len(endless) > 1 else ""
+        basis = f"it is not known when {endless[0]}{more} will leave"
+        return DrainedNode(name, gpus, 0, Sure.UNKNOWN, basis, tuple(pods), others)
+    sure = max((one.sure for one in pods), key=_ORDER.index)
+    return DrainedNode(name, gpus, last.left_ms, sure, f"when {last.pod} {last.what}", tuple(pods), others)
+
+
+def _pod(state: State, placement: Placement, found: Forecast) -> DrainedPod:
+    pod = placement.pod
+    end = found.ends.get(pod.uid, Expected(Sure.UNKNOWN, 0, _why_unknown(pod.work.max_runtime_ms)))
+    drained = found.drained.get(pod.uid)
+    what = ENDS if end.start_ms else STAYS
+    if drained is not None:
+        what = MOVES if drained.moves else EVICTED
+    return DrainedPod(
+        pod.key,
+        name_of(state, state.workloads.workload_of(pod)) if pod.managed else pod.key,
+        state.shares.pod_queues.of(pod) if pod.managed else "",
+        pod.node,
+        dict(state.shares.amounts(pod.uid)).get(GPU, 0) or 1000 * placement.gpu_bits.bit_count(),
+        what,
+        end.start_ms,
+        end.sure,
+        end.basis,
+        drained.lost_milli_ms // _MINUTE if drained is not None else 0,
+    )
+
+
+def _why_unknown(max_runtime_ms: int) -> str:
+    return "it runs longer than its run time limit" if max_runtime_ms else "it declares no run time"

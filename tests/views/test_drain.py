@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a drain does, before it is done: the same as what the core then does."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from dovetail.core import events as ev
+from dovetail.core.model import DrainMode, Maintenance, Work
+from dovetail.core.reasons import Sure
+from dovetail.views.drain import DrainPlan, UnknownNode, drain_plan
+from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, World, gang, node, pod, queue
+
+BEGIN_MS = 10 * HOUR_MS
+SAVES = Work(checkpoint_interval_ms=5 * MINUTE_MS)
+
+
+def world_of(*gpus: int) -> World:
+    world = World(*(node(f"n{i}", count) for i, count in enumerate(gpus)))
+    world.now_ms = BEGIN_MS
+    world.apply_events(queue("q"))
+    world.live(0)
+    return world
+
+
+def runs(world: World, name: str, gpus: int, where: str, work: Work, **more: object) -> None:
+    fields = {"bound_ms": BEGIN_MS - HOUR_MS, "queue": "q", **more}
+    world.apply_events(ev.PodChanged(pod(name, gpus, node=where, work=work, **fields)))
+
+
+def planned(world: World, *names: str, mode: DrainMode = "WaitForJobs", start_ms: int = 0) -> DrainPlan:
+    return drain_plan(world.state, names, Maintenance(mode, world.now_ms, start_ms), world.now_ms)
+
+
+def test_a_node_is_empty_when_its_last_pod_ends() -> None:
+    world = world_of(8, 8)
+    runs(world, "a", 2, "n0", Work(max_runtime_ms=2 * HOUR_MS))
+    runs(world, "b", 2, "n0", Work(max_runtime_ms=4 * HOUR_MS))
+    runs(world, "elsewhere", 2, "n1", Work())
+    plan = planned(world, "n0")
+    [found] = plan.nodes
+    assert [(one.pod, one.what, one.left_ms) for one in found.pods] == [
+        ("ns/a", "ends", BEGIN_MS + HOUR_MS), ("ns/b", "ends", BEGIN_MS + 3 * HOUR_MS),
+    ]  # fmt: skip
+    assert (found.empty_ms, found.sure, found.basis) == (BEGIN_MS + 3 * HOUR_MS, Sure.KNOWN, "when ns/b ends")
+    assert (plan.jobs, plan.queues, plan.lost_gpu_minutes) == (("ns/a", "ns/b"), ("q",), 0)
+    # Nothing was changed.
+    assert not world.state.cluster.nodes.in_maintenance
+
+
+def test_an_empty_node_is_empty_now_and_pods_of_daemon_sets_do_not_count() -> None:
+    world = world_of(8)
+    world.apply_events(ev.PodChanged(replace(pod("daemon", 0, node="n0", bound_ms=1), managed=False)))
+    [found] = planned(world, "n0").nodes
+    assert (found.empty_ms, found.basis, found.pods, found.others) == (BEGIN_MS, "it is empty now", (), 1)
+
+
+def test_a_pod_without_a_known_end_stays_or_is_moved_or_evicted() -> None:
+    world = world_of(8, 8)
+    runs(world, "a", 4, "n0", SAVES)
+    [found] = planned(world, "n0").nodes
+    assert (found.empty_ms, found.sure, found.pods[0].what) == (0, Sure.UNKNOWN, "stays")
+    plan = planned(world, "n0", mode="WaitForCheckpoint")
+    [moved] = plan.nodes[0].pods
+    assert moved.what == "moves" and BEGIN_MS + 5 * MINUTE_MS <= moved.left_ms <= BEGIN_MS + 10 * MINUTE_MS
+    assert plan.lost_gpu_minutes == moved.lost_gpu_minutes == 20
+    start_ms = BEGIN_MS + 2 * MINUTE_MS
+    [evicted] = planned(world, "n0", mode="Evict", start_ms=start_ms).nodes[0].pods
+    assert start_ms <= evicted.left_ms <= start_ms + MINUTE_MS
+
+
+def test_a_gang_that_leaves_as_a_whole_shows_its_pods_on_other_nodes() -> None:
+    world = world_of(8, 8)
+    world.apply_events(gang("g", 2))
+    for i in range(2):
+        runs(world, f"g{i}", 4, f"n{i}", Work(), gang="g")
+    plan = planned(world, "n0", mode="Evict")
+    assert [one.pod for one in plan.elsewhere] == ["ns/g1"]
+    assert plan.jobs == ("ns/g",) and plan.lost_gpu_minutes == 2 * 4 * 60
+
+
+def test_a_node_that_does_not_exist() -> None:
+    with pytest.raises(UnknownNode, match="no node is called n9"):
+        planned(world_of(8), "n9")
