@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,7 @@ def test_the_dry_run_on_a_file(cluster: str) -> None:
     assert "team-a/train" in result.stdout and "notebook" not in result.stdout
     assert "1 pod of 1 job in 1 queue; 0 GPU-minutes of work are lost." in result.stdout
     assert "gpu-1 is empty in 2 h, at 2026-11-22T04:00:00Z: when team-a/train ends." in result.stdout
-    assert "1 pod of other schedulers" in result.stdout and "Nothing was written" in result.stdout
+    assert "Not counted: 1 pod of other schedulers" in result.stdout and "Nothing was written" in result.stdout
 
 
 def test_a_pod_without_a_known_end_and_what_helps(cluster: str) -> None:
@@ -116,6 +118,17 @@ async def test_it_writes_waits_and_ends_on_a_playground(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "_user", lambda: "user/ada")
     monkeypatch.setattr(module, "_EVERY_S", 0.05)
 
+    seen, wait = threading.Event(), module.wait_until_empty
+
+    async def watched(config: Any, nodes: Any, scheduler: str, shown: Callable[[Any], None], every_s: float) -> None:
+        def both(left: Any) -> None:
+            shown(left)
+            seen.set()
+
+        await wait(config, nodes, scheduler, both, every_s)
+
+    monkeypatch.setattr(module, "wait_until_empty", watched)
+
     def maintenance(name: str = "gpu-1") -> dict[str, Any]:
         found = playground.store.get("gpunodes.dovetail.dev", "", name) or {}
         asked: dict[str, Any] = found.get("spec", {}).get("maintenance") or {}
@@ -134,6 +147,7 @@ async def test_it_writes_waits_and_ends_on_a_playground(monkeypatch: pytest.Monk
     )  # fmt: skip
     owner = (playground.store.get("gpunodes.dovetail.dev", "", "gpu-1") or {})["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"]) == ("Node", "gpu-1")
+    assert await asyncio.to_thread(seen.wait, 30)
     playground.delete("pods", "team-a", "train")
     result = await waiting
     assert result.exit_code == 0 and "gpu-1: 1 pod left: team-a/train" in result.stderr, result.output

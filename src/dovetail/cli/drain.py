@@ -168,9 +168,7 @@ def show(plan: DrainPlan, now_ms: int, console: Console, mode: DrainMode) -> Non
         console.print("--wait-checkpoint moves pods that save their work; --evict evicts the others, too.")
     others = sum(node.others for node in plan.nodes)
     if others:
-        console.print(
-            f"{count(others, 'pod')} of other schedulers without GPUs, as of DaemonSets, stay and do not count."
-        )
+        console.print(f"Not counted: {count(others, 'pod')} of other schedulers without GPUs, as of DaemonSets.")
 
 
 def _row(pod: DrainedPod, now_ms: int) -> tuple[str, ...]:
