@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.core.decisions import Decision, Evict, Release, Unnominate
+from dovetail.core.decisions import Decision, Drain, Evict, Release, Unnominate
 from dovetail.core.events import Event, EvictionFailed
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.kube.api.reflector import Change
@@ -210,6 +210,19 @@ async def test_a_moved_pod_gets_an_event(stage: Stage) -> None:
         await until(stage.driver.reporter.idle.is_set)
     assert stage.notes("Moved")[0].startswith("it has room elsewhere")
     assert stage.notes("Preempted") == []
+
+
+async def test_a_pod_on_a_node_in_maintenance_is_evicted_with_that_reason(stage: Stage) -> None:
+    async with stage.running():
+        await ready(stage)
+        message = "a is in maintenance, and d/v0 has room elsewhere"
+        stage.decide(Drain("", ("uid-v0",), "a", ("b",), 60_000_000, message, 7))
+        await until(lambda: len(stage.notes("Drained")) == 1)
+        await until(stage.driver.reporter.idle.is_set)
+    assert stage.notes("Drained")[0] == f"{message} (1 pod is evicted; 1.0 GPU-minutes of work are lost)"
+    condition: dict[str, Any] = stage.server.bodies("PATCH", "/pods/v0/status")[0]["status"]["conditions"][0]
+    assert (condition["type"], condition["reason"]) == ("DisruptionTarget", "NodeMaintenance")
+    assert stage.ended() == ["v0"] and not stage.failed()
 
 
 async def test_a_gang_that_is_broken_goes_with_that_reason(stage: Stage) -> None:

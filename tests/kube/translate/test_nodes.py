@@ -4,10 +4,14 @@
 import pytest
 
 from dovetail.core import model
-from dovetail.core.model import Taint
+from dovetail.core.events import NodeChanged
+from dovetail.core.model import Maintenance, Taint
+from dovetail.kube.api.reflector import Change
 from dovetail.kube.objects.base import Namespace, Node
 from dovetail.kube.objects.storage import CSINode
+from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.translate import nodes
+from dovetail.kube.translate.node_records import NodeRecords
 from tests.kube.yaml_objects import wire
 
 GIB = 2**30
@@ -69,3 +73,25 @@ def test_a_node_without_a_number_of_pods_takes_none() -> None:
 def test_a_namespace() -> None:
     record = nodes.namespace(wire(Namespace, "metadata: {name: ml, labels: {team: z, env: prod}}"))
     assert record == model.Namespace("ml", (("env", "prod"), ("team", "z")))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("{id: a}", Maintenance()),
+        ("{id: a, drain: Evict, requested: '2026-11-22T00:00:00Z', start: '2026-11-22T01:00:00Z'}",
+         Maintenance("Evict", 1795305600000, 1795309200000)),
+        ("{id: a, drain: WaitForCheckpoint}", Maintenance("WaitForCheckpoint")),
+        ("{id: a, drain: Whatever}", Maintenance()),
+    ],
+)  # fmt: skip
+def test_a_node_in_maintenance(asked: str, expected: Maintenance) -> None:
+    records = NodeRecords(lambda _name, _findings: None)
+    offer = "{metadata: {name: n1}, status: {allocatable: {cpu: 1, pods: 10}}}"
+    [before] = records.nodes([Change("added", wire(Node, offer))])
+    assert isinstance(before, NodeChanged) and before.node.maintenance is None
+    gpu_node = wire(GPUNode, f"{{metadata: {{name: n1}}, spec: {{maintenance: {asked}}}}}")
+    [after] = records.gpu_nodes([Change("added", gpu_node)])
+    assert isinstance(after, NodeChanged) and after.node.maintenance == expected
+    [ended] = records.gpu_nodes([Change("deleted", gpu_node)])
+    assert ended == before

@@ -21,6 +21,7 @@ from dovetail.operator.found import Found
 from dovetail.operator.parts import StackPart
 from dovetail.operator.rendering.stack_objects import Desired
 from dovetail.operator.rollout.part import Rollouts
+from dovetail.playground.faults import Fault
 from tests.operator.stack_world import STACKS, World, small, stamped, workload
 from tests.paths import ROOT
 
@@ -234,3 +235,16 @@ async def test_killed_again_and_again_the_end_is_the_same(fleet: World) -> None:
     async with operator(fleet):
         await fleet.until(all_have(fleet, "dovetail:2"))
         await fleet.until(lambda: len(revisions(fleet)) == 2)
+
+
+async def test_without_the_right_to_read_revisions_all_else_goes_on_and_the_stack_reports_it(fleet: World) -> None:
+    why = 'controllerrevisions.apps is forbidden: User "operator" cannot list resource'
+    for method in ("GET", "WATCH"):
+        fleet.playground.faults.add(
+            Fault("answer", method, "controllerrevisions", times=10_000, status=403, message=why)
+        )
+    async with operator(fleet):
+        fleet.stack(image={"repository": "dovetail", "tag": "1"}, upgrade=UPGRADE)
+        await fleet.applied()
+        await fleet.until(lambda: images(fleet) == {f"n{i}": "dovetail:1" for i in range(4)})
+        await fleet.until(lambda: why in fleet.condition("Ready")[2])

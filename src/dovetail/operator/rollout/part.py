@@ -23,10 +23,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dovetail.kube.api.client import MERGE_PATCH, Client
-from dovetail.kube.api.errors import Conflict, KubeError, NotFound
+from dovetail.kube.api.errors import ApiError, Conflict, KubeError, NotFound
 from dovetail.kube.api.listing import list_all
-from dovetail.kube.api.reflector import Reflector
-from dovetail.kube.api.resources import CONTROLLER_REVISIONS, DAEMON_SETS, GPU_NODES, NODES, PODS
+from dovetail.kube.api.reflector import Reflector, ReflectorHandlers, log_error
+from dovetail.kube.api.resources import CONTROLLER_REVISIONS, DAEMON_SETS, GPU_NODES, NODES, PODS, Resource
 from dovetail.kube.objects.holding import UNFINISHED, HoldingPod
 from dovetail.kube.objects.stack import GPUStack, NodeCounts, RolloutStatus, StackStatus
 from dovetail.operator import metrics
@@ -86,14 +86,22 @@ class Rollouts(StackPart):
         self._stack: GPUStack | None = None
         self._due = asyncio.Event()
         of_agents = {"labelSelector": STACK_LABEL}
-        self._nodes = Reflector(client, NODES, RolledNode, self.wake, keep=kept_node)
-        self._gpu_nodes = Reflector(client, GPU_NODES, RolledGPUNode, self.wake)
+        self._refused: dict[Resource, str] = {}
+        """Why a kind cannot be read."""
+        self._nodes = Reflector(client, NODES, RolledNode, self.wake, keep=kept_node, handlers=self._on(NODES))
+        self._gpu_nodes = Reflector(client, GPU_NODES, RolledGPUNode, self.wake, handlers=self._on(GPU_NODES))
         self._pods = Reflector(
             client, PODS, RolledPod, self.wake,
             params={"labelSelector": f"{COMPONENT_LABEL} in ({','.join(COMPONENTS)})"}, keep=kept_pod,
+            handlers=self._on(PODS),
         )  # fmt: skip
-        self._sets = Reflector(client, DAEMON_SETS, RolledSet, self.wake, params=of_agents)
-        self._kept = Reflector(client, CONTROLLER_REVISIONS, ControllerRevision, self._revised, params=of_agents)
+        self._sets = Reflector(
+            client, DAEMON_SETS, RolledSet, self.wake, params=of_agents, handlers=self._on(DAEMON_SETS)
+        )
+        self._kept = Reflector(
+            client, CONTROLLER_REVISIONS, ControllerRevision, self._revised, params=of_agents,
+            handlers=self._on(CONTROLLER_REVISIONS),
+        )  # fmt: skip
         self.reflectors: tuple[Reflector[Any], ...] = (
             self._nodes, self._gpu_nodes, self._pods, self._sets, self._kept,
         )  # fmt: skip
@@ -117,6 +125,20 @@ class Rollouts(StackPart):
             await self._kept.synced.wait()
             # The engine waits for the revisions.
             self._changed()
+
+    def _on(self, resource: Resource) -> ReflectorHandlers:
+        def failed(error: KubeError) -> None:
+            log_error(error)
+            if isinstance(error, ApiError) and error.status in (401, 403):
+                self._refused[resource] = str(error)
+                self._changed()
+
+        return ReflectorHandlers(error=failed)
+
+    def _unread(self) -> str:
+        """What the API server answered when something was read without which no node is changed; "" for nothing."""
+        left = {one.resource for one in self.reflectors if one.served and not one.synced.is_set()}
+        return next((text for resource, text in self._refused.items() if resource in left), "")
 
     async def _work(self) -> None:
         failures = 0
@@ -184,6 +206,8 @@ class Rollouts(StackPart):
 
     def waits(self) -> str:
         """Why a rollout has ended before its end."""
+        if unread := self._unread():
+            return f"no node is changed: {unread}"
         found = self._pass.record if self._pass is not None else None
         if found is None or found.phase not in (RolloutPhase.FAILED, RolloutPhase.ROLLED_BACK):
             return ""
@@ -244,6 +268,9 @@ class Rollouts(StackPart):
     def _load(self, stack: GPUStack) -> None:
         if self._loaded == stack.metadata.uid and self._loaded:
             return
+        if CONTROLLER_REVISIONS in self._refused and not self._kept.synced.is_set():
+            # There is no rollout then, as `waits` reports; all else goes on.
+            return
         if not self._kept.synced.is_set():
             raise PartNotReady(f"the revisions of GPUStack {stack.metadata.name} are not read yet")
         found = (records.read(stack.metadata.name, one) for one in self._kept.known.values())
@@ -293,7 +320,13 @@ class Rollouts(StackPart):
 
     async def _write(self, stack: GPUStack, revision: StackRevision) -> None:
         path = CONTROLLER_REVISIONS.path(SYSTEM_NAMESPACE, records.name_of(stack.metadata.name, revision.id))
-        await self._client.apply(path, records.document(stack, revision), force=True, field_manager=FIELD_MANAGER)
+        document = records.document(stack, revision)
+        if revision.id in self._revisions:
+            # Of its data nothing is written again: the API server refuses any change of them.
+            annotations = {"annotations": document["metadata"]["annotations"]}
+            await self._patch(path, {"metadata": annotations, "revision": revision.number})
+        else:
+            await self._client.apply(path, document, force=True, field_manager=FIELD_MANAGER)
         metrics.count(metrics.WRITES, CONTROLLER_REVISIONS.kind, "apply", "written")
         self._revisions[revision.id] = revision
 
