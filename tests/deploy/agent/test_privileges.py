@@ -356,6 +356,21 @@ async def test_what_the_scheduler_asks_for_is_not_the_agent_s_to_write(deployed:
 
 
 @pytest.mark.plane
+async def test_whether_its_node_was_validated_is_not_the_agent_s_to_write(deployed: Plane, agent: Client) -> None:
+    await apply(agent, f"{GPU_NODES}/agent-a", gpu_node("agent-a"))
+    await apply(agent, f"{GPU_NODES}/agent-a/status", gpu_node("agent-a", **STATUS))
+    status = f"{GPU_NODES}/agent-a/status"
+    with pytest.raises(Forbidden, match="readiness"):
+        await merge(agent, status, {"status": {"readiness": {"step": "ready"}}})
+    patch = json.dumps({"status": {"readiness": {"step": "driver", "reason": "DriverMissing"}}})
+    deployed.kubectl("patch", "gpunode", "agent-a", "--subresource=status", "--type=merge", f"--patch={patch}")
+    await apply(agent, status, gpu_node("agent-a", **STATUS))
+    with pytest.raises(Forbidden, match="readiness"):
+        await merge(agent, status, {"status": {"readiness": None}})
+    deployed.kubectl("delete", "gpunode", "agent-a")
+
+
+@pytest.mark.plane
 async def test_it_writes_labels_of_its_node_that_report_what_was_found(agent: Client) -> None:
     own = "/api/v1/nodes/agent-a"
     await merge(

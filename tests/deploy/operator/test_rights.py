@@ -315,3 +315,21 @@ def test_it_reads_no_secret_and_speaks_for_nobody(operator: Account) -> None:
 def test_the_operators_own_manifests_are_accepted(cluster: Plane) -> None:
     for name in ("deployment", "budget", "network-policy"):
         cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", str(OPERATOR / f"{name}.yaml"))
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize(
+    "manifest", [DEPLOY / "deployment.yaml", OPERATOR / "deployment.yaml"], ids=["scheduler", "operator"]
+)
+def test_its_pod_is_within_the_level_restricted_and_one_with_a_path_of_the_host_is_not(
+    cluster: Plane, manifest: Path
+) -> None:
+    (deployment,) = documents(manifest)
+    spec = deployment["spec"]["template"]["spec"]
+    spec.pop("priorityClassName", None)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "namespace": "dovetail-system"}, "spec": spec}
+    dry_run = ("create", "--dry-run=server", "-f", "-")
+    cluster.kubectl(*dry_run, input=yaml.safe_dump(pod))
+    spec["volumes"] = [*spec.get("volumes", []), {"name": "host", "hostPath": {"path": "/etc"}}]
+    with pytest.raises(KubectlFailed, match="violates PodSecurity"):
+        cluster.kubectl(*dry_run, input=yaml.safe_dump(pod))
