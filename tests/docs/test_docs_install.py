@@ -6,6 +6,7 @@ from __future__ import annotations
 from msgspec.structs import fields
 
 from dovetail.cli.install.install import InstallAnswer
+from dovetail.operator.coexistence.survey import InstallPlan
 from dovetail.operator.installation.installer import InstallAction, InstalledObject
 from dovetail.operator.installation.removal import Removal
 from dovetail.views.status import StatusView
@@ -18,7 +19,8 @@ def rows(command: str) -> dict[str, str]:
 
 
 def test_the_answer_of_install() -> None:
-    assert list(rows("install")) == [one.name for one in fields(InstallAnswer)]
+    answers = (*fields(InstallAnswer), *fields(InstallPlan))
+    assert list(rows("install")) == [one.name for one in answers]
     text = rows("install")["objects"]
     assert all(f"`{one.name}`" in text for one in fields(InstalledObject))
     assert all(action.value in text for action in InstallAction)
