@@ -167,6 +167,46 @@ def test_a_real_server_refuses_contradictions_and_values_that_do_not_fit(
     )
 
 
+def largest() -> Document:
+    """A spec whose strings, lists and maps, and with them the costs of the rules, are as large as they may be."""
+    arguments = ["--log-level=" + "a" * 1000] * 32
+    amounts = {f"example.com/resource-{i}": "1.000000001Gi" for i in range(8)}
+    resources = {"requests": amounts, "limits": amounts}
+    pools = [
+        {
+            "name": f"p{i}".ljust(40, "n"),
+            "nodeSelector": {
+                "matchLabels": {f"example.com/label-{i}-{k}": "v" * 63 for k in range(8)},
+                "matchExpressions": [
+                    {
+                        "key": f"example.com/{k}",
+                        "operator": "NotIn",
+                        "values": [f"{i}-{k}-{v}".ljust(63, "w") for v in range(32)],
+                    }
+                    for k in range(8)
+                ],
+            },
+            "sharing": {
+                "strategy": "time-slicing",
+                "resources": [{"name": f"nvidia.com/mig-1g.{k}gb", "replicas": 1000} for k in range(16)],
+            },
+            "extraArgs": arguments,
+        }
+        for i in range(16)
+    ]
+    return {
+        "scheduler": {"fabric": [f"a/{'b' * 60}{i}" for i in range(8)], "extraArgs": arguments, "resources": resources},
+        "agent": {"pools": pools, "resources": resources},
+        "validation": {"image": "i" * 500, "command": ["c" * 4000] * 64},
+    }  # fmt: skip
+
+
+@pytest.mark.plane
+def test_a_real_server_has_the_time_for_the_rules_of_the_largest_spec(defined: Plane) -> None:
+    kept = apply(defined, EMPTY | {"spec": largest()}, "--dry-run=server")
+    assert len(kept["spec"]["agent"]["pools"]) == 16
+
+
 @pytest.mark.plane
 def test_a_name_that_is_no_label_value_is_refused(defined: Plane) -> None:
     with pytest.raises(KubectlFailed, match=r"metadata\.name.*at most 63 characters"):
