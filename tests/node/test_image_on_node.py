@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduler and agent run from the image under their own manifests, on a real kubelet, and a job gets its GPUs."""
+"""The whole stack, installed from the image by its operator on a real kubelet, and a job that gets its GPUs."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.node.cluster import GPU
-from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
 from tools.images.build import Built
 from tools.node import gpu_handler
-from tools.node.gpus import real_devices
+from tools.node.gpus import dovetail, real_devices
 from tools.node.node import IMAGE, Node
 from tools.standin import Standin
 
@@ -55,14 +54,18 @@ def gpu_node(image: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield node
 
 
+STACK = {
+    "apiVersion": "dovetail.dev/v1alpha1",
+    "kind": "GPUStack",
+    "metadata": {"name": "dovetail"},
+    # The stand-in's library is in the agent's container, not in those of jobs: the default program would miss it there.
+    "spec": {"validation": {"image": IMAGE, "command": ["/pod", "show", "1"], "gpus": 2}},
+}
+
+
 def get(node: Node, *arguments: str) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(node.plane.kubectl("get", *arguments, "-o=json"))
     return answer
-
-
-def ready(node: Node, kind: str, name: str, wanted: int) -> bool:
-    status = get(node, kind, name.partition("/")[2], f"-n={name.partition('/')[0]}")["status"]
-    return bool(status.get("readyReplicas", status.get("numberReady", 0)) == wanted)
 
 
 def until(node: Node, condition: Callable[[], object], what: str) -> None:
@@ -74,16 +77,15 @@ def until(node: Node, condition: Callable[[], object], what: str) -> None:
         time.sleep(0.1)
 
 
-def test_scheduler_and_agent_become_ready_and_a_job_gets_the_gpus_that_were_chosen(gpu_node: Node) -> None:
+def test_two_commands_after_an_empty_cluster_a_job_has_the_gpus_that_were_chosen(
+    gpu_node: Node, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     kubectl: Callable[..., str] = gpu_node.plane.kubectl
-    for folder in ("deploy/crds", "deploy", "deploy/agent"):
-        kubectl("apply", "-k", str(ROOT / folder))
-    until(
-        gpu_node,
-        partial(ready, gpu_node, "deployment", "dovetail-system/dovetail-scheduler", 2),
-        "both schedulers are ready",
-    )
-    until(gpu_node, partial(ready, gpu_node, "daemonset", "dovetail-agent/dovetail-agent", 1), "the agent is ready")
+    (tmp_path / "stack.yaml").write_text(json.dumps(STACK))
+    started_s = time.monotonic()
+    argv = dovetail("install", f"--kubeconfig={gpu_node.plane.kubeconfig}", f"--stack={tmp_path / 'stack.yaml'}")
+    done = subprocess.run([*argv, f"--timeout={PATIENCE_S}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr + kubectl("get", "gpustacks", "-o=yaml")
     container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "args": ["show"]}
     job = {
         "apiVersion": "v1",
@@ -96,21 +98,27 @@ def test_scheduler_and_agent_become_ready_and_a_job_gets_the_gpus_that_were_chos
         },
     }
     kubectl("create", "-f", "-", input=json.dumps(job))
+    until(gpu_node, lambda: "nodeName" in get(gpu_node, "pod", "job")["spec"], "the job is bound")
+    # The floor is 60 s on an idle machine; docs/how-to/install.md has what was measured.
+    record_property("seconds from the first command to the bind", round(time.monotonic() - started_s, 1))
     until(gpu_node, lambda: get(gpu_node, "pod", "job")["status"]["phase"] == "Running", "the job runs")
     chosen = get(gpu_node, "pod", "job")["metadata"]["annotations"]["dovetail.dev/devices"].split(",")
     devices = gpu_node.resources_of("default", "job")["devices"]
     found = {path.removeprefix("/dev/nvidia") for path in devices if path.removeprefix("/dev/nvidia")[:1].isdecimal()}
     assert len(chosen) == 2 and found == set(chosen)
-    logs = kubectl("logs", "deployment/dovetail-scheduler", "-n=dovetail-system", "--all-pods=true")
-    assert logs.count("(compiled core, native kernel)") == 2
+    for component in ("scheduler", "operator"):
+        logs = kubectl("logs", f"deployment/dovetail-{component}", "-n=dovetail-system", "--all-pods=true")
+        assert logs.count("dovetail 0.1.0 (compiled core, native kernel)") == 2, logs
     why = kubectl("exec", "deployment/dovetail-scheduler", "-n=dovetail-system", "--", "dovetail", "why", "default/job")
     assert f"default/job is on node {gpu_node.name} with GPUs {','.join(chosen)}" in why
 
 
 def test_the_containers_have_no_more_than_their_manifests_allow(gpu_node: Node) -> None:
-    """They started, so that a root that is read-only, a user without rights and no capabilities suffice."""
+    """They run, so that a root that is read-only, a user without rights and no capabilities suffice."""
     for namespace, user in (("dovetail-system", 65532), ("dovetail-agent", 0)):
-        for pod in get(gpu_node, "pods", f"-n={namespace}")["items"]:
+        pods = get(gpu_node, "pods", f"-n={namespace}", "-l=!operator.dovetail.dev/validation")["items"]
+        assert pods
+        for pod in pods:
             context = pod["spec"]["containers"][0]["securityContext"]
             assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]}
             assert pod["spec"]["securityContext"]["runAsUser"] == user
