@@ -38,3 +38,4 @@ class Found(Struct, frozen=True):
     foreign_allocation: frozenset[str] = frozenset()
     foreign_exporters: frozenset[str] = frozenset()
     rivals: tuple[Rival, ...] = ()
+    driver_containers: frozenset[str] = frozenset()

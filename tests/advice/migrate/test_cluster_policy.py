@@ -12,8 +12,11 @@ import msgspec
 import pytest
 import yaml
 
+from dovetail.advice.lint.source import documents
+from dovetail.advice.migrate.plan import plan
 from dovetail.advice.migrate.step import MigrationOutcome
 from dovetail.kube.objects.stack import GPUStack
+from dovetail.operator.rendering.contradictions import contradictions
 from tests.advice.migrate.moved import left, migrated, values
 
 FULL, CONFIG = yaml.safe_load_all((Path(__file__).parent / "cases" / "gpu-operator.yaml").read_text())
@@ -38,7 +41,7 @@ def policy(spec: dict[str, Any], *others: dict[str, Any]) -> str:
 def stack(text: str) -> dict[str, Any]:
     made = values(migrated(text).text)[0]
     assert (made["apiVersion"], made["kind"]) == ("dovetail.dev/v1alpha1", "GPUStack")
-    msgspec.convert(made, GPUStack, strict=True)
+    assert contradictions(msgspec.convert(made, GPUStack, strict=True).spec) == []
     spec: dict[str, Any] = made["spec"]
     return spec
 
@@ -147,6 +150,13 @@ def test_upgrades(policy_of_upgrades: dict[str, Any], made: dict[str, Any]) -> N
 def test_an_interval_that_is_no_number_of_seconds_is_reported(interval: str) -> None:
     text = policy({"dcgmExporter": {"serviceMonitor": {"interval": interval}}})
     assert left(migrated(text)) == ["spec.dcgmExporter.serviceMonitor.interval"]
+
+
+def test_the_plan_of_a_migration_names_the_plan_of_the_takeover() -> None:
+    found = migrated(policy({}))
+    made = [whole for each in documents("made.yaml", found.text) for whole in each.objects()]
+    checks = [step.check for step in plan(made, found.notes, ("policy.yaml",))]
+    assert "dovetail install --plan --stack FILE" in checks
 
 
 def test_a_newer_field_is_reported_at_every_level() -> None:

@@ -7,6 +7,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dovetail.kube.objects.base import LabelSelector
+from dovetail.kube.objects.stack import NodePool
 from dovetail.operator.coexistence.found_components import (
     ForeignDaemon,
     agent_functions,
@@ -24,6 +26,8 @@ from tests.operator.coexistence import shapes
 
 PCI = {"feature.node.kubernetes.io/pci-10de.present": "true"}
 OPERATED = {**PCI, "nvidia.com/gpu.present": "true", **{f"{shapes.DEPLOY}{name}": "true" for name in shapes.OPERANDS}}
+
+POOLS = (NodePool("h100", LabelSelector(match_labels={"gpu": "h100"})), NodePool())
 
 
 def daemon(owner: ProgramOwner) -> ForeignDaemon:
@@ -70,6 +74,16 @@ def test_other_programs_are_no_part_of_the_stack() -> None:
     assert foreign_daemons([shapes.OTHER], []) == []
     ours = ProgramContainer("agent", "dovetail:0.1.0", (), ("agent", "run", "--labels"))
     assert components_in([ours]) == ()
+
+
+def test_what_the_operator_made_is_not_of_the_stack() -> None:
+    ours = {"labels": {"app.kubernetes.io/managed-by": "dovetail-operator"}}
+    container = {"name": "nvidia-driver", "image": "driver", "command": ["nvidia-driver"]}
+    own = shapes.owner("dovetail-driver", "dovetail-agent", {"a": "b"}, [container], metadata=ours)
+    assert foreign_daemons([own], []) == []
+    made = pod(shapes.OPERANDS["driver"], "a")
+    mine = replace(made, metadata=replace(made.metadata, namespace="dovetail-agent"))
+    assert pods_on_nodes([mine]).foreign == {}
 
 
 def test_every_component_that_is_switched_or_replaced_has_a_shape() -> None:
@@ -182,11 +196,19 @@ def test_rivals_are_the_allocators_whose_labels_are_their_own() -> None:
 
 def test_the_facts_for_the_manifests() -> None:
     plugin = foreign_daemons([shapes.STATIC_PLUGIN], [])
-    found = with_foreign(Found(runtime_classes=frozenset({"nvidia"})), plugin, ["h100", "default"])
+    found = with_foreign(Found(runtime_classes=frozenset({"nvidia"})), plugin, POOLS, {})
     assert found.foreign_allocation == {"h100", "default"}
     assert (found.foreign_exporters, found.runtime_classes) == (frozenset(), {"nvidia"})
-    exporter = with_foreign(Found(), foreign_daemons([shapes.DCGM_CHART], []), ["default"])
-    assert (exporter.foreign_allocation, exporter.foreign_exporters) == (frozenset(), {"default"})
+    exporter = with_foreign(Found(), foreign_daemons([shapes.DCGM_CHART], []), POOLS, {})
+    assert (exporter.foreign_allocation, exporter.foreign_exporters) == (frozenset(), {"h100", "default"})
+
+
+def test_agents_find_the_driver_of_a_container_in_the_pools_that_have_it() -> None:
+    driver = foreign_daemons([shapes.OPERANDS["driver"]], [])
+    installed = {**OPERATED, f"{shapes.DEPLOY}driver": "pre-installed"}
+    nodes = {"a": {**OPERATED, "gpu": "h100"}, "b": installed}
+    assert with_foreign(Found(), driver, POOLS, nodes).driver_containers == {"h100"}
+    assert with_foreign(Found(), [], POOLS, nodes).driver_containers == frozenset()
 
 
 def test_the_status_counts_nodes_and_reports_what_is_taken_over() -> None:

@@ -364,6 +364,16 @@ def test_a_driver_container_and_the_toolkit_run_on_all_gpu_nodes() -> None:
     assert "--driver-root-on-host=/run/nvidia/driver" in agent(agents)["args"]
 
 
+def test_beside_nvidias_driver_container_agents_find_it_and_a_second_one_is_reported() -> None:
+    beside = Found(driver_containers=frozenset({"p"}))
+    agents = select(objects(pools(POOL), beside), "DaemonSet", "dovetail-agent-p")
+    assert "--driver-root-on-host=/run/nvidia/driver" in agent(agents)["args"]
+    elsewhere = select(objects(pools(POOL), Found(driver_containers=frozenset({"q"}))), "DaemonSet", "dovetail-agent-p")
+    assert "--driver-root-on-host=/" in agent(elsewhere)["args"]
+    (problem,) = made(pools(POOL, driver={"mode": "Container", "image": f"r/driver@{DIGEST}"}), beside).unmet
+    assert problem.field == "spec.driver.mode"
+
+
 def test_without_a_driver_container_and_toolkit_no_node_is_changed() -> None:
     assert names(objects(), "DaemonSet") == ["dovetail-agent"]
 

@@ -86,6 +86,13 @@ def _is(group: str, *kinds: str) -> Callable[[Field], bool]:
 _READ_AS_IT_IS = "these files have PodGroups of it, which Dovetail reads while they are defined"
 _NEEDS: tuple[tuple[Callable[[Field], bool], str, str, str, str], ...] = (
     (
+        _is("dovetail.dev", "GPUStack"),
+        "what becomes of NVIDIA's stack",
+        "dovetail install --stack FILE installs the GPUStack, and takes over node by node what takeOver names",
+        "dovetail install --plan --stack FILE",
+        "each component, what becomes of it, and what its owner has to change first",
+    ),
+    (
         _is("resource.k8s.io", "ResourceClaimTemplate", "ResourceClaim"),
         "NVIDIA's DRA driver",
         "these files claim devices; on one node either the driver or a device plugin may allocate GPUs",

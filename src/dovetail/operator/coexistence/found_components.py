@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.labels import holds
 from dovetail.core.model import NodeTerm, Problem
-from dovetail.kube.objects.stack import ForeignComponent
+from dovetail.kube.objects.stack import ForeignComponent, NodePool
 from dovetail.kube.translate.selectors import node_terms
 from dovetail.operator.coexistence.outlines import ProgramContainer, ProgramOwner, ProgramPod
 from dovetail.operator.coexistence.table import (
@@ -31,6 +31,8 @@ from dovetail.operator.coexistence.table import (
     NvidiaComponent,
 )
 from dovetail.operator.found import Found, Rival
+from dovetail.operator.pools import pool_of
+from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE, MANAGED_BY
 
 WORKLOAD = "nvidia.com/gpu.workload.config"
 _PAUSED = "paused"
@@ -116,12 +118,13 @@ def _image(image: str) -> tuple[str, str]:
 
 
 def foreign_daemons(daemon_sets: Iterable[ProgramOwner], deployments: Iterable[ProgramOwner]) -> list[ForeignDaemon]:
-    """What of NVIDIA's stack is among these, by namespace and name."""
+    """What of NVIDIA's stack is among these, by namespace and name; what the operator made is not of it."""
+    key, ours = MANAGED_BY
     found = [
         made
         for kind, owners in (("DaemonSet", daemon_sets), ("Deployment", deployments))
         for owner in owners
-        if (made := _daemon(kind, owner)) is not None
+        if owner.metadata.labels.get(key) != ours and (made := _daemon(kind, owner)) is not None
     ]
     return sorted(found, key=lambda one: (one.namespace, one.name, one.kind))
 
@@ -209,12 +212,16 @@ def pods_on_nodes(pods: Iterable[ProgramPod]) -> PodsOnNodes:
             does[node] |= functions
             if pod.ready:
                 ready[node] |= functions
-        elif any(one.kind == "DaemonSet" for one in pod.metadata.owner_references):
+        elif pod.metadata.namespace != AGENT_NAMESPACE and _of_daemon_set(pod):
             foreign[node].update(one.name for one in components_in(pod.spec.containers))
     return PodsOnNodes(
         {node: frozenset(names) for node, names in foreign.items() if names},
         {node: AgentOnNode(frozenset(does[node]), frozenset(ready[node])) for node in does},
     )
+
+
+def _of_daemon_set(pod: ProgramPod) -> bool:
+    return any(one.kind == "DaemonSet" for one in pod.metadata.owner_references)
 
 
 def agent_functions(containers: Iterable[ProgramContainer]) -> frozenset[AgentFunction]:
@@ -252,11 +259,19 @@ def rivals_of(daemons: Iterable[ForeignDaemon]) -> tuple[Rival, ...]:
     )
 
 
-def with_foreign(found: Found, daemons: Iterable[ForeignDaemon], pools: Iterable[str]) -> Found:
-    """The facts of the cluster with these. One DaemonSet of a kind is enough for all pools: nodes that join later must
-    not begin with an agent that offers, if the other side may come there too."""
+def with_foreign(
+    found: Found, daemons: Iterable[ForeignDaemon], pools: Sequence[NodePool], nodes: Mapping[str, Mapping[str, str]]
+) -> Found:
+    """The facts of the cluster with these, and `nodes`, labels by name. One DaemonSet of a kind is enough for all
+    pools: nodes that join later must not begin with an agent that offers, if the other side may come there too."""
     known = list(daemons)
-    names = frozenset(pools)
+    names = frozenset(pool.name for pool in pools)
+    drivers = [one for one in known if any(each.name == "driver" for each in one.components)]
+    driven = {
+        pool.name
+        for name, labels in (nodes.items() if drivers else ())
+        if (pool := pool_of(pools, labels)) is not None and any(one.selects(labels, name) for one in drivers)
+    }
 
     def where(function: AgentFunction) -> frozenset[str]:
         return names if any(one.kind == "DaemonSet" and one.has(function) for one in known) else frozenset()
@@ -266,6 +281,7 @@ def with_foreign(found: Found, daemons: Iterable[ForeignDaemon], pools: Iterable
         foreign_allocation=where(AgentFunction.ALLOCATION),
         foreign_exporters=where(AgentFunction.EXPORTER),
         rivals=rivals_of(known),
+        driver_containers=frozenset(driven),
     )
 
 

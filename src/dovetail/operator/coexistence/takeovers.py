@@ -88,7 +88,8 @@ class Takeovers(StackPart):
         """As in StackPart. Raises PartNotReady: before NVIDIA's stack is known no agent may offer anything."""
         if not all(one.synced.is_set() for one in self._watches):
             raise PartNotReady("what runs of NVIDIA's stack is not known yet")
-        return with_foreign(found, self._daemons, (pool.name for pool in self._pools))
+        nodes = {node.metadata.name: node.metadata.labels for node in self._nodes.known.values()}
+        return with_foreign(found, self._daemons, self._pools, nodes)
 
     def report(self, status: StackStatus) -> StackStatus:
         labels = {one.name: one.labels for one in self._shared()}

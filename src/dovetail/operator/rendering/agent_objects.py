@@ -152,6 +152,8 @@ def _of_pool(spec: StackSpec, found: Found, pool: NodePool, variant: Variant, im
     if variant.allocates and found.rivals:
         pods["affinity"]["podAntiAffinity"] = _apart(found)
     _set_agent(daemon_set, spec, pool, variant)
+    if spec.driver.mode == DRIVER_CONTAINER or pool.name in found.driver_containers:
+        _set_driver(daemon_set)
     _set_runtime(daemon_set, spec)
     set_images(daemon_set, spec.image, image)
     yield daemon_set
@@ -202,8 +204,7 @@ def _agent(daemon_set: Document) -> Document:
 
 
 def _set_agent(daemon_set: Document, spec: StackSpec, pool: NodePool, variant: Variant) -> None:
-    agent, pods = _agent(daemon_set), pod_spec(daemon_set)
-    assert pods is not None
+    agent = _agent(daemon_set)
     if not variant.allocates:
         agent["args"].append("--no-device-plugin")
     if not variant.exports:
@@ -211,22 +212,26 @@ def _set_agent(daemon_set: Document, spec: StackSpec, pool: NodePool, variant: V
         agent["ports"] = [port for port in agent["ports"] if port["name"] != "gpu-metrics"]
     agent["args"] += pool.extra_args
     set_resources(agent, spec.agent.resources)
-    if spec.driver.mode == DRIVER_CONTAINER:
-        # The driver's own root instead of the host's.
-        agent["args"] = [
-            f"--driver-root-on-host={DRIVER_FOLDER}" if one.startswith("--driver-root-on-host=") else one
-            for one in agent["args"]
-        ]
-        _replace(agent["volumeMounts"], ("usr", "firmware"), {
-            "name": "driver", "mountPath": "/host", "readOnly": True, "mountPropagation": "HostToContainer",
-        })  # fmt: skip
-        _replace(pods["volumes"], ("usr", "firmware"), {
-            "name": "driver", "hostPath": {"path": DRIVER_FOLDER, "type": "DirectoryOrCreate"},
-        })  # fmt: skip
-        # What is below /host is mounted after it.
-        agent["volumeMounts"].sort(
-            key=lambda mount: mount["mountPath"] != "/host" and mount["mountPath"].startswith("/host")
-        )
+
+
+def _set_driver(daemon_set: Document) -> None:
+    """The root of a driver container instead of the host's."""
+    agent, pods = _agent(daemon_set), pod_spec(daemon_set)
+    assert pods is not None
+    agent["args"] = [
+        f"--driver-root-on-host={DRIVER_FOLDER}" if one.startswith("--driver-root-on-host=") else one
+        for one in agent["args"]
+    ]
+    _replace(agent["volumeMounts"], ("usr", "firmware"), {
+        "name": "driver", "mountPath": "/host", "readOnly": True, "mountPropagation": "HostToContainer",
+    })  # fmt: skip
+    _replace(pods["volumes"], ("usr", "firmware"), {
+        "name": "driver", "hostPath": {"path": DRIVER_FOLDER, "type": "DirectoryOrCreate"},
+    })  # fmt: skip
+    # What is below /host is mounted after it.
+    agent["volumeMounts"].sort(
+        key=lambda mount: mount["mountPath"] != "/host" and mount["mountPath"].startswith("/host")
+    )
 
 
 def _replace(items: list[Document], names: tuple[str, ...], item: Document) -> None:

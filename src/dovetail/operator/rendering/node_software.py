@@ -48,9 +48,15 @@ def node_software(spec: StackSpec, found: Found) -> list[Document]:
 
 def unmet(spec: StackSpec, found: Found) -> list[Problem]:
     """What the spec asks for and this cluster cannot have."""
+    problems = []
+    if spec.driver.mode == DRIVER_CONTAINER and found.driver_containers:
+        pools = ", ".join(sorted(found.driver_containers))
+        rule = f"must be Preinstalled while NVIDIA's driver container runs (pools {pools}): a node has one driver"
+        problems.append(Problem("spec.driver.mode", DRIVER_CONTAINER, rule))
     if _claims(spec) and not found.served.has(DEVICE_CLASSES):
-        return [Problem("spec.agent.pools", DRA, f"the cluster has no kind DeviceClass ({DEVICE_CLASSES.api_version})")]
-    return []
+        rule = f"the cluster has no kind DeviceClass ({DEVICE_CLASSES.api_version})"
+        problems.append(Problem("spec.agent.pools", DRA, rule))
+    return problems
 
 
 def _claims(spec: StackSpec) -> bool:

@@ -118,8 +118,8 @@ _LEFT: Mapping[str, Mapping[str, str]] = {
     },
     "hostPaths": {
         "rootFS": "agents mount the folders of the host that they need",
-        "driverInstallDir": "where the driver is: --driver-root-on-host in agent.pools[].extraArgs",
-        "kubeletRootDir": "where the kubelet's folder is: --kubelet-folder in agent.pools[].extraArgs",
+        "driverInstallDir": "agents look for a driver container at /run/nvidia/driver, and for other drivers at /usr",
+        "kubeletRootDir": "agents work with /var/lib/kubelet",
     },
 }
 """By section the fields that are lost, and why; those that are read are not among them."""
