@@ -186,6 +186,13 @@ def test_what_helm_has_installed_is_left_to_helm(here: Installation) -> None:
     here.plane.kubectl("annotate", *place, "meta.helm.sh/release-name-")
 
 
+def test_the_plan_for_the_stack_of_others_writes_nothing(here: Installation) -> None:
+    shown = here.install("--plan")
+    assert shown.exit_code == 0 and "No component of NVIDIA's stack was found" in shown.stdout
+    assert json.loads(here.install("--plan", "--output=json").stdout)["components"] == []
+    assert "dovetail" not in here.names("crd,namespaces")
+
+
 def test_the_objects_are_printed_without_a_cluster(here: Installation) -> None:
     shown = CliRunner().invoke(install, ["--dry-run", "--output=yaml", "--image=r.example/dovetail:1"])
     documents = list(yaml.safe_load_all(shown.stdout))
