@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-BURST = 20
-"""Writes that may follow each other at once: thrice as many as a node has steps, as an admin tries things."""
+BURST = 30
+"""Writes that may follow each other at once: several times as many as a node has steps, as an admin tries things."""
 EVERY_MS = 240_000
 """From then on one write in this time: 15 an hour."""
 

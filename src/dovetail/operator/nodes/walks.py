@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import Forbidden, KubeError
+from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.stack import GPUStack, StackStatus
 from dovetail.kube.objects.topology import NodeReadiness
 from dovetail.operator.nodes.blockers import READY
@@ -43,7 +44,7 @@ from dovetail.operator.parts import StackPart
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 16
-_RECHECK_MS = 60_000
+_RECHECK_SOON_MS, _RECHECK_MS = 5_000, 60_000
 _AGAIN_MS, _AGAIN_MOST_MS = 1_000, 60_000
 _TAINT_BURST, _TAINT_EVERY_MS = 4, 600_000
 _NOT_WAITED_FOR = frozenset({"GpusBusy", "NodeInMaintenance", "NodeCordoned"})
@@ -73,6 +74,8 @@ class NodeWalks(StackPart):
         """By node the write that the API server refused."""
         self._validating = Validating(self._writer, self._reads, self._objects.validations, self._at)
         self._paces = WritePace()
+        self._readied = WritePace(_TAINT_BURST, _TAINT_EVERY_MS)
+        """Of the writes that a node is ready: such news do not wait for what was written before."""
         self._taints = WritePace(_TAINT_BURST, _TAINT_EVERY_MS)
         self._sent: dict[str, tuple[NodeReadiness, str, int]] = {}
         """By node what was written last, the version of the GPUNode at that time, and the time."""
@@ -229,7 +232,9 @@ class NodeWalks(StackPart):
             await self._set_taint(node, facts, verdict, now_ms)
         if written and verdict.step == READY:
             await self._validating.clear(name)
-        self._at(name, now_ms + (AGENT_STALE_MS if verdict.step == READY else _RECHECK_MS))
+        # What events show is not watched: a new blocker is asked about soon, an old one now and then.
+        pause_ms = min(_RECHECK_MS, max(_RECHECK_SOON_MS, now_ms - epoch_ms(found.since)))
+        self._at(name, now_ms + (AGENT_STALE_MS if verdict.step == READY else pause_ms))
 
     def _before(self, name: str, facts: WalkFacts) -> NodeReadiness | None:
         """The readiness as it is stored now, also while the watch has not shown our last write."""
@@ -246,11 +251,12 @@ class NodeWalks(StackPart):
         gpu_node, sent = self._objects.gpu_node(name), self._sent.get(name)
         if (sent is not None and sent[0] == found) or (sent is None and same(found, gpu_node)):
             return True
-        due_ms = self._paces.due_ms(name, now_ms)
+        pace = self._readied if found.step == READY else self._paces
+        due_ms = pace.due_ms(name, now_ms)
         if due_ms > now_ms:
             self._at(name, due_ms)
             return False
-        self._paces.count(name, now_ms)
+        pace.count(name, now_ms)
         await self._writer.readiness(node, found)
         self._sent[name] = (found, gpu_node.metadata.resource_version if gpu_node is not None else "", now_ms)
         log.info("node %s: %s", name, f"{found.step}: {found.reason}: {found.message}" if found.reason else found.step)
@@ -302,5 +308,5 @@ class NodeWalks(StackPart):
         self._validating.forget(name)
         for known in (self.readiness, self._sent, self._tainted, self._failures, self._refused, self._times):
             known.pop(name, None)
-        self._paces.forget(name)
-        self._taints.forget(name)
+        for pace in (self._paces, self._readied, self._taints):
+            pace.forget(name)
