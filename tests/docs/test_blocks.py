@@ -189,6 +189,7 @@ def test_commands_exist(line: str) -> None:
         ("Selectors", ["benchmarks/cel_speed.py"]),
         ("The linter", ["benchmarks/lint_speed.py"]),
         ("Queues", ["benchmarks/queues_speed.py"]),
+        ("The operator", ["-m", "benchmarks.operator_speed"]),
         ("Starvation", ["benchmarks/starvation.py"]),
         ("Philly", ["benchmarks/philly.py"]),
         ("Recording and replay", ["benchmarks/replay_speed.py"]),
