@@ -5,6 +5,7 @@ end."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -70,6 +71,7 @@ async def test_the_end_is_the_same(step: int) -> None:
     act(world)
     async with world.operator():
         await done(world)
+        await world.quiet(1.0)
     wanted = world.contents()
     await world.playground.stop()
     number, killed = 1, True
@@ -89,6 +91,9 @@ async def test_the_end_is_the_same(step: int) -> None:
             faults.clear()
             async with world.operator():
                 await done(world)
+                with contextlib.suppress(TimeoutError):
+                    await world.until(lambda: world.contents() == wanted, 20)  # noqa: B023
+                await world.quiet()
             assert world.contents() == wanted, f"killed at write {number}"
             await world.playground.stop()
         number += 1
