@@ -31,6 +31,7 @@ async def test_an_empty_spec_is_installed_and_written_once(installed: World) -> 
     installed.stack()
     async with installed.operator(desired):
         await installed.applied()
+        await installed.quiet(0.5)
     before = writes()
     assert installed.get("daemonsets.apps", "dovetail-agent", "dovetail-agent") is not None
     async with installed.operator(desired):
