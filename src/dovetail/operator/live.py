@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.base import Wire
-from dovetail.operator.rendering.stack_objects import MANAGED_BY, STACK_LABEL, Document
+from dovetail.operator.rendering.stack_objects import MANAGED_BY, Document
 
 
 class ManagedPart(Wire, frozen=True):
@@ -21,7 +21,6 @@ class ManagedPart(Wire, frozen=True):
     manager: str = ""
     operation: str = ""
     subresource: str = ""
-    time: datetime | None = None
     fields_v1: dict[str, Any] = field(default_factory=dict, name="fieldsV1")
 
 
@@ -84,11 +83,6 @@ class LiveObject(Struct, rename="camel", frozen=True):
         key, value = MANAGED_BY
         owners = (owner.get("uid") for owner in self.metadata.owner_references)
         return self.metadata.labels.get(key) == value and uid in owners
-
-    @property
-    def stack(self) -> str:
-        """The name of the stack that it was made for."""
-        return self.metadata.labels.get(STACK_LABEL, "")
 
 
 class ObjectRef(Struct, frozen=True, cache_hash=True):

@@ -4,7 +4,7 @@
 1. The parts take back what they have written to nodes: taints, labels, maintenance.
 2. Deployments and DaemonSets are deleted, and waited for until their pods are gone. Jobs go on: their containers have
    their devices already.
-3. All else of ours is deleted, namespaces last.
+3. All else of ours is deleted.
 4. The finalizer is removed (by the caller), and the GPUStack is gone.
 """
 
