@@ -95,14 +95,15 @@ def bounded(status: StackStatus) -> StackStatus:
 
 
 def document(status: StackStatus) -> Document:
-    """The status as JSON; fields without a value are left out."""
-    found: Document = _without_none(msgspec.to_builtins(status))
+    """The status as JSON, without fields that have no value, and without empty maps: an apply that takes the last entry
+    out of a map leaves null there, which the schema refuses."""
+    found: Document = _with_values(msgspec.to_builtins(status))
     return found
 
 
-def _without_none(value: Any) -> Any:
+def _with_values(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_none(one) for name, one in value.items() if one is not None}
+        return {name: _with_values(one) for name, one in value.items() if one is not None and one != {}}
     if isinstance(value, list | tuple):
-        return [_without_none(one) for one in value]
+        return [_with_values(one) for one in value]
     return value

@@ -125,6 +125,15 @@ def _stack(file: Path) -> dict[str, object]:
         raise click.ClickException(f"{file}: {error}" if isinstance(error, InstallRefused) else str(error)) from error
 
 
+_SUMMARY = {
+    InstallAction.CREATE: ("created", "to create"),
+    InstallAction.UPDATE: ("updated", "to update"),
+    InstallAction.UNCHANGED: ("unchanged", "unchanged"),
+    InstallAction.KEEP: ("kept", "to keep"),
+}
+"""What was done, and what a dry run would do."""
+
+
 def show(done: tuple[InstalledObject, ...], console: Console, *, dry_run: bool) -> None:
     """Print what was done to each object; what is unchanged is counted."""
     changed = [one for one in done if one.action is not InstallAction.UNCHANGED]
@@ -135,8 +144,8 @@ def show(done: tuple[InstalledObject, ...], console: Console, *, dry_run: bool) 
             table.add_row(f"{one.kind} {place}", one.action, escape(one.text) or "-")
         console.print(table)
     counts = Counter(one.action for one in done)
-    text = ", ".join(f"{action} {counts[action]}" for action in InstallAction if counts[action])
-    console.print(f"{'It would be' if dry_run else 'Done'}: {text}.")
+    text = ", ".join(f"{counts[action]} {_SUMMARY[action][dry_run]}" for action in InstallAction if counts[action])
+    console.print(f"Objects: {text}.")
 
 
 async def _wait(config: ClusterConfig, timeout_s: float) -> tuple[str, ...]:
