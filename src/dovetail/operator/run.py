@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from dovetail import __runs__, __version__
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.api.discovery import Served, discover
-from dovetail.kube.api.errors import ApiError
+from dovetail.kube.api.discovery import Served, discover_when_up
 from dovetail.kube.api.lease import Elector, LeaseLock
 from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import GPU_STACKS
@@ -39,7 +38,6 @@ from dovetail.operator.surroundings import Surroundings
 if TYPE_CHECKING:
     from dovetail.operator.endpoints import OperatorEndpoints
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 10.0
 _CONNECTIONS = 16
 LEASE_NAME = "dovetail-operator"
 LABEL = {"app.kubernetes.io/name": "dovetail-operator"}
@@ -81,7 +79,7 @@ async def run(
         _listening(options, client) as endpoints,
     ):
         metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
-        served = await _first_contact(client)
+        served = await discover_when_up(client, metrics.log)
         image = options.image or await own_image(client, options.pod, f"dovetail:{__version__}")
         operator = Operator(client, replace(options, image=image), served, render, parts_of)
         if endpoints is not None:
@@ -202,20 +200,6 @@ class Operator:
 async def _end_when(lost: asyncio.Event) -> None:
     await lost.wait()
     raise LeaseLost("the lease was lost; ending so that the next start begins with a clean state")
-
-
-async def _first_contact(client: Client) -> Served:
-    """The resources that the server serves; retried while the server is away. Raises ApiError where it refuses."""
-    wait_s = _FIRST_WAIT_S
-    while True:
-        try:
-            return await discover(client)
-        except ApiError as error:
-            if error.status not in (0, 429) and error.status < 500:
-                raise
-            metrics.log.warning("%s; trying again in %g s", error, wait_s)
-        await asyncio.sleep(wait_s * (0.5 + 0.5 * client.jitter()))
-        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
 @asynccontextmanager

@@ -9,8 +9,6 @@ Sources: k8s.io/kubernetes/pkg/controller/daemon/{daemon_controller,update}.go, 
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from dovetail.playground.deletions import Deletions
 from dovetail.playground.failures import Failure
 from dovetail.playground.node_fit import selects, tolerates
@@ -26,6 +24,7 @@ from dovetail.playground.objects import (
     value_at,
     with_status,
 )
+from dovetail.playground.owned import Owned
 from dovetail.playground.pod_templates import is_active, is_ready, number, part, pod_of, reference_to, template_hash
 from dovetail.playground.pods import is_finished
 from dovetail.playground.resources import BUILT_IN, PODS
@@ -54,17 +53,11 @@ class DaemonSets:
         self._writes = writes
         self._deletions = deletions
         self._clock = clock
-        self._owned: defaultdict[str, set[Key]] = defaultdict(set)
-        """DaemonSet uid -> its pods."""
+        self._owned = Owned("DaemonSet")
 
     def note_pod(self, pod: Object, *, removed: bool) -> Key | None:
         """Record the owner of the pod. Returns the key of the DaemonSet to reconcile."""
-        owner = next((o for o in objects_at(pod, "metadata.ownerReferences") if o.get("kind") == "DaemonSet"), None)
-        if owner is None:
-            return None
-        owned = self._owned[text_at(owner, "uid")]
-        (owned.discard if removed else owned.add)(key_of(pod))
-        return text_at(pod, "metadata.namespace"), text_at(owner, "name")
+        return self._owned.note(pod, removed=removed)
 
     def reconcile(self, key: Key) -> None:
         """Create and delete pods, and write revisions and status."""
@@ -74,7 +67,7 @@ class DaemonSets:
         revision = self._revision(one)
         wanted, kept = self._nodes(one)
         by_node: dict[str, list[Object]] = {}
-        for pod_key in sorted(self._owned[text_at(one, "metadata.uid")]):
+        for pod_key in self._owned.of(one):
             pod = self._store.get("pods", *pod_key)
             if pod is not None:
                 by_node.setdefault(node_of(pod), []).append(pod)

@@ -9,7 +9,6 @@ Sources: k8s.io/kubernetes/pkg/controller/deployment/{sync,rolling,recreate,prog
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from dovetail.playground.deletions import Deletions
@@ -27,6 +26,7 @@ from dovetail.playground.objects import (
     with_metadata,
     with_status,
 )
+from dovetail.playground.owned import Owned, owner_of
 from dovetail.playground.pod_templates import is_active, is_ready, number, part, pod_of, reference_to, template_hash
 from dovetail.playground.resources import BUILT_IN, PODS
 from dovetail.playground.store import Store
@@ -46,30 +46,19 @@ class Deployments:
         self._writes = writes
         self._deletions = deletions
         self._clock = clock
-        self._pods: defaultdict[str, set[Key]] = defaultdict(set)
-        """ReplicaSet uid -> its pods."""
-        self._sets: defaultdict[str, set[Key]] = defaultdict(set)
-        """Deployment uid -> its ReplicaSets."""
+        self._pods = Owned("ReplicaSet")
+        self._sets = Owned("Deployment")
 
     def note_pod(self, pod: Object, *, removed: bool) -> Key | None:
         """Record the owner of the pod. Returns the key of the ReplicaSet's Deployment, to reconcile it."""
-        owner = _owner(pod, "ReplicaSet")
-        if owner is None:
-            return None
-        owned = self._pods[text_at(owner, "uid")]
-        (owned.discard if removed else owned.add)(key_of(pod))
-        one = self._store.get(REPLICA_SETS, text_at(pod, "metadata.namespace"), text_at(owner, "name"))
-        above = _owner(one, "Deployment") if one is not None else None
+        key = self._pods.note(pod, removed=removed)
+        one = self._store.get(REPLICA_SETS, *key) if key is not None else None
+        above = owner_of(one, "Deployment") if one is not None else None
         return (text_at(pod, "metadata.namespace"), text_at(above, "name")) if above is not None else None
 
     def note_set(self, one: Object, *, removed: bool) -> Key | None:
         """Record the owner of a ReplicaSet. Returns the key of the Deployment to reconcile."""
-        owner = _owner(one, "Deployment")
-        if owner is None:
-            return None
-        owned = self._sets[text_at(owner, "uid")]
-        (owned.discard if removed else owned.add)(key_of(one))
-        return text_at(one, "metadata.namespace"), text_at(owner, "name")
+        return self._sets.note(one, removed=removed)
 
     def reconcile(self, key: Key) -> None:
         """Scale the ReplicaSets of the Deployment, make and delete their pods, and write the status of all."""
@@ -87,8 +76,7 @@ class Deployments:
 
     def _of(self, one: Object) -> list[Object]:
         """The ReplicaSets of the Deployment, the oldest first."""
-        keys = self._sets[text_at(one, "metadata.uid")]
-        found = [s for k in keys if (s := self._store.get(REPLICA_SETS, *k)) is not None]
+        found = [s for k in self._sets.of(one) if (s := self._store.get(REPLICA_SETS, *k)) is not None]
         return sorted(found, key=lambda s: (_revision(s), text_at(s, "metadata.name")))
 
     def _current(self, one: Object) -> Object | None:
@@ -155,8 +143,7 @@ class Deployments:
         return new if new is one else self._store.put_raw(REPLICA_SETS, new)
 
     def _own_pods(self, one: Object) -> list[Object]:
-        keys = sorted(self._pods[text_at(one, "metadata.uid")])
-        return [pod for k in keys if (pod := self._store.get("pods", *k)) is not None]
+        return [pod for k in self._pods.of(one) if (pod := self._store.get("pods", *k)) is not None]
 
     def _pods_of(self, one: Object) -> str:
         """Make and delete pods of a ReplicaSet. Why that failed, or ""."""
@@ -209,10 +196,6 @@ class Deployments:
             counted = with_status(counted, conditions=rest)
         if counted != one:
             self._store.put_raw(DEPLOYMENTS, counted)
-
-
-def _owner(obj: Object, kind: str) -> Object | None:
-    return next((o for o in objects_at(obj, "metadata.ownerReferences") if o.get("kind") == kind), None)
 
 
 def _replicas(one: Object) -> int:

@@ -9,7 +9,6 @@ Source: k8s.io/kubernetes/pkg/controller/job/job_controller.go.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from dovetail.playground.deletions import Deletions
@@ -28,6 +27,7 @@ from dovetail.playground.objects import (
     with_condition,
     with_status,
 )
+from dovetail.playground.owned import Owned
 from dovetail.playground.pods import is_finished
 from dovetail.playground.resources import PODS
 from dovetail.playground.store import Store
@@ -45,27 +45,18 @@ class Jobs:
         self._writes = writes
         self._deletions = deletions
         self._clock = clock
-        self._owned: defaultdict[str, set[Key]] = defaultdict(set)
-        """Job uid -> its pods."""
+        self._owned = Owned("Job")
 
     def note_pod(self, pod: Object, *, removed: bool) -> Key | None:
         """Record the owner of the pod. Returns the key of the job to reconcile."""
-        owner = next((o for o in objects_at(pod, "metadata.ownerReferences") if o.get("kind") == "Job"), None)
-        if owner is None:
-            return None
-        owned = self._owned[text_at(owner, "uid")]
-        if removed:
-            owned.discard(key_of(pod))
-        else:
-            owned.add(key_of(pod))
-        return text_at(pod, "metadata.namespace"), text_at(owner, "name")
+        return self._owned.note(pod, removed=removed)
 
     def reconcile(self, key: Key) -> None:
         """Create and delete pods for the job, and write the job's status."""
         job = self._store.get(_JOBS, *key)
         if job is None or text_at(job, "metadata.deletionTimestamp") or _over(job):
             return
-        pods = [p for k in sorted(self._owned[text_at(job, "metadata.uid")]) if (p := self._store.get("pods", *k))]
+        pods = [p for k in self._owned.of(job) if (p := self._store.get("pods", *k))]
         active, now_s = [pod for pod in pods if _active(pod)], self._clock()
         suspended = value_at(job, "spec.suspend") is True
         verdict = _verdict(job, pods)

@@ -20,8 +20,7 @@ from dovetail.core.state import State
 from dovetail.kube import protection
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.api.discovery import Served, discover
-from dovetail.kube.api.errors import ApiError
+from dovetail.kube.api.discovery import discover_when_up
 from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector, LeaseLock
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET, budget_of
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from dovetail.scheduler.endpoints import Endpoints
 
 _CONNECTIONS = 128
-_FIRST_WAIT_S = 1.0
-_LONGEST_WAIT_S = 10.0
 COLLECT_AFTER = 20_000
 """The number of new objects after which the garbage collector runs. Cycles are rare here, and Python's default of 700
 costs a twentieth of the CPU time of a burst of binds."""
@@ -83,7 +80,7 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
         _listening(options, client) as endpoints,
     ):
         metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
-        served = await _first_contact(client)
+        served = await discover_when_up(client, metrics.log)
         if lacking := await protection.lacking(client):
             metrics.log.warning("others can change what is written down of pods that run: %s; %s", lacking, _MEND)
         mirror = Informers(client, served, Translator(options.scheduler_name, _log_findings))
@@ -174,20 +171,6 @@ def _recording(options: SchedulerOptions, run_id: str) -> Iterator[Recorder | No
 async def _end_when(lost: asyncio.Event) -> None:
     await lost.wait()
     raise LeadershipLost("the lease was lost; ending so that the next start begins with a clean state")
-
-
-async def _first_contact(client: Client) -> Served:
-    """The resources that the server serves; retried while the server is away. Raises ApiError where it refuses."""
-    wait_s = _FIRST_WAIT_S
-    while True:
-        try:
-            return await discover(client)
-        except ApiError as error:
-            if error.status not in (0, 429) and error.status < 500:
-                raise
-            metrics.log.warning("%s; trying again in %g s", error, wait_s)
-        await asyncio.sleep(wait_s * (0.5 + 0.5 * client.jitter()))
-        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
 @asynccontextmanager

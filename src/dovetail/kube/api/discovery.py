@@ -6,6 +6,7 @@ API that is down takes only its own group with it: the group is listed in `faile
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -17,6 +18,8 @@ from dovetail.kube.api.resources import Resource
 _AGGREGATED = ",".join(
     [f"{JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList" for version in ("v2", "v2beta1")] + [JSON]
 )
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 10.0
 
 
 class _Name(Struct):
@@ -100,3 +103,17 @@ async def discover(client: Client) -> Served:
 
     await asyncio.gather(*map(ask, unread))
     return Served(frozenset(kinds), tuple(sorted(failed)))
+
+
+async def discover_when_up(client: Client, log: logging.Logger) -> Served:
+    """The same, tried again while the server is away; each failure is logged. Raises ApiError where it refuses."""
+    wait_s = _FIRST_WAIT_S
+    while True:
+        try:
+            return await discover(client)
+        except ApiError as error:
+            if error.status not in (0, 429) and error.status < 500:
+                raise
+            log.warning("%s; trying again in %g s", error, wait_s)
+        await asyncio.sleep(wait_s * (0.5 + 0.5 * client.jitter()))
+        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
