@@ -26,6 +26,7 @@ from dovetail.operator.apply import Applier, NotLeading
 from dovetail.operator.coexistence.takeovers import Takeovers
 from dovetail.operator.definitions import Definitions
 from dovetail.operator.found import Found
+from dovetail.operator.gpu_search import GpuSearches
 from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.own_image import own_image
@@ -66,7 +67,7 @@ class OperatorOptions(Struct, frozen=True):
 
 def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
     """The parts of `dovetail operator`, in the order in which they are asked. `changed` wakes the engine."""
-    return Takeovers(client, changed), NodeWalks(client, changed), Rollouts(client, changed)
+    return Takeovers(client, changed), GpuSearches(client), NodeWalks(client, changed), Rollouts(client, changed)
 
 
 async def run(

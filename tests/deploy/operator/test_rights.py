@@ -4,11 +4,13 @@ hold and remove it again, and can do nothing to what is not its own."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -21,6 +23,8 @@ from dovetail.kube.api.resources import (
     PODS,
     RESOURCE_SLICES,
 )
+from dovetail.kube.objects.stack import GPUStack, StackMeta
+from dovetail.operator.gpu_search.search_pod import SearchedNode, removal_patch, result_patch, search_pod, searched
 from dovetail.operator.kinds import OWNED
 from dovetail.operator.surroundings import DEFINITIONS
 from tests.docs.pages import page
@@ -309,6 +313,20 @@ def test_it_reads_no_secret_and_speaks_for_nobody(operator: Account) -> None:
     operator.refused("get", "secrets", "--namespace=dovetail-system")
     operator.refused("create", "token", "dovetail-operator", "--namespace=dovetail-system")
     operator.refused("get", "nodes", "--as=system:admin")
+
+
+@pytest.mark.plane
+def test_it_may_search_a_node_for_gpus_and_write_the_result(cluster: Plane, operator: Account) -> None:
+    pod = search_pod(GPUStack(StackMeta(name="gpus", uid="u-1")), "gpu-1", "dovetail:1")
+    created = operator.run("create", "--dry-run=server", "--output=json", "-f", "-", input=json.dumps(pod))
+    assert json.loads(created)["spec"]["nodeName"] == "gpu-1"
+    patch = ("patch", "node", "gpu-1", "--type=merge")
+    operator.run(*patch, f"--patch={json.dumps(result_patch(8, 'a-boot'))}")
+    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=SearchedNode)
+    assert searched(node) == (8, "a-boot")
+    operator.run(*patch, f"--patch={json.dumps(removal_patch(node))}")
+    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=SearchedNode)
+    assert searched(node) == (-1, "") and removal_patch(node) is None
 
 
 @pytest.mark.plane

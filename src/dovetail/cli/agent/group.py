@@ -9,6 +9,7 @@ from dovetail.cli import LazyGroup
 
 _COMMANDS = {
     "check": "Check in a container that the driver answers, and how many GPUs are visible.",
+    "find": "Count the NVIDIA GPUs on the PCI bus of this machine, without a driver.",
     "inspect": "Show the GPUs of this machine, their topology, and what could not be read.",
     "mps": "Run the MPS control daemons that the agent of this machine requests.",
     "observe": "Report the MIG instances of this machine to the agent; this needs a privilege.",

@@ -88,7 +88,10 @@ class NodePool(Wire, frozen=True):
 
 
 class AgentSpec(Wire, frozen=True):
+    """`find_gpus`: a pod looks once per boot for GPUs on each node without a label that reports them."""
+
     enabled: bool = True
+    find_gpus: bool = True
     pools: tuple[NodePool, ...] = ()
     topology_objects: bool = True
     kubelet_certificate: bool = False

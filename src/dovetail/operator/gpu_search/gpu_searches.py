@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Searches nodes for GPUs: makes the pods, writes their results to the nodes, and removes the pods.
+
+Rules
+- Level-triggered: each pass looks at all nodes and pods of the search as they are known now. What is so already is not
+  written, so that nodes that were searched cost nothing.
+- At most `_AT_ONCE` pods run at a time. A search that fails is repeated after growing pauses.
+- The pods run the image of the agents, which nodes with GPUs need next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.errors import KubeError, NotFound
+from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.resources import NODES, PODS
+from dovetail.kube.objects.stack import GPUStack
+from dovetail.operator.gpu_search.search_pod import (
+    SEARCH_LABEL,
+    SearchedNode,
+    gpus_found,
+    is_searched,
+    kept_searched,
+    removal_patch,
+    result_patch,
+    search_pod,
+)
+from dovetail.operator.nodes.outlines import WalkedPod
+from dovetail.operator.nodes.writer import MANAGER, WalkWriter
+from dovetail.operator.parts import StackPart
+from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Document
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 10
+_SETTLE_S = 0.3
+_AGAIN_S = 5.0
+_PAUSE_S, _PAUSE_MAX_S = 600.0, 86_400.0
+_SELECTED = {"labelSelector": SEARCH_LABEL, "fieldSelector": f"metadata.namespace={SYSTEM_NAMESPACE}"}
+
+
+class GpuSearches(StackPart):
+    """`clock_s` is a monotonic clock."""
+
+    def __init__(self, client: Client, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock_s = client, clock_s
+        self._writer = WalkWriter(client)
+        self._stack: GPUStack | None = None
+        self._image = ""
+        self._woken = asyncio.Event()
+        self._nodes = Reflector(client, NODES, SearchedNode, self._changed, keep=kept_searched)
+        self._pods = Reflector(client, PODS, WalkedPod, self._changed, params=_SELECTED)
+        self._failures: dict[str, tuple[int, float]] = {}
+        """By node how often its search has failed, and when the next one may begin."""
+        self._ended: dict[str, str] = {}
+        """By node the boot whose result was written: the watch may show that late."""
+
+    @property
+    def reflectors(self) -> tuple[Reflector, ...]:  # type: ignore[type-arg]
+        return self._nodes, self._pods
+
+    def follow(self, stack: GPUStack | None) -> None:
+        self._stack = stack
+        self._woken.set()
+
+    def adjusted(self, documents: tuple[Document, ...]) -> tuple[Document, ...]:
+        """The objects as they are; the image of the agents is that of the search."""
+        sets = (one for one in documents if one["kind"] == "DaemonSet" and _app(one) == "dovetail-agent")
+        image = next((one["spec"]["template"]["spec"]["containers"][0]["image"] for one in sets), "")
+        if image != self._image:
+            self._image = image
+            self._woken.set()
+        return documents
+
+    async def run(self) -> None:
+        """Search until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self.reflectors:
+                tasks.create_task(reflector.run())
+            tasks.create_task(self._work())
+
+    async def release(self, stack: GPUStack) -> str:
+        """Remove the pods, and the results from the nodes."""
+        await self._synced()
+        self._stack = None
+        self._ended.clear()
+        for pod in list(self._pods.known.values()):
+            if pod.metadata.deletion_timestamp is None:
+                await self._writer.remove(pod)
+        for node in list(self._nodes.known.values()):
+            patch = removal_patch(node)
+            if patch is not None:
+                await self._patch(node, patch)
+        return ""
+
+    async def step(self) -> None:
+        """Do all that is due now. Raises ApiError."""
+        stack, now_s = self._stack, self._clock_s()
+        if stack is None:
+            return
+        wanted = stack.spec.agent.enabled and stack.spec.agent.find_gpus and bool(self._image)
+        due = {node.metadata.name: node for node in self._nodes.known.values() if wanted and self._is_due(node)}
+        running = 0
+        for pod in list(self._pods.known.values()):
+            node = due.pop(pod.spec.node_name, None)
+            if pod.metadata.deletion_timestamp is not None:
+                continue
+            found = gpus_found(pod)
+            if node is not None and found is None:
+                running += 1
+                continue
+            if node is not None and found is not None:
+                await self._end(node, pod, found, now_s)
+            await self._writer.remove(pod)
+        for name in sorted(due):
+            if running >= _AT_ONCE:
+                break
+            if now_s >= self._failures.get(name, (0, 0.0))[1]:
+                running += 1
+                await self._writer.validation(search_pod(stack, name, self._image))
+
+    def _is_due(self, node: SearchedNode) -> bool:
+        return is_searched(node) and self._ended.get(node.metadata.name) != node.status.node_info.boot_id
+
+    async def _end(self, node: SearchedNode, pod: WalkedPod, found: int, now_s: float) -> None:
+        name = node.metadata.name
+        if found >= 0:
+            await self._patch(node, result_patch(found, node.status.node_info.boot_id))
+            self._ended[name] = node.status.node_info.boot_id
+            self._failures.pop(name, None)
+            log.info("node %s: %d GPUs on the PCI bus", name, found)
+            return
+        count = self._failures.get(name, (0, 0.0))[0] + 1
+        pause_s = min(_PAUSE_MAX_S, _PAUSE_S * 2.0 ** (count - 1))
+        self._failures[name] = count, now_s + pause_s
+        why = pod.status.message or pod.status.reason or "no number in its report"
+        log.warning("node %s: the search for GPUs has failed: %s; next attempt in %d s", name, why, pause_s)
+
+    async def _patch(self, node: SearchedNode, patch: Any) -> None:
+        path, params = NODES.path(name=node.metadata.name), {"fieldManager": MANAGER}
+        with contextlib.suppress(NotFound):
+            await self._client.request("PATCH", path, patch, params=params, content_type=MERGE_PATCH)
+
+    async def _synced(self) -> None:
+        for reflector in self.reflectors:
+            await reflector.synced.wait()
+
+    async def _work(self) -> None:
+        await self._synced()
+        while True:
+            await asyncio.sleep(_SETTLE_S)
+            self._woken.clear()
+            wait_s: float | None = None
+            try:
+                await self.step()
+                pauses = [at_s - self._clock_s() for _, at_s in self._failures.values()]
+                wait_s = min((one for one in pauses if one > 0), default=None)
+            except KubeError as error:
+                log.warning("search for GPUs: %s; trying again", error)
+                wait_s = _AGAIN_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()
+
+    def _changed(self, changes: list[Change[Any]]) -> None:
+        self._woken.set()
+
+
+def _app(document: Document) -> object:
+    labels: dict[str, object] = document["spec"]["template"]["metadata"].get("labels", {})
+    return labels.get("app.kubernetes.io/name")
