@@ -56,6 +56,13 @@ def test_an_empty_node_is_empty_now_and_pods_of_daemon_sets_do_not_count() -> No
     assert (found.empty_ms, found.basis, found.pods, found.others) == (BEGIN_MS, "it is empty now", (), 1)
 
 
+def test_a_pod_that_cannot_be_moved_runs_to_its_end_also_where_that_is_far_away() -> None:
+    world = world_of(8, 8)
+    runs(world, "a", 4, "n0", Work(max_runtime_ms=100 * HOUR_MS))
+    [found] = planned(world, "n0", mode="WaitForCheckpoint").nodes
+    assert (found.pods[0].what, found.empty_ms) == ("ends", BEGIN_MS + 99 * HOUR_MS)
+
+
 def test_a_pod_without_a_known_end_stays_or_is_moved_or_evicted() -> None:
     world = world_of(8, 8)
     runs(world, "a", 4, "n0", SAVES)

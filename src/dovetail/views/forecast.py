@@ -181,6 +181,10 @@ class _Ahead:
                 break
             self._pass_time(due_ms)
         self._found.until_ms = self._at_ms
+        # Beyond the bound a pod that is followed runs to its own end.
+        for ended_ms, uid, sure, basis in sorted(self._ends):
+            if uid in self._followed:
+                self._found.ends.setdefault(uid, Expected(sure, ended_ms, basis))
         if wanted is None or left & set(wanted):
             for workload in sorted(left, key=lambda workload: (self._waiting[workload].since_ms, workload)):
                 if wanted is None or workload in wanted:
