@@ -91,7 +91,7 @@ def test_what_others_changed_is_shown_and_restored(here: Installation) -> None:
     here.plane.kubectl("scale", "deployment", "dovetail-operator", "--namespace=dovetail-system", "--replicas=0")
     here.plane.kubectl("delete", "validatingadmissionpolicy", "dovetail-operator-own")
     shown = here.install("--dry-run").stdout
-    assert "spec.replicas" in shown and "create 1, update 1, unchanged" in shown
+    assert "spec.replicas" in shown and "1 to create, 1 to update, " in shown
     changed = {name: action for name, action in here.actions().items() if action not in ("unchanged", "keep")}
     assert changed == {
         "Deployment dovetail-operator": "update",

@@ -16,10 +16,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from dovetail.kube.api.client import MERGE_PATCH, Client
@@ -405,7 +405,7 @@ def _stamped(document: Document, templates: dict[str, str]) -> Document:
     spec = document.get("spec") or {}
     if document["kind"] != DAEMON_SETS.kind or spec.get("updateStrategy", {}).get("type") != "OnDelete":
         return document
-    found: Document = msgspec.json.decode(msgspec.json.encode(document))
+    found = deepcopy(document)
     template = found["spec"]["template"]
     mark = digest(template).hex()
     templates[found["metadata"]["name"]] = mark
