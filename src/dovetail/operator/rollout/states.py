@@ -2,7 +2,7 @@
 """The states of one node in a rollout, and the events that lead from one to another.
 
 Rules: `TRANSITIONS` is all that can happen. The state of each node that is worked on is written down before anything
-is done to the node, so that a process that starts anew goes on from there.
+is done to the node, so that the next process goes on from there.
 """
 
 from __future__ import annotations
