@@ -191,7 +191,7 @@ def offers(pool: NodePool | None, function: AgentFunction) -> bool:
 
 
 class _Asked(Struct, frozen=True):
-    """What is asked for: `wanted` are the components to take over; with `release` every node is left."""
+    """The request: `wanted` are the components to take over; `release` returns every node to NVIDIA's components."""
 
     spec: StackSpec
     generation: int

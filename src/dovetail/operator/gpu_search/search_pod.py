@@ -26,6 +26,7 @@ from dovetail.operator.nodes.outlines import WalkedPod, is_gpu_resource
 from dovetail.operator.nodes.validation import owner
 from dovetail.operator.pools import AGENT_LABEL, is_gpu_node
 from dovetail.operator.rendering.stack_objects import MANAGED_BY, PART_OF, SYSTEM_NAMESPACE
+from dovetail.operator.restricted_pod import restricted_body, restricted_context
 
 SEARCH_LABEL = "operator.dovetail.dev/gpu-search"
 """On pods of the search."""
@@ -34,7 +35,6 @@ SEARCHED = "dovetail.dev/gpu-search"
 FOUND = "NVIDIA GPUs on the PCI bus: "
 """How the report of `dovetail agent find` begins; the number follows."""
 _DEADLINE_S = 300
-_USER = 65_532
 
 
 class SearchedNodeInfo(Wire, frozen=True):
@@ -84,37 +84,20 @@ def search_name(node: str) -> str:
 
 def search_pod(stack: GPUStack, node: str, image: str) -> dict[str, Any]:
     """The pod that searches a node."""
-    amounts = {"cpu": "100m", "memory": "64Mi"}
-    body: dict[str, Any] = {
-        "nodeName": node,
-        "restartPolicy": "Never",
-        "activeDeadlineSeconds": _DEADLINE_S,
-        "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "tolerations": [{"operator": "Exists"}],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
+    container = {
+        "name": "find",
+        "image": image,
+        "args": ["agent", "find", "--report=/dev/termination-log"],
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "32Mi"},
+            "limits": {"cpu": "100m", "memory": "64Mi"},
         },
-        "containers": [
-            {
-                "name": "find",
-                "image": image,
-                "args": ["agent", "find", "--report=/dev/termination-log"],
-                "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": amounts},
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
-            }
-        ],
+        "securityContext": restricted_context(),
     }
-    if stack.spec.image.pull_secrets:
-        body["imagePullSecrets"] = [{"name": name} for name in stack.spec.image.pull_secrets]
+    body = restricted_body(container, _DEADLINE_S, stack.spec.image.pull_secrets) | {
+        "nodeName": node,
+        "tolerations": [{"operator": "Exists"}],
+    }
     metadata = {
         "name": search_name(node),
         "namespace": SYSTEM_NAMESPACE,

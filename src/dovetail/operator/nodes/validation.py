@@ -48,6 +48,7 @@ from dovetail.operator.nodes.outlines import (
     WalkedPod,
 )
 from dovetail.operator.rendering.stack_objects import MANAGED_BY, PART_OF, SYSTEM_NAMESPACE
+from dovetail.operator.restricted_pod import restricted_body, restricted_context
 
 LABEL = "operator.dovetail.dev/validation"
 """On validation pods. Labels of dovetail.dev/ on a pod are requests to the scheduler: none may be unknown."""
@@ -60,7 +61,6 @@ SETTLE_MS = 2_000
 """How long after the end of the pod the agent may still report that it had other devices."""
 _GRACE_MS = 10_000
 """A scheduler that has not answered by then is not there."""
-_USER = 65_532
 _LONGEST = 1024
 """Characters of a list of devices in the definition of GPUNode."""
 _INDICES = re.compile(r"\d{1,4}(?:,\d{1,4})*")
@@ -119,36 +119,18 @@ def validation_pod(stack: GPUStack, facts: WalkFacts, taints: Iterable[Mapping[s
         "image": spec.validation.image or own_image(facts),
         "resources": {"limits": amounts, "requests": amounts},
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": not spec.validation.image,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": restricted_context(read_only=not spec.validation.image),
     }
     if spec.validation.command:
         container["command"] = list(spec.validation.command)
     elif not spec.validation.image:
         container["args"] = ["agent", "check", f"--gpus={number}", "--report=/dev/termination-log"]
-    body: dict[str, Any] = {
+    body = restricted_body(container, spec.validation.timeout_seconds, spec.image.pull_secrets) | {
         "schedulerName": spec.scheduler.scheduler_name,
         "priorityClassName": PRIORITY_CLASS,
-        "restartPolicy": "Never",
-        "activeDeadlineSeconds": spec.validation.timeout_seconds,
-        "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
         "affinity": _on(node),
         "tolerations": _tolerations(taints),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
     }
-    if spec.image.pull_secrets:
-        body["imagePullSecrets"] = [{"name": name} for name in spec.image.pull_secrets]
     if facts.pool is not None and facts.pool.allocation == DRA:
         body["resourceClaims"] = [{"name": "gpus", "resourceClaimName": pod_name(node)}]
         container["resources"]["claims"] = [{"name": "gpus"}]
