@@ -29,7 +29,8 @@ ROOMS = {
     "scheduler": {"core", "kube", "recording"},
     "agent": {"core", "kube"},
     "operator": {"core", "kube", "monitoring"},
-    "playground": {"core", "kube"},
+    "apiserver": {"core"},
+    "playground": {"apiserver", "core", "kube"},
     "monitoring": set(),
     "views": {"core", "kube", "kubecel", "monitoring", "topology"},
     "sim": {"core"},
@@ -218,6 +219,7 @@ BAD = [
     ("sim", "from kubecel.selector import compile"),
     ("scheduler", "from dovetail.views import why"),
     ("playground", "from dovetail.scheduler.binder import Binder"),
+    ("apiserver", "from dovetail.playground.faults import Fault"),
     ("views", "from dovetail.cli import main"),
     ("sim", "def run():\n    from dovetail.kube import feed"),
     ("cli", "from dovetail.kube.api.client import Client"),
@@ -247,7 +249,7 @@ GOOD = [
     ("kube", "import asyncio, aiohttp\nfrom dovetail.core import events"),
     ("scheduler", "from dovetail import __version__\nfrom dovetail.kube.api.client import Client"),
     ("views", "import kubecel\nprint(open('x').read())"),
-    ("cli", "from dovetail.playground.server import Server\nfrom dovetail.views import why"),
+    ("cli", "from dovetail.playground.faults import Fault\nfrom dovetail.views import why"),
     ("cli", "from dovetail.kube.reading.state import read_cluster\nfrom dovetail.kube.api.errors import KubeError"),
 ]
 

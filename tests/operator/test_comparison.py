@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.apiserver.ownership import applied, updated
+from dovetail.apiserver.resources import BUILT_IN
 from dovetail.operator.comparison import FIELD_MANAGER, differences
 from dovetail.operator.live import LiveObject
-from dovetail.playground.ownership import applied, updated
-from dovetail.playground.resources import BUILT_IN
 
 Document = dict[str, Any]
 _DEPLOYMENTS = next(resource for resource in BUILT_IN if resource.plural == "deployments")

@@ -1,21 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The playground as its users hold it: put, raw objects, left-out groups, namespaces, patches, scale."""
+"""The playground as its users hold it: put, raw objects, left-out groups, namespaces, scale."""
 
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dovetail.playground import Failure, Playground
-from dovetail.playground.patches import json_patch, merge, strategic
-from dovetail.playground.selectors import parse_labels
 from tests.contract.api import Api, config_map, pod, summary
-
-DOCUMENTS = st.recursive(
-    st.none() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-)
 
 
 async def test_put_creates_then_replaces_and_writes_the_status(playground: Playground, api: Api) -> None:
@@ -144,46 +135,3 @@ async def test_a_watcher_that_is_too_slow_gets_an_error(playground: Playground, 
         await asyncio.sleep(0)
         playground.faults.watches_flow.set()
         assert (await events.next())["object"]["code"] == 410
-
-
-@given(DOCUMENTS, DOCUMENTS)
-def test_a_merge_patch_applied_twice_is_applied_once(old: object, patch: object) -> None:
-    once = merge(old, patch)
-    assert merge(once, patch) == once
-
-
-@given(DOCUMENTS, DOCUMENTS)
-def test_a_json_patch_can_replace_everything(old: object, new: object) -> None:
-    assert json_patch(old, [{"op": "replace", "path": "", "value": new}]) == new
-
-
-def test_strategic_directives() -> None:
-    old = {
-        "env": [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}],
-        "finalizers": ["x", "y"],
-        "labels": {"a": "1", "b": "2"},
-        "args": ["old"],
-    }
-    patch = {
-        "$setElementOrder/env": [{"name": "c"}, {"name": "b"}],
-        "env": [{"name": "a", "$patch": "delete"}, {"name": "c", "value": "3"}, {"name": "b", "value": "4"}],
-        "$deleteFromPrimitiveList/finalizers": ["x"],
-        "finalizers": ["z"],
-        "labels": {"$patch": "replace", "c": "3"},
-        "args": ["new"],
-    }
-    assert strategic(old, patch) == {
-        "env": [{"name": "b", "value": "4"}, {"name": "c", "value": "3"}],
-        "finalizers": ["y", "z"],
-        "labels": {"c": "3"},
-        "args": ["new"],
-    }
-    assert strategic({"a": 1, "b": 2}, {"$retainKeys": ["b", "c"], "c": 3}) == {"b": 2, "c": 3}
-
-
-@given(st.text(max_size=12))
-def test_any_text_is_a_label_selector_or_refused(text: str) -> None:
-    try:
-        parse_labels(text)
-    except Failure as failure:
-        assert failure.code == 400

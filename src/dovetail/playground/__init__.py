@@ -22,26 +22,27 @@ from pathlib import Path
 
 import yaml
 
-from dovetail.playground.admission import stored_form
-from dovetail.playground.budgets import Budgets
+from dovetail.apiserver.admission import stored_form
+from dovetail.apiserver.budgets import Budgets
+from dovetail.apiserver.connections import Connections
+from dovetail.apiserver.deletions import Deletions
+from dovetail.apiserver.failures import Failure, bad_request
+from dovetail.apiserver.jobs import Jobs
+from dovetail.apiserver.objects import Clock, Object, object_at, text_at
+from dovetail.apiserver.resources import Catalogue
+from dovetail.apiserver.server import ApiServer
+from dovetail.apiserver.store import Store
+from dovetail.apiserver.watches import Watches
+from dovetail.apiserver.writes import Writes
 from dovetail.playground.claim_controller import ClaimController
-from dovetail.playground.connections import Connections
 from dovetail.playground.controllers import Controllers
 from dovetail.playground.daemon_sets import DaemonSets
 from dovetail.playground.default_scheduler import DefaultScheduler
-from dovetail.playground.deletions import Deletions
 from dovetail.playground.deployments import Deployments
-from dovetail.playground.failures import Failure, bad_request
 from dovetail.playground.faults import Fault, Faults
+from dovetail.playground.faulty_server import FaultyServer
 from dovetail.playground.gpu_exporters import GPU_LOAD, SimulatedExporters
-from dovetail.playground.jobs import Jobs
 from dovetail.playground.kubelets import EXIT_CODE, RUN_SECONDS, PlaygroundKubelets
-from dovetail.playground.objects import Clock, Object, object_at, text_at
-from dovetail.playground.resources import Catalogue
-from dovetail.playground.server import ApiServer
-from dovetail.playground.store import Store
-from dovetail.playground.watches import Watches
-from dovetail.playground.writes import Writes
 
 __all__ = [
     "EXIT_CODE",
@@ -88,10 +89,11 @@ class Playground:
             DefaultScheduler(self.store, self._writes),
         )  # fmt: skip
         self.exporters = SimulatedExporters(self.store, clock)
-        self._server = ApiServer(
-            self.store, self._catalogue, self._writes, self._deletions, budgets, self.faults, self._connections, clock,
-            Watches(self.store, self.faults, bookmark_interval_s), self.exporters,
+        server = ApiServer(
+            self.store, self._catalogue, self._writes, self._deletions, budgets, self._connections, clock,
+            Watches(self.store, self.faults, bookmark_interval_s),
         )  # fmt: skip
+        self._server = FaultyServer(server, self.store, self._catalogue, self.faults, self.exporters)
         self._tasks: list[asyncio.Task[None]] = []
         for name in _NAMESPACES:
             self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from dovetail.playground.claims import names_of
-from dovetail.playground.deletions import Deletions, finalizers_of
-from dovetail.playground.objects import (
+from dovetail.apiserver.claims import names_of
+from dovetail.apiserver.deletions import Deletions, finalizers_of
+from dovetail.apiserver.objects import (
     Key,
     Object,
     key_of,
@@ -24,10 +24,10 @@ from dovetail.playground.objects import (
     with_metadata,
     with_status,
 )
-from dovetail.playground.pods import is_finished
-from dovetail.playground.resources import BUILT_IN
-from dovetail.playground.store import Store, StoreChange
-from dovetail.playground.writes import Writes
+from dovetail.apiserver.pods import is_finished
+from dovetail.apiserver.resources import BUILT_IN
+from dovetail.apiserver.store import Store, StoreChange
+from dovetail.apiserver.writes import Writes
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"

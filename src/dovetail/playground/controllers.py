@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 
-from dovetail.playground.budgets import Budgets
+from dovetail.apiserver.budgets import Budgets
+from dovetail.apiserver.jobs import Jobs
+from dovetail.apiserver.objects import Key, Object, condition_of, key_of, labels_of, text_at, value_at
+from dovetail.apiserver.store import Store, StoreChange
 from dovetail.playground.claim_controller import ClaimController
 from dovetail.playground.daemon_sets import DAEMON_SETS, DaemonSets
 from dovetail.playground.default_scheduler import DefaultScheduler
 from dovetail.playground.deployments import DEPLOYMENTS, REPLICA_SETS, Deployments
-from dovetail.playground.jobs import Jobs
-from dovetail.playground.objects import Key, Object, condition_of, key_of, labels_of, text_at, value_at
-from dovetail.playground.store import Store, StoreChange
 
 
 class Controllers:

@@ -9,10 +9,9 @@ Sources: k8s.io/kubernetes/pkg/controller/daemon/{daemon_controller,update}.go, 
 
 from __future__ import annotations
 
-from dovetail.playground.deletions import Deletions
-from dovetail.playground.failures import Failure
-from dovetail.playground.node_fit import selects, tolerates
-from dovetail.playground.objects import (
+from dovetail.apiserver.deletions import Deletions
+from dovetail.apiserver.failures import Failure
+from dovetail.apiserver.objects import (
     Clock,
     Key,
     Object,
@@ -24,12 +23,13 @@ from dovetail.playground.objects import (
     value_at,
     with_status,
 )
-from dovetail.playground.owned import Owned
+from dovetail.apiserver.owned import Owned
+from dovetail.apiserver.pods import is_finished
+from dovetail.apiserver.resources import BUILT_IN, PODS
+from dovetail.apiserver.store import Store
+from dovetail.apiserver.writes import Writes
+from dovetail.playground.node_fit import selects, tolerates
 from dovetail.playground.pod_templates import is_active, is_ready, number, part, pod_of, reference_to, template_hash
-from dovetail.playground.pods import is_finished
-from dovetail.playground.resources import BUILT_IN, PODS
-from dovetail.playground.store import Store
-from dovetail.playground.writes import Writes
 
 DAEMON_SETS = "daemonsets.apps"
 _REVISIONS = next(resource for resource in BUILT_IN if resource.plural == "controllerrevisions")

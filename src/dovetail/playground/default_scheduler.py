@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dovetail.playground.failures import Failure
+from dovetail.apiserver.failures import Failure
+from dovetail.apiserver.objects import Key, Object, condition_of, labels_of, object_at, objects_at, text_at, value_at
+from dovetail.apiserver.resources import PODS
+from dovetail.apiserver.store import Store, StoreChange
+from dovetail.apiserver.writes import Writes
 from dovetail.playground.node_fit import selects, tolerates
-from dovetail.playground.objects import Key, Object, condition_of, labels_of, object_at, objects_at, text_at, value_at
-from dovetail.playground.resources import PODS
-from dovetail.playground.store import Store, StoreChange
-from dovetail.playground.writes import Writes
 
 _MADE_BY = ("controller-revision-hash", "pod-template-hash")
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.playground.deletions import Deletions
-from dovetail.playground.failures import Failure
-from dovetail.playground.objects import (
+from dovetail.apiserver.deletions import Deletions
+from dovetail.apiserver.failures import Failure
+from dovetail.apiserver.objects import (
     Clock,
     Key,
     Object,
@@ -26,11 +26,11 @@ from dovetail.playground.objects import (
     with_metadata,
     with_status,
 )
-from dovetail.playground.owned import Owned, owner_of
+from dovetail.apiserver.owned import Owned, owner_of
+from dovetail.apiserver.resources import BUILT_IN, PODS
+from dovetail.apiserver.store import Store
+from dovetail.apiserver.writes import Writes
 from dovetail.playground.pod_templates import is_active, is_ready, number, part, pod_of, reference_to, template_hash
-from dovetail.playground.resources import BUILT_IN, PODS
-from dovetail.playground.store import Store
-from dovetail.playground.writes import Writes
 
 DEPLOYMENTS, REPLICA_SETS = "deployments.apps", "replicasets.apps"
 _REPLICA_SETS = next(resource for resource in BUILT_IN if resource.plural == "replicasets")

@@ -8,14 +8,16 @@ request. The rest are switches. All of it can be changed while requests are unde
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.playground.connections import Connections
-from dovetail.playground.resources import PlaygroundResource
-from dovetail.playground.store import Store
+from dovetail.apiserver.connections import Connections
+from dovetail.apiserver.resources import ServedResource
+from dovetail.apiserver.store import Store
+from dovetail.apiserver.watches import WatchFlow
 
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _HEARTBEATS = frozenset({"leases"})
@@ -56,7 +58,7 @@ class Fault(Struct):
         )
 
 
-class Faults:
+class Faults(WatchFlow):
     """The faults of one server."""
 
     def __init__(self, store: Store, connections: Connections) -> None:
@@ -108,11 +110,17 @@ class Faults:
         of Leases are not counted."""
         self._writes_left, self._last_effect = number - 1, "drop-after" if carried_out else "drop-before"
 
+    async def flows_before(self, end: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(end):
+                await self.watches_flow.wait()
+        return self.watches_flow.is_set()
+
     def lose_events(self, plural: str, count: int) -> None:
         """Drop the next `count` watch events of a resource for the watchers that would receive them."""
         self._lost_events[plural] = count
 
-    def loses_event(self, resource: PlaygroundResource) -> bool:
+    def loses_event(self, resource: ServedResource) -> bool:
         """Whether the event that is about to be sent is lost, counted."""
         left = self._lost_events.get(resource.plural, 0)
         if left:

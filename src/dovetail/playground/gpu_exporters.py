@@ -17,8 +17,8 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from dovetail.playground.objects import Clock, Object, key_of, labels_of, object_at, objects_at, text_at
-from dovetail.playground.store import Store
+from dovetail.apiserver.objects import Clock, Object, key_of, labels_of, object_at, objects_at, text_at
+from dovetail.apiserver.store import Store
 
 AGENT = ("app.kubernetes.io/name", "dovetail-agent")
 GPU_LOAD = "playground.dovetail.dev/gpu-load"

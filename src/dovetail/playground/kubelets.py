@@ -29,10 +29,9 @@ from collections import deque
 
 from msgspec import Struct
 
-from dovetail.core.quantities import QuantityError, amount
-from dovetail.playground.claims import by_claim, names_of, usable_by
-from dovetail.playground.deletions import Deletions
-from dovetail.playground.objects import (
+from dovetail.apiserver.claims import by_claim, names_of, usable_by
+from dovetail.apiserver.deletions import Deletions
+from dovetail.apiserver.objects import (
     Clock,
     Key,
     Object,
@@ -47,9 +46,10 @@ from dovetail.playground.objects import (
     with_condition,
     with_status,
 )
-from dovetail.playground.pods import is_finished, requests_of
-from dovetail.playground.resources import PODS
-from dovetail.playground.store import Store, StoreChange
+from dovetail.apiserver.pods import is_finished, requests_of
+from dovetail.apiserver.resources import PODS
+from dovetail.apiserver.store import Store, StoreChange
+from dovetail.core.quantities import QuantityError, amount
 
 RUN_SECONDS = "playground.dovetail.dev/run-seconds"
 EXIT_CODE = "playground.dovetail.dev/exit-code"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from dovetail.playground.objects import Object, labels_of, object_at, objects_at, text_at, value_at
+from dovetail.apiserver.objects import Object, labels_of, object_at, objects_at, text_at, value_at
 
 _TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 

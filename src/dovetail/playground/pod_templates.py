@@ -7,7 +7,7 @@ import hashlib
 
 import msgspec
 
-from dovetail.playground.objects import (
+from dovetail.apiserver.objects import (
     Object,
     condition_of,
     object_at,
@@ -15,7 +15,7 @@ from dovetail.playground.objects import (
     text_at,
     value_at,
 )
-from dovetail.playground.pods import is_finished
+from dovetail.apiserver.pods import is_finished
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 

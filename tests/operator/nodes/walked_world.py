@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
+from dovetail.apiserver.store import StoreChange
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.stack import GPUStack, StackMeta
@@ -17,7 +18,6 @@ from dovetail.operator import manifest_objects
 from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.nodes.validation import PRIORITY_CLASS, pod_name
 from dovetail.playground import Fault, Playground
-from dovetail.playground.store import StoreChange
 from tests.operator.nodes.facts_made import spec
 
 Document = dict[str, Any]

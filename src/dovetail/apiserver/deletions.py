@@ -14,9 +14,9 @@ k8s.io/kubernetes/pkg/registry/core/pod/strategy.go (CheckGracefulDelete).
 
 from __future__ import annotations
 
-from dovetail.playground import failures
-from dovetail.playground.admission import check_preconditions
-from dovetail.playground.objects import (
+from dovetail.apiserver import failures
+from dovetail.apiserver.admission import check_preconditions
+from dovetail.apiserver.objects import (
     Clock,
     Key,
     Object,
@@ -30,9 +30,9 @@ from dovetail.playground.objects import (
     with_metadata,
     with_status,
 )
-from dovetail.playground.pods import is_finished
-from dovetail.playground.resources import Catalogue, PlaygroundResource
-from dovetail.playground.store import Store
+from dovetail.apiserver.pods import is_finished
+from dovetail.apiserver.resources import Catalogue, ServedResource
+from dovetail.apiserver.store import Store
 
 _DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
@@ -47,7 +47,7 @@ class Deletions:
         self._dependents: dict[str, set[tuple[str, Key]]] = {}
         """Owner uid -> collection and key of the objects that have named it as their owner."""
 
-    def commit(self, resource: PlaygroundResource, obj: Object) -> Object:
+    def commit(self, resource: ServedResource, obj: Object) -> Object:
         """Stores an object that has passed all checks."""
         stored = self._store.put_raw(resource.collection, obj)
         for reference in objects_at(stored, "metadata.ownerReferences"):
@@ -56,7 +56,7 @@ class Deletions:
             self._catalogue.define(stored)
         return stored
 
-    def remove(self, resource: PlaygroundResource, key: Key) -> Object:
+    def remove(self, resource: ServedResource, key: Key) -> Object:
         """Takes an object out for good. Returns its last state."""
         gone = self._store.remove(resource.collection, key)
         if resource.collection == _DEFINITIONS:
@@ -67,7 +67,7 @@ class Deletions:
         self._finish_namespace(key[0])
         return gone
 
-    def delete(self, resource: PlaygroundResource, key: Key, options: Object, *, dry_run: bool = False) -> Object:
+    def delete(self, resource: ServedResource, key: Key, options: Object, *, dry_run: bool = False) -> Object:
         """The object, if it lives on for a while or the resource is one that returns it; else a Status of success.
 
         `options` is a DeleteOptions object. Raises 404 and 409 Conflict (preconditions) Failures.
@@ -107,7 +107,7 @@ class Deletions:
         end = timestamp(max(start_s + grace_s, self._clock()))
         return with_metadata(obj, deletionTimestamp=end, deletionGracePeriodSeconds=grace_s, generation=generation)
 
-    def _delete_namespace(self, resource: PlaygroundResource, namespace: Object) -> Object:
+    def _delete_namespace(self, resource: ServedResource, namespace: Object) -> Object:
         name = text_at(namespace, "metadata.name")
         marked = self._marked(namespace, 0)
         if marked is not namespace:
@@ -141,12 +141,10 @@ class Deletions:
             else:
                 self.commit(self._resource(collection), with_metadata(obj, ownerReferences=others or None))
 
-    def _resource(self, collection: str) -> PlaygroundResource:
+    def _resource(self, collection: str) -> ServedResource:
         """The resource of a collection that the API has written to, even if its group is no longer served."""
         group = collection.partition(".")[2]
-        return self._catalogue.of_collection(collection) or PlaygroundResource(
-            group, "", collection.partition(".")[0], ""
-        )
+        return self._catalogue.of_collection(collection) or ServedResource(group, "", collection.partition(".")[0], "")
 
 
 def held(obj: Object) -> bool:

@@ -7,9 +7,9 @@ whether CEL expressions compile, the formats of names, authorization, the status
 
 from __future__ import annotations
 
-from dovetail.playground.failures import Cause, missing, not_allowed, wrong
-from dovetail.playground.objects import Object, object_at, objects_at, text_at, value_at
-from dovetail.playground.pods import containers
+from dovetail.apiserver.failures import Cause, missing, not_allowed, wrong
+from dovetail.apiserver.objects import Object, object_at, objects_at, text_at, value_at
+from dovetail.apiserver.pods import containers
 
 MOST_CONSUMERS = 256
 MOST_RESULTS = 32

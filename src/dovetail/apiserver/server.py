@@ -1,36 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP side: which request goes where, and how its answer is written.
 
-Plain HTTP, JSON only, without authentication. A fault may apply to every request first. The few kubectl commands that
-send protobuf (`kubectl create namespace`, `kubectl drain`) are refused with 415; manifests do the same.
+JSON only, without authentication. The few kubectl commands that send protobuf (`kubectl create namespace`, `kubectl
+drain`) are refused with 415; manifests do the same.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from dovetail.apiserver import discovery, failures, patches
+from dovetail.apiserver.admission import stored_form
+from dovetail.apiserver.budgets import Budgets
+from dovetail.apiserver.connections import Connections
+from dovetail.apiserver.deletions import Deletions
+from dovetail.apiserver.lists import list_page, number
+from dovetail.apiserver.objects import Clock, Key, Object, key_of, object_at, text_at, with_metadata
+from dovetail.apiserver.ownership import applied, updated
+from dovetail.apiserver.resources import Catalogue, ServedResource
+from dovetail.apiserver.selectors import selection
+from dovetail.apiserver.store import Store
+from dovetail.apiserver.views import ObjectView, negotiate
+from dovetail.apiserver.watches import Watches, watch_options
+from dovetail.apiserver.writes import Writes
 from dovetail.core.json_text import JsonError, decode_json
-from dovetail.playground import discovery, failures, patches
-from dovetail.playground.admission import stored_form
-from dovetail.playground.budgets import Budgets
-from dovetail.playground.connections import Connections, break_connection
-from dovetail.playground.deletions import Deletions
-from dovetail.playground.faults import Fault, Faults
-from dovetail.playground.gpu_exporters import SimulatedExporters
-from dovetail.playground.lists import list_page, number
-from dovetail.playground.objects import Clock, Key, Object, key_of, object_at, text_at, with_metadata
-from dovetail.playground.ownership import applied, updated
-from dovetail.playground.resources import Catalogue, PlaygroundResource
-from dovetail.playground.selectors import selection
-from dovetail.playground.store import Store
-from dovetail.playground.views import ObjectView, negotiate
-from dovetail.playground.watches import Watches, watch_options
-from dovetail.playground.writes import Writes
 
 _JSON = "application/json"
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
@@ -40,7 +37,7 @@ _HEALTH = ("/healthz", "/livez", "/readyz")
 class RequestTarget(Struct, frozen=True):
     """The resource of a path. `name` and `subresource` may be ""."""
 
-    resource: PlaygroundResource
+    resource: ServedResource
     namespace: str
     name: str
     subresource: str
@@ -51,7 +48,7 @@ class RequestTarget(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The name that faults use: `pods`, `pods/binding`."""
+        """Plural and subresource: `pods`, `pods/binding`."""
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
@@ -78,12 +75,8 @@ def target_of(catalogue: Catalogue, path: str) -> RequestTarget | None:
     return RequestTarget(resource, namespace, name, subresource)
 
 
-def proxied_pod(path: str) -> tuple[str, str, str] | None:
-    """Namespace, name and path of a request that goes through the proxy to a pod: `.../pods/NAME:PORT/proxy/PATH`."""
-    match path.strip("/").split("/", 7):
-        case ["api", "v1", "namespaces", namespace, "pods", pod, "proxy", rest]:
-            return namespace, pod.partition(":")[0], rest
-    return None
+def is_watch(request: web.BaseRequest) -> bool:
+    return request.method == "GET" and request.query.get("watch") in ("true", "1")
 
 
 class ApiServer(Struct, frozen=True):
@@ -94,45 +87,22 @@ class ApiServer(Struct, frozen=True):
     writes: Writes
     deletions: Deletions
     budgets: Budgets
-    faults: Faults
     connections: Connections
     clock: Clock
     watches: Watches
-    exporters: SimulatedExporters
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every request comes here."""
         target = target_of(self.catalogue, request.path)
-        watching = request.method == "GET" and request.query.get("watch") in ("true", "1")
-        proxied = proxied_pod(request.path)
-        label, name = (target.label, target.name) if target else ("", "")
-        if proxied is not None:
-            label, name = "pods/proxy", proxied[1]
-        fault = self.faults.next_for("WATCH" if watching else request.method, label, name)
         try:
-            if fault is not None:
-                await _happen(fault, request)
-            if proxied is not None:
-                return self._proxy(request, *proxied)
             if target is None:
                 return self._page(request)
-            if watching:
+            if is_watch(request):
                 return await self._watch(request, target)
-            code, reply = self._answer(request, target, await request.read())
+            code, document = self._answer(request, target, await request.read())
         except failures.Failure as failure:
-            code, reply = failure.code, failure.status
-        if fault is not None and fault.effect == "drop-after":
-            break_connection(request.transport)
-        return _reply(code, reply)
-
-    def _proxy(self, request: web.BaseRequest, namespace: str, name: str, path: str) -> web.Response:
-        """The answer of the server in a pod. Only the exporters of agents are simulated."""
-        if self.store.get("pods", namespace, name) is None:
-            raise failures.not_found("", "pods", name)
-        text = self.exporters.metrics(namespace, name, frozenset(request.query.getall("name[]", ())))
-        if text is None or path != "metrics":
-            raise failures.Failure(503, "ServiceUnavailable", "no server of this pod is simulated here")
-        return web.Response(text=text, content_type="text/plain")
+            code, document = failure.code, failure.status
+        return reply(code, document)
 
     def _page(self, request: web.BaseRequest) -> web.Response:
         """Discovery, health, and the 404 text of paths that nothing serves."""
@@ -140,7 +110,7 @@ class ApiServer(Struct, frozen=True):
         if path in _HEALTH:
             return web.Response(text="ok")
         if path in ("/api", "/apis") and discovery.wants_aggregated(request.headers.get("Accept", "")):
-            return _reply(200, discovery.aggregated(catalogue, legacy=path == "/api"), discovery.AGGREGATED_TYPE)
+            return reply(200, discovery.aggregated(catalogue, legacy=path == "/api"), discovery.AGGREGATED_TYPE)
         found: Object | None
         match path.strip("/").split("/"):
             case ["version"]:
@@ -162,7 +132,7 @@ class ApiServer(Struct, frozen=True):
             case _:
                 found = None
         if found is not None:
-            return _reply(200, found)
+            return reply(200, found)
         if any(path.startswith(f"/{base}") for base in ("api/v1/", *discovery.group_paths(catalogue))):
             raise failures.no_resource()
         return web.Response(status=404, text="404 page not found\n")
@@ -273,23 +243,8 @@ class ApiServer(Struct, frozen=True):
         return view.of_list(doomed, {"resourceVersion": str(self.store.version)})
 
 
-async def _happen(fault: Fault, request: web.BaseRequest) -> None:
-    """Apply the part of a fault that comes before the request is carried out. Raises the Failure of an `answer`."""
-    match fault.effect:
-        case "answer":
-            why = fault.message or f"the playground is set to answer {fault.status}"
-            reason = failures.REASONS.get(fault.status, "")
-            raise failures.Failure(fault.status, reason, why, retry_after_s=fault.retry_after_s)
-        case "delay":
-            await asyncio.sleep(fault.delay_s)
-        case "drop-before":
-            break_connection(request.transport)
-            raise failures.Failure(500, "", "the connection is broken, nobody reads this")
-        case "drop-after":
-            pass
-
-
-def _reply(code: int, document: Object, content_type: str = _JSON) -> web.Response:
+def reply(code: int, document: Object, content_type: str = _JSON) -> web.Response:
+    """The document as an HTTP response."""
     headers = {"Content-Type": content_type}
     if retry_after_s := object_at(document, "details").get("retryAfterSeconds"):
         headers["Retry-After"] = str(retry_after_s)
@@ -303,7 +258,7 @@ def _document(request: web.BaseRequest, body: bytes) -> Object:
     return _decoded(body)
 
 
-def _new_document(request: web.BaseRequest, resource: PlaygroundResource, shown: Object, body: bytes) -> Object:
+def _new_document(request: web.BaseRequest, resource: ServedResource, shown: Object, body: bytes) -> Object:
     """What a PUT or PATCH makes of the document that is shown."""
     if request.method == "PUT":
         return _document(request, body)

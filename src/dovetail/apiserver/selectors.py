@@ -14,11 +14,11 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from dovetail.apiserver.failures import bad_request
+from dovetail.apiserver.objects import Object, labels_of, object_at, objects_at, text_at, value_at
+from dovetail.apiserver.resources import ServedResource
 from dovetail.core.labels import as_int64, holds
 from dovetail.core.model import Operator, Requirement
-from dovetail.playground.failures import bad_request
-from dovetail.playground.objects import Object, labels_of, object_at, objects_at, text_at, value_at
-from dovetail.playground.resources import PlaygroundResource
 
 _EVERYWHERE = frozenset({"metadata.name", "metadata.namespace"})
 _FIELDS = {
@@ -66,7 +66,7 @@ class Selection(Struct, frozen=True):
 EVERYTHING = Selection()
 
 
-def selection(resource: PlaygroundResource, namespace: str, query: Mapping[str, str]) -> Selection:
+def selection(resource: ServedResource, namespace: str, query: Mapping[str, str]) -> Selection:
     """The selection of `labelSelector` and `fieldSelector`. Raises a 400 Failure that names the bad term."""
     labels = parse_labels(query.get("labelSelector", ""))
     return Selection(namespace, labels, _parse_fields(resource, query.get("fieldSelector", "")))
@@ -92,7 +92,7 @@ def _requirement(term: str) -> Requirement:
     raise bad_request(f"unable to parse requirement: {term!r} is not a label requirement such as key=value")
 
 
-def _parse_fields(resource: PlaygroundResource, text: str) -> tuple[tuple[str, bool, str], ...]:
+def _parse_fields(resource: ServedResource, text: str) -> tuple[tuple[str, bool, str], ...]:
     parsed = []
     for term in filter(None, (term.strip() for term in text.split(","))):
         match = re.fullmatch(r"([^=!]+)(==|=|!=)(.*)", term)

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dovetail.apiserver import failures
+from dovetail.apiserver.objects import Key, Object
+from dovetail.apiserver.selectors import selection
+from dovetail.apiserver.store import Store
+from dovetail.apiserver.views import ObjectView
 from dovetail.core.json_text import JsonError, decode_json
-from dovetail.playground import failures
-from dovetail.playground.objects import Key, Object
-from dovetail.playground.selectors import selection
-from dovetail.playground.store import Store
-from dovetail.playground.views import ObjectView
 
 _MATCHES = ("", "Exact", "NotOlderThan")
 

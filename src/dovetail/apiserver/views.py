@@ -12,10 +12,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.playground.failures import Failure
-from dovetail.playground.objects import Object, object_at
-from dovetail.playground.resources import PlaygroundResource
-from dovetail.playground.tables import metadata_only, table
+from dovetail.apiserver.failures import Failure
+from dovetail.apiserver.objects import Object, object_at
+from dovetail.apiserver.resources import ServedResource
+from dovetail.apiserver.tables import metadata_only, table
 
 Form = Literal["object", "table", "metadata"]
 _FORMS: dict[str, Form] = {
@@ -26,7 +26,7 @@ _FORMS: dict[str, Form] = {
 class ObjectView(Struct, frozen=True):
     """One resource in one form."""
 
-    resource: PlaygroundResource
+    resource: ServedResource
     form: Form = "object"
     include: str = "Metadata"
     """What the rows of a table carry besides their cells."""
@@ -55,7 +55,7 @@ class ObjectView(Struct, frozen=True):
         return {"kind": kind, "apiVersion": api_version, "metadata": metadata, "items": items}
 
 
-def negotiate(resource: PlaygroundResource, accept: str, query: Mapping[str, str]) -> ObjectView:
+def negotiate(resource: ServedResource, accept: str, query: Mapping[str, str]) -> ObjectView:
     """The first form of the Accept header that is known. Raises a 406 Failure if none is."""
     for media in accept.split(","):
         kind, *parameters = (part.strip() for part in media.split(";"))

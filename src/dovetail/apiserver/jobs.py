@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.playground.deletions import Deletions
-from dovetail.playground.failures import Failure
-from dovetail.playground.objects import (
+from dovetail.apiserver.deletions import Deletions
+from dovetail.apiserver.failures import Failure
+from dovetail.apiserver.objects import (
     Clock,
     Key,
     Object,
@@ -27,11 +27,11 @@ from dovetail.playground.objects import (
     with_condition,
     with_status,
 )
-from dovetail.playground.owned import Owned
-from dovetail.playground.pods import is_finished
-from dovetail.playground.resources import PODS
-from dovetail.playground.store import Store
-from dovetail.playground.writes import Writes
+from dovetail.apiserver.owned import Owned
+from dovetail.apiserver.pods import is_finished
+from dovetail.apiserver.resources import PODS
+from dovetail.apiserver.store import Store
+from dovetail.apiserver.writes import Writes
 
 _JOBS = "jobs.batch"
 _INDEX = "batch.kubernetes.io/job-completion-index"

@@ -10,18 +10,18 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dovetail.playground import failures
-from dovetail.playground.failures import Cause
-from dovetail.playground.objects import Object, object_at, text_at, with_metadata
-from dovetail.playground.resources import PlaygroundResource
-from dovetail.playground.store import Store
+from dovetail.apiserver import failures
+from dovetail.apiserver.failures import Cause
+from dovetail.apiserver.objects import Object, object_at, text_at, with_metadata
+from dovetail.apiserver.resources import ServedResource
+from dovetail.apiserver.store import Store
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _PRIORITY_FIELDS = ("priority", "preemptionPolicy")
 _STALE = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def stored_form(resource: PlaygroundResource, obj: Object) -> Object:
+def stored_form(resource: ServedResource, obj: Object) -> Object:
     """What a client sent, as it is stored. Raises a 400 Failure if it is not of the resource."""
     for field, want in (("apiVersion", resource.api_version), ("kind", resource.kind)):
         has = obj.get(field)
@@ -37,7 +37,7 @@ def stored_form(resource: PlaygroundResource, obj: Object) -> Object:
     return resource.stored(obj)
 
 
-def in_namespace(resource: PlaygroundResource, namespace: str, obj: Object) -> Object:
+def in_namespace(resource: ServedResource, namespace: str, obj: Object) -> Object:
     """The object with the namespace of the request. Raises a 400 Failure if it names another."""
     named = text_at(obj, "metadata.namespace")
     if named and named != namespace:
@@ -46,7 +46,7 @@ def in_namespace(resource: PlaygroundResource, namespace: str, obj: Object) -> O
     return with_metadata(obj, namespace=namespace if resource.namespaced else None)
 
 
-def check_namespace(store: Store, resource: PlaygroundResource, obj: Object) -> None:
+def check_namespace(store: Store, resource: ServedResource, obj: Object) -> None:
     """Raises a 404 Failure for a namespace that is not there, a 403 for one that is being deleted."""
     if not resource.namespaced:
         return
@@ -60,7 +60,7 @@ def check_namespace(store: Store, resource: PlaygroundResource, obj: Object) -> 
         raise failures.forbidden(resource.group, resource.plural, text_at(obj, "metadata.name"), why, [cause])
 
 
-def named(store: Store, resource: PlaygroundResource, obj: Object) -> Object:
+def named(store: Store, resource: ServedResource, obj: Object) -> Object:
     """The object with a name, made from generateName where it brings none."""
     prefix = text_at(obj, "metadata.generateName")
     while prefix and not text_at(obj, "metadata.name"):
@@ -75,7 +75,7 @@ def priority_of(obj: Object) -> Object:
     return {field: value for field, value in object_at(obj, "spec").items() if field in _PRIORITY_FIELDS}
 
 
-def with_priority(store: Store, resource: PlaygroundResource, obj: Object) -> Object:
+def with_priority(store: Store, resource: ServedResource, obj: Object) -> Object:
     """The object with the priority of its class, or of the default class. Raises a 403 Failure for a wrong one."""
     name = text_at(obj, "spec.priorityClassName")
     classes = store.collection("priorityclasses.scheduling.k8s.io").objects
@@ -96,7 +96,7 @@ def with_priority(store: Store, resource: PlaygroundResource, obj: Object) -> Ob
     return obj | {"spec": spec | class_name | computed}
 
 
-def check_preconditions(resource: PlaygroundResource, obj: Object, uid: str, version: str) -> None:
+def check_preconditions(resource: ServedResource, obj: Object, uid: str, version: str) -> None:
     """Raises a 409 Failure if the object is another one, or another version of it, than was meant; "" means any."""
     for name, wanted, field in (("UID", uid, "uid"), ("ResourceVersion", version, "resourceVersion")):
         has = text_at(obj, f"metadata.{field}")
@@ -105,7 +105,7 @@ def check_preconditions(resource: PlaygroundResource, obj: Object, uid: str, ver
             raise failures.conflict(resource.group, resource.plural, text_at(obj, "metadata.name"), why)
 
 
-def check_version(resource: PlaygroundResource, new: Object, old: Object) -> None:
+def check_version(resource: ServedResource, new: Object, old: Object) -> None:
     """Raises a 409 Failure for an update of an older version, a 422 for one without version where one is needed."""
     version, name = text_at(new, "metadata.resourceVersion"), text_at(old, "metadata.name")
     if not version and "versioned" in resource.traits:
@@ -115,7 +115,7 @@ def check_version(resource: PlaygroundResource, new: Object, old: Object) -> Non
         raise failures.conflict(resource.group, resource.plural, name, _STALE)
 
 
-def refuse(resource: PlaygroundResource, obj: Object, problems: Sequence[Cause]) -> None:
+def refuse(resource: ServedResource, obj: Object, problems: Sequence[Cause]) -> None:
     """Raises a 422 Failure if there are problems."""
     if problems:
         raise failures.invalid(resource.group, resource.kind, text_at(obj, "metadata.name"), problems)

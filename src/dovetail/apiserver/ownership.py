@@ -17,10 +17,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dovetail.playground.failures import Cause, Failure
-from dovetail.playground.objects import Object, object_at, objects_at, timestamp, with_metadata
-from dovetail.playground.patches import key_in, strategic
-from dovetail.playground.resources import PlaygroundResource
+from dovetail.apiserver.failures import Cause, Failure
+from dovetail.apiserver.objects import Object, object_at, objects_at, timestamp, with_metadata
+from dovetail.apiserver.patches import key_in, strategic
+from dovetail.apiserver.resources import ServedResource
 
 Path = tuple[str, ...]
 """Steps of fieldsV1: `f:NAME` a field, `k:KEYS` an element of a list by its keys, `v:VALUE` an element of a set."""
@@ -38,7 +38,7 @@ _UNTRACKED_METADATA = frozenset(
 
 
 def applied(
-    resource: PlaygroundResource, old: Object, document: Object, manager: str, *, force: bool, subresource: str,
+    resource: ServedResource, old: Object, document: Object, manager: str, *, force: bool, subresource: str,
     now_s: float,
 ) -> Object:  # fmt: skip
     """The object after an apply. Raises a 409 Failure for conflicts."""
@@ -65,7 +65,7 @@ def applied(
 
 
 def updated(
-    resource: PlaygroundResource, old: Object, new: Object, manager: str, *, subresource: str, now_s: float
+    resource: ServedResource, old: Object, new: Object, manager: str, *, subresource: str, now_s: float
 ) -> Object:
     """The object after another write, with its owners, if it has any."""
     entries = _entries(old)
@@ -82,7 +82,7 @@ def updated(
     return _with_entries(resource, old, new, owned, now_s)
 
 
-def _part(resource: PlaygroundResource, document: Object, subresource: str) -> Object:
+def _part(resource: ServedResource, document: Object, subresource: str) -> Object:
     """The part of the document that such a write writes."""
     if "status" not in resource.traits:
         return document
@@ -99,7 +99,7 @@ def _entries(obj: Object) -> Managers:
 
 
 def _with_entries(
-    resource: PlaygroundResource, old: Object, new: Object, owned: Mapping[tuple[str, str, str], Paths], now_s: float
+    resource: ServedResource, old: Object, new: Object, owned: Mapping[tuple[str, str, str], Paths], now_s: float
 ) -> Object:
     """The new object with these owners; the time of an entry changes only with what it lists or with the object."""
     before, found = _entries(old), []

@@ -17,13 +17,13 @@ from collections.abc import AsyncIterator, Mapping
 
 from msgspec import Struct
 
-from dovetail.playground import failures
-from dovetail.playground.faults import Faults
-from dovetail.playground.lists import number
-from dovetail.playground.objects import Object
-from dovetail.playground.selectors import Selection, selection
-from dovetail.playground.store import Store, Watcher, event_line
-from dovetail.playground.views import ObjectView
+from dovetail.apiserver import failures
+from dovetail.apiserver.lists import number
+from dovetail.apiserver.objects import Object
+from dovetail.apiserver.resources import ServedResource
+from dovetail.apiserver.selectors import Selection, selection
+from dovetail.apiserver.store import Store, Watcher, event_line
+from dovetail.apiserver.views import ObjectView
 
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 _DEFAULT_TIMEOUT_S = 1800
@@ -55,12 +55,26 @@ def watch_options(view: ObjectView, namespace: str, query: Mapping[str, str]) ->
     )  # fmt: skip
 
 
+class WatchFlow:
+    """What may hold up or lose what watches send: nothing. The playground's faults do."""
+
+    lose_bookmarks = False
+
+    async def flows_before(self, end: float) -> bool:
+        """Waits until events flow, at most until this time of the event loop. Whether they do."""
+        return True
+
+    def loses_event(self, resource: ServedResource) -> bool:
+        """Whether the event that is about to be sent is lost."""
+        return False
+
+
 class Watches:
     """The watches of one server. `bookmark_interval_s` is about a minute upstream."""
 
-    def __init__(self, store: Store, faults: Faults, bookmark_interval_s: float) -> None:
+    def __init__(self, store: Store, flow: WatchFlow, bookmark_interval_s: float) -> None:
         self._store = store
-        self._faults = faults
+        self._flow = flow
         self._bookmark_interval_s = bookmark_interval_s
 
     async def stream(self, view: ObjectView, options: WatchOptions) -> AsyncIterator[bytes]:
@@ -92,19 +106,16 @@ class Watches:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(end, bookmark_at)):
                     await watcher.changed.wait()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(end):
-                    await self._faults.watches_flow.wait()
-            if not self._faults.watches_flow.is_set():
+            if not await self._flow.flows_before(end):
                 return
             now, chunk = loop.time(), []
             for change in watcher.take():
                 line = change.line(view, options.selected)
-                if line and not self._faults.loses_event(view.resource):
+                if line and not self._flow.loses_event(view.resource):
                     chunk.append(line)
             if now >= min(end, bookmark_at):
                 bookmark_at = now + self._bookmark_interval_s
-                if options.bookmarks and self._store.version > known and not self._faults.lose_bookmarks:
+                if options.bookmarks and self._store.version > known and not self._flow.lose_bookmarks:
                     chunk.append(self._bookmark(view, {}))
             if chunk:
                 yield b"".join(chunk)

@@ -20,10 +20,10 @@ from typing import Self
 import msgspec
 from msgspec import Struct, field
 
-from dovetail.playground.failures import expired, too_large_version
-from dovetail.playground.objects import Key, Object, key_of, with_metadata
-from dovetail.playground.selectors import EVERYTHING, Selection
-from dovetail.playground.views import ObjectView
+from dovetail.apiserver.failures import expired, too_large_version
+from dovetail.apiserver.objects import Key, Object, key_of, with_metadata
+from dovetail.apiserver.selectors import EVERYTHING, Selection
+from dovetail.apiserver.views import ObjectView
 
 
 class StoreChange(Struct, eq=False):

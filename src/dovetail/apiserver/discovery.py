@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dovetail.playground.objects import Object
-from dovetail.playground.resources import SUBRESOURCES, Catalogue, PlaygroundResource
+from dovetail.apiserver.objects import Object
+from dovetail.apiserver.resources import SUBRESOURCES, Catalogue, ServedResource
 
 KUBERNETES_VERSION = "v1.37.1"
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -109,35 +109,33 @@ def open_api(catalogue: Catalogue, base_path: str) -> Object | None:
     return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": {}}} if resources else None
 
 
-def _by(
-    key: Callable[[PlaygroundResource], str], resources: Iterable[PlaygroundResource]
-) -> dict[str, list[PlaygroundResource]]:
-    groups: dict[str, list[PlaygroundResource]] = {}
+def _by(key: Callable[[ServedResource], str], resources: Iterable[ServedResource]) -> dict[str, list[ServedResource]]:
+    groups: dict[str, list[ServedResource]] = {}
     for resource in resources:
         groups.setdefault(key(resource), []).append(resource)
     return groups
 
 
-def _groups(catalogue: Catalogue) -> dict[str, list[PlaygroundResource]]:
+def _groups(catalogue: Catalogue) -> dict[str, list[ServedResource]]:
     return _by(lambda resource: resource.group, catalogue.resources)
 
 
-def _group(name: str, resources: Iterable[PlaygroundResource]) -> Object:
+def _group(name: str, resources: Iterable[ServedResource]) -> Object:
     versions = [{"groupVersion": f"{name}/{v}", "version": v} for v in dict.fromkeys(r.version for r in resources)]
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
-def _subresources(resource: PlaygroundResource) -> list[tuple[str, tuple[str, str, str], list[str]]]:
+def _subresources(resource: ServedResource) -> list[tuple[str, tuple[str, str, str], list[str]]]:
     own = (resource.group, resource.version, resource.kind)
     return [(name, _SUBRESOURCE_KINDS[name][0] or own, _SUBRESOURCE_KINDS[name][1])
             for name in SUBRESOURCES if name in resource.traits]  # fmt: skip
 
 
-def _categories(resource: PlaygroundResource) -> list[str]:
+def _categories(resource: ServedResource) -> list[str]:
     return ["all"] if "all" in resource.traits else []
 
 
-def _documents(resource: PlaygroundResource) -> list[Object]:
+def _documents(resource: ServedResource) -> list[Object]:
     main: Object = {
         "name": resource.plural, "singularName": resource.kind.lower(), "namespaced": resource.namespaced,
         "kind": resource.kind, "verbs": _VERBS, "shortNames": list(resource.short_names),
@@ -152,14 +150,14 @@ def _documents(resource: PlaygroundResource) -> list[Object]:
     ]  # fmt: skip
 
 
-def _aggregated_versions(resources: Iterable[PlaygroundResource]) -> list[Object]:
+def _aggregated_versions(resources: Iterable[ServedResource]) -> list[Object]:
     return [
         {"version": version, "freshness": "Current", "resources": [_aggregated_resource(r) for r in members]}
         for version, members in _by(lambda resource: resource.version, resources).items()
     ]
 
 
-def _aggregated_resource(resource: PlaygroundResource) -> Object:
+def _aggregated_resource(resource: ServedResource) -> Object:
     return {
         "resource": resource.plural, "singularResource": resource.kind.lower(), "verbs": _VERBS,
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.playground.failures import Failure, bad_request, unsupported_media_type
-from dovetail.playground.objects import Object
-from dovetail.playground.resources import PlaygroundResource
+from dovetail.apiserver.failures import Failure, bad_request, unsupported_media_type
+from dovetail.apiserver.objects import Object
+from dovetail.apiserver.resources import ServedResource
 
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
@@ -35,7 +35,7 @@ _MERGED_SETS = frozenset({"finalizers"})
 _ELEMENT_ORDER, _DELETE_PREFIX = "$setElementOrder/", "$deleteFromPrimitiveList/"
 
 
-def patched(resource: PlaygroundResource, old: Object, content_type: str, patch: object) -> Object:
+def patched(resource: ServedResource, old: Object, content_type: str, patch: object) -> Object:
     """The object after the patch. Raises a 400, 415 or 422 Failure."""
     if content_type == STRATEGIC and "custom" in resource.traits:
         content_type = f"{STRATEGIC} for a custom resource"

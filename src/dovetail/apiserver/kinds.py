@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from dovetail.playground import claims, pods
-from dovetail.playground.failures import Cause, missing, wrong
-from dovetail.playground.objects import (
+from dovetail.apiserver import claims, pods
+from dovetail.apiserver.failures import Cause, missing, wrong
+from dovetail.apiserver.objects import (
     Object,
     labels_of,
     object_at,

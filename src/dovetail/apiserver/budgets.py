@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dovetail.core.labels import holds
-from dovetail.playground import failures
-from dovetail.playground.admission import check_preconditions
-from dovetail.playground.deletions import Deletions
-from dovetail.playground.failures import Cause
-from dovetail.playground.objects import (
+from dovetail.apiserver import failures
+from dovetail.apiserver.admission import check_preconditions
+from dovetail.apiserver.deletions import Deletions
+from dovetail.apiserver.failures import Cause
+from dovetail.apiserver.objects import (
     Clock,
     Key,
     Object,
@@ -31,9 +30,10 @@ from dovetail.playground.objects import (
     with_condition,
     with_status,
 )
-from dovetail.playground.resources import PODS
-from dovetail.playground.selectors import Selection, from_object
-from dovetail.playground.store import Store
+from dovetail.apiserver.resources import PODS
+from dovetail.apiserver.selectors import Selection, from_object
+from dovetail.apiserver.store import Store
+from dovetail.core.labels import holds
 
 _BUDGETS = "poddisruptionbudgets.policy"
 _TOO_MANY = "Cannot evict pod as it would violate the pod's disruption budget."

@@ -3,7 +3,7 @@
 
 Versions of one group share their storage, and nothing is converted between them: an object is served as it was written,
 under the requested version. The two event APIs store the same object under other field names;
-`PlaygroundResource.renames` maps them.
+`ServedResource.renames` maps them.
 
 Traits, as read in the strategies of k8s.io/kubernetes/pkg/registry:
 status, scale, binding, eviction
@@ -36,8 +36,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
-from dovetail.playground.failures import qualified
-from dovetail.playground.objects import Object, object_at, objects_at, text_at
+from dovetail.apiserver.failures import qualified
+from dovetail.apiserver.objects import Object, object_at, objects_at, text_at
 
 _TYPE = ("kind", "apiVersion")
 SUBRESOURCES = ("status", "scale", "binding", "eviction")
@@ -52,7 +52,7 @@ class PrintColumn(Struct, frozen=True):
     priority: int
 
 
-class PlaygroundResource(Struct, frozen=True, eq=False):
+class ServedResource(Struct, frozen=True, eq=False):
     """One kind in one version of one group."""
 
     group: str
@@ -173,7 +173,7 @@ def _words(text: str) -> tuple[str, ...]:
     return () if text == "-" else tuple(text.split(","))
 
 
-def _built_in() -> list[PlaygroundResource]:
+def _built_in() -> list[ServedResource]:
     found = []
     for line in _BUILT_IN.strip().splitlines():
         if not line.startswith(" "):
@@ -182,7 +182,7 @@ def _built_in() -> list[PlaygroundResource]:
             continue
         plural, kind, scope, short, traits = line.split()
         found.append(
-            PlaygroundResource(
+            ServedResource(
                 group, version, plural, kind, scope == "namespaced", frozenset(_words(traits)), _words(short), renames
             )
         )
@@ -193,13 +193,13 @@ BUILT_IN = tuple(_built_in())
 PODS = next(resource for resource in BUILT_IN if resource.plural == "pods")
 
 
-def defined_by(definition: Object) -> list[PlaygroundResource]:
+def defined_by(definition: Object) -> list[ServedResource]:
     """The resources of a CustomResourceDefinition: one for each served version, the storage version first."""
     spec = object_at(definition, "spec")
     short = object_at(spec, "names").get("shortNames") or []
     versions = sorted(objects_at(spec, "versions"), key=lambda version: not version.get("storage"))
     return [
-        PlaygroundResource(
+        ServedResource(
             text_at(spec, "group"), text_at(version, "name"), text_at(spec, "names.plural"),
             text_at(spec, "names.kind"), spec.get("scope") == "Namespaced",
             frozenset({"custom", "generation", "versioned", "isolated"} | object_at(version, "subresources").keys()),
@@ -225,16 +225,16 @@ class Catalogue:
         self._served = {_path(r): r for r in BUILT_IN if not left_out & {r.group, r.api_version}}
 
     @property
-    def resources(self) -> list[PlaygroundResource]:
+    def resources(self) -> list[ServedResource]:
         return list(self._served.values())
 
-    def find(self, group: str, version: str, plural: str) -> PlaygroundResource | None:
+    def find(self, group: str, version: str, plural: str) -> ServedResource | None:
         return self._served.get((group, version, plural))
 
-    def of_kind(self, api_version: str, kind: str) -> PlaygroundResource | None:
+    def of_kind(self, api_version: str, kind: str) -> ServedResource | None:
         return next((r for r in self.resources if (r.api_version, r.kind) == (api_version, kind)), None)
 
-    def of_collection(self, collection: str) -> PlaygroundResource | None:
+    def of_collection(self, collection: str) -> ServedResource | None:
         """The preferred resource of a collection."""
         return next((r for r in self.resources if r.collection == collection), None)
 
@@ -250,5 +250,5 @@ class Catalogue:
         }
 
 
-def _path(resource: PlaygroundResource) -> tuple[str, str, str]:
+def _path(resource: ServedResource) -> tuple[str, str, str]:
     return resource.group, resource.version, resource.plural

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from dovetail.playground.objects import (
+from dovetail.apiserver.objects import (
     Object,
     condition_of,
     labels_of,
@@ -24,7 +24,7 @@ from dovetail.playground.objects import (
     text_at,
     value_at,
 )
-from dovetail.playground.resources import PlaygroundResource
+from dovetail.apiserver.resources import ServedResource
 
 _ROLE = "node-role.kubernetes.io/"
 _OF_CONDITION = re.compile(r"status\.conditions\[\?\(@\.type==['\"](\w+)['\"]\)\]\.(\w+)")
@@ -157,12 +157,12 @@ _CELLS: dict[str, tuple[_Cell, ...]] = {
 }
 
 
-def _cells(resource: PlaygroundResource) -> tuple[_Cell, ...]:
+def _cells(resource: ServedResource) -> tuple[_Cell, ...]:
     declared = (_Cell(c.name, _custom(c.path, c.kind), c.priority, c.kind) for c in resource.columns)
     return (_NAME, *declared) if resource.columns else _CELLS.get(resource.collection, (_NAME, _CREATED))
 
 
-def table(resource: PlaygroundResource, objects: list[Object], metadata: Object, include: str) -> Object:
+def table(resource: ServedResource, objects: list[Object], metadata: Object, include: str) -> Object:
     """A meta.k8s.io/v1 Table of stored objects. `include` is what each row carries: Object, Metadata or None."""
     cells = _cells(resource)
     return {
@@ -175,7 +175,7 @@ def table(resource: PlaygroundResource, objects: list[Object], metadata: Object,
     }  # fmt: skip
 
 
-def _carried(resource: PlaygroundResource, obj: Object, include: str) -> Object:
+def _carried(resource: ServedResource, obj: Object, include: str) -> Object:
     if include == "None":
         return {}
     return {"object": resource.served(obj) if include == "Object" else metadata_only(obj)}

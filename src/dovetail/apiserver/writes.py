@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import uuid
 
-from dovetail.playground import failures, pods
-from dovetail.playground.admission import (
+from dovetail.apiserver import failures, pods
+from dovetail.apiserver.admission import (
     check_namespace,
     check_preconditions,
     check_version,
@@ -23,9 +23,9 @@ from dovetail.playground.admission import (
     refuse,
     with_priority,
 )
-from dovetail.playground.deletions import Deletions, finalizers_of, held
-from dovetail.playground.kinds import NO_RULES, RULES, metadata_problems
-from dovetail.playground.objects import (
+from dovetail.apiserver.deletions import Deletions, finalizers_of, held
+from dovetail.apiserver.kinds import NO_RULES, RULES, metadata_problems
+from dovetail.apiserver.objects import (
     Clock,
     Key,
     Object,
@@ -37,8 +37,8 @@ from dovetail.playground.objects import (
     value_at,
     with_metadata,
 )
-from dovetail.playground.resources import PlaygroundResource
-from dovetail.playground.store import Store
+from dovetail.apiserver.resources import ServedResource
+from dovetail.apiserver.store import Store
 
 _DELETION_FIELDS = ("deletionTimestamp", "deletionGracePeriodSeconds")
 _FIXED_FIELDS = ("uid", "creationTimestamp", "generation", *_DELETION_FIELDS)
@@ -54,14 +54,14 @@ class Writes:
         self._deletions = deletions
         self._clock = clock
 
-    def existing(self, resource: PlaygroundResource, key: Key) -> Object:
+    def existing(self, resource: ServedResource, key: Key) -> Object:
         """Raises a 404 Failure."""
         found = self._store.get(resource.collection, *key)
         if found is None:
             raise failures.not_found(resource.group, resource.plural, key[1])
         return found
 
-    def create(self, resource: PlaygroundResource, namespace: str, obj: Object, *, dry_run: bool = False) -> Object:
+    def create(self, resource: ServedResource, namespace: str, obj: Object, *, dry_run: bool = False) -> Object:
         """The stored object. Raises 400, 403, 404 (no such namespace), 409 AlreadyExists and 422 Failures."""
         obj = in_namespace(resource, namespace, obj)
         if text_at(obj, "metadata.resourceVersion"):
@@ -84,7 +84,7 @@ class Writes:
         return obj if dry_run else self._deletions.commit(resource, obj)
 
     def update(
-        self, resource: PlaygroundResource, key: Key, new: Object, subresource: str, *, dry_run: bool = False
+        self, resource: ServedResource, key: Key, new: Object, subresource: str, *, dry_run: bool = False
     ) -> Object:
         """The stored object. `subresource` is "status", or "" for everything else.
 
@@ -107,7 +107,7 @@ class Writes:
             return self._deletions.remove(resource, key)
         return self._deletions.commit(resource, candidate)
 
-    def _updated(self, resource: PlaygroundResource, new: Object, old: Object) -> Object:
+    def _updated(self, resource: ServedResource, new: Object, old: Object) -> Object:
         """The new object, with what a client cannot change taken from the old one."""
         rules = RULES.get(resource.collection, NO_RULES)
         new = rules.defaulted(new)
@@ -126,7 +126,7 @@ class Writes:
             new = with_metadata(new, generation=fixed["generation"] + 1)
         return new
 
-    def bind(self, resource: PlaygroundResource, key: Key, binding: Object, *, dry_run: bool = False) -> Object:
+    def bind(self, resource: ServedResource, key: Key, binding: Object, *, dry_run: bool = False) -> Object:
         """Bind a pod to a node. Raises 400, 404, 409 Conflict and 422 Failures. Source: BindingREST.assignPod."""
         name = key[1]
         if text_at(binding, "metadata.name") != name:
@@ -152,7 +152,7 @@ class Writes:
         return failures.success("", "pods", name)
 
 
-def _with_new_status(resource: PlaygroundResource, new: Object, old: Object) -> Object:
+def _with_new_status(resource: ServedResource, new: Object, old: Object) -> Object:
     """The old object with the status of the new one, and with some of its metadata if the kind allows that."""
     taken = () if "isolated" in resource.traits else _STATUS_METADATA
     metadata: Object = {field: object_at(new, "metadata").get(field) for field in taken}

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
+from dovetail.apiserver.failures import Cause, bad_request, missing, not_allowed, wrong
+from dovetail.apiserver.objects import Object, object_at, objects_at, text_at, with_condition, with_status
 from dovetail.core.quantities import QuantityError, amount, parse
-from dovetail.playground.failures import Cause, bad_request, missing, not_allowed, wrong
-from dovetail.playground.objects import Object, object_at, objects_at, text_at, with_condition, with_status
 
 _SPEC_DEFAULTS: Object = {
     "restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "terminationGracePeriodSeconds": 30, "securityContext": {},

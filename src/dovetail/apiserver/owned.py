@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from dovetail.playground.objects import Key, Object, key_of, objects_at, text_at
+from dovetail.apiserver.objects import Key, Object, key_of, objects_at, text_at
 
 
 class Owned:
