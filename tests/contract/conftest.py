@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One API, two servers: the playground, and a real kube-apiserver with its controllers.
+"""One API, three servers: the playground in memory, the playground on a SQLite file, and a real kube-apiserver with its
+controllers.
 
-Every test that takes `api` runs on both, in a namespace of its own. Nodes that pods are bound to do not exist, so that
+Every test that takes `api` runs on all, in a namespace of its own. Nodes that pods are bound to do not exist, so that
 no kubelet, simulated or not, takes part.
 """
 
@@ -20,7 +21,7 @@ from dovetail.playground import Playground
 from tests.contract.api import Api
 
 
-@pytest.fixture(params=["playground", pytest.param("plane", marks=pytest.mark.plane)])
+@pytest.fixture(params=["playground", "sqlite", pytest.param("plane", marks=pytest.mark.plane)])
 def server(request: pytest.FixtureRequest) -> str:
     """Which server the test runs on."""
     return request.param
@@ -31,8 +32,9 @@ async def api(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> As
     namespace = f"contract-{uuid.uuid4().hex[:12]}"
     async with contextlib.AsyncExitStack() as stack:
         connector: aiohttp.TCPConnector | None = None
-        if server == "playground":
-            playground = Playground(bookmark_interval_s=0.2)
+        if server != "plane":
+            file = tmp_path / "store.sqlite" if server == "sqlite" else None
+            playground = Playground(bookmark_interval_s=0.2, file=file)
             url = await playground.start()
             stack.push_async_callback(playground.stop)
         else:

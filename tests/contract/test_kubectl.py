@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people type: kubectl, of the version of the real server, against both servers."""
+"""What people type: kubectl, of the version of the real server, against all servers."""
 
 import asyncio
 import json
@@ -41,8 +41,9 @@ spec:
 @pytest.fixture
 async def kubectl(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kubectl]:
     """Runs kubectl in a namespace of its own. Fails the test if kubectl fails."""
-    playground = Playground(bookmark_interval_s=1.0)
-    if server == "playground":
+    file = tmp_path / "store.sqlite" if server == "sqlite" else None
+    playground = Playground(bookmark_interval_s=1.0, file=file)
+    if server != "plane":
         await playground.start()
         kubeconfig = playground.kubeconfig(tmp_path / "kubeconfig")
     else:

@@ -46,19 +46,36 @@ class Deletions:
         self._clock = clock
         self._dependents: dict[str, set[tuple[str, Key]]] = {}
         """Owner uid -> collection and key of the objects that have named it as their owner."""
+        for collection in store.collections:
+            for obj in collection.objects.values():
+                self._index(collection.name, obj)
 
     def commit(self, resource: ServedResource, obj: Object) -> Object:
         """Stores an object that has passed all checks."""
+        before = self._store.get(resource.collection, *key_of(obj))
         stored = self._store.put_raw(resource.collection, obj)
-        for reference in objects_at(stored, "metadata.ownerReferences"):
-            self._dependents.setdefault(text_at(reference, "uid"), set()).add((resource.collection, key_of(stored)))
-        if resource.collection == _DEFINITIONS:
-            self._catalogue.define(stored)
+        self._unindex(resource.collection, before)
+        self._index(resource.collection, stored)
         return stored
+
+    def _index(self, collection: str, stored: Object) -> None:
+        for reference in objects_at(stored, "metadata.ownerReferences"):
+            self._dependents.setdefault(text_at(reference, "uid"), set()).add((collection, key_of(stored)))
+        if collection == _DEFINITIONS:
+            self._catalogue.define(stored)
+
+    def _unindex(self, collection: str, gone: Object | None) -> None:
+        for reference in objects_at(gone, "metadata.ownerReferences"):
+            uid = text_at(reference, "uid")
+            dependents = self._dependents.get(uid, set())
+            dependents.discard((collection, key_of(gone or {})))
+            if not dependents:
+                self._dependents.pop(uid, None)
 
     def remove(self, resource: ServedResource, key: Key) -> Object:
         """Takes an object out for good. Returns its last state."""
         gone = self._store.remove(resource.collection, key)
+        self._unindex(resource.collection, gone)
         if resource.collection == _DEFINITIONS:
             for owned in list(self._store.collection(key[1]).objects):
                 self._store.remove(key[1], owned)

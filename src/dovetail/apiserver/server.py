@@ -100,6 +100,7 @@ class ApiServer(Struct, frozen=True):
             if is_watch(request):
                 return await self._watch(request, target)
             code, document = self._answer(request, target, await request.read())
+            await self.store.written()
         except failures.Failure as failure:
             code, document = failure.code, failure.status
         return reply(code, document)

@@ -18,11 +18,12 @@ from collections.abc import AsyncIterator, Mapping
 from msgspec import Struct
 
 from dovetail.apiserver import failures
+from dovetail.apiserver.changes import event_line
 from dovetail.apiserver.lists import number
 from dovetail.apiserver.objects import Object
 from dovetail.apiserver.resources import ServedResource
 from dovetail.apiserver.selectors import Selection, selection
-from dovetail.apiserver.store import Store, Watcher, event_line
+from dovetail.apiserver.store import Store, Watcher
 from dovetail.apiserver.views import ObjectView
 
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
@@ -89,7 +90,9 @@ class Watches:
                 watcher = Watcher(collection, pending=collection.since(options.version or self._store.version))
             with watcher:
                 if options.initial_events:
-                    yield self._initial_events(view, options)
+                    initial = self._initial_events(view, options)
+                    await self._store.written()
+                    yield initial
                 async for chunk in self._changes(view, options, watcher, end):
                     yield chunk
         except failures.Failure as failure:
@@ -118,6 +121,7 @@ class Watches:
                 if options.bookmarks and self._store.version > known and not self._flow.lose_bookmarks:
                     chunk.append(self._bookmark(view, {}))
             if chunk:
+                await self._store.written()
                 yield b"".join(chunk)
 
     def _initial_events(self, view: ObjectView, options: WatchOptions) -> bytes:

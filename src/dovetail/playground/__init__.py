@@ -31,7 +31,8 @@ from dovetail.apiserver.jobs import Jobs
 from dovetail.apiserver.objects import Clock, Object, object_at, text_at
 from dovetail.apiserver.resources import Catalogue
 from dovetail.apiserver.server import ApiServer
-from dovetail.apiserver.store import Store
+from dovetail.apiserver.sqlite_log import SqliteLog
+from dovetail.apiserver.store import HistoryBounds, Store
 from dovetail.apiserver.watches import Watches
 from dovetail.apiserver.writes import Writes
 from dovetail.playground.claim_controller import ClaimController
@@ -63,15 +64,17 @@ _PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical":
 class Playground:
     """One API server with its kubelets and controllers.
 
-    `history` bounds the changes kept for each resource. `without_groups` leaves out API groups ("resource.k8s.io") or
-    versions of them ("scheduling.k8s.io/v1beta1"). `port` 0 takes a free one.
+    `history` bounds the changes kept. With `file` all objects are in that SQLite file, too, and a playground that is
+    made with it again goes on from there; it must be made where an event loop runs. `without_groups` leaves out API
+    groups ("resource.k8s.io") or versions of them ("scheduling.k8s.io/v1beta1"). `port` 0 takes a free one.
     """
 
     def __init__(
         self, *, history: int = 20_000, without_groups: Iterable[str] = (), bookmark_interval_s: float = 60.0,
         start_delay_s: float = 0.5, stop_delay_s: float = 0.5, port: int = 0, clock: Clock = time.time,
+        file: Path | None = None,
     ) -> None:  # fmt: skip
-        self.store = Store(history)
+        self.store = Store(HistoryBounds(history), log=SqliteLog(file) if file else None)
         self._catalogue = Catalogue(without_groups)
         self._connections = Connections(port)
         self.faults = Faults(self.store, self._connections)
@@ -115,6 +118,7 @@ class Playground:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self.store.log.close()
 
     @property
     def url(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from dovetail.apiserver.changes import StoreChange
 from dovetail.apiserver.claims import names_of
 from dovetail.apiserver.deletions import Deletions, finalizers_of
 from dovetail.apiserver.objects import (
@@ -26,7 +27,7 @@ from dovetail.apiserver.objects import (
 )
 from dovetail.apiserver.pods import is_finished
 from dovetail.apiserver.resources import BUILT_IN
-from dovetail.apiserver.store import Store, StoreChange
+from dovetail.apiserver.store import Store
 from dovetail.apiserver.writes import Writes
 
 FINALIZER = "resource.kubernetes.io/delete-protection"

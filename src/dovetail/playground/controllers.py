@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 
 from dovetail.apiserver.budgets import Budgets
+from dovetail.apiserver.changes import StoreChange
 from dovetail.apiserver.jobs import Jobs
 from dovetail.apiserver.objects import Key, Object, condition_of, key_of, labels_of, text_at, value_at
-from dovetail.apiserver.store import Store, StoreChange
+from dovetail.apiserver.store import Store
 from dovetail.playground.claim_controller import ClaimController
 from dovetail.playground.daemon_sets import DAEMON_SETS, DaemonSets
 from dovetail.playground.default_scheduler import DefaultScheduler

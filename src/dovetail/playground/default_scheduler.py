@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dovetail.apiserver.changes import StoreChange
 from dovetail.apiserver.failures import Failure
 from dovetail.apiserver.objects import Key, Object, condition_of, labels_of, object_at, objects_at, text_at, value_at
 from dovetail.apiserver.resources import PODS
-from dovetail.apiserver.store import Store, StoreChange
+from dovetail.apiserver.store import Store
 from dovetail.apiserver.writes import Writes
 from dovetail.playground.node_fit import selects, tolerates
 

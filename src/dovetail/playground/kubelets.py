@@ -29,6 +29,7 @@ from collections import deque
 
 from msgspec import Struct
 
+from dovetail.apiserver.changes import StoreChange
 from dovetail.apiserver.claims import by_claim, names_of, usable_by
 from dovetail.apiserver.deletions import Deletions
 from dovetail.apiserver.objects import (
@@ -48,7 +49,7 @@ from dovetail.apiserver.objects import (
 )
 from dovetail.apiserver.pods import is_finished, requests_of
 from dovetail.apiserver.resources import PODS
-from dovetail.apiserver.store import Store, StoreChange
+from dovetail.apiserver.store import Store
 from dovetail.core.quantities import QuantityError, amount
 
 RUN_SECONDS = "playground.dovetail.dev/run-seconds"

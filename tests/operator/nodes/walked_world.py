@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
-from dovetail.apiserver.store import StoreChange
+from dovetail.apiserver.changes import StoreChange
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.stack import GPUStack, StackMeta
