@@ -67,7 +67,8 @@ class OperatorOptions(Struct, frozen=True):
 
 def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
     """The parts of `dovetail operator`, in the order in which they are asked. `changed` wakes the engine."""
-    return Takeovers(client, changed), GpuSearches(client), NodeWalks(client, changed), Rollouts(client, changed)
+    walks = NodeWalks(client, changed, alone=False)
+    return Takeovers(client, changed, walks.kept_off), GpuSearches(client), walks, Rollouts(client, changed)
 
 
 async def run(

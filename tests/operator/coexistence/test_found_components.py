@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -15,11 +17,12 @@ from dovetail.operator.coexistence.found_components import (
     components_in,
     foreign_daemons,
     foreign_status,
+    kept_off,
     pods_on_nodes,
     rivals_of,
     with_foreign,
 )
-from dovetail.operator.coexistence.outlines import ProgramContainer, ProgramOwner, ProgramPod
+from dovetail.operator.coexistence.outlines import ProgramContainer, ProgramOwner, ProgramPod, ProgramSpec
 from dovetail.operator.coexistence.table import COMPONENTS, TAKEN_OVER, AgentFunction
 from dovetail.operator.found import Found, Rival
 from tests.operator.coexistence import shapes
@@ -220,3 +223,41 @@ def test_the_status_counts_nodes_and_reports_what_is_taken_over() -> None:
     (taken,) = foreign_status(known, {"a": off}, pods_on_nodes([]))
     assert (taken.nodes, taken.taken_over) == (0, True)
     assert replace(taken, nodes=0, taken_over=False).managed_by == "ClusterPolicy cluster-policy"
+
+
+def tolerating(*tolerations: dict[str, str]) -> ForeignDaemon:
+    plugin = shapes.OPERANDS["device-plugin"]
+    spec = msgspec.convert({"tolerations": list(tolerations)}, ProgramSpec)
+    template = replace(plugin.spec.template, spec=replace(plugin.spec.template.spec, tolerations=spec.tolerations))
+    return daemon(replace(plugin, spec=replace(plugin.spec, template=template)))
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "starts"),
+    [
+        ([], False),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}], False),
+        ([{"operator": "Exists"}], True),
+        ([{"operator": "Exists", "effect": "NoExecute"}], False),
+        ([{"key": "dovetail.dev/not-ready", "operator": "Exists", "effect": "NoSchedule"}], True),
+        ([{"key": "dovetail.dev/not-ready"}], True),
+        ([{"key": "dovetail.dev/not-ready", "value": "x"}], False),
+    ],
+)
+def test_the_start_up_taint_keeps_off_what_does_not_tolerate_it(
+    tolerations: list[dict[str, str]], starts: bool
+) -> None:
+    found, nothing = tolerating(*tolerations), pods_on_nodes([])
+    assert found.starts_tainted is starts
+    assert kept_off([found], OPERATED, "a", nothing) is not starts
+    assert not kept_off([found], {**OPERATED, f"{shapes.DEPLOY}device-plugin": "false"}, "a", nothing)
+
+
+def test_a_pod_that_is_there_is_not_kept_off_until_it_ends() -> None:
+    there = pod(shapes.OPERANDS["device-plugin"], "a")
+    ending = replace(there, metadata=replace(there.metadata, deletion_timestamp=datetime(2026, 11, 26, tzinfo=UTC)))
+    plugin, gfd = daemon(shapes.OPERANDS["device-plugin"]), daemon(shapes.OPERANDS["gpu-feature-discovery"])
+    assert not kept_off([plugin], OPERATED, "a", pods_on_nodes([there]))
+    assert kept_off([plugin], OPERATED, "b", pods_on_nodes([there]))
+    assert kept_off([plugin], OPERATED, "a", pods_on_nodes([ending]))
+    assert kept_off([plugin, gfd], OPERATED, "a", pods_on_nodes([there]))

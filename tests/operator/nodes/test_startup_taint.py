@@ -32,6 +32,8 @@ OTHER = {"key": "example.com/dedicated", "value": "gpus", "effect": "NoSchedule"
         (DONE, False),
         (replace(NEW, labelled=False, before=KNOWN), False),
         (replace(NEW, spec=spec(startupTaint=False)), False),
+        # NVIDIA's driver, for example, would never come to the node.
+        (replace(NEW, kept_off=True), False),
         # Without validation, being ready is enough.
         (replace(NEW, spec=spec(validation={"enabled": False})), False),
         (replace(NEW, labelled=False, spec=spec(validation={"enabled": False})), True),
@@ -46,6 +48,11 @@ def test_a_node_that_brings_the_taint_and_shows_no_gpu_keeps_it_and_gets_none() 
     nothing = replace(NEW, gpu_signs=())
     assert startup_taint(replace(nothing, tainted=True), walk(nothing)) == KEEP
     assert startup_taint(nothing, walk(nothing)) == KEEP
+
+
+def test_before_it_is_known_what_the_taint_keeps_off_none_is_put_and_none_is_removed() -> None:
+    facts = replace(NEW, kept_off=None)
+    assert startup_taint(facts, walk(facts)) == startup_taint(replace(facts, tainted=True), walk(facts)) == KEEP
 
 
 def node(*taints: dict[str, Any]) -> WalkedNode:

@@ -216,6 +216,25 @@ async def test_the_taint_is_put_again_a_bounded_number_of_times_and_never_forgot
         assert not world.tainted() and world.readiness() == {}
 
 
+async def test_the_taint_goes_at_once_for_daemons_that_do_not_tolerate_it_however_often(world: WalkedWorld) -> None:
+    world.node()
+    async with world.walking(alone=False):
+        await world.settle()
+        assert world.at() == ("agent", "PodMissing") and not world.tainted()
+        world.walks.kept_off(frozenset())
+        await world.settle()
+        assert world.tainted()
+        for _ in range(20):
+            world.walks.kept_off(frozenset(("gpu-1",)))
+            await world.settle(after_s=1)
+            assert not world.tainted()
+            world.walks.kept_off(frozenset())
+            await world.settle(after_s=1)
+        assert [one for _, one, _ in world.writes].count("nodes") == 4 + 4
+        await world.settle(after_s=600)
+        assert world.tainted()
+
+
 async def test_a_node_registered_with_the_taint_is_reported_until_something_shows_its_gpus(world: WalkedWorld) -> None:
     taint = {"key": "dovetail.dev/not-ready", "effect": "NoSchedule"}
     world.node("plain", spec={"taints": [taint]}, labels={"nvidia.com/gpu.present": "false"})

@@ -227,10 +227,10 @@ class WalkedWorld:
         self.playground.faults.add(fault)
 
     @contextlib.asynccontextmanager
-    async def walking(self, **fields: Any) -> AsyncIterator[None]:
+    async def walking(self, *, alone: bool = True, **fields: Any) -> AsyncIterator[None]:
         """The walk follows the playground meanwhile; it acts in `settle` alone."""
         async with Client(ClusterConfig(server=self.playground.url), retries=0) as client:
-            self.walks = NodeWalks(client, self._reported, clock_ms=lambda: round(self.now_s * 1000))
+            self.walks = NodeWalks(client, self._reported, clock_ms=lambda: round(self.now_s * 1000), alone=alone)
             followers = [asyncio.create_task(one.run()) for one in self.walks._objects.reflectors]
             await self.walks.synced()
             self.stack(**fields)

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from dovetail.core.labels import holds
 from dovetail.core.model import NodeTerm, Problem
+from dovetail.kube.objects.pods import Toleration
 from dovetail.kube.objects.stack import ForeignComponent, NodePool
 from dovetail.kube.translate.selectors import node_terms
 from dovetail.operator.coexistence.outlines import ProgramContainer, ProgramOwner, ProgramPod
@@ -31,6 +32,7 @@ from dovetail.operator.coexistence.table import (
     NvidiaComponent,
 )
 from dovetail.operator.found import Found, Rival
+from dovetail.operator.nodes.facts import STARTUP_EFFECT, STARTUP_TAINT
 from dovetail.operator.pools import pool_of
 from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE, MANAGED_BY
 
@@ -46,7 +48,7 @@ _LONGEST_VERSION = 64
 
 class ForeignDaemon(Struct, frozen=True):
     """A DaemonSet, or a Deployment, with the components that its pods run. `terms` is its required node affinity, None
-    without one."""
+    without one. `starts_tainted`: its pods tolerate the start-up taint."""
 
     kind: str
     namespace: str
@@ -58,6 +60,7 @@ class ForeignDaemon(Struct, frozen=True):
     node_selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[NodeTerm, ...] | None = None
     pod_labels: tuple[tuple[str, str], ...] = ()
+    starts_tainted: bool = True
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
@@ -149,6 +152,16 @@ def _daemon(kind: str, owner: ProgramOwner) -> ForeignDaemon | None:
         tuple(sorted(spec.node_selector.items())),
         node_terms(affinity.required if affinity is not None else None, "affinity", problems),
         tuple(sorted(selector.items())),
+        any(_covers_startup_taint(one) for one in spec.tolerations),
+    )
+
+
+def _covers_startup_taint(toleration: Toleration) -> bool:
+    """As kube-scheduler and the DaemonSet controller decide; the taint has no value."""
+    return (
+        toleration.effect in ("", STARTUP_EFFECT)
+        and toleration.key in ("", STARTUP_TAINT)
+        and (toleration.operator == "Exists" or (bool(toleration.key) and not toleration.value))
     )
 
 
@@ -192,15 +205,18 @@ class AgentOnNode(Struct, frozen=True):
 
 
 class PodsOnNodes(Struct, frozen=True):
-    """By node: the components of NVIDIA's stack whose pods are not gone, and what the agents do."""
+    """By node: the components of NVIDIA's stack whose pods are not gone, those of them that stay, and what the agents
+    do."""
 
     foreign: Mapping[str, frozenset[str]]
     agents: Mapping[str, AgentOnNode]
+    staying: Mapping[str, frozenset[str]] = {}
 
 
 def pods_on_nodes(pods: Iterable[ProgramPod]) -> PodsOnNodes:
     """Sorts the pods of a cluster; those that are no daemons are of no account."""
     foreign: defaultdict[str, set[str]] = defaultdict(set)
+    staying: defaultdict[str, set[str]] = defaultdict(set)
     does: defaultdict[str, set[AgentFunction]] = defaultdict(set)
     ready: defaultdict[str, set[AgentFunction]] = defaultdict(set)
     for pod in pods:
@@ -213,10 +229,24 @@ def pods_on_nodes(pods: Iterable[ProgramPod]) -> PodsOnNodes:
             if pod.ready:
                 ready[node] |= functions
         elif pod.metadata.namespace != AGENT_NAMESPACE and _of_daemon_set(pod):
-            foreign[node].update(one.name for one in components_in(pod.spec.containers))
+            names = {one.name for one in components_in(pod.spec.containers)}
+            foreign[node] |= names
+            if not pod.metadata.deletion_timestamp:
+                staying[node] |= names
     return PodsOnNodes(
         {node: frozenset(names) for node, names in foreign.items() if names},
         {node: AgentOnNode(frozenset(does[node]), frozenset(ready[node])) for node in does},
+        {node: frozenset(names) for node, names in staying.items() if names},
+    )
+
+
+def kept_off(daemons: Iterable[ForeignDaemon], labels: Mapping[str, str], node: str, pods: PodsOnNodes) -> bool:
+    """Whether the start-up taint keeps off the node, or would, what belongs there: a DaemonSet selects it, has no pod
+    there that stays, and does not tolerate the taint. A pod that runs is not kept off."""
+    there = pods.staying.get(node, frozenset())
+    return any(
+        not one.starts_tainted and one.selects(labels, node) and any(each.name not in there for each in one.components)
+        for one in daemons
     )
 
 

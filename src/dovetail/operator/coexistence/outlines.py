@@ -8,7 +8,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from dovetail.kube.objects.base import LabelSelector, ObjectMeta, Wire
-from dovetail.kube.objects.pods import Affinity
+from dovetail.kube.objects.pods import Affinity, Toleration
 from dovetail.kube.objects.topology import Condition
 
 
@@ -26,6 +26,7 @@ class ProgramSpec(Wire, frozen=True):
     containers: tuple[ProgramContainer, ...] = ()
     node_selector: dict[str, str] = field(default_factory=dict)
     affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
 
 
 class ProgramTemplate(Wire, frozen=True):

@@ -30,6 +30,7 @@ from dovetail.operator.coexistence.found_components import (
     PodsOnNodes,
     foreign_daemons,
     foreign_status,
+    kept_off,
     pods_on_nodes,
     with_foreign,
 )
@@ -60,12 +61,20 @@ _LOOK_S = 15.0
 _SHOWN = 3
 
 
-class Takeovers(StackPart):
-    """`changed` wakes the engine."""
+def _ignored(_: frozenset[str]) -> None:
+    """For nodes without start-up taints."""
 
-    def __init__(self, client: Client, changed: Callable[[], None]) -> None:
+
+class Takeovers(StackPart):
+    """`changed` wakes the engine. `kept_off` is called with the nodes from which the start-up taint keeps pods of
+    NVIDIA's stack, or would, when these are known and whenever they are others."""
+
+    def __init__(
+        self, client: Client, changed: Callable[[], None], kept_off: Callable[[frozenset[str]], None] = _ignored
+    ) -> None:
         self._client = client
         self._changed = changed
+        self._kept_off = kept_off
         self._due = asyncio.Event()
         self._stack: GPUStack | None = None
         self._plan = TakeoverPlan()
@@ -103,7 +112,7 @@ class Takeovers(StackPart):
             grouped.setdefault((one.function.value, one.reason, one.message), []).append(one)
         for (function, reason, message), nodes in grouped.items():
             names = ", ".join(one.node for one in nodes[:_SHOWN]) + (" ..." if len(nodes) > _SHOWN else "")
-            texts.append(f"takeover of {function}: {reason} on {len(nodes)} nodes ({names}): {message}")
+            texts.append(f"takeover of {function}: {reason} on {_count(len(nodes))} ({names}): {message}")
         return "; ".join(texts[:_SHOWN])
 
     async def release(self, stack: GPUStack) -> str:
@@ -116,7 +125,7 @@ class Takeovers(StackPart):
             await self._write(patch)
         back = [one.node for one in plan.functions if one.state is TakeoverState.RETURNING]
         if back:
-            return f"agents on {len(back)} nodes that NVIDIA's stack gets back ({', '.join(back[:_SHOWN])})"
+            return f"agents on {_count(len(back))} that NVIDIA's stack gets back ({', '.join(back[:_SHOWN])})"
         return "labels of nodes to be removed" if plan.patches else ""
 
     # What it does by itself.
@@ -142,10 +151,10 @@ class Takeovers(StackPart):
         stack = self._stack
         if stack is None or not self._in_step:
             return None
-        before = self._plan
-        plan = takeover_plan(
-            stack.spec, stack.metadata.generation, int(time.time()), self._shared(), self._daemons
-        )  # fmt: skip
+        before, pods = self._plan, self._on_nodes()
+        shared = shared_nodes(self._nodes.known.values(), pods, self._pools)
+        self._kept_off(frozenset(one.name for one in shared if kept_off(self._daemons, one.labels, one.name, pods)))
+        plan = takeover_plan(stack.spec, stack.metadata.generation, int(time.time()), shared, self._daemons)
         self._plan = plan
         if plan.functions != before.functions or plan.problems != before.problems:
             self._changed()
@@ -228,6 +237,10 @@ def _kept_node(node: Node) -> Node:
     ours = {key: meta.annotations[key] for key in (SINCE, FAILED) if key in meta.annotations}
     kept = ObjectMeta(meta.name, uid=meta.uid, resource_version=meta.resource_version, labels=meta.labels)
     return Node(replace(kept, annotations=ours))
+
+
+def _count(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
 def _shown(patch: NodePatch) -> str:

@@ -18,7 +18,7 @@ from dovetail.kube.objects.topology import Validation as LastValidation
 from dovetail.operator.nodes.evidence import Trouble
 from dovetail.operator.nodes.outlines import WalkedGPUNode, WalkedNode, is_gpu_resource
 
-STARTUP_TAINT = "dovetail.dev/not-ready"
+STARTUP_TAINT, STARTUP_EFFECT = "dovetail.dev/not-ready", "NoSchedule"
 AGENT_STALE_MS = 660_000
 """An agent writes its GPUNode every 300 s at the latest; after two missed writes it is not heard of."""
 _LONGEST_KEY = 128
@@ -71,9 +71,10 @@ class ValidationProgress(Struct, frozen=True):
 
 
 class WalkFacts(Struct, frozen=True):
-    """`gpu_signs`: what shows that it is a GPU node. `slices`: whether a ResourceSlice offers its GPUs, None where that
-    is not known or not needed. `runtime_class`: whether the RuntimeClass exists, None where the API does not report
-    it. `before` is the readiness as it was written last."""
+    """`gpu_signs`: what shows that it is a GPU node. `kept_off`: whether the start-up taint keeps pods of NVIDIA's
+    stack off, or would; None where that is not known. `slices`: whether a ResourceSlice offers its GPUs, None where
+    that is not known or not needed. `runtime_class`: whether the RuntimeClass exists, None where the API does not
+    report it. `before` is the readiness as it was written last."""
 
     name: str
     spec: StackSpec = StackSpec()
@@ -85,6 +86,7 @@ class WalkFacts(Struct, frozen=True):
     cordoned: bool = False
     maintenance: bool = False
     tainted: bool = False
+    kept_off: bool | None = False
     allocatable: Mapping[str, int] = field(default_factory=dict)
     labelled: bool = False
     runtime_class: bool | None = None
@@ -156,7 +158,7 @@ def kubelet_of(node: WalkedNode) -> tuple[str, str]:
 
 
 def has_startup_taint(taints: Iterable[Mapping[str, Any]]) -> bool:
-    return any(one.get("key") == STARTUP_TAINT and one.get("effect") == "NoSchedule" for one in taints)
+    return any((one.get("key"), one.get("effect")) == (STARTUP_TAINT, STARTUP_EFFECT) for one in taints)
 
 
 def validation_digest(facts: WalkFacts) -> str:

@@ -6,6 +6,8 @@ Rules
   fail, and a node whose jobs run stays as it is.
 - It is removed when the node was validated once, for good: an upgrade later on is a matter of maintenance. Without
   validation, being ready counts as validated.
+- A DaemonSet of NVIDIA's stack that does not tolerate it comes first: while it has no pod on a node that it selects,
+  the node has no taint, or its driver would never be installed. Pods that are there stay.
 - A taint that the node brings along (kubelet --register-with-taints) is removed likewise.
 - The list of taints is atomic in the API: it is written as a whole, on condition that the node is as it was read.
 """
@@ -16,11 +18,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.operator.nodes.blockers import READY
-from dovetail.operator.nodes.facts import STARTUP_TAINT, WalkFacts, has_startup_taint
+from dovetail.operator.nodes.facts import STARTUP_EFFECT, STARTUP_TAINT, WalkFacts, has_startup_taint
 from dovetail.operator.nodes.outlines import WalkedNode
 from dovetail.operator.nodes.walk import WalkVerdict
 
-EFFECT = "NoSchedule"
 KEEP, PUT, REMOVE = "keep", "put", "remove"
 
 
@@ -28,10 +29,10 @@ def startup_taint(facts: WalkFacts, verdict: WalkVerdict) -> str:
     """KEEP, PUT or REMOVE. PUT is on condition that no pod holds GPUs there, which costs a request to know."""
     known = facts.before is not None and facts.before.validation is not None
     done = known or facts.validation.passed is not None or verdict.step == READY
-    wanted = facts.spec.startup_taint and not done
+    wanted = facts.spec.startup_taint and not done and not facts.kept_off
     if facts.tainted:
         return KEEP if wanted else REMOVE
-    return PUT if wanted and facts.gpu_signs else KEEP
+    return PUT if wanted and facts.gpu_signs and facts.kept_off is not None else KEEP
 
 
 def taints_patch(node: WalkedNode, *, put: bool) -> dict[str, Any] | None:
@@ -40,6 +41,6 @@ def taints_patch(node: WalkedNode, *, put: bool) -> dict[str, Any] | None:
     taints: Sequence[dict[str, Any]] = node.spec.taints
     if has_startup_taint(taints) == put:
         return None
-    others = [one for one in taints if (one.get("key"), one.get("effect")) != (STARTUP_TAINT, EFFECT)]
-    new = [*others, {"key": STARTUP_TAINT, "effect": EFFECT}] if put else others
+    others = [one for one in taints if (one.get("key"), one.get("effect")) != (STARTUP_TAINT, STARTUP_EFFECT)]
+    new = [*others, {"key": STARTUP_TAINT, "effect": STARTUP_EFFECT}] if put else others
     return {"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": new or None}}

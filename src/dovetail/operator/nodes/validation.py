@@ -32,6 +32,7 @@ from dovetail.kube.objects.topology import Validation as LastValidation
 from dovetail.operator.nodes.blockers import BLOCKERS, VALIDATED
 from dovetail.operator.nodes.evidence import one_line, trouble_of
 from dovetail.operator.nodes.facts import (
+    STARTUP_EFFECT,
     STARTUP_TAINT,
     ValidationProgress,
     WalkFacts,
@@ -309,7 +310,7 @@ def _on(node: str) -> dict[str, Any]:
 
 
 def _tolerations(taints: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [{"key": STARTUP_TAINT, "operator": "Exists", "effect": "NoSchedule"}]
+    found: list[dict[str, Any]] = [{"key": STARTUP_TAINT, "operator": "Exists", "effect": STARTUP_EFFECT}]
     for taint in taints:
         key, effect = str(taint.get("key", "")), str(taint.get("effect", ""))
         if key and key != STARTUP_TAINT and not key.startswith(_KEPT_AWAY):

@@ -58,12 +58,15 @@ def _wall_ms() -> int:
 
 
 class NodeWalks(StackPart):
-    """`changed` is called when the status of the GPUStack may be another one. `clock_ms` is epoch time.
+    """`changed` is called when the status of the GPUStack may be another one. `clock_ms` is epoch time. `alone`:
+    nothing follows NVIDIA's stack and calls `kept_off`.
 
     readiness   by node what was found last
     """
 
-    def __init__(self, client: Client, changed: Callable[[], None], *, clock_ms: Callable[[], int] = _wall_ms) -> None:
+    def __init__(
+        self, client: Client, changed: Callable[[], None], *, clock_ms: Callable[[], int] = _wall_ms, alone: bool = True
+    ) -> None:
         self._report, self._clock_ms = changed, clock_ms
         self._stack: GPUStack | None = None
         self.readiness: dict[str, NodeReadiness] = {}
@@ -73,10 +76,13 @@ class NodeWalks(StackPart):
         self._refused: dict[str, str] = {}
         """By node the write that the API server refused."""
         self._validating = Validating(self._writer, self._reads, self._objects.validations, self._at)
+        self._kept_off: frozenset[str] | None = frozenset() if alone else None
         self._paces = WritePace()
         self._readied = WritePace(_TAINT_BURST, _TAINT_EVERY_MS)
         """Of the writes that a node is ready: such news do not wait for what was written before."""
         self._taints = WritePace(_TAINT_BURST, _TAINT_EVERY_MS)
+        self._removals = WritePace()
+        """Of the taints that are removed: pods that wait for that need not wait for what was put before."""
         self._sent: dict[str, tuple[NodeReadiness, str, int]] = {}
         """By node what was written last, the version of the GPUNode at that time, and the time."""
         self._tainted: dict[str, tuple[str, int]] = {}
@@ -94,6 +100,15 @@ class NodeWalks(StackPart):
         before, self._stack = self._stack, stack
         if before is None or stack is None or (before.metadata.uid, before.spec) != (stack.metadata.uid, stack.spec):
             self._changed(None)
+
+    def kept_off(self, nodes: frozenset[str]) -> None:
+        """The start-up taint keeps pods of NVIDIA's stack off these nodes, or would."""
+        before = self._kept_off
+        self._kept_off = nodes
+        if before is None:
+            self._changed(None)
+        for name in nodes ^ (before or frozenset()):
+            self._changed(name)
 
     def report(self, status: StackStatus) -> StackStatus:
         """The status with the counts of nodes, and those that are blocked. What was written before this process stays
@@ -217,7 +232,8 @@ class NodeWalks(StackPart):
             await self._leave(node, now_ms)
             return
         facts = await self._objects.facts(node, stack, self._reads, now_ms)
-        facts = replace(facts, before=self._before(name, facts))
+        kept_off = None if self._kept_off is None else name in self._kept_off
+        facts = replace(facts, before=self._before(name, facts), kept_off=kept_off)
         if validates(facts):
             facts = replace(facts, validation=await self._validating.progress(node, facts, stack, now_ms))
         else:
@@ -266,29 +282,29 @@ class NodeWalks(StackPart):
         act = startup_taint(facts, verdict)
         if act == PUT:
             # Jobs that run there are not to be followed by none.
-            pods = await self._reads.pods_on(facts.name) if self._may_taint(node, now_ms) else ()
+            pods = await self._reads.pods_on(facts.name) if self._may_taint(node, now_ms, put=True) else ()
             if any(requests_gpus(pod) and not validates_node(pod) for pod in pods):
                 return
         if act in (PUT, REMOVE):
             await self._taint(node, now_ms, put=act == PUT)
 
-    def _may_taint(self, node: WalkedNode, now_ms: int) -> bool:
-        name = node.metadata.name
+    def _may_taint(self, node: WalkedNode, now_ms: int, *, put: bool) -> bool:
+        name, pace = node.metadata.name, self._taints if put else self._removals
         version, at_ms = self._tainted.get(name, ("", 0))
         if version == node.metadata.resource_version and now_ms - at_ms < _ECHO_MS:
             return False
-        due_ms = self._taints.due_ms(name, now_ms)
+        due_ms = pace.due_ms(name, now_ms)
         if due_ms > now_ms:
             self._at(name, due_ms)
         return due_ms <= now_ms
 
     async def _taint(self, node: WalkedNode, now_ms: int, *, put: bool) -> None:
         name = node.metadata.name
-        if not self._may_taint(node, now_ms):
+        if not self._may_taint(node, now_ms, put=put):
             return
         done = await self._writer.taint(node, put=put)
         if done:
-            self._taints.count(name, now_ms)
+            (self._taints if put else self._removals).count(name, now_ms)
             self._tainted[name] = (node.metadata.resource_version, now_ms)
             log.info("node %s: the start-up taint is %s", name, "put" if put else "removed")
         else:
@@ -308,5 +324,5 @@ class NodeWalks(StackPart):
         self._validating.forget(name)
         for known in (self.readiness, self._sent, self._tainted, self._failures, self._refused, self._times):
             known.pop(name, None)
-        for pace in (self._paces, self._readied, self._taints):
+        for pace in (self._paces, self._readied, self._taints, self._removals):
             pace.forget(name)
