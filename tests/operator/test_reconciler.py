@@ -356,7 +356,7 @@ async def test_a_part_reports_and_takes_back_before_objects_go(world: World) -> 
         lambda change: seen.append(part.holding) if change.removed else None
     )
     world.stack()
-    async with world.operator(parts_of=lambda _client, _changed: (part,)):
+    async with world.operator(parts_of=lambda _shared: (part,)):
         await world.until(lambda: world.condition("Ready")[1] == "NodesNotReady")
         assert world.condition("Ready")[2] == "5 of 7 nodes are not ready"
         assert world.get(STACKS, "", "gpus")["status"]["nodes"]["nodes"] == 7  # type: ignore[index]

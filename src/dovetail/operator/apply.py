@@ -7,14 +7,13 @@ Rules
   the content that the write left: while neither changes it is not written again, and it is reported as altered.
 - An object that others change again and again is restored after growing pauses, and reported as contested.
 - A refused object does not hold up the others. An API server that does not answer ends the pass.
-- Before each write the lease is checked.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -36,10 +35,6 @@ _CONTESTED = 3
 _PAUSE_S, _PAUSE_MAX_S = 2.0, 300.0
 _CALM_S = 600.0
 _ADMISSION = ("admission webhook", "failed calling webhook", "ValidatingAdmissionPolicy", "denied the request")
-
-
-class NotLeading(Exception):
-    """This process may not write any more."""
 
 
 class ApplyProblem(Struct, frozen=True):
@@ -73,12 +68,11 @@ class _Record(Struct):
 
 
 class Applier:
-    """Writes objects. `leads`: whether this process may write at this moment."""
+    """Writes objects."""
 
-    def __init__(self, client: Client, inventory: OwnedObjects, leads: Callable[[], bool]) -> None:
+    def __init__(self, client: Client, inventory: OwnedObjects) -> None:
         self._client = client
         self._inventory = inventory
-        self._leads = leads
         self._records: dict[ObjectRef, _Record] = {}
         self._deleted: set[str] = set()
 
@@ -166,8 +160,6 @@ class Applier:
         metrics.log.info("deleted %s", ref)
 
     async def _write(self, ref: ObjectRef, verb: str, method: str, path: str, body: Document, **options: Any) -> Any:
-        if not self._leads():
-            raise NotLeading
         kind = ref.resource.kind
         try:
             reply = await self._client.request(method, path, body, attempts=_ATTEMPTS, **options)

@@ -2,20 +2,34 @@
 """What the parts of the operator are for the engine: the walk of the nodes, the rollout, what was found of others.
 
 The engine applies objects, prunes them and writes the GPUStack's status. A part does anything beside that. It is run
-while this process leads, and wakes the engine by the `changed` that it was made with. All methods but `run` and
+while this process leads, and wakes the engine by the `changed` that all parts share. All methods but `run` and
 `release` are called on every pass, and read what the part knows already; they do not wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from msgspec import Struct
+
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.objects.stack import GPUStack, StackStatus
 from dovetail.operator.found import Found
+from dovetail.operator.leader_client import LeaderClient
 from dovetail.operator.rendering.stack_objects import Document
+from dovetail.operator.watched.watches import SharedWatches
 
 
 class PartNotReady(KubeError):
     """What a part depends on is not read yet: the pass is repeated when it is."""
+
+
+class SharedByParts(Struct, frozen=True):
+    """What all parts of a process share. `changed` wakes the engine. Nothing is followed before `watches` is run."""
+
+    client: LeaderClient
+    watches: SharedWatches
+    changed: Callable[[], None]
 
 
 class StackPart:

@@ -29,7 +29,7 @@ from dovetail.kube.api.reflector import Reflector
 from dovetail.kube.api.resources import GPU_STACKS
 from dovetail.kube.objects.stack import GPUStack, StackCondition, StackStatus
 from dovetail.operator import metrics, uninstall
-from dovetail.operator.apply import Applier, ApplyResult, NotLeading
+from dovetail.operator.apply import Applier, ApplyResult
 from dovetail.operator.comparison import FIELD_MANAGER
 from dovetail.operator.conditions import ACCEPTED, APPLIED, READY, StackReason, condition, settled
 from dovetail.operator.inventory import OwnedObjects
@@ -48,8 +48,8 @@ _ATTEMPTS = Attempts(retries=1)
 
 
 class Workshop(Struct, frozen=True):
-    """What all loops share. `stacks`: all GPUStacks. `render` makes the wanted objects of one. `leads`: whether this
-    process may write at this moment. `unfit`: why it cannot work with the definitions of our kinds, "" where it can."""
+    """What all loops share. `stacks`: all GPUStacks. `render` makes the wanted objects of one. `unfit`: why the
+    process cannot work with the definitions of our kinds, "" where it can."""
 
     client: Client
     stacks: Reflector[GPUStack]
@@ -57,7 +57,6 @@ class Workshop(Struct, frozen=True):
     applier: Applier
     render: Callable[[GPUStack], Desired]
     parts: tuple[StackPart, ...]
-    leads: Callable[[], bool]
     unfit: Callable[[], str] = str
 
 
@@ -233,8 +232,6 @@ class Reconciler:
         await self._write("", {"metadata": metadata}, {"fieldManager": FIELD_MANAGER}, MERGE_PATCH)
 
     async def _write(self, subresource: str, body: object, params: dict[str, str | int], content_type: str) -> None:
-        if not self._shop.leads():
-            raise NotLeading
         path = GPU_STACKS.path(None, self._name, subresource or None)
         self._written = await self._shop.client.request(
             "PATCH", path, body, decode=GPUStack, params=params, content_type=content_type, attempts=_ATTEMPTS

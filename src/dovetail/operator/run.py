@@ -22,29 +22,30 @@ from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import GPU_STACKS
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator import manifest_objects, metrics
-from dovetail.operator.apply import Applier, NotLeading
+from dovetail.operator.apply import Applier
 from dovetail.operator.coexistence.takeovers import Takeovers
 from dovetail.operator.definitions import Definitions
 from dovetail.operator.found import Found
 from dovetail.operator.gpu_search import GpuSearches
 from dovetail.operator.inventory import OwnedObjects
+from dovetail.operator.leader_client import LeaderClient, NotLeading
 from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.own_image import own_image
-from dovetail.operator.parts import StackPart
+from dovetail.operator.parts import SharedByParts, StackPart
 from dovetail.operator.reconciler import Reconciler, Workshop, counting
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Desired, desired
 from dovetail.operator.rollout import Rollouts
 from dovetail.operator.surroundings import Surroundings
+from dovetail.operator.watched.watches import SharedWatches
 
 if TYPE_CHECKING:
     from dovetail.operator.endpoints import OperatorEndpoints
 
-_CONNECTIONS = 16
 LEASE_NAME = "dovetail-operator"
 LABEL = {"app.kubernetes.io/name": "dovetail-operator"}
 Render = Callable[[GPUStack, Found, str], Desired]
-PartsOf = Callable[[Client, Callable[[], None]], tuple[StackPart, ...]]
-"""From the client and what wakes the engine, the parts that are run."""
+PartsOf = Callable[[SharedByParts], tuple[StackPart, ...]]
+"""From what they share, the parts that are run."""
 
 
 class LeaseLost(Exception):
@@ -65,10 +66,10 @@ class OperatorOptions(Struct, frozen=True):
     pod: str = ""
 
 
-def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
-    """The parts of `dovetail operator`, in the order in which they are asked. `changed` wakes the engine."""
-    walks = NodeWalks(client, changed, alone=False)
-    return Takeovers(client, changed, walks.kept_off), GpuSearches(client), walks, Rollouts(client, changed)
+def parts(shared: SharedByParts) -> tuple[StackPart, ...]:
+    """The parts of `dovetail operator`, in the order in which they are asked."""
+    walks = NodeWalks(shared, alone=False)
+    return Takeovers(shared, walks.kept_off), GpuSearches(shared), walks, Rollouts(shared)
 
 
 async def run(
@@ -77,13 +78,14 @@ async def run(
     """Keep what GPUStacks describe until cancelled. Raises LeaseLost, ApiError when the API server refuses the
     first contact, OSError when the endpoint's port is taken."""
     async with (
-        Client(config, concurrency=_CONNECTIONS, user_agent="dovetail-operator") as client,
+        Client(config, user_agent="dovetail-operator") as elections,
+        LeaderClient(config) as client,
         _listening(options, client) as endpoints,
     ):
         metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
         served = await discover_when_up(client, metrics.log)
         image = options.image or await own_image(client, options.pod, f"dovetail:{__version__}")
-        operator = Operator(client, replace(options, image=image), served, render, parts_of)
+        operator = Operator(client, elections, replace(options, image=image), served, render, parts_of)
         if endpoints is not None:
             endpoints.follow(operator.reflectors, operator.unready)
         await operator.run()
@@ -93,30 +95,39 @@ class Operator:
     """One process: the watches, the loops of the stacks, and the election."""
 
     def __init__(
-        self, client: Client, options: OperatorOptions, served: Served, render: Render, parts_of: PartsOf
-    ) -> None:  # fmt: skip
-        self._client = client
+        self,
+        client: LeaderClient,
+        elections: Client,
+        options: OperatorOptions,
+        served: Served,
+        render: Render,
+        parts_of: PartsOf,
+    ) -> None:
         self._options = options
         self._loops: dict[str, Reconciler] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._lost = asyncio.Event()
         self._leading = asyncio.Event()
         self._elector = Elector(
-            client,
+            elections,
             LeaseLock(options.lease_namespace, options.lease_name, LABEL),
             options.identity,
             on_started_leading=self._started_leading,
             on_stopped_leading=self._lost.set,
         )
+        client.leads = self._leads
         inventory = OwnedObjects(client, self._wake)
+        self._watches = SharedWatches(client)
         self._stacks = Reflector(client, GPU_STACKS, GPUStack, self._stacks_changed)
         self._definitions = Definitions(client, manifest_objects.definitions(), self._wake)
-        self._surroundings = Surroundings(client, served, self._wake, self._definitions.wake)
-        self._parts = parts_of(client, self._wake)
+        self._surroundings = Surroundings(
+            client, served, self._watches.runtime_classes, self._wake, self._definitions.wake
+        )  # fmt: skip
+        self._parts = parts_of(SharedByParts(client, self._watches, self._wake))
         self._shop = Workshop(
-            client, self._stacks, inventory, Applier(client, inventory, self._leads),
+            client, self._stacks, inventory, Applier(client, inventory),
             lambda stack: render(stack, self._surroundings.found(self._parts), options.image),
-            self._parts, self._leads, lambda: self._definitions.refusal,
+            self._parts, lambda: self._definitions.refusal,
         )  # fmt: skip
         self.reflectors = (self._stacks, *self._surroundings.reflectors, *inventory.reflectors.values())
 
@@ -153,6 +164,7 @@ class Operator:
                 await self._leading.wait()
                 await self._definitions.examine()
                 tasks.create_task(self._definitions.run())
+                tasks.create_task(self._watches.run())
                 for part in self._parts:
                     tasks.create_task(part.run())
                 self._tasks = tasks

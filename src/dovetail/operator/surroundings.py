@@ -8,53 +8,43 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from msgspec import field
-
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.discovery import Served, discover
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import DEVICE_CLASSES, GPU_STACKS, Resource
-from dovetail.kube.objects.base import Wire
 from dovetail.operator import metrics
 from dovetail.operator.found import Found
 from dovetail.operator.parts import StackPart
 from dovetail.operator.rendering.stack_objects import MANAGED_BY
+from dovetail.operator.watched.outline import Outline
+from dovetail.operator.watched.watches import SharedReflector
 
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", False, "CustomResourceDefinition")
-RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", False, "RuntimeClass")
 _SETTLE_S = 1.0
 _AGAIN_S = 10.0
 
 
-class OutlineMeta(Wire, frozen=True):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    labels: dict[str, str] = field(default_factory=dict)
-
-
-class Outline(Wire, frozen=True):
-    """An object of which only name and labels count."""
-
-    metadata: OutlineMeta = OutlineMeta()
-
-
 class Surroundings:
-    """`served`: the kinds at the start. `changed` is called when a fact has changed, `defined` when one of our own
-    definitions has."""
+    """`served`: the kinds at the start. `classes` are the RuntimeClasses, which it runs. `changed` is called when
+    a fact has changed, `defined` when one of our own definitions has."""
 
     def __init__(
-        self, client: Client, served: Served, changed: Callable[[], None], defined: Callable[[], None]
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        served: Served,
+        classes: SharedReflector[Outline],
+        changed: Callable[[], None],
+        defined: Callable[[], None],
+    ) -> None:
         self._client = client
         self._served = served
         self._changed = changed
         self._own_defined = defined
         self._stale = asyncio.Event()
         self._definitions = Reflector(client, DEFINITIONS, Outline, self._defined)
-        self._classes = Reflector(client, RUNTIME_CLASSES, Outline, lambda _: changed())
+        self._classes = classes
+        classes.subscribe(lambda _: changed())
         self._device_classes = Reflector(client, DEVICE_CLASSES, Outline, lambda _: changed())
         self.reflectors: tuple[Reflector[Any], ...] = (self._definitions, self._classes, self._device_classes)
 

@@ -24,9 +24,10 @@ from dovetail.kube.api.resources import (
     RESOURCE_SLICES,
 )
 from dovetail.kube.objects.stack import GPUStack, StackMeta
-from dovetail.operator.gpu_search.search_pod import SearchedNode, removal_patch, result_patch, search_pod, searched
+from dovetail.operator.gpu_search.search_pod import removal_patch, result_patch, search_pod, searched
 from dovetail.operator.kinds import OWNED
 from dovetail.operator.surroundings import DEFINITIONS
+from dovetail.operator.watched.nodes import WatchedNode
 from tests.docs.pages import page
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
@@ -322,10 +323,10 @@ def test_it_may_search_a_node_for_gpus_and_write_the_result(cluster: Plane, oper
     assert json.loads(created)["spec"]["nodeName"] == "gpu-1"
     patch = ("patch", "node", "gpu-1", "--type=merge")
     operator.run(*patch, f"--patch={json.dumps(result_patch(8, 'a-boot'))}")
-    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=SearchedNode)
+    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=WatchedNode)
     assert searched(node) == (8, "a-boot")
     operator.run(*patch, f"--patch={json.dumps(removal_patch(node))}")
-    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=SearchedNode)
+    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=WatchedNode)
     assert searched(node) == (-1, "") and removal_patch(node) is None
 
 

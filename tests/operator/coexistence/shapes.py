@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.operator.coexistence.outlines import ProgramOwner
+from dovetail.operator.watched.pods import WatchedOwner
 
 DEPLOY = "nvidia.com/gpu.deploy."
 CHART_TERMS = [
@@ -31,7 +31,7 @@ def owner(
     selector: dict[str, str] | None = None,
     terms: list[dict[str, Any]] | None = None,
     metadata: dict[str, Any] | None = None,
-) -> ProgramOwner:
+) -> WatchedOwner:
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
     document = {
         "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", **(metadata or {})},
@@ -47,10 +47,10 @@ def owner(
             },
         },
     }
-    return msgspec.convert(document, ProgramOwner)
+    return msgspec.convert(document, WatchedOwner)
 
 
-def _operand(name: str, component: str, container: dict[str, Any], **more: str) -> ProgramOwner:
+def _operand(name: str, component: str, container: dict[str, Any], **more: str) -> WatchedOwner:
     return owner(
         name, "gpu-operator", {"app": name}, [container], selector={f"{DEPLOY}{component}": "true", **more},
         metadata={"ownerReferences": [{"kind": "ClusterPolicy", "name": "cluster-policy", "controller": True}]},

@@ -22,9 +22,9 @@ from dovetail.operator.coexistence.found_components import (
     rivals_of,
     with_foreign,
 )
-from dovetail.operator.coexistence.outlines import ProgramContainer, ProgramOwner, ProgramPod, ProgramSpec
 from dovetail.operator.coexistence.table import COMPONENTS, TAKEN_OVER, AgentFunction
 from dovetail.operator.found import Found, Rival
+from dovetail.operator.watched.pods import WatchedContainerSpec, WatchedOwner, WatchedPod, WatchedPodSpec
 from tests.operator.coexistence import shapes
 
 PCI = {"feature.node.kubernetes.io/pci-10de.present": "true"}
@@ -33,7 +33,7 @@ OPERATED = {**PCI, "nvidia.com/gpu.present": "true", **{f"{shapes.DEPLOY}{name}"
 POOLS = (NodePool("h100", LabelSelector(match_labels={"gpu": "h100"})), NodePool())
 
 
-def daemon(owner: ProgramOwner) -> ForeignDaemon:
+def daemon(owner: WatchedOwner) -> ForeignDaemon:
     (found,) = foreign_daemons([owner], [])
     return found
 
@@ -60,9 +60,9 @@ def test_what_the_gpu_operator_makes(name: str) -> None:
         (shapes.NFD_WORKER, ["node-feature-discovery"], "", "v0.18.0"),
         (shapes.GKE_PLUGIN, ["device-plugin"], "the cluster's addon manager", "sha256:0123"),
     ],
-    ids=lambda value: value.metadata.name if isinstance(value, ProgramOwner) else None,
+    ids=lambda value: value.metadata.name if isinstance(value, WatchedOwner) else None,
 )
-def test_other_installations(owner: ProgramOwner, components: list[str], managed_by: str, version: str) -> None:
+def test_other_installations(owner: WatchedOwner, components: list[str], managed_by: str, version: str) -> None:
     found = daemon(owner)
     assert (names(found), found.managed_by, found.version) == (components, managed_by, version)
 
@@ -75,7 +75,7 @@ def test_a_deployment_is_the_operator_itself() -> None:
 
 def test_other_programs_are_no_part_of_the_stack() -> None:
     assert foreign_daemons([shapes.OTHER], []) == []
-    ours = ProgramContainer("agent", "dovetail:0.1.0", (), ("agent", "run", "--labels"))
+    ours = WatchedContainerSpec("agent", "dovetail:0.1.0", (), ("agent", "run", "--labels"))
     assert components_in([ours]) == ()
 
 
@@ -137,7 +137,7 @@ def test_gke_has_a_label_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("owner", [shapes.STATIC_PLUGIN, shapes.CHART_PLUGIN, shapes.CHART_GFD, shapes.DRA_DRIVER])
-def test_without_a_rule_of_its_owner_no_label_keeps_a_plain_daemon_set_away(owner: ProgramOwner) -> None:
+def test_without_a_rule_of_its_owner_no_label_keeps_a_plain_daemon_set_away(owner: WatchedOwner) -> None:
     assert daemon(owner).switch_off(OPERATED, "a") is None
 
 
@@ -149,21 +149,21 @@ def test_with_the_rule_that_its_owner_was_asked_for_our_label_does() -> None:
     assert daemon(changed).switch_off(OPERATED, "a") == {f"{TAKEN_OVER}device-plugin": "true"}
 
 
-def pod(owner: ProgramOwner, node: str, phase: str = "Running") -> ProgramPod:
+def pod(owner: WatchedOwner, node: str, phase: str = "Running") -> WatchedPod:
     document = msgspec.to_builtins(owner.spec.template)
     document["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": owner.metadata.name}]
     document["spec"]["nodeName"] = node
-    return msgspec.convert({**document, "status": {"phase": phase}}, ProgramPod)
+    return msgspec.convert({**document, "status": {"phase": phase}}, WatchedPod)
 
 
-def agent(node: str, *args: str, ready: bool) -> ProgramPod:
+def agent(node: str, *args: str, ready: bool) -> WatchedPod:
     return msgspec.convert(
         {
             "metadata": {"labels": {"app.kubernetes.io/name": "dovetail-agent"}},
             "spec": {"nodeName": node, "containers": [{"name": "agent", "args": ["agent", "run", *args]}]},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]},
         },
-        ProgramPod,
+        WatchedPod,
     )
 
 
@@ -183,7 +183,7 @@ def test_pods_are_sorted_by_node() -> None:
     ("args", "offers"), [((), True), (("--no-device-plugin",), False), (("--no-device-plugin", "--claims"), True)]
 )
 def test_an_agent_offers_by_its_options(args: tuple[str, ...], offers: bool) -> None:
-    agent_container = ProgramContainer("agent", "dovetail", (), args)
+    agent_container = WatchedContainerSpec("agent", "dovetail", (), args)
     assert (AgentFunction.ALLOCATION in agent_functions([agent_container])) is offers
 
 
@@ -227,7 +227,7 @@ def test_the_status_counts_nodes_and_reports_what_is_taken_over() -> None:
 
 def tolerating(*tolerations: dict[str, str]) -> ForeignDaemon:
     plugin = shapes.OPERANDS["device-plugin"]
-    spec = msgspec.convert({"tolerations": list(tolerations)}, ProgramSpec)
+    spec = msgspec.convert({"tolerations": list(tolerations)}, WatchedPodSpec)
     template = replace(plugin.spec.template, spec=replace(plugin.spec.template.spec, tolerations=spec.tolerations))
     return daemon(replace(plugin, spec=replace(plugin.spec, template=template)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from dovetail.operator.coexistence.states import FAILED, SINCE, TakeoverReason, TakeoverState
 from dovetail.operator.coexistence.table import (
     BY_NAME,
     COMPONENTS,
@@ -14,7 +15,6 @@ from dovetail.operator.coexistence.table import (
     TAKEN_OVER,
     AgentFunction,
 )
-from dovetail.operator.coexistence.takeover import FAILED, SINCE, TakeoverReason, TakeoverState
 from tests.docs.pages import page
 from tests.paths import ROOT
 

@@ -12,19 +12,11 @@ from msgspec.structs import replace
 
 from dovetail.kube.objects.stack import NodePool, StackSpec
 from dovetail.operator.coexistence.found_components import foreign_daemons
-from dovetail.operator.coexistence.outlines import ProgramOwner
+from dovetail.operator.coexistence.states import MESSAGES, MOVING, FunctionOnNode, TakeoverReason, TakeoverState
 from dovetail.operator.coexistence.table import COMPONENTS, TAKEN_OVER, AgentFunction
-from dovetail.operator.coexistence.takeover import (
-    MESSAGES,
-    MOVING,
-    FunctionOnNode,
-    TakeoverPlan,
-    TakeoverReason,
-    TakeoverState,
-    release_plan,
-    takeover_plan,
-)
+from dovetail.operator.coexistence.takeover import TakeoverPlan, release_plan, takeover_plan
 from dovetail.operator.found import ALLOCATION_LABEL, EXPORTER_LABEL
+from dovetail.operator.watched.pods import WatchedOwner
 from tests.operator.coexistence import shapes
 from tests.operator.coexistence.world import World, spec
 
@@ -39,7 +31,7 @@ EXCLUDED = shapes.owner(
 """A plain DaemonSet with the rule that its owner is asked for."""
 
 
-def world(owners: list[ProgramOwner], nodes: int = 1, **more: bool) -> World:
+def world(owners: list[WatchedOwner], nodes: int = 1, **more: bool) -> World:
     made = World(foreign_daemons(owners, []), {f"n{i}": dict(PCI) for i in range(nodes)}, **more)
     made.settle()
     return made

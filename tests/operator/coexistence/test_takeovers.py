@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.operator.coexistence import takeovers
+from dovetail.operator.coexistence.states import NodePatch
 from dovetail.operator.coexistence.survey import survey
-from dovetail.operator.coexistence.takeover import NodePatch
 from dovetail.operator.coexistence.takeovers import Takeovers
 from dovetail.operator.found import ALLOCATION_LABEL
-from dovetail.operator.parts import StackPart
+from dovetail.operator.parts import SharedByParts, StackPart
 from dovetail.operator.rendering.stack_objects import desired
 from tests.operator.coexistence import shapes
 from tests.operator.stack_world import STACKS, World
@@ -28,8 +27,8 @@ GPU = {"feature.node.kubernetes.io/pci-10de.present": "true", "nvidia.com/gpu.pr
 AGENT, PLUGIN = "dovetail-agent", "nvidia-device-plugin-daemonset"
 
 
-def takeovers_alone(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
-    return (Takeovers(client, changed),)
+def takeovers_alone(shared: SharedByParts) -> tuple[StackPart, ...]:
+    return (Takeovers(shared),)
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import msgspec
 
 from dovetail.kube.objects.stack import NodePool, PoolMig, StackSpec
 from dovetail.operator.coexistence.found_components import AgentOnNode, ForeignDaemon
+from dovetail.operator.coexistence.states import NodePatch, SharedNode
 from dovetail.operator.coexistence.table import OPERANDS, AgentFunction
-from dovetail.operator.coexistence.takeover import NodePatch, SharedNode
 from dovetail.operator.found import ALLOCATION_LABEL, EXPORTER_LABEL
 
 POOL = NodePool(mig=PoolMig(repartition=True))

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.stack import AgentSpec, GPUStack, StackMeta, StackSpec
 from dovetail.operator.gpu_search import GpuSearches
 from dovetail.operator.gpu_search.search_pod import FOUND, SEARCHED, search_name
+from dovetail.operator.leader_client import LeaderClient
+from dovetail.operator.parts import SharedByParts
+from dovetail.operator.watched.watches import SharedWatches, settled
 from dovetail.playground import Playground
 
 SYSTEM = "dovetail-system"
@@ -38,7 +40,9 @@ class SearchWorld:
         self.now_s = 1000.0
         self.playground = Playground(clock=lambda: 1_764_000_000.0)
         self.playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        self.leads = True
         self.searches: GpuSearches
+        self.watches: SharedWatches
 
     def stack(self, *, find: bool = True) -> GPUStack:
         return GPUStack(StackMeta(name="gpus", uid="u-1"), StackSpec(agent=AgentSpec(find_gpus=find)))
@@ -80,7 +84,8 @@ class SearchWorld:
 
     async def seen(self) -> None:
         async with asyncio.timeout(20):
-            for reflector, collection in zip(self.searches.reflectors, ("nodes", "pods"), strict=True):
+            followed = (self.watches.nodes, "nodes"), (self.watches.system_pods, "pods")
+            for reflector, collection in followed:
                 while self._stored(collection) != {  # noqa: ASYNC110 - nothing announces it
                     one.metadata.uid: one.metadata.resource_version for one in reflector.known.values()
                 }:
@@ -95,18 +100,18 @@ class SearchWorld:
 async def world() -> AsyncIterator[SearchWorld]:
     world = SearchWorld()
     await world.playground.start()
-    async with Client(ClusterConfig(server=world.playground.url), retries=0) as client:
-        world.searches = GpuSearches(client, clock_s=lambda: world.now_s)
+    config = ClusterConfig(server=world.playground.url)
+    async with LeaderClient(config, retries=0, leads=lambda: world.leads) as client:
+        world.watches = SharedWatches(client)
+        world.searches = GpuSearches(SharedByParts(client, world.watches, lambda: None), clock_s=lambda: world.now_s)
         world.searches.follow(world.stack())
         world.searches.adjusted((AGENTS,))
-        tasks = [asyncio.create_task(one.run()) for one in world.searches.reflectors]
-        for reflector in world.searches.reflectors:
-            await reflector.synced.wait()
+        following = asyncio.create_task(world.watches.run())
+        await settled(world.watches.nodes, world.watches.system_pods)
         yield world
-        for task in tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
     await world.playground.stop()
 
 

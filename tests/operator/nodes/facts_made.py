@@ -12,7 +12,7 @@ from dovetail.kube.objects.stack import NodePool, StackSpec
 from dovetail.kube.objects.topology import Evidence, Validation
 from dovetail.operator.nodes.evidence import Trouble
 from dovetail.operator.nodes.facts import AgentReport, NodeComponent, ValidationProgress, WalkFacts
-from dovetail.operator.nodes.outlines import WalkedPod
+from dovetail.operator.watched.pods import WatchedPod
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 POOL = NodePool()
@@ -46,14 +46,14 @@ def spec(**fields: Any) -> StackSpec:
     return msgspec.convert(fields, StackSpec)
 
 
-def pod(name: str = "agent-x", phase: str = "Running", **fields: Any) -> WalkedPod:
+def pod(name: str = "agent-x", phase: str = "Running", **fields: Any) -> WatchedPod:
     """A pod of gpu-1 as in JSON; `status` and `spec` are merged with what it has anyway."""
     document = {
         "metadata": {"name": name, "namespace": "dovetail-agent", "uid": f"uid-{name}", **fields.pop("metadata", {})},
         "spec": {"nodeName": "gpu-1", **fields.pop("spec", {})},
         "status": {"phase": phase, **fields},
     }
-    return msgspec.convert(document, WalkedPod)
+    return msgspec.convert(document, WatchedPod)
 
 
 def trouble(reason: str, step: str = "") -> Trouble:

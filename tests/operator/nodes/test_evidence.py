@@ -20,7 +20,8 @@ from dovetail.operator.nodes.evidence import (
     wants_events,
     wants_log,
 )
-from dovetail.operator.nodes.outlines import WalkedEvent, WalkedPod, node_of
+from dovetail.operator.nodes.outlines import WalkedEvent
+from dovetail.operator.watched.pods import WatchedPod, node_of
 from tests.operator.nodes.facts_made import pod
 
 READY = [{"type": "Ready", "status": "True"}]
@@ -37,7 +38,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
     return container({"waiting": {"reason": reason, "message": message}})
 
 
-def agent(*containers: dict[str, Any], phase: str = "Pending", **fields: Any) -> WalkedPod:
+def agent(*containers: dict[str, Any], phase: str = "Pending", **fields: Any) -> WatchedPod:
     return pod(phase=phase, containerStatuses=list(containers), **fields)
 
 
@@ -48,22 +49,22 @@ def event(reason: str, note: str, at: str = "2026-11-26T12:00:00Z", kind: str = 
 
 class Case(Struct, frozen=True):
     reason: str
-    shown: WalkedPod
+    shown: WatchedPod
     line: str = ""
     step: str = ""
     events: tuple[WalkedEvent, ...] = ()
     log: str = ""
 
 
-def refused(reason: str, message: str) -> WalkedPod:
+def refused(reason: str, message: str) -> WatchedPod:
     return agent(waiting(reason, message))
 
 
-def crashing(state: dict[str, Any], last: dict[str, Any] = ENDED) -> WalkedPod:
+def crashing(state: dict[str, Any], last: dict[str, Any] = ENDED) -> WatchedPod:
     return agent(container(state, restartCount=3, lastState=last), phase="Running")
 
 
-def of_event(reason: str, note: str, became: str, step: str = "", shown: WalkedPod | None = None) -> Case:
+def of_event(reason: str, note: str, became: str, step: str = "", shown: WatchedPod | None = None) -> Case:
     return Case(became, shown or agent(waiting("ContainerCreating")), note, step, (event(reason, note),))
 
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from dovetail.kube.objects.topology import NodeReadiness
 from dovetail.operator.nodes.facts import ValidationProgress, WalkFacts
-from dovetail.operator.nodes.outlines import WalkedNode
 from dovetail.operator.nodes.startup_taint import KEEP, PUT, REMOVE, startup_taint, taints_patch
 from dovetail.operator.nodes.walk import walk
+from dovetail.operator.watched.nodes import WatchedNode
 from tests.operator.nodes.facts_made import DONE, PASSED, spec
 
 NEW = replace(DONE, validation=ValidationProgress())
@@ -55,9 +55,9 @@ def test_before_it_is_known_what_the_taint_keeps_off_none_is_put_and_none_is_rem
     assert startup_taint(facts, walk(facts)) == startup_taint(replace(facts, tainted=True), walk(facts)) == KEEP
 
 
-def node(*taints: dict[str, Any]) -> WalkedNode:
+def node(*taints: dict[str, Any]) -> WatchedNode:
     document = {"metadata": {"name": "gpu-1", "resourceVersion": "7"}, "spec": {"taints": list(taints)}}
-    return msgspec.convert(document, WalkedNode)
+    return msgspec.convert(document, WatchedNode)
 
 
 def test_the_patch_keeps_the_taints_of_others_as_they_are_and_is_conditional() -> None:

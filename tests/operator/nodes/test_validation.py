@@ -17,7 +17,6 @@ from dovetail.kube.objects.topology import DeviceDifference, Validation
 from dovetail.kube.translate.annotations import options_of
 from dovetail.operator.nodes.blockers import BLOCKERS
 from dovetail.operator.nodes.facts import ValidationProgress, WalkFacts, validation_key
-from dovetail.operator.nodes.outlines import WalkedPod
 from dovetail.operator.nodes.validation import (
     SETTLE_MS,
     VISIBLE,
@@ -28,6 +27,7 @@ from dovetail.operator.nodes.validation import (
     request_of,
     validation_pod,
 )
+from dovetail.operator.watched.pods import WatchedPod
 from tests.operator.nodes.facts_made import AGENT_POD, DONE, POOL, REPORT, pod, spec
 
 STACK = GPUStack(StackMeta(name="gpus", uid="u-1"))
@@ -125,7 +125,7 @@ def test_the_image_is_the_one_of_the_agent_on_the_node_unless_the_user_names_one
     assert not {"command", "args"} & entrypoint.keys()
 
 
-def trial(phase: str = "Pending", *, chosen: str = "0", node: str = "gpu-1", **status: Any) -> WalkedPod:
+def trial(phase: str = "Pending", *, chosen: str = "0", node: str = "gpu-1", **status: Any) -> WatchedPod:
     annotations = {"operator.dovetail.dev/key": KEY} | ({DEVICES: chosen} if chosen else {})
     metadata = {"creationTimestamp": CREATED, "annotations": annotations, "namespace": "dovetail-system"}
     return pod("validate", phase, metadata=metadata, spec={"nodeName": node}, **status)
@@ -169,7 +169,7 @@ PULL = [{"name": "check", "image": "x", "state": {"waiting": {"reason": "ErrImag
         (trial("Succeeded", chosen="1", containerStatuses=ended(0, SEEN)), LATER_MS, "DevicesDiffer", "", True),
     ],
 )  # fmt: skip
-def test_each_course(shown: WalkedPod, now_ms: int, reason: str, line: str, over: bool) -> None:
+def test_each_course(shown: WatchedPod, now_ms: int, reason: str, line: str, over: bool) -> None:
     course = course_of(shown, FACTS, now_ms)
     assert (course.progress.reason, course.over, course.retry) == (reason, over, over)
     assert course.progress.evidence is not None and course.progress.evidence.line == line
@@ -224,7 +224,7 @@ def test_a_pod_that_is_preempted_has_not_failed() -> None:
     assert (course.progress.reason, course.retry) == ("ValidationQueued", False)
 
 
-def job(name: str, started: str = "2026-11-26T12:00:10Z", chosen: str = "0,1", phase: str = "Running") -> WalkedPod:
+def job(name: str, started: str = "2026-11-26T12:00:10Z", chosen: str = "0,1", phase: str = "Running") -> WatchedPod:
     return pod(name, phase, metadata={"annotations": {DEVICES: chosen}, "uid": name}, startTime=started)
 
 

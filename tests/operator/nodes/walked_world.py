@@ -11,12 +11,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dovetail.apiserver.changes import StoreChange
-from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.stack import GPUStack, StackMeta
 from dovetail.operator import manifest_objects
+from dovetail.operator.leader_client import LeaderClient
 from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.nodes.validation import PRIORITY_CLASS, pod_name
+from dovetail.operator.parts import SharedByParts
+from dovetail.operator.watched.watches import SharedWatches, settled
 from dovetail.playground import Fault, Playground
 from tests.operator.nodes.facts_made import spec
 
@@ -35,7 +37,9 @@ class WalkedWorld:
         self.playground = Playground(clock=lambda: self.now_s, history=20_000)
         self.writes: list[tuple[float, str, str]] = []
         self._acting = False
+        self.leads = True
         self.walks: NodeWalks
+        self.watches: SharedWatches
         self.reports = 0
         for definition in manifest_objects.definitions():
             self.playground.put(definition)
@@ -203,25 +207,15 @@ class WalkedWorld:
                 await asyncio.sleep(0.002)
 
     def _in_step(self) -> Any:
-        objects = self.walks._objects
-        for collection, reflector in (
-            ("nodes", objects.nodes),
-            (GPU_NODES, objects.gpu_nodes),
-            (PODS, objects._components),
-            (PODS, objects._trials),
+        for collection, namespace, reflector in (
+            ("nodes", "", self.watches.nodes),
+            (GPU_NODES, "", self.watches.gpu_nodes),
+            (PODS, AGENT, self.watches.agent_pods),
+            (PODS, SYSTEM, self.watches.system_pods),
         ):
-            stored = {
-                one["metadata"]["uid"]: one["metadata"]["resourceVersion"]
-                for one in self.playground.store.list(collection)
-            }
-            known = {one.metadata.uid: one.metadata.resource_version for one in reflector.known.values()}
-            wanted = stored if collection != PODS else {uid: stored[uid] for uid in known.keys() & stored.keys()}
-            yield known == wanted
-        pods = [one["metadata"] for one in self.playground.store.list(PODS)]
-        trials = [one for one in pods if "operator.dovetail.dev/validation" in one.get("labels", {})]
-        agents = [one for one in pods if one.get("labels", {}).get("app.kubernetes.io/name") == "dovetail-agent"]
-        yield len(objects._trials.known) == sum(one["namespace"] == SYSTEM for one in trials)
-        yield len(objects._components.known) == sum(one["namespace"] == AGENT for one in agents)
+            stored = (one["metadata"] for one in self.playground.store.list(collection))
+            wanted = {one["uid"]: one["resourceVersion"] for one in stored if one.get("namespace", "") == namespace}
+            yield wanted == {one.metadata.uid: one.metadata.resource_version for one in reflector.known.values()}
 
     def fault(self, fault: Fault) -> None:
         self.playground.faults.add(fault)
@@ -229,10 +223,14 @@ class WalkedWorld:
     @contextlib.asynccontextmanager
     async def walking(self, *, alone: bool = True, **fields: Any) -> AsyncIterator[None]:
         """The walk follows the playground meanwhile; it acts in `settle` alone."""
-        async with Client(ClusterConfig(server=self.playground.url), retries=0) as client:
-            self.walks = NodeWalks(client, self._reported, clock_ms=lambda: round(self.now_s * 1000), alone=alone)
-            followers = [asyncio.create_task(one.run()) for one in self.walks._objects.reflectors]
-            await self.walks.synced()
+        config = ClusterConfig(server=self.playground.url)
+        async with LeaderClient(config, retries=0, leads=lambda: self.leads) as client:
+            self.watches = SharedWatches(client)
+            shared = SharedByParts(client, self.watches, self._reported)
+            self.walks = NodeWalks(shared, clock_ms=lambda: round(self.now_s * 1000), alone=alone)
+            followed = (*self.watches.reflectors, self.watches.runtime_classes)
+            followers = [asyncio.create_task(one.run()) for one in followed]
+            await settled(*followed)
             self.stack(**fields)
             try:
                 yield

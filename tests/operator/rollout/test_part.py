@@ -15,10 +15,9 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-from dovetail.kube.api.client import Client
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator.found import Found
-from dovetail.operator.parts import StackPart
+from dovetail.operator.parts import SharedByParts, StackPart
 from dovetail.operator.rendering.stack_objects import Desired
 from dovetail.operator.rollout.part import Rollouts
 from dovetail.playground.faults import Fault
@@ -62,8 +61,8 @@ async def operator(world: World, render: Callable[[GPUStack, Found, str], Desire
     def clock_ms() -> int:
         return round(1000 * (began_s + FAST * (time.time() - began_s)))
 
-    def parts(client: Client, changed: Callable[[], None]) -> tuple[StackPart, ...]:
-        made.append(Rollouts(client, changed, clock_ms=clock_ms))
+    def parts(shared: SharedByParts) -> tuple[StackPart, ...]:
+        made.append(Rollouts(shared, clock_ms=clock_ms))
         return tuple(made)
 
     async def tick() -> None:

@@ -196,6 +196,7 @@ class Client:
         refused: Identity | None = None
         attempt = 0
         while True:
+            self.permit(method)
             identity = await self._identify()
             request = self._compose(method, path, params, content_type, accept, payload)
             try:
@@ -210,6 +211,9 @@ class Client:
                 if delay_s is None or attempt == most:
                     raise
                 await asyncio.sleep(delay_s)
+
+    def permit(self, method: str) -> None:
+        """Called before each attempt. A client that may not write at all times raises its own error here."""
 
     @asynccontextmanager
     async def stream(

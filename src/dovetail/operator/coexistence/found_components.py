@@ -23,7 +23,6 @@ from dovetail.core.model import NodeTerm, Problem
 from dovetail.kube.objects.pods import Toleration
 from dovetail.kube.objects.stack import ForeignComponent, NodePool
 from dovetail.kube.translate.selectors import node_terms
-from dovetail.operator.coexistence.outlines import ProgramContainer, ProgramOwner, ProgramPod
 from dovetail.operator.coexistence.table import (
     COMPONENTS,
     OPERANDS,
@@ -35,6 +34,7 @@ from dovetail.operator.found import Found, Rival
 from dovetail.operator.nodes.facts import STARTUP_EFFECT, STARTUP_TAINT
 from dovetail.operator.pools import pool_of
 from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE, MANAGED_BY
+from dovetail.operator.watched.pods import WatchedContainerSpec, WatchedOwner, WatchedPod
 
 WORKLOAD = "nvidia.com/gpu.workload.config"
 _PAUSED = "paused"
@@ -93,13 +93,13 @@ class ForeignDaemon(Struct, frozen=True):
         return own if not self.selects({**labels, **own}, node) else None
 
 
-def components_in(containers: Iterable[ProgramContainer]) -> tuple[NvidiaComponent, ...]:
+def components_in(containers: Iterable[WatchedContainerSpec]) -> tuple[NvidiaComponent, ...]:
     """The components that these containers of one pod run, in the order of the table."""
     found = {one.name for container in containers if (one := _component(container)) is not None}
     return tuple(one for one in COMPONENTS if one.name in found)
 
 
-def _component(container: ProgramContainer) -> NvidiaComponent | None:
+def _component(container: WatchedContainerSpec) -> NvidiaComponent | None:
     # The end of an argument list may be a shell script: the program is one of its words.
     words = set(_WORD.findall(" ".join((*container.command, *container.args))))
     if words.intersection(_SIDECARS):
@@ -120,7 +120,7 @@ def _image(image: str) -> tuple[str, str]:
     return repository, (tag or digest)[:_LONGEST_VERSION]
 
 
-def foreign_daemons(daemon_sets: Iterable[ProgramOwner], deployments: Iterable[ProgramOwner]) -> list[ForeignDaemon]:
+def foreign_daemons(daemon_sets: Iterable[WatchedOwner], deployments: Iterable[WatchedOwner]) -> list[ForeignDaemon]:
     """What of NVIDIA's stack is among these, by namespace and name; what the operator made is not of it."""
     key, ours = MANAGED_BY
     found = [
@@ -132,7 +132,7 @@ def foreign_daemons(daemon_sets: Iterable[ProgramOwner], deployments: Iterable[P
     return sorted(found, key=lambda one: (one.namespace, one.name, one.kind))
 
 
-def _daemon(kind: str, owner: ProgramOwner) -> ForeignDaemon | None:
+def _daemon(kind: str, owner: WatchedOwner) -> ForeignDaemon | None:
     spec = owner.spec.template.spec
     components = components_in(spec.containers)
     if not components:
@@ -165,7 +165,7 @@ def _covers_startup_taint(toleration: Toleration) -> bool:
     )
 
 
-def _manager(owner: ProgramOwner) -> str:
+def _manager(owner: WatchedOwner) -> str:
     """Whose it is, as far as the object shows it."""
     meta = owner.metadata
     for one in meta.owner_references:
@@ -213,7 +213,7 @@ class PodsOnNodes(Struct, frozen=True):
     staying: Mapping[str, frozenset[str]] = {}
 
 
-def pods_on_nodes(pods: Iterable[ProgramPod]) -> PodsOnNodes:
+def pods_on_nodes(pods: Iterable[WatchedPod]) -> PodsOnNodes:
     """Sorts the pods of a cluster; those that are no daemons are of no account."""
     foreign: defaultdict[str, set[str]] = defaultdict(set)
     staying: defaultdict[str, set[str]] = defaultdict(set)
@@ -250,11 +250,11 @@ def kept_off(daemons: Iterable[ForeignDaemon], labels: Mapping[str, str], node: 
     )
 
 
-def _of_daemon_set(pod: ProgramPod) -> bool:
+def _of_daemon_set(pod: WatchedPod) -> bool:
     return any(one.kind == "DaemonSet" for one in pod.metadata.owner_references)
 
 
-def agent_functions(containers: Iterable[ProgramContainer]) -> frozenset[AgentFunction]:
+def agent_functions(containers: Iterable[WatchedContainerSpec]) -> frozenset[AgentFunction]:
     """What an agent does, by its options."""
     agent = next((one for one in containers if one.name == "agent"), None)
     if agent is None:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.resources import DAEMON_SETS, DEPLOYMENTS, GPU_STACKS, NODES, PODS
-from dovetail.kube.objects.base import Node
 from dovetail.kube.objects.stack import GPUStack, NodePool, StackSpec
 from dovetail.kube.reading.lists import ListRequest, read_lists
 from dovetail.operator.coexistence.found_components import (
@@ -23,17 +22,19 @@ from dovetail.operator.coexistence.found_components import (
     foreign_status,
     pods_on_nodes,
 )
-from dovetail.operator.coexistence.outlines import ProgramOwner, ProgramPod
+from dovetail.operator.coexistence.states import FunctionOnNode, SharedNode, TakeoverState
 from dovetail.operator.coexistence.table import BY_NAME, FOLLOWS, SIDE_LABELS, TAKEN_OVER
-from dovetail.operator.coexistence.takeover import FunctionOnNode, SharedNode, TakeoverState, takeover_plan
+from dovetail.operator.coexistence.takeover import takeover_plan
 from dovetail.operator.pools import is_gpu_node, pool_of, pools_of
+from dovetail.operator.watched.nodes import WatchedNode
+from dovetail.operator.watched.pods import WatchedOwner, WatchedPod
 
 _SIDES = frozenset(SIDE_LABELS.values())
 _REQUESTS = (
-    ListRequest(NODES, Node),
-    ListRequest(DAEMON_SETS, ProgramOwner),
-    ListRequest(DEPLOYMENTS, ProgramOwner),
-    ListRequest(PODS, ProgramPod),
+    ListRequest(NODES, WatchedNode),
+    ListRequest(DAEMON_SETS, WatchedOwner),
+    ListRequest(DEPLOYMENTS, WatchedOwner),
+    ListRequest(PODS, WatchedPod),
     ListRequest(GPU_STACKS, GPUStack),
 )
 
@@ -71,7 +72,7 @@ class InstallPlan(Struct, frozen=True):
     unread: tuple[str, ...] = ()
 
 
-def shared_nodes(nodes: Iterable[Node], pods: PodsOnNodes, pools: tuple[NodePool, ...]) -> list[SharedNode]:
+def shared_nodes(nodes: Iterable[WatchedNode], pods: PodsOnNodes, pools: tuple[NodePool, ...]) -> list[SharedNode]:
     """The GPU nodes, and those with a label of a takeover, by name; of one in no pool nothing can be taken over."""
     nothing, nowhere = frozenset[str](), AgentOnNode()
     found = []

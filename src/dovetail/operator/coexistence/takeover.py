@@ -1,112 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes next on each node: which side does what there, and which labels change that. Pure, from labels and pods.
+"""What comes next on all nodes: which may begin to move, within the budgets. Pure, from labels and pods;
+`node_takeover` has one node.
 
 Rules
-- A function moves to Dovetail on a node if every component that does it there is named in spec.takeOver; else it stays.
-  Where none does it, it is Dovetail's.
-- Off before on: the other side's pods are gone before the agent begins, and the agent's pod is gone before the other
-  side returns. Only that pause is without a device plugin; pods that run keep their GPUs.
-- One function after the other on a node (`table.ORDER`), and nodes within a budget: first the canary, then as many at
-  a time as spec.upgrade permits. Where a node is not ready in time no other node begins, and with spec.upgrade.rollback
-  that node goes back, until the spec changes.
-- The way back needs no budget of its own and ends with the labels as they were: the switches of the GPU Operator at
-  `true`, ours removed.
+- First the canary, then as many nodes at a time as spec.upgrade permits. Where a node is not ready in time no other
+  node begins, and with spec.upgrade.rollback that node goes back, until the spec changes.
+- The way back needs no budget of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
 from dovetail.core.model import Problem
-from dovetail.kube.objects.stack import NO_ALLOCATION, NodePool, StackSpec, UpgradeSpec
-from dovetail.operator.coexistence.found_components import AgentOnNode, ForeignDaemon
-from dovetail.operator.coexistence.table import (
-    BY_NAME,
-    COMPONENTS,
-    FOLLOWS,
-    ORDER,
-    SIDE_LABELS,
-    TAKEN_OVER,
-    AgentFunction,
-    NvidiaComponent,
-    components_of,
-)
-from dovetail.operator.found import OURS
-
-SINCE = "dovetail.dev/takeover-since"
-"""Annotation of a node on which a function moves: the Unix time in seconds when that began."""
-FAILED = "dovetail.dev/takeover-failed"
-"""Annotation of a node on which a takeover failed: the generation of the GPUStack that asked for it."""
-
-
-class TakeoverState(StrEnum):
-    """Of a function on a node. FOREIGN, DOVETAIL: settled. BLOCKED: somebody has to do something. QUEUED: its turn
-    comes. LEAVING: the other side is switched off, its pods are not gone. STARTING: the agent's pod is not ready.
-    RETURNING: the agent's pod is not gone. FAILED: the agent's pod was not ready in time, and the node went back."""
-
-    FOREIGN = "Foreign"
-    DOVETAIL = "Dovetail"
-    BLOCKED = "Blocked"
-    QUEUED = "Queued"
-    LEAVING = "Leaving"
-    STARTING = "Starting"
-    RETURNING = "Returning"
-    FAILED = "Failed"
-
-
-MOVING = (TakeoverState.LEAVING, TakeoverState.STARTING, TakeoverState.RETURNING)
-"""The states in which a node is between the sides."""
-
-
-class TakeoverReason(StrEnum):
-    """Why a function is not Dovetail's on a node although the spec asks for it."""
-
-    NOT_SWITCHABLE = "NotSwitchable"
-    OTHER_ALLOCATOR = "OtherAllocator"
-    NOT_OFFERED = "NotOffered"
-    PAUSED = "PausedByOthers"
-    WAITS_FOR_ITS_TURN = "WaitsForItsTurn"
-    ONE_AFTER_THE_OTHER = "OneAfterTheOther"
-    POD_NOT_GONE = "PodNotGone"
-    AGENT_NOT_READY = "AgentNotReady"
-    AGENT_NOT_GONE = "AgentNotGone"
-    CAME_BACK = "CameBack"
-    NOT_READY_IN_TIME = "NotReadyInTime"
-
-
-class SharedNode(Struct, frozen=True):
-    """A GPU node as it is now. `foreign`: the components whose pods are not gone; `agent`: what ours do there."""
-
-    name: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    pool: NodePool | None = None
-    foreign: frozenset[str] = frozenset()
-    agent: AgentOnNode = AgentOnNode()
-
-
-class FunctionOnNode(Struct, frozen=True):
-    """Where a function is, and what is in the way. `components` are those of the other side."""
-
-    node: str
-    function: AgentFunction
-    state: TakeoverState
-    components: tuple[str, ...] = ()
-    reason: str = ""
-    message: str = ""
-    action: str = ""
-
-
-class NodePatch(Struct, frozen=True):
-    """What to write to a Node, in one request; None removes."""
-
-    node: str
-    labels: Mapping[str, str | None] = field(default_factory=dict)
-    annotations: Mapping[str, str | None] = field(default_factory=dict)
+from dovetail.kube.objects.stack import StackSpec, UpgradeSpec
+from dovetail.operator.coexistence.found_components import ForeignDaemon
+from dovetail.operator.coexistence.node_takeover import NodeTakeover, TakeoverRequest
+from dovetail.operator.coexistence.states import FunctionOnNode, NodePatch, SharedNode
+from dovetail.operator.coexistence.table import BY_NAME, COMPONENTS, FOLLOWS
 
 
 class TakeoverPlan(Struct, frozen=True):
@@ -123,7 +36,7 @@ def takeover_plan(
 ) -> TakeoverPlan:
     """What comes next for a GPUStack of this spec and generation. With an empty spec.takeOver it is the way back."""
     wanted, problems = _wanted(spec.take_over)
-    looks = [_Look(node, _Asked(spec, generation, now_s, wanted), daemons) for node in nodes]
+    looks = [NodeTakeover(node, TakeoverRequest(spec, generation, now_s, wanted), daemons) for node in nodes]
     stopped = spec.upgrade.paused or any(look.failed for look in looks)
     begun = {function for look in looks for function in look.settled}
     moving = sum(look.moving for look in looks)
@@ -143,7 +56,9 @@ def takeover_plan(
 def release_plan(nodes: Sequence[SharedNode], daemons: Sequence[ForeignDaemon]) -> TakeoverPlan:
     """What comes next while the GPUStack is removed: every node goes back, and keeps no label of ours. It is done when
     there is no patch and no function is RETURNING."""
-    looks = [_Look(node, _Asked(StackSpec(), 0, 0, frozenset(), release=True), daemons) for node in nodes]
+    looks = [
+        NodeTakeover(node, TakeoverRequest(StackSpec(), 0, 0, frozenset(), release=True), daemons) for node in nodes
+    ]
     decided = [look.decide(False) for look in looks]
     patches = tuple(patch for _, patch in decided if patch.labels or patch.annotations)
     return TakeoverPlan(tuple(one for functions, _ in decided for one in functions), patches)
@@ -173,265 +88,3 @@ def _limit(upgrade: UpgradeSpec, nodes: int, begun: bool) -> int:
     if not number.isdecimal():
         return 1
     return max(1, int(number) * nodes // 100 if text.endswith("%") else int(number))
-
-
-def offers(pool: NodePool | None, function: AgentFunction) -> bool:
-    """Whether the agents of this pool do it."""
-    if pool is None:
-        return False
-    match function:
-        case AgentFunction.ALLOCATION:
-            return pool.allocation != NO_ALLOCATION
-        case AgentFunction.LABELS:
-            return pool.labels
-        case AgentFunction.MIG:
-            return bool(pool.mig.layout) or pool.mig.repartition
-        case _:
-            return True
-
-
-class _Asked(Struct, frozen=True):
-    """The request: `wanted` are the components to take over; `release` returns every node to NVIDIA's components."""
-
-    spec: StackSpec
-    generation: int
-    now_s: int
-    wanted: frozenset[str]
-    release: bool = False
-
-
-class _Side(Struct, frozen=True):
-    """A function on a node. `selecting`: DaemonSets of the other side that select it; `present`: components that are or
-    were there; `recorded`: those that Dovetail switched off; `pods`: not all of their pods are gone; `ours`: the label
-    that lets the agent begin; `agent_does`, `agent_ready`: as in AgentOnNode, True where no label decides."""
-
-    function: AgentFunction
-    selecting: tuple[ForeignDaemon, ...]
-    present: tuple[NvidiaComponent, ...]
-    recorded: tuple[str, ...]
-    pods: bool
-    ours: bool
-    agent_does: bool
-    agent_ready: bool
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.present)
-
-
-class _Look:
-    """One node in one pass. `settled`: functions that were taken over. `next`: the function that would begin to move.
-    `moving`: the node is between the sides. `failed`: a takeover was not ready in time."""
-
-    def __init__(self, node: SharedNode, asked: _Asked, daemons: Sequence[ForeignDaemon]) -> None:
-        self._node, self._asked, self._daemons = node, asked, daemons
-        self._kept_back = not asked.release and node.annotations.get(FAILED) == str(asked.generation)
-        sides = [side for function in ORDER if (side := self._side(function)) is not None]
-        self._sides = [(side, self._state(side)) for side in sides]
-        taken = [(side, one.state) for side, one in self._sides if side.recorded]
-        self.settled = [side.function for side, state in taken if state is TakeoverState.DOVETAIL]
-        self.moving = any(state in MOVING for _, state in taken)
-        queued = (side.function for side, one in self._sides if one.state is TakeoverState.QUEUED)
-        self.next = next(queued, None)
-        since = node.annotations.get(SINCE, "")
-        waits = any(state in (TakeoverState.LEAVING, TakeoverState.STARTING) for _, state in taken)
-        seconds = asked.spec.upgrade.ready_seconds
-        self._late = waits and since.isdecimal() and asked.now_s - int(since) > seconds
-        self.failed = self._kept_back or self._late
-
-    def _side(self, function: AgentFunction) -> _Side | None:
-        node, label = self._node, SIDE_LABELS.get(function)
-        daemons = [one for one in self._daemons if one.has(function)]
-        selecting = tuple(one for one in daemons if one.selects(node.labels, node.name))
-        recorded = tuple(one.name for one in components_of(function) if f"{TAKEN_OVER}{one.name}" in node.labels)
-        running = {one.name for one in components_of(function) if one.name in node.foreign}
-        known = {one.name for daemon in daemons for one in daemon.components}
-        there = {one.name for daemon in selecting for one in daemon.components} | running | (known & set(recorded))
-        ours = label is not None and node.labels.get(label) == OURS
-        if not there and not recorded and not (label is not None and (daemons or ours)):
-            return None
-        return _Side(
-            function,
-            selecting,
-            tuple(one for one in components_of(function) if one.name in there),
-            recorded,
-            bool(running),
-            ours,
-            label is not None and function in node.agent.does,
-            label is None or function in node.agent.ready,
-        )
-
-    def _state(self, side: _Side) -> FunctionOnNode:
-        """Where the function is, before the budget is asked: what may begin is QUEUED."""
-        asked = self._asked
-        named = all(name in asked.wanted for name in side.names) and not asked.release
-        offered = offers(self._node.pool, side.function)
-        if not named or not offered or (self._kept_back and side.names):
-            return self._back(side, named, offered)
-        if side.selecting:
-            blocked = self._blocked(side)
-            if blocked is not None:
-                return blocked
-            if side.ours or side.agent_does:
-                return self._shown(side, TakeoverState.LEAVING, TakeoverReason.CAME_BACK)
-            return self._shown(side, TakeoverState.QUEUED, TakeoverReason.WAITS_FOR_ITS_TURN)
-        if side.pods:
-            return self._shown(side, TakeoverState.LEAVING, TakeoverReason.POD_NOT_GONE)
-        if side.function in SIDE_LABELS and not (side.ours and side.agent_ready):
-            return self._shown(side, TakeoverState.STARTING, TakeoverReason.AGENT_NOT_READY)
-        return self._shown(side, TakeoverState.DOVETAIL)
-
-    def _back(self, side: _Side, named: bool, offered: bool) -> FunctionOnNode:
-        """The state of a function that is not to be Dovetail's here."""
-        if side.ours or (side.agent_does and side.present):
-            return self._shown(side, TakeoverState.RETURNING, TakeoverReason.AGENT_NOT_GONE)
-        if self._kept_back and named and offered:
-            return self._shown(side, TakeoverState.FAILED, TakeoverReason.NOT_READY_IN_TIME)
-        if named and side.present and not offered:
-            return self._shown(side, TakeoverState.BLOCKED, TakeoverReason.NOT_OFFERED)
-        if side.function is AgentFunction.ALLOCATION and any(name in self._asked.wanted for name in side.names):
-            return self._shown(side, TakeoverState.BLOCKED, TakeoverReason.OTHER_ALLOCATOR)
-        return self._shown(side, TakeoverState.FOREIGN)
-
-    def _blocked(self, side: _Side) -> FunctionOnNode | None:
-        labels, name = self._node.labels, self._node.name
-        if any(daemon.paused(labels) for daemon in side.selecting):
-            return self._shown(side, TakeoverState.BLOCKED, TakeoverReason.PAUSED)
-        fixed = [daemon for daemon in side.selecting if daemon.switch_off(labels, name) is None]
-        if fixed:
-            one = self._shown(side, TakeoverState.BLOCKED, TakeoverReason.NOT_SWITCHABLE)
-            titles = ", ".join(each.title for each in fixed[0].components if each.function is side.function)
-            message = f"{fixed[0]} runs {titles} here, and no node label keeps it away"
-            return replace(one, message=message, action=exclusion(fixed[0]))
-        return None
-
-    def _shown(self, side: _Side, state: TakeoverState, reason: TakeoverReason | None = None) -> FunctionOnNode:
-        message = action = ""
-        if reason is not None:
-            message, action = MESSAGES[reason]
-            stays = ", ".join(name for name in side.names if name not in self._asked.wanted)
-            message = message.format(titles=", ".join(one.title for one in side.present), stays=stays)
-            action = action.format(stays=stays)
-        return FunctionOnNode(
-            self._node.name, side.function, state, side.names, reason.value if reason else "", message, action
-        )
-
-    def decide(self, starts: bool) -> tuple[list[FunctionOnNode], NodePatch]:
-        """The functions as they are shown, and what to write. `starts`: the budget has room for this node."""
-        labels: dict[str, str | None] = {}
-        annotations: dict[str, str | None] = {}
-        shown: list[FunctionOnNode] = []
-        for side, one in self._sides:
-            later = one.state is TakeoverState.QUEUED and (side.function is not self.next or self.moving)
-            shown.append(self._shown(side, TakeoverState.QUEUED, TakeoverReason.ONE_AFTER_THE_OTHER) if later else one)
-            if one.state is not TakeoverState.QUEUED:
-                labels.update(self._labels(one, side))
-            elif starts and not later:
-                labels.update(self._off(side))
-                annotations[SINCE] = str(self._asked.now_s)
-        labels = {key: value for key, value in labels.items() if self._node.labels.get(key) != value}
-        self._annotate(annotations)
-        return shown, NodePatch(self._node.name, labels, annotations)
-
-    def _annotate(self, annotations: dict[str, str | None]) -> None:
-        have = self._node.annotations
-        if SINCE in have and SINCE not in annotations and not self.moving:
-            annotations[SINCE] = None
-        if self._late and not self._kept_back and self._asked.spec.upgrade.rollback:
-            annotations[FAILED] = str(self._asked.generation)
-        elif FAILED in have and not self._kept_back:
-            annotations[FAILED] = None
-
-    def _off(self, side: _Side) -> dict[str, str | None]:
-        """The labels that switch the other side off, and keep ours off until its pods are gone."""
-        found: dict[str, str | None] = {}
-        for daemon in side.selecting:
-            found.update(daemon.switch_off(self._node.labels, self._node.name) or {})
-        return {**found, **self._ours(side, False)}
-
-    def _labels(self, one: FunctionOnNode, side: _Side) -> dict[str, str | None]:
-        match one.state:
-            case TakeoverState.LEAVING:
-                return self._off(side)
-            case TakeoverState.STARTING:
-                return {**self._ours(side, True), **self._cleared(side)}
-            case TakeoverState.DOVETAIL:
-                return self._cleared(side)
-            case TakeoverState.RETURNING:
-                return self._ours(side, False)
-            case TakeoverState.BLOCKED if one.reason in _FORWARD:
-                return self._ours(side, False)
-            case _:
-                return self._on(side)
-
-    def _ours(self, side: _Side, begin: bool) -> dict[str, str | None]:
-        label = SIDE_LABELS.get(side.function)
-        return {} if label is None else {label: OURS if begin else None}
-
-    def _on(self, side: _Side) -> dict[str, str | None]:
-        """The labels that give a function back that Dovetail has taken over; nothing if it has not."""
-        return self._undone(side.recorded)
-
-    def _cleared(self, side: _Side) -> dict[str, str | None]:
-        """The labels of components that the cluster does not have any more."""
-        return self._undone(name for name in side.recorded if name not in side.names)
-
-    def _undone(self, names: Iterable[str]) -> dict[str, str | None]:
-        found: dict[str, str | None] = {}
-        for name in names:
-            component = BY_NAME[name]
-            found[f"{TAKEN_OVER}{name}"] = None
-            found.update(dict.fromkeys(component.off))
-            if component.switch and self._node.labels.get(component.switch) == "false":
-                known = any(key == component.switch for one in self._daemons for key, _ in one.node_selector)
-                found[component.switch] = "true" if known else None
-        return found
-
-
-_FORWARD = (TakeoverReason.PAUSED, TakeoverReason.NOT_SWITCHABLE)
-MESSAGES = {
-    TakeoverReason.NOT_SWITCHABLE: ("no node label keeps {titles} away", "its owner changes it once"),
-    TakeoverReason.OTHER_ALLOCATOR: (
-        "{stays} offers the same GPUs and stays",
-        "add {stays} to spec.takeOver: of one node's GPUs only one side may dispose",
-    ),
-    TakeoverReason.NOT_OFFERED: (
-        "the pool of this node does not do what {titles} does",
-        "change the pool in spec.agent.pools, or leave the component out of spec.takeOver",
-    ),
-    TakeoverReason.PAUSED: (
-        "NVIDIA's own tools have paused {titles} here",
-        "none: it goes on when they are done",
-    ),
-    TakeoverReason.WAITS_FOR_ITS_TURN: ("other nodes come first", "none: spec.upgrade has the budget"),
-    TakeoverReason.ONE_AFTER_THE_OTHER: ("another function moves on this node", "none: it comes next"),
-    TakeoverReason.POD_NOT_GONE: (
-        "{titles} is switched off, and its pod is not gone yet",
-        "none, unless its pod hangs",
-    ),
-    TakeoverReason.AGENT_NOT_READY: (
-        "the agent that does it is not ready yet",
-        "none: the status of the node names what holds it up",
-    ),
-    TakeoverReason.AGENT_NOT_GONE: ("the agent that does it is not gone yet", "none, unless its pod hangs"),
-    TakeoverReason.CAME_BACK: (
-        "something else has switched {titles} on again; it is switched off again",
-        "none, unless it happens often: then something writes the labels of the node",
-    ),
-    TakeoverReason.NOT_READY_IN_TIME: (
-        "the takeover was not ready in time, and the node went back",
-        "see why the agent was not ready, then change the GPUStack: the next generation tries again",
-    ),
-}
-"""By reason the message and the action; docs/reference/gpustack.md lists the reasons."""
-
-
-def exclusion(daemon: ForeignDaemon) -> str:
-    """What the owner of a DaemonSet has to change once, so that a node label keeps it away."""
-    name = next((one.name for one in daemon.components if not one.kept), daemon.components[0].name)
-    rule = f'{{key: {TAKEN_OVER}{name}, operator: NotIn, values: ["true"]}}'
-    how = "the chart's value affinity" if daemon.managed_by.startswith("Helm") else "its pod template"
-    return (
-        f"add {rule} to every term of its required node affinity in {how}; its pods are replaced once, and pods with "
-        "GPUs keep them"
-    )

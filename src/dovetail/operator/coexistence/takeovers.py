@@ -18,11 +18,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.client import MERGE_PATCH
 from dovetail.kube.api.errors import Conflict, KubeError, NotFound
-from dovetail.kube.api.reflector import Change, Reflector
-from dovetail.kube.api.resources import DAEMON_SETS, DEPLOYMENTS, NODES, PODS
-from dovetail.kube.objects.base import Node, ObjectMeta
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.api.resources import NODES
 from dovetail.kube.objects.stack import GPUStack, NodePool, StackStatus
 from dovetail.operator import metrics
 from dovetail.operator.coexistence.found_components import (
@@ -34,25 +33,16 @@ from dovetail.operator.coexistence.found_components import (
     pods_on_nodes,
     with_foreign,
 )
-from dovetail.operator.coexistence.outlines import ProgramOwner, ProgramPod, kept_program_pod
+from dovetail.operator.coexistence.states import MOVING, FunctionOnNode, NodePatch, SharedNode, TakeoverState
 from dovetail.operator.coexistence.survey import shared_nodes
-from dovetail.operator.coexistence.takeover import (
-    FAILED,
-    MOVING,
-    SINCE,
-    FunctionOnNode,
-    NodePatch,
-    SharedNode,
-    TakeoverPlan,
-    TakeoverState,
-    release_plan,
-    takeover_plan,
-)
+from dovetail.operator.coexistence.takeover import TakeoverPlan, release_plan, takeover_plan
 from dovetail.operator.comparison import FIELD_MANAGER
 from dovetail.operator.found import Found
-from dovetail.operator.parts import PartNotReady, StackPart
+from dovetail.operator.parts import PartNotReady, SharedByParts, StackPart
 from dovetail.operator.pools import pools_of
 from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE
+from dovetail.operator.watched.pods import WatchedOwner, WatchedPod
+from dovetail.operator.watched.watches import SharedReflector, settled
 
 _SETTLE_S = 0.2
 _AGAIN_S = 5.0
@@ -66,25 +56,25 @@ def _ignored(_: frozenset[str]) -> None:
 
 
 class Takeovers(StackPart):
-    """`changed` wakes the engine. `kept_off` is called with the nodes from which the start-up taint keeps pods of
+    """`shared` is what all parts share. `kept_off` is called with the nodes from which the start-up taint keeps pods of
     NVIDIA's stack, or would, when these are known and whenever they are others."""
 
-    def __init__(
-        self, client: Client, changed: Callable[[], None], kept_off: Callable[[frozenset[str]], None] = _ignored
-    ) -> None:
-        self._client = client
-        self._changed = changed
+    def __init__(self, shared: SharedByParts, kept_off: Callable[[frozenset[str]], None] = _ignored) -> None:
+        self._client, self._changed, self._watches = shared.client, shared.changed, shared.watches
         self._kept_off = kept_off
         self._due = asyncio.Event()
         self._stack: GPUStack | None = None
         self._plan = TakeoverPlan()
         self._daemons: list[ForeignDaemon] = []
-        self._daemon_sets = Reflector(client, DAEMON_SETS, ProgramOwner, self._owners_changed)
-        self._deployments = Reflector(client, DEPLOYMENTS, ProgramOwner, self._owners_changed)
-        self._nodes = Reflector(client, NODES, Node, self._seen, keep=_kept_node)
-        self._pods: dict[str, Reflector[ProgramPod]] = {}
-        self._tasks: asyncio.TaskGroup | None = None
-        self._watches: tuple[Reflector[Any], ...] = (self._daemon_sets, self._deployments, self._nodes)
+        self._nodes = self._watches.nodes
+        self._followed: tuple[SharedReflector[Any], ...] = (
+            self._watches.daemon_sets, self._watches.deployments, self._nodes,
+        )  # fmt: skip
+        self._pods: dict[str, SharedReflector[WatchedPod]] = {}
+        self._watches.daemon_sets.subscribe(self._owners_changed)
+        self._watches.deployments.subscribe(self._owners_changed)
+        self._nodes.subscribe(self._seen)
+        self._follow_pods()
 
     # What the engine asks.
 
@@ -95,7 +85,7 @@ class Takeovers(StackPart):
 
     def found(self, found: Found) -> Found:
         """As in StackPart. Raises PartNotReady: before NVIDIA's stack is known no agent may offer anything."""
-        if not all(one.synced.is_set() for one in self._watches):
+        if not all(one.synced.is_set() for one in self._followed):
             raise PartNotReady("what runs of NVIDIA's stack is not known yet")
         nodes = {node.metadata.name: node.metadata.labels for node in self._nodes.known.values()}
         return with_foreign(found, self._daemons, self._pools, nodes)
@@ -132,19 +122,19 @@ class Takeovers(StackPart):
 
     async def run(self) -> None:
         """As in StackPart."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            for watch in self._watches:
-                tasks.create_task(watch.run())
-                tasks.create_task(self._wake_after(watch.synced))
-            self._follow_pods()
-            while True:
-                self._due.clear()
-                again_s = await self._pass()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(again_s):
-                        await self._due.wait()
-                await asyncio.sleep(_SETTLE_S)
+        await settled(*self._followed)
+        known = 0
+        while True:
+            self._due.clear()
+            await settled(*self._pods.values())
+            if known != len(self._pods):
+                known = len(self._pods)
+                self._changed()
+            again_s = await self._pass()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(again_s):
+                    await self._due.wait()
+            await asyncio.sleep(_SETTLE_S)
 
     async def _pass(self) -> float | None:
         """Decide and write. Seconds until the next pass that is due without a change, or None."""
@@ -187,8 +177,7 @@ class Takeovers(StackPart):
 
     @property
     def _in_step(self) -> bool:
-        watches = (*self._watches, *self._pods.values())
-        return bool(self._pods) and all(one.synced.is_set() for one in watches)
+        return all(one.synced.is_set() for one in (*self._followed, *self._pods.values()))
 
     def _shared(self) -> list[SharedNode]:
         return shared_nodes(self._nodes.known.values(), self._on_nodes(), self._pools)
@@ -202,8 +191,9 @@ class Takeovers(StackPart):
     def _on_nodes(self) -> PodsOnNodes:
         return pods_on_nodes(pod for reflector in self._pods.values() for pod in reflector.known.values())
 
-    def _owners_changed(self, _: list[Change[ProgramOwner]]) -> None:
-        daemons = foreign_daemons(self._daemon_sets.known.values(), self._deployments.known.values())
+    def _owners_changed(self, _: list[Change[WatchedOwner]]) -> None:
+        sets, deployments = self._watches.daemon_sets.known, self._watches.deployments.known
+        daemons = foreign_daemons(sets.values(), deployments.values())
         if daemons != self._daemons:
             self._daemons = daemons
             self._follow_pods()
@@ -212,31 +202,13 @@ class Takeovers(StackPart):
 
     def _follow_pods(self) -> None:
         """A namespace stays watched: a pod of a DaemonSet that was deleted may still end there."""
-        if self._tasks is None:
-            return
         spaces = {AGENT_NAMESPACE, *(one.namespace for one in self._daemons if one.kind == "DaemonSet")}
         for space in sorted(spaces - self._pods.keys()):
-            params = {"fieldSelector": f"metadata.namespace={space}"}
-            pods = Reflector(self._client, PODS, ProgramPod, self._seen, params=params, keep=kept_program_pod)
-            self._pods[space] = pods
-            self._tasks.create_task(pods.run())
-            self._tasks.create_task(self._wake_after(pods.synced))
-
-    async def _wake_after(self, synced: asyncio.Event) -> None:
-        await synced.wait()
-        self._due.set()
-        self._changed()
+            self._pods[space] = self._watches.pods(space)
+            self._pods[space].subscribe(self._seen)
 
     def _seen(self, _: list[Change[Any]]) -> None:
         self._due.set()
-
-
-def _kept_node(node: Node) -> Node:
-    """Name, version, labels, and our annotations."""
-    meta = node.metadata
-    ours = {key: meta.annotations[key] for key in (SINCE, FAILED) if key in meta.annotations}
-    kept = ObjectMeta(meta.name, uid=meta.uid, resource_version=meta.resource_version, labels=meta.labels)
-    return Node(replace(kept, annotations=ours))
 
 
 def _count(nodes: int) -> str:

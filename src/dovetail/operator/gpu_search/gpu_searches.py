@@ -17,25 +17,25 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.client import MERGE_PATCH
 from dovetail.kube.api.errors import KubeError, NotFound
-from dovetail.kube.api.reflector import Change, Reflector
-from dovetail.kube.api.resources import NODES, PODS
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.api.resources import NODES
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator.gpu_search.search_pod import (
     SEARCH_LABEL,
-    SearchedNode,
     gpus_found,
     is_searched,
-    kept_searched,
     removal_patch,
     result_patch,
     search_pod,
 )
-from dovetail.operator.nodes.outlines import WalkedPod
 from dovetail.operator.nodes.writer import MANAGER, WalkWriter
-from dovetail.operator.parts import StackPart
-from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Document
+from dovetail.operator.parts import SharedByParts, StackPart
+from dovetail.operator.rendering.stack_objects import Document
+from dovetail.operator.watched.nodes import WatchedNode
+from dovetail.operator.watched.pods import WatchedPod
+from dovetail.operator.watched.watches import settled
 
 log = logging.getLogger(__name__)
 
@@ -43,28 +43,24 @@ _AT_ONCE = 10
 _SETTLE_S = 0.3
 _AGAIN_S = 5.0
 _PAUSE_S, _PAUSE_MAX_S = 600.0, 86_400.0
-_SELECTED = {"labelSelector": SEARCH_LABEL, "fieldSelector": f"metadata.namespace={SYSTEM_NAMESPACE}"}
 
 
 class GpuSearches(StackPart):
     """`clock_s` is a monotonic clock."""
 
-    def __init__(self, client: Client, *, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._client, self._clock_s = client, clock_s
-        self._writer = WalkWriter(client)
+    def __init__(self, shared: SharedByParts, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock_s = shared.client, clock_s
+        self._writer = WalkWriter(shared.client)
         self._stack: GPUStack | None = None
         self._image = ""
         self._woken = asyncio.Event()
-        self._nodes = Reflector(client, NODES, SearchedNode, self._changed, keep=kept_searched)
-        self._pods = Reflector(client, PODS, WalkedPod, self._changed, params=_SELECTED)
+        self._nodes, self._all_pods = shared.watches.nodes, shared.watches.system_pods
+        for reflector in (self._nodes, self._all_pods):
+            reflector.subscribe(self._changed)
         self._failures: dict[str, tuple[int, float]] = {}
         """By node how often its search has failed, and when the next one may begin."""
         self._ended: dict[str, str] = {}
         """By node the boot whose result was written: the watch may show that late."""
-
-    @property
-    def reflectors(self) -> tuple[Reflector, ...]:  # type: ignore[type-arg]
-        return self._nodes, self._pods
 
     def follow(self, stack: GPUStack | None) -> None:
         self._stack = stack
@@ -81,17 +77,28 @@ class GpuSearches(StackPart):
 
     async def run(self) -> None:
         """Search until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for reflector in self.reflectors:
-                tasks.create_task(reflector.run())
-            tasks.create_task(self._work())
+        await settled(self._nodes, self._all_pods)
+        while True:
+            await asyncio.sleep(_SETTLE_S)
+            self._woken.clear()
+            wait_s: float | None = None
+            try:
+                await self.step()
+                pauses = [at_s - self._clock_s() for _, at_s in self._failures.values()]
+                wait_s = min((one for one in pauses if one > 0), default=None)
+            except KubeError as error:
+                log.warning("search for GPUs: %s; trying again", error)
+                wait_s = _AGAIN_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()
 
     async def release(self, stack: GPUStack) -> str:
         """Remove the pods, and the results from the nodes."""
-        await self._synced()
+        await settled(self._nodes, self._all_pods)
         self._stack = None
         self._ended.clear()
-        for pod in list(self._pods.known.values()):
+        for pod in self._pods():
             if pod.metadata.deletion_timestamp is None:
                 await self._writer.remove(pod)
         for node in list(self._nodes.known.values()):
@@ -108,7 +115,7 @@ class GpuSearches(StackPart):
         wanted = stack.spec.agent.enabled and stack.spec.agent.find_gpus and bool(self._image)
         due = {node.metadata.name: node for node in self._nodes.known.values() if wanted and self._is_due(node)}
         running = 0
-        for pod in list(self._pods.known.values()):
+        for pod in self._pods():
             node = due.pop(pod.spec.node_name, None)
             if pod.metadata.deletion_timestamp is not None:
                 continue
@@ -126,10 +133,10 @@ class GpuSearches(StackPart):
                 running += 1
                 await self._writer.validation(search_pod(stack, name, self._image))
 
-    def _is_due(self, node: SearchedNode) -> bool:
+    def _is_due(self, node: WatchedNode) -> bool:
         return is_searched(node) and self._ended.get(node.metadata.name) != node.status.node_info.boot_id
 
-    async def _end(self, node: SearchedNode, pod: WalkedPod, found: int, now_s: float) -> None:
+    async def _end(self, node: WatchedNode, pod: WatchedPod, found: int, now_s: float) -> None:
         name = node.metadata.name
         if found >= 0:
             await self._patch(node, result_patch(found, node.status.node_info.boot_id))
@@ -143,31 +150,14 @@ class GpuSearches(StackPart):
         why = pod.status.message or pod.status.reason or "no number in its report"
         log.warning("node %s: the search for GPUs has failed: %s; next attempt in %d s", name, why, pause_s)
 
-    async def _patch(self, node: SearchedNode, patch: Any) -> None:
+    async def _patch(self, node: WatchedNode, patch: Any) -> None:
         path, params = NODES.path(name=node.metadata.name), {"fieldManager": MANAGER}
         with contextlib.suppress(NotFound):
             await self._client.request("PATCH", path, patch, params=params, content_type=MERGE_PATCH)
 
-    async def _synced(self) -> None:
-        for reflector in self.reflectors:
-            await reflector.synced.wait()
-
-    async def _work(self) -> None:
-        await self._synced()
-        while True:
-            await asyncio.sleep(_SETTLE_S)
-            self._woken.clear()
-            wait_s: float | None = None
-            try:
-                await self.step()
-                pauses = [at_s - self._clock_s() for _, at_s in self._failures.values()]
-                wait_s = min((one for one in pauses if one > 0), default=None)
-            except KubeError as error:
-                log.warning("search for GPUs: %s; trying again", error)
-                wait_s = _AGAIN_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._woken.wait()
+    def _pods(self) -> list[WatchedPod]:
+        """Those of the search."""
+        return [pod for pod in self._all_pods.known.values() if SEARCH_LABEL in pod.metadata.labels]
 
     def _changed(self, changes: list[Change[Any]]) -> None:
         self._woken.set()

@@ -16,17 +16,13 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
-from msgspec import field
-from msgspec.structs import replace
-
-from dovetail.kube.objects.base import ObjectMeta, Quantities, Wire
 from dovetail.kube.objects.stack import GPUStack
-from dovetail.kube.objects.topology import Condition
-from dovetail.operator.nodes.outlines import WalkedPod, is_gpu_resource
 from dovetail.operator.nodes.validation import owner
 from dovetail.operator.pools import AGENT_LABEL, is_gpu_node
 from dovetail.operator.rendering.stack_objects import MANAGED_BY, PART_OF, SYSTEM_NAMESPACE
 from dovetail.operator.restricted_pod import restricted_body, restricted_context
+from dovetail.operator.watched.nodes import WatchedNode, is_gpu_resource
+from dovetail.operator.watched.pods import WatchedPod
 
 SEARCH_LABEL = "operator.dovetail.dev/gpu-search"
 """On pods of the search."""
@@ -37,29 +33,7 @@ FOUND = "NVIDIA GPUs on the PCI bus: "
 _DEADLINE_S = 300
 
 
-class SearchedNodeInfo(Wire, frozen=True):
-    boot_id: str = field(default="", name="bootID")
-    operating_system: str = ""
-
-
-class SearchedNodeStatus(Wire, frozen=True):
-    allocatable: Quantities = field(default_factory=dict)
-    conditions: tuple[Condition, ...] = ()
-    node_info: SearchedNodeInfo = SearchedNodeInfo()
-
-
-class SearchedNode(Wire, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
-    status: SearchedNodeStatus = SearchedNodeStatus()
-
-
-def kept_searched(node: SearchedNode) -> SearchedNode:
-    """A node without the annotations of others."""
-    annotations = {key: value for key, value in node.metadata.annotations.items() if key == SEARCHED}
-    return replace(node, metadata=replace(node.metadata, annotations=annotations))
-
-
-def is_searched(node: SearchedNode) -> bool:
+def is_searched(node: WatchedNode) -> bool:
     """Whether the node is to be searched now. A node without a boot has no kubelet of its own (a virtual node)."""
     meta, status = node.metadata, node.status
     info = status.node_info
@@ -71,7 +45,7 @@ def is_searched(node: SearchedNode) -> bool:
     return ready and searched(node)[1] != info.boot_id
 
 
-def searched(node: SearchedNode) -> tuple[int, str]:
+def searched(node: WatchedNode) -> tuple[int, str]:
     """The number of GPUs that a search has found, and the boot in which; -1 and "" without one."""
     number, _, boot = node.metadata.annotations.get(SEARCHED, "").partition(" ")
     return (int(number), boot) if number.isascii() and number.isdecimal() and len(number) < 5 else (-1, "")
@@ -107,7 +81,7 @@ def search_pod(stack: GPUStack, node: str, image: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
-def gpus_found(pod: WalkedPod) -> int | None:
+def gpus_found(pod: WatchedPod) -> int | None:
     """The number of GPUs that a pod has found; -1: it has failed; None: it has not ended."""
     if pod.status.phase == "Failed":
         return -1
@@ -132,7 +106,7 @@ def result_patch(number: int, boot: str) -> dict[str, Any]:
     return {"metadata": {"annotations": {SEARCHED: f"{number} {boot}"}, "labels": labels}}
 
 
-def removal_patch(node: SearchedNode) -> dict[str, Any] | None:
+def removal_patch(node: WatchedNode) -> dict[str, Any] | None:
     """The merge patch that takes the result back; None where there is none."""
     if SEARCHED not in node.metadata.annotations:
         return None

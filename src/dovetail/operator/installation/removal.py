@@ -31,7 +31,8 @@ from dovetail.operator.installation.installer import InstallRefused
 from dovetail.operator.kinds import WORKLOADS, resource_of
 from dovetail.operator.live import LiveObject, ObjectRef
 from dovetail.operator.run import LeaseLost, OperatorOptions, run
-from dovetail.operator.surroundings import DEFINITIONS, Outline
+from dovetail.operator.surroundings import DEFINITIONS
+from dovetail.operator.watched.outline import Outline
 
 _log = logging.getLogger("dovetail.operator")
 _POLL_S = 0.5

@@ -22,7 +22,8 @@ from msgspec import Struct
 from dovetail.kube.api.texts import clipped
 from dovetail.kube.objects.topology import Evidence
 from dovetail.operator.nodes.blockers import DRIVER, RUNTIME
-from dovetail.operator.nodes.outlines import Ended, WalkedContainer, WalkedEvent, WalkedPod
+from dovetail.operator.nodes.outlines import WalkedEvent
+from dovetail.operator.watched.pods import Ended, WatchedContainer, WatchedPod
 
 LONGEST_TEXT = 1024
 """Bytes of a message or line, as in the definition of GPUNode."""
@@ -77,13 +78,13 @@ def shown_by(text: str) -> tuple[str, str]:
     return next(((step, reason) for known, step, reason in _KNOWN_TEXTS if known.search(text)), ("", ""))
 
 
-def is_ready(pod: WalkedPod) -> bool:
+def is_ready(pod: WatchedPod) -> bool:
     """Whether the pod counts: it runs, is ready and is not being deleted."""
     ready = any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
     return ready and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
 
-def newest(pods: Iterable[WalkedPod]) -> WalkedPod | None:
+def newest(pods: Iterable[WatchedPod]) -> WatchedPod | None:
     """The pod that counts, of those of one DaemonSet on one node: one that is not being deleted, then the newest."""
     return max(
         pods,
@@ -96,14 +97,14 @@ def newest(pods: Iterable[WalkedPod]) -> WalkedPod | None:
     )
 
 
-def wants_events(pod: WalkedPod) -> bool:
+def wants_events(pod: WatchedPod) -> bool:
     """Whether only events can show why the pod is not ready."""
     if is_ready(pod) or pod.status.phase in ("Succeeded", "Failed") or not pod.spec.node_name:
         return False
     return _failing(pod) is None and not any(_waits_for(one) not in _STARTING for one in _containers(pod))
 
 
-def wants_log(pod: WalkedPod) -> WalkedContainer | None:
+def wants_log(pod: WatchedPod) -> WatchedContainer | None:
     """The container whose log shows why the pod is not ready: one that ended badly, and left no message."""
     if is_ready(pod):
         return None
@@ -114,7 +115,7 @@ def wants_log(pod: WalkedPod) -> WalkedContainer | None:
     return failing if ended is not None and not ended.message.strip() else None
 
 
-def trouble_of(pod: WalkedPod, what: str, events: Sequence[WalkedEvent] = (), log: str = "") -> Trouble | None:
+def trouble_of(pod: WatchedPod, what: str, events: Sequence[WalkedEvent] = (), log: str = "") -> Trouble | None:
     """Why the pod of a component (`what`, as in "agent") is not ready, or None if it is. `events` are those of the
     pod, `log` the end of the log of the container of `wants_log`."""
     if is_ready(pod):
@@ -145,7 +146,7 @@ def trouble_of(pod: WalkedPod, what: str, events: Sequence[WalkedEvent] = (), lo
     return _by_events(pod, what, events)
 
 
-def _by_events(pod: WalkedPod, what: str, events: Sequence[WalkedEvent]) -> Trouble:
+def _by_events(pod: WatchedPod, what: str, events: Sequence[WalkedEvent]) -> Trouble:
     running = [one for one in pod.status.container_statuses if one.state.running is not None]
     known = [one for one in events if one.type == "Warning" and one.reason in _BY_EVENT]
     if known:
@@ -166,7 +167,7 @@ def _by_events(pod: WalkedPod, what: str, events: Sequence[WalkedEvent]) -> Trou
     return _trouble(pod, "ContainerCreating", f"the {what} pod is being started")
 
 
-def _failed(pod: WalkedPod, what: str, container: WalkedContainer, log: str) -> Trouble:
+def _failed(pod: WatchedPod, what: str, container: WatchedContainer, log: str) -> Trouble:
     waiting, ended = container.state.waiting, _ended(container)
     if waiting is not None and waiting.reason not in ("CrashLoopBackOff", *_STARTING):
         line, message = waiting.message, f"the container {container.name} of the {what} pod cannot be started"
@@ -178,22 +179,24 @@ def _failed(pod: WalkedPod, what: str, container: WalkedContainer, log: str) -> 
     return _trouble(pod, reason or "ContainerFails", message, container.name, line, step)
 
 
-def _trouble(pod: WalkedPod, reason: str, message: str, container: str = "", line: str = "", step: str = "") -> Trouble:
+def _trouble(
+    pod: WatchedPod, reason: str, message: str, container: str = "", line: str = "", step: str = ""
+) -> Trouble:  # fmt: skip
     meta = pod.metadata
     evidence = Evidence("Pod", meta.namespace, meta.name, container, one_line(line))
     return Trouble(reason, clipped(message, LONGEST_TEXT), evidence, step)
 
 
-def _containers(pod: WalkedPod) -> tuple[WalkedContainer, ...]:
+def _containers(pod: WatchedPod) -> tuple[WatchedContainer, ...]:
     return (*pod.status.init_container_statuses, *pod.status.container_statuses)
 
 
-def _waits_for(container: WalkedContainer) -> str:
+def _waits_for(container: WatchedContainer) -> str:
     waiting = container.state.waiting
     return waiting.reason if waiting is not None else ""
 
 
-def _ended(container: WalkedContainer) -> Ended | None:
+def _ended(container: WatchedContainer) -> Ended | None:
     """Its last bad end."""
     for state in (container.state, container.last_state):
         if state.terminated is not None and (state.terminated.exit_code or state.terminated.reason != "Completed"):
@@ -201,7 +204,7 @@ def _ended(container: WalkedContainer) -> Ended | None:
     return None
 
 
-def _failing(pod: WalkedPod) -> WalkedContainer | None:
+def _failing(pod: WatchedPod) -> WatchedContainer | None:
     """The first container that ends badly, or cannot be started; one that is ready has recovered."""
     for container in _containers(pod):
         reason = _waits_for(container)

@@ -16,7 +16,7 @@ from dovetail.kube.objects.stack import NodePool, StackSpec
 from dovetail.kube.objects.topology import DeviceDifference, Evidence, NodeReadiness
 from dovetail.kube.objects.topology import Validation as LastValidation
 from dovetail.operator.nodes.evidence import Trouble
-from dovetail.operator.nodes.outlines import WalkedGPUNode, WalkedNode, is_gpu_resource
+from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode, is_gpu_resource
 
 STARTUP_TAINT, STARTUP_EFFECT = "dovetail.dev/not-ready", "NoSchedule"
 AGENT_STALE_MS = 660_000
@@ -99,7 +99,7 @@ class WalkFacts(Struct, frozen=True):
     before: NodeReadiness | None = None
 
 
-def agent_of(gpu_node: WalkedGPUNode | None, node: WalkedNode, now_ms: int, heard_ms: int = 0) -> AgentReport:
+def agent_of(gpu_node: WatchedGPUNode | None, node: WatchedNode, now_ms: int, heard_ms: int = 0) -> AgentReport:
     """What the agent reports; `heard_ms` is when this process saw it write, 0 if it did not yet: the clock of the node
     may be another one. A GPUNode of an earlier Node of this name counts as none."""
     if gpu_node is None or is_of_another(gpu_node, node):
@@ -122,19 +122,19 @@ def agent_of(gpu_node: WalkedGPUNode | None, node: WalkedNode, now_ms: int, hear
     )
 
 
-def is_of_another(gpu_node: WalkedGPUNode, node: WalkedNode) -> bool:
+def is_of_another(gpu_node: WatchedGPUNode, node: WatchedNode) -> bool:
     """Whether the GPUNode belongs to a Node of this name that was deleted: its garbage collection is under way."""
     owners = [one.uid for one in gpu_node.metadata.owner_references if one.kind == "Node"]
     return bool(owners) and node.metadata.uid not in owners
 
 
-def _condition(gpu_node: WalkedGPUNode, kind: str) -> tuple[str, str, str]:
+def _condition(gpu_node: WatchedGPUNode, kind: str) -> tuple[str, str, str]:
     found = (one for one in gpu_node.status.conditions if one.type == kind)
     return next(((one.status, one.reason, one.message) for one in found), ("", "", ""))
 
 
 def gpu_signs(
-    node: WalkedNode, labelled: bool, gpu_node: WalkedGPUNode | None, allocatable: Mapping[str, int]
+    node: WatchedNode, labelled: bool, gpu_node: WatchedGPUNode | None, allocatable: Mapping[str, int]
 ) -> tuple[str, ...]:
     """What shows that the node has GPUs, of `labelled` (a label does), its GPUNode, and what it offers."""
     signs = (
@@ -145,13 +145,13 @@ def gpu_signs(
     return tuple(name for name, holds in signs if holds)
 
 
-def gpus_of(node: WalkedNode) -> dict[str, int]:
+def gpus_of(node: WatchedNode) -> dict[str, int]:
     """The GPUs, replicas and MIG instances that the node offers, by resource; those of which it offers none too."""
     amounts = node.status.allocatable.items()
     return {name: int(text) if _NUMBER.fullmatch(str(text)) else 0 for name, text in amounts if is_gpu_resource(name)}
 
 
-def kubelet_of(node: WalkedNode) -> tuple[str, str]:
+def kubelet_of(node: WatchedNode) -> tuple[str, str]:
     """Status and message of the condition Ready; Unknown without one."""
     found = (one for one in node.status.conditions if one.type == "Ready")
     return next(((one.status, one.message) for one in found), ("Unknown", "the kubelet has not reported yet"))

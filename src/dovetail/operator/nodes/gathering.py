@@ -2,8 +2,8 @@
 """The objects that the walk follows, and the facts of one node among them.
 
 Rules
-- Watched are Nodes, GPUNodes, the pods and DaemonSets of the stack's components, validation pods and RuntimeClasses:
-  each reduced to what is read (`outlines`). Pods of users are not watched.
+- Watched are Nodes, GPUNodes, RuntimeClasses, and the pods and DaemonSets in Dovetail's namespaces (`watched`). Pods of
+  users are not watched.
 - Only pods and DaemonSets in Dovetail's own namespaces count: a label is nothing that tenants could not write, too.
 - A node is walked if its labels make it a GPU node, if it offers GPUs, has a GPUNode, or has the start-up taint;
   dovetail.dev/agent=false takes it out.
@@ -12,14 +12,12 @@ Rules
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 
 from msgspec.structs import replace
 
-from dovetail.kube.api.client import Client
-from dovetail.kube.api.reflector import Change, Reflector
-from dovetail.kube.api.resources import DAEMON_SETS, GPU_NODES, NODES, PODS, Resource
+from dovetail.kube.api.reflector import Change
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.stack import DRA, NO_ALLOCATION, GPUStack
 from dovetail.operator.nodes.evidence import Trouble, is_ready, newest, trouble_of, wants_events, wants_log
@@ -33,65 +31,60 @@ from dovetail.operator.nodes.facts import (
     is_of_another,
     kubelet_of,
 )
-from dovetail.operator.nodes.outlines import (
-    NODE_OF_VALIDATION,
-    WalkedClass,
-    WalkedDaemonSet,
-    WalkedGPUNode,
-    WalkedNode,
-    WalkedPod,
-    kept_gpu_node,
-    kept_node,
-    kept_pod,
-    node_of,
-)
+from dovetail.operator.nodes.outlines import NODE_OF_VALIDATION
 from dovetail.operator.nodes.reading import NodeReads
 from dovetail.operator.nodes.validation import DEVICE_CLASS, LABEL
 from dovetail.operator.pools import AGENT_LABEL, is_gpu_node, pool_of, pools_of
-from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE, SYSTEM_NAMESPACE
+from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE
+from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode
+from dovetail.operator.watched.outline import Outline
+from dovetail.operator.watched.pods import NAME_LABEL, WatchedOwner, WatchedPod, kept_pod, node_of
+from dovetail.operator.watched.watches import SharedWatches, settled
 
-RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", False, "RuntimeClass")
-NAME_LABEL = "app.kubernetes.io/name"
 PRODUCT = "nvidia.com/gpu.product"
 _AGENT, _DRIVER, _TOOLKIT = "dovetail-agent", "dovetail-driver", "dovetail-toolkit"
-_COMPONENTS = f"{NAME_LABEL} in ({_AGENT},{_DRIVER},{_TOOLKIT})"
+_COMPONENTS = (_AGENT, _DRIVER, _TOOLKIT)
 _REBOOTS, _REBOOT_WINDOW_MS, _CALM_MS = 3, 3_600_000, 1_800_000
 _REFUSED_MS = 1_200_000
 """How long an event of a refused pod counts: the controller's pauses between attempts are up to 15 minutes."""
 
 
-def _in_namespace(namespace: str, labels: str) -> dict[str, str]:
-    return {"labelSelector": labels, "fieldSelector": f"metadata.namespace={namespace}"}
-
-
 class NodeObjects:
-    """Follows the objects. `changed` is called with the nodes that a change is about, None for all."""
+    """Subscribes to the watches. `changed` is called with the nodes that a change is about, None for all."""
 
-    def __init__(self, client: Client, changed: Callable[[str | None], None], clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, watches: SharedWatches, changed: Callable[[str | None], None], clock_ms: Callable[[], int]
+    ) -> None:
         self._changed, self._clock_ms = changed, clock_ms
-        self.nodes = Reflector(client, NODES, WalkedNode, self._nodes_changed, keep=kept_node)
-        self.gpu_nodes = Reflector(client, GPU_NODES, WalkedGPUNode, self._agents_wrote, keep=kept_gpu_node)
-        agents, trials = _in_namespace(AGENT_NAMESPACE, _COMPONENTS), _in_namespace(SYSTEM_NAMESPACE, LABEL)
-        self._components = Reflector(client, PODS, WalkedPod, self._component_pods, params=agents, keep=kept_pod)
-        self._trials = Reflector(client, PODS, WalkedPod, self._validation_pods, params=trials, keep=kept_pod)
-        self._sets = Reflector(client, DAEMON_SETS, WalkedDaemonSet, self._all, params=agents)
-        self.classes = Reflector(client, RUNTIME_CLASSES, WalkedClass, self._all)
-        self._pods: dict[str, dict[str, WalkedPod]] = {}
+        self.watches = watches
+        self.nodes, self.gpu_nodes, self.classes = watches.nodes, watches.gpu_nodes, watches.runtime_classes
+        self._sets = watches.daemon_sets
+        self._pods: dict[str, dict[str, WatchedPod]] = {}
         """By node and uid the pods of components."""
-        self.validations: dict[str, dict[str, WalkedPod]] = {}
+        self.validations: dict[str, dict[str, WatchedPod]] = {}
         """By node and uid the validation pods."""
         self._boots: dict[str, tuple[str, deque[int]]] = {}
         self._heard: dict[str, tuple[datetime | None, int]] = {}
         """By GPUNode the time that its agent has written, and when this process saw another one."""
 
-    @property
-    def reflectors(self) -> tuple[Reflector, ...]:  # type: ignore[type-arg]
-        return self.nodes, self.gpu_nodes, self._components, self._trials, self._sets, self.classes
+        self.nodes.subscribe(self._nodes_changed)
+        self.gpu_nodes.subscribe(self._agents_wrote)
+        watches.agent_pods.subscribe(self._component_pods)
+        watches.system_pods.subscribe(self._validation_pods)
+        self._sets.subscribe(self._sets_changed)
+        self.classes.subscribe(self._classes_changed)
 
-    def node(self, name: str) -> WalkedNode | None:
+    async def synced(self) -> None:
+        """Wait until all that is followed has been listed once, or is not served."""
+        watches = self.watches
+        await settled(
+            self.nodes, self.gpu_nodes, watches.agent_pods, watches.system_pods, self._sets, self.classes
+        )  # fmt: skip
+
+    def node(self, name: str) -> WatchedNode | None:
         return self.nodes.known.get(("", name))
 
-    def gpu_node(self, name: str) -> WalkedGPUNode | None:
+    def gpu_node(self, name: str) -> WatchedGPUNode | None:
         return self.gpu_nodes.known.get(("", name))
 
     def names(self) -> list[str]:
@@ -99,7 +92,7 @@ class NodeObjects:
         known = {name for _, name in self.nodes.known}
         return sorted(known | self.validations.keys())
 
-    def walked(self, node: WalkedNode) -> bool:
+    def walked(self, node: WatchedNode) -> bool:
         """Whether the node is one to walk."""
         labels = node.metadata.labels
         if labels.get(AGENT_LABEL) == "false":
@@ -115,7 +108,7 @@ class NodeObjects:
             return False
         return boots[-1] - boots[-_REBOOTS] <= _REBOOT_WINDOW_MS
 
-    async def facts(self, node: WalkedNode, stack: GPUStack, reads: NodeReads, now_ms: int) -> WalkFacts:
+    async def facts(self, node: WatchedNode, stack: GPUStack, reads: NodeReads, now_ms: int) -> WalkFacts:
         """The facts of one node, but for its validation. Raises ApiError."""
         name, spec, labels = node.metadata.name, stack.spec, node.metadata.labels
         gpu_node = self.gpu_node(name)
@@ -152,14 +145,12 @@ class NodeObjects:
     async def _component(self, node: str, label: str, daemon_set: str, reads: NodeReads, now_ms: int) -> NodeComponent:
         pods = [pod for pod in self._pods.get(node, {}).values() if pod.metadata.labels.get(NAME_LABEL) == label]
         pod = newest(pods)
-        there = next((key for key in self._sets.known if key[1] == daemon_set), None)
-        component = NodeComponent(
-            name=daemon_set, namespace=there[0] if there is not None else AGENT_NAMESPACE, daemon_set=there is not None
-        )
+        key = AGENT_NAMESPACE, daemon_set
+        component = NodeComponent(name=daemon_set, namespace=AGENT_NAMESPACE, daemon_set=key in self._sets.known)
         if pod is None or pod.metadata.deletion_timestamp is not None:
-            if there is None:
+            if not component.daemon_set:
                 return component
-            return replace(component, refused=await self._refused(there, reads, now_ms))
+            return replace(component, refused=await self._refused(key, reads, now_ms))
         if is_ready(pod):
             started = [one.state.running.started_at for one in pod.status.container_statuses if one.state.running]
             image = pod.spec.containers[0].image if pod.spec.containers else ""
@@ -167,7 +158,7 @@ class NodeObjects:
         what = label.removeprefix("dovetail-")
         return replace(component, trouble=await self.trouble(pod, what, reads))
 
-    async def trouble(self, pod: WalkedPod, what: str, reads: NodeReads) -> Trouble | None:
+    async def trouble(self, pod: WatchedPod, what: str, reads: NodeReads) -> Trouble | None:
         """Why a pod is not ready, with its events or log where only these show it. Raises ApiError."""
         meta = pod.metadata
         events = await reads.events(meta.namespace, "Pod", meta.name, meta.uid) if wants_events(pod) else ()
@@ -181,7 +172,7 @@ class NodeObjects:
         at_ms, message = max(latest, default=(0, ""))
         return message if now_ms - at_ms < _REFUSED_MS else ""
 
-    def _nodes_changed(self, changes: list[Change[WalkedNode]]) -> None:
+    def _nodes_changed(self, changes: list[Change[WatchedNode]]) -> None:
         for change in changes:
             name = change.object.metadata.name
             if change.kind == "deleted":
@@ -193,7 +184,7 @@ class NodeObjects:
                     self._boots[name] = (boot, boots)
             self._changed(name)
 
-    def _agents_wrote(self, changes: list[Change[WalkedGPUNode]]) -> None:
+    def _agents_wrote(self, changes: list[Change[WatchedGPUNode]]) -> None:
         for change in changes:
             name, written = change.object.metadata.name, change.object.status.observed_time
             if change.kind == "deleted":
@@ -204,20 +195,27 @@ class NodeObjects:
                 self._heard[name] = (written, self._clock_ms())
             self._changed(name)
 
-    def _all(self, changes: Iterable[Change[WalkedDaemonSet]] | Iterable[Change[WalkedClass]]) -> None:
+    def _sets_changed(self, changes: list[Change[WatchedOwner]]) -> None:
         # The status of a DaemonSet changes with each of its pods, which are followed themselves.
-        if any(change.kind != "modified" for change in changes):
+        ours = [one for one in changes if one.object.metadata.namespace == AGENT_NAMESPACE]
+        if any(one.kind != "modified" for one in ours):
             self._changed(None)
 
-    def _component_pods(self, changes: list[Change[WalkedPod]]) -> None:
-        for change in changes:
-            self._put(self._pods, change, node_of(change.object))
+    def _classes_changed(self, changes: list[Change[Outline]]) -> None:
+        if any(one.kind != "modified" for one in changes):
+            self._changed(None)
 
-    def _validation_pods(self, changes: list[Change[WalkedPod]]) -> None:
+    def _component_pods(self, changes: list[Change[WatchedPod]]) -> None:
         for change in changes:
-            self._put(self.validations, change, change.object.metadata.annotations.get(NODE_OF_VALIDATION, ""))
+            if change.object.metadata.labels.get(NAME_LABEL) in _COMPONENTS:
+                self._put(self._pods, change, node_of(change.object))
 
-    def _put(self, pods: dict[str, dict[str, WalkedPod]], change: Change[WalkedPod], node: str) -> None:
+    def _validation_pods(self, changes: list[Change[WatchedPod]]) -> None:
+        for change in changes:
+            if LABEL in change.object.metadata.labels:
+                self._put(self.validations, change, change.object.metadata.annotations.get(NODE_OF_VALIDATION, ""))
+
+    def _put(self, pods: dict[str, dict[str, WatchedPod]], change: Change[WatchedPod], node: str) -> None:
         if not node:
             return
         uid = change.object.metadata.uid

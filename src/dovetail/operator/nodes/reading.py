@@ -20,7 +20,8 @@ from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import EVENTS, PODS, RESOURCE_SLICES
 from dovetail.kube.objects.base import ObjectMeta, Wire
 from dovetail.operator.nodes.evidence import one_line
-from dovetail.operator.nodes.outlines import WalkedEvent, WalkedPod
+from dovetail.operator.nodes.outlines import WalkedEvent
+from dovetail.operator.watched.pods import WatchedPod
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class NodeReads:
 
         return await self._once(("events", namespace, selector), read, ())
 
-    async def log_line(self, pod: WalkedPod, container: str, restarts: int) -> str:
+    async def log_line(self, pod: WatchedPod, container: str, restarts: int) -> str:
         """The last line of the log of a container's run before. `restarts`: another one is another question."""
         meta = pod.metadata
         path = PODS.path(meta.namespace, meta.name, "log")
@@ -89,10 +90,10 @@ class NodeReads:
 
         return await self._once(("log", meta.uid, container, str(min(restarts, 3))), read, "")
 
-    async def pods_on(self, node: str) -> tuple[WalkedPod, ...]:
+    async def pods_on(self, node: str) -> tuple[WatchedPod, ...]:
         """The pods on a node that have not ended. Raises ApiError, as a guess would let a taint hit jobs."""
         params = {"fieldSelector": f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"}
-        listing = await list_all(self._client, PODS, WalkedPod, params=params)
+        listing = await list_all(self._client, PODS, WatchedPod, params=params)
         return tuple(listing.objects.values())
 
     async def has_slices(self, node: str, driver: str) -> bool:

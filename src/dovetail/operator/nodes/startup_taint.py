@@ -19,8 +19,8 @@ from typing import Any
 
 from dovetail.operator.nodes.blockers import READY
 from dovetail.operator.nodes.facts import STARTUP_EFFECT, STARTUP_TAINT, WalkFacts, has_startup_taint
-from dovetail.operator.nodes.outlines import WalkedNode
 from dovetail.operator.nodes.walk import WalkVerdict
+from dovetail.operator.watched.nodes import WatchedNode
 
 KEEP, PUT, REMOVE = "keep", "put", "remove"
 
@@ -35,7 +35,7 @@ def startup_taint(facts: WalkFacts, verdict: WalkVerdict) -> str:
     return PUT if wanted and facts.gpu_signs and facts.kept_off is not None else KEEP
 
 
-def taints_patch(node: WalkedNode, *, put: bool) -> dict[str, Any] | None:
+def taints_patch(node: WatchedNode, *, put: bool) -> dict[str, Any] | None:
     """The merge patch that puts or removes the taint; None if the node is so already. It conflicts if the node has
     changed since it was read."""
     taints: Sequence[dict[str, Any]] = node.spec.taints

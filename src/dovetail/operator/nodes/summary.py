@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dovetail.kube.objects.stack import BlockedNode, NodeCounts
 from dovetail.kube.objects.topology import NodeReadiness
 from dovetail.operator.nodes.blockers import READY, STEPS
-from dovetail.operator.nodes.outlines import WalkedGPUNode
+from dovetail.operator.watched.nodes import WatchedGPUNode
 
 MOST_BLOCKED = 50
 _PASSING = frozenset({"ContainerCreating", "ValidationQueued", "ValidationPending", "ValidationRunning", "GpusBusy"})
 """Reasons that end by themselves: other nodes are listed first."""
 
 
-def counts(nodes: Mapping[str, NodeReadiness], gpu_nodes: Mapping[str, WalkedGPUNode | None]) -> NodeCounts:
+def counts(nodes: Mapping[str, NodeReadiness], gpu_nodes: Mapping[str, WatchedGPUNode | None]) -> NodeCounts:
     """How many nodes and GPUs there are by state. A GPU that is not healthy, or on a quarantined node, is in repair."""
     found = [(one, gpu_nodes.get(name)) for name, one in nodes.items()]
     gpus = [

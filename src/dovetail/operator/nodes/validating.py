@@ -22,7 +22,7 @@ from dovetail.kube.objects.stack import DRA, GPUStack
 from dovetail.kube.objects.topology import Evidence
 from dovetail.operator.nodes.evidence import newest, one_line, wants_events
 from dovetail.operator.nodes.facts import ValidationProgress, WalkFacts, validation_digest, validation_key
-from dovetail.operator.nodes.outlines import KEY_OF_VALIDATION, SPEC_OF_VALIDATION, WalkedNode, WalkedPod, requests_gpus
+from dovetail.operator.nodes.outlines import KEY_OF_VALIDATION, SPEC_OF_VALIDATION
 from dovetail.operator.nodes.pace import WritePace
 from dovetail.operator.nodes.reading import NodeReads
 from dovetail.operator.nodes.validation import (
@@ -36,6 +36,8 @@ from dovetail.operator.nodes.validation import (
 )
 from dovetail.operator.nodes.writer import WalkWriter
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE
+from dovetail.operator.watched.nodes import WatchedNode
+from dovetail.operator.watched.pods import WatchedPod, requests_gpus
 
 AT_ONCE = 32
 _RETRY_MS, _RETRY_MOST_MS = 60_000, 1_800_000
@@ -62,7 +64,7 @@ class Validating:
         self,
         writer: WalkWriter,
         reads: NodeReads,
-        pods: dict[str, dict[str, WalkedPod]],
+        pods: dict[str, dict[str, WatchedPod]],
         again: Callable[[str, int], None],
     ) -> None:
         self._writer, self._reads, self._pods, self._again = writer, reads, pods, again
@@ -71,7 +73,7 @@ class Validating:
         """Nodes whose pod was made, and is not seen yet; with the time."""
         self._pace = WritePace(_PODS_AT_ONCE, _POD_EVERY_MS)
 
-    async def progress(self, node: WalkedNode, facts: WalkFacts, stack: GPUStack, now_ms: int) -> ValidationProgress:
+    async def progress(self, node: WatchedNode, facts: WalkFacts, stack: GPUStack, now_ms: int) -> ValidationProgress:
         """How far the validation of the node is; begins it if it may. Raises ApiError."""
         name, key = facts.name, (validation_key(facts), validation_digest(facts))
         last = facts.before.validation if facts.before is not None else None
@@ -107,7 +109,7 @@ class Validating:
         self._begun.pop(name, None)
         self._pace.forget(name)
 
-    async def _of_pod(self, pod: WalkedPod, facts: WalkFacts, key: tuple[str, str], now_ms: int) -> ValidationProgress:
+    async def _of_pod(self, pod: WatchedPod, facts: WalkFacts, key: tuple[str, str], now_ms: int) -> ValidationProgress:
         name, failure = facts.name, self._failures.get(facts.name)
         if failure is not None and failure.uid == pod.metadata.uid:
             # A deletion that was not answered is repeated.
@@ -131,7 +133,7 @@ class Validating:
             return course.progress
         return _shown(course.progress, failure)
 
-    async def _begin(self, node: WalkedNode, facts: WalkFacts, stack: GPUStack, now_ms: int) -> ValidationProgress:
+    async def _begin(self, node: WatchedNode, facts: WalkFacts, stack: GPUStack, now_ms: int) -> ValidationProgress:
         name, failure = facts.name, self._failures.get(facts.name)
         self._begun = {one: at_ms for one, at_ms in self._begun.items() if now_ms - at_ms < _UNSEEN_MS}
         if self._under_way() >= AT_ONCE:

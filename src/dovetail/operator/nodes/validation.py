@@ -44,12 +44,11 @@ from dovetail.operator.nodes.outlines import (
     KEY_OF_VALIDATION,
     NODE_OF_VALIDATION,
     SPEC_OF_VALIDATION,
-    Ended,
     WalkedEvent,
-    WalkedPod,
 )
 from dovetail.operator.rendering.stack_objects import MANAGED_BY, PART_OF, SYSTEM_NAMESPACE
 from dovetail.operator.restricted_pod import restricted_body, restricted_context
+from dovetail.operator.watched.pods import Ended, WatchedPod
 
 LABEL = "operator.dovetail.dev/validation"
 """On validation pods. Labels of dovetail.dev/ on a pod are requests to the scheduler: none may be unknown."""
@@ -97,7 +96,7 @@ def request_of(facts: WalkFacts) -> tuple[str, int]:
     return "", 0
 
 
-def validates_node(pod: WalkedPod) -> bool:
+def validates_node(pod: WatchedPod) -> bool:
     """Whether it is a validation pod, and no job; outside of our namespace the label means nothing."""
     return pod.metadata.namespace == SYSTEM_NAMESPACE and LABEL in pod.metadata.labels
 
@@ -162,7 +161,7 @@ def owner(stack: GPUStack) -> dict[str, Any]:
     }
 
 
-def validation_claim(pod: WalkedPod, number: int) -> dict[str, Any]:
+def validation_claim(pod: WatchedPod, number: int) -> dict[str, Any]:
     """The claim of a validation pod on a node whose GPUs are claimed; it goes with the pod."""
     meta = pod.metadata
     request = {"name": "gpus", "exactly": {"deviceClassName": DEVICE_CLASS, "count": number}}
@@ -179,7 +178,7 @@ def validation_claim(pod: WalkedPod, number: int) -> dict[str, Any]:
     }
 
 
-def course_of(pod: WalkedPod, facts: WalkFacts, now_ms: int, events: tuple[WalkedEvent, ...] = ()) -> Course:
+def course_of(pod: WatchedPod, facts: WalkFacts, now_ms: int, events: tuple[WalkedEvent, ...] = ()) -> Course:
     """What the validation pod of a node means now."""
     seen = Evidence("Pod", pod.metadata.namespace, pod.metadata.name)
     created_ms = epoch_ms(pod.metadata.creation_timestamp)
@@ -212,7 +211,7 @@ def course_of(pod: WalkedPod, facts: WalkFacts, now_ms: int, events: tuple[Walke
     return Course(progress, over=True, retry=True)
 
 
-def _unbound(pod: WalkedPod, seen: Evidence, age_ms: int, scheduler: str) -> ValidationProgress:
+def _unbound(pod: WatchedPod, seen: Evidence, age_ms: int, scheduler: str) -> ValidationProgress:
     scheduled = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
     if scheduled is None and age_ms >= _GRACE_MS:
         message = f"no scheduler named {scheduler} has answered for the validation pod"
@@ -222,7 +221,7 @@ def _unbound(pod: WalkedPod, seen: Evidence, age_ms: int, scheduler: str) -> Val
     return ValidationProgress("ValidationPending", message, Evidence(seen.kind, seen.namespace, seen.name, "", line))
 
 
-def _failed(pod: WalkedPod, seen: Evidence) -> Course:
+def _failed(pod: WatchedPod, seen: Evidence) -> Course:
     ended = _ended(pod)
     if pod.status.reason == "DeadlineExceeded":
         message = "the validation did not end in time: its pod ran"
@@ -237,11 +236,11 @@ def _failed(pod: WalkedPod, seen: Evidence) -> Course:
     return Course(ValidationProgress("ValidationFailed", message, evidence), over=True, retry=True)
 
 
-def _ended(pod: WalkedPod) -> Ended | None:
+def _ended(pod: WatchedPod) -> Ended | None:
     return next((one.state.terminated for one in pod.status.container_statuses if one.state.terminated), None)
 
 
-def _judged(pod: WalkedPod, facts: WalkFacts, now_ms: int) -> Course:
+def _judged(pod: WatchedPod, facts: WalkFacts, now_ms: int) -> Course:
     """Of a pod that has succeeded: chosen against allocated devices, once the agent has had time to report."""
     ended = _ended(pod)
     finished_ms = epoch_ms(ended.finished_at) if ended is not None else 0
@@ -283,7 +282,7 @@ def _visible(report: str, uuids: Mapping[int, str]) -> str:
     return ",".join(sorted(seen))
 
 
-def by_running(pods: Iterable[WalkedPod], facts: WalkFacts, now_ms: int) -> LastValidation | None:
+def by_running(pods: Iterable[WatchedPod], facts: WalkFacts, now_ms: int) -> LastValidation | None:
     """The validation by a pod that runs: Dovetail placed it after the agent started, and it has the chosen devices."""
     started_ms = facts.agent_pod.started_ms
     if not _is_ours(facts) or not started_ms or not facts.agent.fresh:

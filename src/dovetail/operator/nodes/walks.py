@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import Forbidden, KubeError
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.stack import GPUStack, StackStatus
@@ -30,7 +29,6 @@ from dovetail.kube.objects.topology import NodeReadiness
 from dovetail.operator.nodes.blockers import READY
 from dovetail.operator.nodes.facts import AGENT_STALE_MS, WalkFacts, has_startup_taint
 from dovetail.operator.nodes.gathering import NodeObjects
-from dovetail.operator.nodes.outlines import WalkedNode, requests_gpus
 from dovetail.operator.nodes.pace import WritePace
 from dovetail.operator.nodes.reading import NodeReads
 from dovetail.operator.nodes.startup_taint import PUT, REMOVE, startup_taint
@@ -39,7 +37,9 @@ from dovetail.operator.nodes.validating import Validating
 from dovetail.operator.nodes.validation import validates_node
 from dovetail.operator.nodes.walk import WalkVerdict, readiness, validates, walk
 from dovetail.operator.nodes.writer import WalkWriter, same
-from dovetail.operator.parts import StackPart
+from dovetail.operator.parts import SharedByParts, StackPart
+from dovetail.operator.watched.nodes import WatchedNode
+from dovetail.operator.watched.pods import requests_gpus
 
 log = logging.getLogger(__name__)
 
@@ -58,21 +58,20 @@ def _wall_ms() -> int:
 
 
 class NodeWalks(StackPart):
-    """`changed` is called when the status of the GPUStack may be another one. `clock_ms` is epoch time. `alone`:
-    nothing follows NVIDIA's stack and calls `kept_off`.
+    """`clock_ms` is epoch time. `alone`: nothing follows NVIDIA's stack and calls `kept_off`.
 
     readiness   by node what was found last
     """
 
     def __init__(
-        self, client: Client, changed: Callable[[], None], *, clock_ms: Callable[[], int] = _wall_ms, alone: bool = True
-    ) -> None:
-        self._report, self._clock_ms = changed, clock_ms
+        self, shared: SharedByParts, *, clock_ms: Callable[[], int] = _wall_ms, alone: bool = True
+    ) -> None:  # fmt: skip
+        self._report, self._clock_ms = shared.changed, clock_ms
         self._stack: GPUStack | None = None
         self.readiness: dict[str, NodeReadiness] = {}
-        self._objects = NodeObjects(client, self._changed, clock_ms)
-        self._writer = WalkWriter(client)
-        self._reads = NodeReads(client, clock_ms)
+        self._objects = NodeObjects(shared.watches, self._changed, clock_ms)
+        self._writer = WalkWriter(shared.client)
+        self._reads = NodeReads(shared.client, clock_ms)
         self._refused: dict[str, str] = {}
         """By node the write that the API server refused."""
         self._validating = Validating(self._writer, self._reads, self._objects.validations, self._at)
@@ -133,10 +132,20 @@ class NodeWalks(StackPart):
 
     async def run(self) -> None:
         """Walk until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for reflector in self._objects.reflectors:
-                tasks.create_task(reflector.run())
-            tasks.create_task(self._work())
+        await self._objects.synced()
+        while True:
+            # Changes that come together are written together.
+            await asyncio.sleep(_SETTLE_S)
+            self._woken.clear()
+            await self.step()
+            if self._stack is not None and not self._begun:
+                self._begun = True
+                self._report()
+            wait_s = max(0, self._heap[0][0] - self._clock_ms()) / 1000 if self._heap else None
+            if not self._due:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._woken.wait()
 
     async def step(self) -> None:
         """Do all that is due now."""
@@ -157,7 +166,7 @@ class NodeWalks(StackPart):
 
     async def release(self, stack: GPUStack) -> str:
         """Remove the start-up taints, the validation pods and the readiness of GPUNodes."""
-        await self.synced()
+        await self._objects.synced()
         self._stack = None
         for name in self._objects.names():
             await self._validating.clear(name)
@@ -169,30 +178,6 @@ class NodeWalks(StackPart):
                 await self._writer.forget_readiness(gpu_node.metadata.name)
         self.readiness.clear()
         return ""
-
-    async def synced(self) -> None:
-        """Wait until all that is followed has been listed once, or is not served."""
-        for reflector in self._objects.reflectors:
-            while reflector.served and not reflector.synced.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1):
-                        await reflector.synced.wait()
-
-    async def _work(self) -> None:
-        await self.synced()
-        while True:
-            # Changes that come together are written together.
-            await asyncio.sleep(_SETTLE_S)
-            self._woken.clear()
-            await self.step()
-            if self._stack is not None and not self._begun:
-                self._begun = True
-                self._report()
-            wait_s = max(0, self._heap[0][0] - self._clock_ms()) / 1000 if self._heap else None
-            if not self._due:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._woken.wait()
 
     def _changed(self, name: str | None) -> None:
         for one in self._objects.names() if name is None else (name,):
@@ -261,7 +246,7 @@ class NodeWalks(StackPart):
         self._sent.pop(name, None)
         return facts.before
 
-    async def _write(self, node: WalkedNode, found: NodeReadiness, now_ms: int) -> bool:
+    async def _write(self, node: WatchedNode, found: NodeReadiness, now_ms: int) -> bool:
         """Write the readiness if it differs; False if it has to wait. Raises ApiError."""
         name = node.metadata.name
         gpu_node, sent = self._objects.gpu_node(name), self._sent.get(name)
@@ -278,7 +263,7 @@ class NodeWalks(StackPart):
         log.info("node %s: %s", name, f"{found.step}: {found.reason}: {found.message}" if found.reason else found.step)
         return True
 
-    async def _set_taint(self, node: WalkedNode, facts: WalkFacts, verdict: WalkVerdict, now_ms: int) -> None:
+    async def _set_taint(self, node: WatchedNode, facts: WalkFacts, verdict: WalkVerdict, now_ms: int) -> None:
         act = startup_taint(facts, verdict)
         if act == PUT:
             # Jobs that run there are not to be followed by none.
@@ -288,7 +273,7 @@ class NodeWalks(StackPart):
         if act in (PUT, REMOVE):
             await self._taint(node, now_ms, put=act == PUT)
 
-    def _may_taint(self, node: WalkedNode, now_ms: int, *, put: bool) -> bool:
+    def _may_taint(self, node: WatchedNode, now_ms: int, *, put: bool) -> bool:
         name, pace = node.metadata.name, self._taints if put else self._removals
         version, at_ms = self._tainted.get(name, ("", 0))
         if version == node.metadata.resource_version and now_ms - at_ms < _ECHO_MS:
@@ -298,7 +283,7 @@ class NodeWalks(StackPart):
             self._at(name, due_ms)
         return due_ms <= now_ms
 
-    async def _taint(self, node: WalkedNode, now_ms: int, *, put: bool) -> None:
+    async def _taint(self, node: WatchedNode, now_ms: int, *, put: bool) -> None:
         name = node.metadata.name
         if not self._may_taint(node, now_ms, put=put):
             return
@@ -310,7 +295,7 @@ class NodeWalks(StackPart):
         else:
             self._at(name, now_ms + _AGAIN_MS)
 
-    async def _leave(self, node: WalkedNode, now_ms: int) -> None:
+    async def _leave(self, node: WatchedNode, now_ms: int) -> None:
         """The node is not walked any more: it keeps neither our taint nor a validation pod."""
         await self._validating.clear(node.metadata.name)
         if has_startup_taint(node.spec.taints):

@@ -19,9 +19,10 @@ from dovetail.kube.api.client import MERGE_PATCH, Attempts, Client
 from dovetail.kube.api.errors import AlreadyExists, Conflict, NotFound
 from dovetail.kube.api.resources import GPU_NODES, NODES, PODS, RESOURCE_CLAIMS
 from dovetail.kube.objects.topology import NodeReadiness
-from dovetail.operator.nodes.outlines import WalkedGPUNode, WalkedNode, WalkedPod
 from dovetail.operator.nodes.startup_taint import taints_patch
 from dovetail.operator.nodes.validation import validation_claim
+from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode
+from dovetail.operator.watched.pods import WatchedPod
 
 MANAGER = "dovetail-operator"
 
@@ -32,7 +33,7 @@ class WalkWriter:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def readiness(self, node: WalkedNode, now: NodeReadiness) -> None:
+    async def readiness(self, node: WatchedNode, now: NodeReadiness) -> None:
         """Write the readiness of this node. Raises ApiError."""
         head = {"apiVersion": GPU_NODES.api_version, "kind": GPU_NODES.kind}
         name = node.metadata.name
@@ -46,7 +47,7 @@ class WalkWriter:
             await self._client.apply(GPU_NODES.path(name=name), made, force=True, field_manager=MANAGER)
             await self._client.apply(status, body, force=True, field_manager=MANAGER)
 
-    async def taint(self, node: WalkedNode, *, put: bool) -> bool:
+    async def taint(self, node: WatchedNode, *, put: bool) -> bool:
         """Put or remove the start-up taint. False: the node has changed meanwhile, ask again. Raises ApiError."""
         patch = taints_patch(node, put=put)
         if patch is None:
@@ -68,11 +69,11 @@ class WalkWriter:
         attempts = Attempts(idempotent=True)
         try:
             made = await self._client.request(
-                "POST", PODS.path(metadata["namespace"]), pod, decode=WalkedPod, attempts=attempts
+                "POST", PODS.path(metadata["namespace"]), pod, decode=WatchedPod, attempts=attempts
             )
         except AlreadyExists:
             made = await self._client.request(
-                "GET", PODS.path(metadata["namespace"], metadata["name"]), decode=WalkedPod
+                "GET", PODS.path(metadata["namespace"], metadata["name"]), decode=WatchedPod
             )
         if claimed:
             try:
@@ -82,7 +83,7 @@ class WalkWriter:
             except AlreadyExists:
                 return
 
-    async def remove(self, pod: WalkedPod) -> None:
+    async def remove(self, pod: WatchedPod) -> None:
         """Delete this very pod. Raises ApiError."""
         meta = pod.metadata
         body = {"preconditions": {"uid": meta.uid}, "gracePeriodSeconds": 1}
@@ -103,7 +104,7 @@ class WalkWriter:
             return
 
 
-def same(now: NodeReadiness, stored: WalkedGPUNode | None) -> bool:
+def same(now: NodeReadiness, stored: WatchedGPUNode | None) -> bool:
     """Whether the stored readiness reads the same. Nothing but text is compared: an empty field may be left out."""
     before = stored.status.readiness if stored is not None else None
     return before is not None and document(before) == document(now)

@@ -14,8 +14,9 @@ from dovetail.kube.objects.topology import NodeReadiness
 from dovetail.kube.translate.annotations import options_of
 from dovetail.operator.pools import pool_of, pools_of
 from dovetail.operator.rollout.budgets import FleetNode
-from dovetail.operator.rollout.outlines import RolledGPUNode, RolledNode, RolledPod
 from dovetail.operator.rollout.rollout import OutdatedPod, RolloutNode
+from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode
+from dovetail.operator.watched.pods import WatchedPod
 
 LAYOUT_LABEL, LAYOUT_STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 DRIVER = "dovetail-driver"
@@ -36,9 +37,9 @@ class StackObjects(Struct, frozen=True):
     """What is known of a cluster. `templates` are the wanted templates by DaemonSet, `pods` those of DaemonSets by
     node, `holders` what runs on each node (None: not read, as nothing depends on it)."""
 
-    nodes: Iterable[RolledNode]
-    gpu_nodes: Mapping[str, RolledGPUNode]
-    pods: Mapping[str, Sequence[RolledPod]]
+    nodes: Iterable[WatchedNode]
+    gpu_nodes: Mapping[str, WatchedGPUNode]
+    pods: Mapping[str, Sequence[WatchedPod]]
     templates: Mapping[str, str]
     holders: Mapping[str, Holders] | None = None
 
@@ -74,7 +75,7 @@ def facts(stack: GPUStack, known: StackObjects) -> dict[str, RolloutNode]:
     return found
 
 
-def _node(stack: GPUStack, pool: NodePool, node: RolledNode, known: StackObjects) -> RolloutNode:
+def _node(stack: GPUStack, pool: NodePool, node: WatchedNode, known: StackObjects) -> RolloutNode:
     name, labels = node.metadata.name, node.metadata.labels
     gpu_node, holders = known.gpu_nodes.get(name), Holders(1)
     if known.holders is not None:
@@ -110,7 +111,7 @@ def _node(stack: GPUStack, pool: NodePool, node: RolledNode, known: StackObjects
 
 
 def _pods(
-    pods: Iterable[RolledPod], templates: Mapping[str, str]
+    pods: Iterable[WatchedPod], templates: Mapping[str, str]
 ) -> tuple[tuple[OutdatedPod, ...], int, frozenset[str]]:
     """The pods of older templates; since when the others are ready (0: not all), and of which DaemonSets these are."""
     outdated, current, ready_ms = [], set[str](), list[int]()

@@ -95,6 +95,11 @@ def revision_id(spec: StackSpec) -> str:
     return blake2b(text, digest_size=_HASH_BYTES).hexdigest()
 
 
+def begun(revision: StackRevision, number: int, phase: RolloutPhase) -> StackRevision:
+    """A revision that comes back, under this number."""
+    return replace(revision, number=number, record=RolloutRecord(phase, good=revision.record.good))
+
+
 def name_of(stack: str, revision: str) -> str:
     """The name of its ControllerRevision."""
     return f"{stack[:200]}-{revision}"
