@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policies that are compared, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dovetail.sim.agents.divided import MaxMin
+from dovetail.sim.agents.karma import KarmaQuanta
+from dovetail.sim.agents.protocol import SharingPolicy
+from dovetail.sim.agents.queued import first_come_first_served, static_shares
+from dovetail.sim.agents.tasks import AgentWorkload
+
+SHARING: dict[str, Callable[[AgentWorkload], SharingPolicy]] = {
+    "static": static_shares,
+    "fifo": first_come_first_served,
+    "max-min": MaxMin,
+    "karma": KarmaQuanta,
+}
+"""The maker of each policy."""

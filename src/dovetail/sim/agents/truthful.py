@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of an agent that asks for what it needs, uses what it gets, and returns what it does not use.
+
+Rules
+- Each task is asked for by a demand of its own, when it arrives, and again when it lost its devices and its demand is
+  closed. An elastic task asks for `most` GPUs, or half of them, and so on down to `least`; each alternative has the
+  time that the work takes on so many.
+- A task starts as soon as its leases have `least` devices, and takes more while it runs if that pays: if it ends
+  earlier by twice the pause of a restart, or more. Else the agent returns them and asks for no more.
+- Of the proposals of an offer it takes the one with the earliest end, the smaller one of two.
+- Devices that are revoked, or whose lease ends before the task does, are left after a checkpoint, which begins as late
+  as the end of a lease permits. If there is no time for it, they are left at once. The task goes on with the others if
+  these are enough.
+- After 70 % of a lease the agent asks for the time that is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+
+from dovetail.sim.agents.protocol import (
+    AgentAccepts,
+    AgentAsks,
+    AgentChanges,
+    AgentRenews,
+    AgentReturns,
+    AgentWithdraws,
+    Extends,
+    Grants,
+    LeaseDemand,
+    Message,
+    Proposes,
+    Refuses,
+    RefusesRenewal,
+    Revokes,
+    Ruling,
+    Wanted,
+)
+from dovetail.sim.agents.task_run import TaskRun
+
+MOST_ALTERNATIVES = 8
+RENEW_PERCENT = 70
+
+
+class RunsOn(Struct, frozen=True):
+    """The task runs on these devices from now on."""
+
+    run: TaskRun
+    devices: tuple[int, ...]
+
+
+class Saves(Struct, frozen=True):
+    """The task makes a checkpoint; its agent hears of the end."""
+
+    run: TaskRun
+
+
+class Stops(Struct, frozen=True):
+    """The task leaves its devices; what is not saved is lost."""
+
+    run: TaskRun
+
+
+class GivesUp(Struct, frozen=True):
+    """The task will never be done."""
+
+    run: TaskRun
+
+
+AgentAction = RunsOn | Saves | Stops | GivesUp | Message
+
+
+class Desk(Struct, frozen=True):
+    """What an agent has of the world: its index, and new numbers for demands."""
+
+    agent: int
+    new_id: Callable[[], int]
+
+
+class OwnLease(Struct):
+    """A lease of this agent. `run` is the task that it is for; `renewal_ms` the time to ask for a renewal, `leave_ms`
+    the time to leave it, if it ends."""
+
+    id: int
+    demand: int
+    run: TaskRun
+    devices: set[int]
+    end_ms: int | None = None
+    renewal_ms: int | None = None
+    leave_ms: int | None = None
+
+
+class Truthful:
+    """The loop. Each method returns what the agent does about an event."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.open: dict[int, TaskRun] = {}
+        """The tasks of open demands, by demand."""
+        self.waiting: dict[int, TaskRun] = {}
+        """The tasks without devices, by number, in order of arrival."""
+        self.leases: dict[int, OwnLease] = {}
+        self._demand_of: dict[int, int] = {}
+        """The last demand of each task."""
+        self._narrowed: set[int] = set()
+        """The demands that ask for less than the task could use."""
+        self._leaving: dict[int, int] = {}
+        """The deadline of each device that is to be returned."""
+
+    # Events.
+
+    def arrives(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        self.waiting[run.number] = run
+        return self.ask(now_ms, run)
+
+    def decided(self, now_ms: int, ruling: Ruling) -> list[AgentAction]:
+        match ruling:
+            case Grants():
+                return self.granted(now_ms, ruling)
+            case Revokes(lease, _, devices, deadline_ms):
+                held = self.leases.get(lease)
+                return self._leave(now_ms, held, devices, deadline_ms) if held is not None else []
+            case Proposes():
+                return self.answer(now_ms, ruling)
+            case Extends(lease, _, end_ms):
+                if (extended := self.leases.get(lease)) is not None:
+                    self._set_end(now_ms, extended, end_ms)
+                return []
+            case RefusesRenewal():
+                return []
+            case Refuses():
+                run = self.open.pop(ruling.demand, None)
+                return self.refused(now_ms, run) if run is not None else []
+
+    def finished(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """The task is done."""
+        return [*self._return_all(run), *self.withdraw(self._demand_of[run.number])]
+
+    def saved(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """The checkpoint is complete."""
+        return self._go_on(now_ms, run)
+
+    def lost(self, now_ms: int, lease: int, devices: Sequence[int], stopped: Sequence[TaskRun]) -> list[AgentAction]:
+        """The world took the devices; these tasks ran on them, and have stopped."""
+        self._forget(lease, devices)
+        actions: list[AgentAction] = []
+        for run in stopped:
+            self.waiting[run.number] = run
+            actions += self._go_on(now_ms, run)
+        return actions
+
+    def wake_ms(self) -> int | None:
+        """When this agent has something to do about a lease that ends."""
+        times = [at_ms for held in self.leases.values() for at_ms in (held.renewal_ms, held.leave_ms)]
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+    def wakes(self, now_ms: int) -> list[AgentAction]:
+        actions: list[AgentAction] = []
+        for held in list(self.leases.values()):
+            if held.renewal_ms is not None and held.renewal_ms <= now_ms:
+                held.renewal_ms = None
+                missing_ms = self._missing_ms(now_ms, held)
+                if missing_ms > 0:
+                    actions.append(AgentRenews(self.desk.agent, held.id, missing_ms))
+            elif held.leave_ms is not None and held.leave_ms <= now_ms:
+                held.leave_ms = None
+                if self._missing_ms(now_ms, held) > 0 and held.end_ms is not None:
+                    actions += self._leave(now_ms, held, sorted(held.devices), held.end_ms)
+        return actions
+
+    # What other agents do in another way.
+
+    def ask(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """A new demand for the task."""
+        demand = self._demand(now_ms, run, self.desk.new_id())
+        self.open[demand.id] = run
+        self._demand_of[run.number] = demand.id
+        return [AgentAsks(demand)]
+
+    def wanted(self, now_ms: int, run: TaskRun) -> tuple[Wanted, ...]:
+        """The alternatives for what is left of the task."""
+        task = run.task
+        left, gpus, found = run.remaining(now_ms), task.most, list[Wanted]()
+        pauses_ms = task.checkpoint_ms + (task.restart_ms if run.starts else 0)
+        while gpus >= task.least and len(found) < MOST_ALTERNATIVES:
+            found.append(Wanted(gpus, gpus, -(-left // gpus) + pauses_ms, task.same_node))
+            if gpus == task.least:
+                break
+            gpus = max(task.least, gpus // 2)
+        return tuple(found)
+
+    def granted(self, now_ms: int, grant: Grants) -> list[AgentAction]:
+        run = self.open.get(grant.demand)
+        if run is None:  # withdrawn meanwhile
+            return [AgentReturns(self.desk.agent, grant.lease, grant.devices)]
+        if grant.settled:
+            del self.open[grant.demand]
+        held = self.leases[grant.lease] = OwnLease(grant.lease, grant.demand, run, set(grant.devices))
+        if grant.end_ms is not None:
+            self._set_end(now_ms, held, grant.end_ms)
+        return self.place(now_ms, run)
+
+    def refused(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """The demand can never be met: neither can the task be done."""
+        if run.active or run.number not in self.waiting:
+            return []
+        del self.waiting[run.number]
+        return [GivesUp(run)]
+
+    def answer(self, now_ms: int, offers: Proposes) -> list[AgentAction]:
+        """Take the proposal by which the task ends first."""
+        run = self.open.get(offers.demand)
+        if run is None:
+            return []
+        left = run.remaining(now_ms)
+        best = min(offers.proposals, key=lambda each: (each.start_ms + -(-left // each.gpus), each.gpus, each.number))
+        return [AgentAccepts(self.desk.agent, offers.demand, best.number)]
+
+    def withdraw(self, demand: int) -> list[AgentAction]:
+        """Close the demand if it is open."""
+        return [AgentWithdraws(self.desk.agent, demand)] if self.open.pop(demand, None) is not None else []
+
+    def spare(self, now_ms: int, run: TaskRun, devices: Sequence[int]) -> list[AgentAction]:
+        """The leases of the task have more devices than it uses: return these."""
+        return self.give_back(devices)
+
+    # Parts of the loop.
+
+    def place(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """Run the task on what is there for it, as far as that pays."""
+        if run.saving:
+            return []
+        task, there = run.task, self.usable(run)
+        more = [device for device in there if device not in run.devices]
+        if not run.active:
+            if len(there) < task.least:
+                return self.give_back(there)
+            return [*self.start(run, tuple(there[: task.most])), *self.spare_of(now_ms, run, there[task.most :])]
+        room = task.most - len(run.devices)
+        chosen = (*run.devices, *more[:room])
+        if room > 0 and more and self._pays(now_ms, run, len(chosen)):
+            return [RunsOn(run, chosen), *self.spare_of(now_ms, run, more[room:])]
+        return [*self.spare_of(now_ms, run, more), *self._narrow(now_ms, run)]
+
+    def start(self, run: TaskRun, devices: tuple[int, ...]) -> list[AgentAction]:
+        self.waiting.pop(run.number, None)
+        return [RunsOn(run, devices)]
+
+    def spare_of(self, now_ms: int, run: TaskRun, devices: Sequence[int]) -> list[AgentAction]:
+        return self.spare(now_ms, run, devices) if devices else []
+
+    def usable(self, run: TaskRun) -> list[int]:
+        """The devices of the task's leases that stay; of one node if the task needs that."""
+        held = [device for lease in self.leases.values() if lease.run is run for device in sorted(lease.devices)]
+        return [device for device in held if device not in self._leaving]
+
+    def give_back(self, devices: Iterable[int]) -> list[AgentAction]:
+        """Return devices that no task uses, to whatever leases they belong."""
+        gone = set(devices)
+        actions: list[AgentAction] = []
+        for held in list(self.leases.values()):
+            if mine := tuple(sorted(held.devices & gone)):
+                self._forget(held.id, mine)
+                actions.append(AgentReturns(self.desk.agent, held.id, mine))
+        return actions
+
+    def _return_all(self, run: TaskRun) -> list[AgentAction]:
+        return self.give_back([d for held in self.leases.values() if held.run is run for d in held.devices])
+
+    def _leave(self, now_ms: int, held: OwnLease, devices: Sequence[int], deadline_ms: int) -> list[AgentAction]:
+        """These devices have to be returned by the deadline."""
+        run, mine = held.run, [device for device in devices if device in held.devices]
+        for device in mine:
+            self._leaving[device] = deadline_ms
+        actions = self.give_back(device for device in mine if device not in run.devices)
+        if run.saving or not set(mine) & set(run.devices):
+            return actions
+        if run.unsaved(now_ms) and now_ms + run.task.checkpoint_ms <= deadline_ms:
+            return [*actions, Saves(run)]
+        return [*actions, *self._go_on(now_ms, run)]
+
+    def _go_on(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """The task is saved, or cannot be: it goes on with the devices that stay, if they are enough."""
+        there = self.usable(run)[: run.task.most]
+        leaving = [device for device in run.devices if device in self._leaving]
+        if len(there) >= run.task.least:
+            return [*self.start(run, tuple(there)), *self.give_back(leaving), *self._widen(now_ms, run)]
+        actions: list[AgentAction] = [Stops(run)] if run.active else []
+        self.waiting[run.number] = run
+        actions += self._return_all(run)
+        if self._demand_of[run.number] in self.open:
+            return [*actions, *self._widen(now_ms, run)]
+        return [*actions, *self.ask(now_ms, run)]
+
+    def _pays(self, now_ms: int, run: TaskRun, gpus: int) -> bool:
+        left, pause_ms = run.remaining(now_ms), 2 * run.task.restart_ms
+        return left // len(run.devices) - left // gpus >= pause_ms
+
+    def _narrow(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """Ask for no more than the task has now."""
+        number = self._demand_of[run.number]
+        if number not in self.open or number in self._narrowed:
+            return []
+        self._narrowed.add(number)
+        demand, gpus = self._demand(now_ms, run, number), len(run.devices)
+        fewer = tuple(each for each in demand.wanted if each.most < gpus)
+        left_ms = -(-run.remaining(now_ms) // gpus)
+        return [self._changed(demand, (Wanted(gpus, gpus, left_ms, run.task.same_node), *fewer))]
+
+    def _widen(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """Ask for all that the task can use again."""
+        number = self._demand_of[run.number]
+        if number not in self.open or number not in self._narrowed:
+            return []
+        self._narrowed.remove(number)
+        demand = self._demand(now_ms, run, number)
+        return [self._changed(demand, demand.wanted)]
+
+    def _demand(self, now_ms: int, run: TaskRun, number: int) -> LeaseDemand:
+        task = run.task
+        wanted, agent = self.wanted(now_ms, run), self.desk.agent
+        return LeaseDemand(number, agent, now_ms, wanted, task.checkpoint_ms, task.restart_ms, task.deadline_ms)
+
+    def _changed(self, demand: LeaseDemand, wanted: tuple[Wanted, ...]) -> AgentChanges:
+        return AgentChanges(
+            LeaseDemand(
+                demand.id,
+                demand.agent,
+                demand.at_ms,
+                wanted,
+                demand.checkpoint_ms,
+                demand.restart_ms,
+                demand.deadline_ms,
+            )
+        )
+
+    def _set_end(self, now_ms: int, held: OwnLease, end_ms: int) -> None:
+        held.end_ms = end_ms
+        held.renewal_ms = now_ms + (end_ms - now_ms) * RENEW_PERCENT // 100
+        held.leave_ms = max(now_ms, end_ms - held.run.task.checkpoint_ms)
+
+    def _missing_ms(self, now_ms: int, held: OwnLease) -> int:
+        """How much longer than the lease the task will run, if it runs on it."""
+        run = held.run
+        if held.end_ms is None or not set(run.devices) & held.devices:
+            return 0
+        if run.saving:
+            return 1
+        return run.end_ms(now_ms) - held.end_ms
+
+    def _forget(self, lease: int, devices: Iterable[int]) -> None:
+        held = self.leases[lease]
+        for device in devices:
+            held.devices.remove(device)
+            self._leaving.pop(device, None)
+        if not held.devices:
+            del self.leases[lease]
