@@ -100,8 +100,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Tell the garbage collector to pass over what was imported and collected, which stays to the end."""
+    """Tell the garbage collector to pass over what was imported and collected, which stays to the end.
+
+    That is final: a scheduler that runs in a test would exempt all that lives then, and 12 MiB stay of each one."""
     gc.freeze()
+    gc.freeze = _no_more
+
+
+def _no_more() -> None:
+    """Stands for `gc.freeze`."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,7 +4,6 @@ scheduler."""
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import time
@@ -32,12 +31,10 @@ class Cluster:
         self.node, self.standin, self.namespace = node, standin, namespace
         self.folder = folder
         self.children: list[subprocess.Popen[bytes]] = []
-        self._kubectl("apply", "-k", str(ROOT / "deploy/crds"))
-        self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=60s")
-        self._kubectl("create", "namespace", namespace)
-
-    def _kubectl(self, *arguments: str, **more: Any) -> str:
-        return self.node.plane.kubectl(*arguments, **more)
+        self.pods_path = f"/api/v1/namespaces/{namespace}/pods"
+        node.plane.kubectl("apply", "-k", str(ROOT / "deploy/crds"))
+        node.plane.kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=60s")
+        node.plane.kubectl("create", "namespace", namespace)
 
     def agent(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the agent in the node, with all roots in the stand-in."""
@@ -98,25 +95,24 @@ class Cluster:
                 **spec,
             },
         }
-        self._kubectl("create", "-f", "-", input=json.dumps(manifest))
+        self.node.plane.request("POST", self.pods_path, manifest)
 
     def bind(self, name: str, devices: str) -> None:
         """Bind the pod to the node as a scheduler would that chose these devices."""
-        meta = self.get("pod", name)["metadata"]
-        metadata = {"name": name, "uid": meta["uid"], "annotations": {"dovetail.dev/devices": devices}}
+        uid = self.get_pod(name)["metadata"]["uid"]
+        metadata = {"name": name, "uid": uid, "annotations": {"dovetail.dev/devices": devices}}
         target = {"kind": "Node", "name": self.node.name}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
-        self._kubectl("create", f"--raw={path}", "-f", "-", input=json.dumps(body))
+        self.node.plane.request("POST", f"{self.pods_path}/{name}/binding", body)
 
     def fence(self, name: str, devices: str) -> None:
         """Ask for a fence for the pod until one stands. An agent that has just begun puts none up for some seconds, and
         may not have reported that yet."""
-        uid = self.get("pod", name)["metadata"]["uid"]
+        uid = self.get_pod(name)["metadata"]["uid"]
         for number in range(15):
             asked = {"id": f"fence-{name}-{number}", "pod": uid, "devices": devices}
-            patch = json.dumps({"spec": {"fence": asked}})
-            self._kubectl("patch", "gpunode", self.node.name, "--type=merge", f"--patch={patch}")
+            patch = {"spec": {"fence": asked}}
+            self.node.plane.request("PATCH", self._gpu_node_path, patch, "application/merge-patch+json")
             with suppress(TimeoutError):
                 self.until(partial(self._stands, asked["id"]), "the fence stands", 4)
                 return
@@ -126,25 +122,30 @@ class Cluster:
         return bool(self.gpu_node().get("fence") == fence_id)
 
     def delete(self, *names: str) -> None:
-        self._kubectl("delete", "pod", f"-n={self.namespace}", "--wait=true", "--grace-period=1", *names)
+        self.node.plane.kubectl("delete", "pod", f"-n={self.namespace}", "--wait=true", "--grace-period=1", *names)
 
-    def get(self, kind: str, name: str, *, namespaced: bool = True) -> dict[str, Any]:
-        where = [f"-n={self.namespace}"] if namespaced else []
-        answer: dict[str, Any] = json.loads(self._kubectl("get", kind, name, *where, "-o=json"))
-        return answer
+    def get_pod(self, name: str) -> dict[str, Any]:
+        pod: dict[str, Any] = self.node.plane.request("GET", f"{self.pods_path}/{name}")
+        return pod
+
+    def get_node(self) -> dict[str, Any]:
+        node: dict[str, Any] = self.node.plane.request("GET", f"/api/v1/nodes/{self.node.name}")
+        return node
+
+    @property
+    def _gpu_node_path(self) -> str:
+        return f"/apis/dovetail.dev/v1alpha1/gpunodes/{self.node.name}"
 
     def gpu_node(self) -> dict[str, Any]:
         """Its status, {} as long as there is none."""
-        text = self._kubectl("get", "gpunode", self.node.name, "--ignore-not-found", "-o=json")
-        status: dict[str, Any] = json.loads(text or "{}").get("status", {})
+        status: dict[str, Any] = (self.node.plane.get(self._gpu_node_path) or {}).get("status", {})
         return status
 
     def allocatable(self, resource: str = GPU) -> int:
-        node = self.get("node", self.node.name, namespaced=False)
-        return int(node["status"]["allocatable"].get(resource, 0))
+        return int(self.get_node()["status"]["allocatable"].get(resource, 0))
 
     def phase(self, name: str) -> str:
-        return str(self.get("pod", name)["status"].get("phase"))
+        return str(self.get_pod(name)["status"].get("phase"))
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
         deadline_s = time.monotonic() + timeout_s
@@ -163,7 +164,7 @@ class Cluster:
         )
 
     def chosen(self, name: str) -> str:
-        return str(self.get("pod", name)["metadata"].get("annotations", {}).get("dovetail.dev/devices", ""))
+        return str(self.get_pod(name)["metadata"].get("annotations", {}).get("dovetail.dev/devices", ""))
 
     def uuids(self, indices: str) -> set[str]:
         return {self.gpu_node()["gpus"][int(index)]["uuid"] for index in indices.split(",")}
@@ -171,8 +172,7 @@ class Cluster:
 
 def pods(cluster: Cluster) -> dict[str, Any]:
     """All of its namespace, by name."""
-    text = cluster.node.plane.kubectl("get", "pods", f"-n={cluster.namespace}", "-o=json")
-    return {one["metadata"]["name"]: one for one in json.loads(text)["items"]}
+    return {one["metadata"]["name"]: one for one in cluster.node.plane.request("GET", cluster.pods_path)["items"]}
 
 
 def on_the_way(cluster: Cluster) -> set[str]:

@@ -7,7 +7,6 @@ DOVETAIL_ATTRIBUTION_PODS sets the number of pods."""
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.agent.kubelet.podresources import PodDevices
-from tests.node.cluster import Cluster, running
+from tests.node.cluster import Cluster, pods, running
 from tools.node.gpus import real_devices
 from tools.node.node import Node
 
@@ -92,8 +91,7 @@ async def test_samples_name_the_pods_that_the_kubelet_lists(cluster: Cluster, un
     chance, ended = random.Random(3), asyncio.Event()
 
     def unfinished() -> int:
-        listed = json.loads(cluster.node.plane.kubectl("get", "pods", f"-n={cluster.namespace}", "-o=json"))["items"]
-        return sum(one["status"].get("phase") not in ("Succeeded", "Failed") for one in listed)
+        return sum(one["status"].get("phase") not in ("Succeeded", "Failed") for one in pods(cluster).values())
 
     def churn() -> None:
         for number in range(PODS):

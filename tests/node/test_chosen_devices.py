@@ -173,7 +173,7 @@ def test_the_agent_and_the_kubelet_may_die_at_any_time(cluster: Cluster) -> None
 
 
 def test_the_node_states_what_it_has(cluster: Cluster) -> None:
-    node = cluster.get("node", cluster.node.name, namespaced=False)
+    node = cluster.get_node()
     labels = node["metadata"]["labels"]
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB"
     assert labels["nvidia.com/gpu.count"] == "8"

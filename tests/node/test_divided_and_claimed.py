@@ -42,7 +42,7 @@ def test_a_layout_is_applied_by_label_and_its_instances_reach_containers(cluster
     node.plane.kubectl("label", "node", node.name, "nvidia.com/mig.config=all-1g.5gb")
     cluster.until(lambda: cluster.allocatable(SLICE) == 56, "56 instances are allocatable", 120)
     real_devices(cluster.standin.dev)
-    labels = cluster.get("node", node.name, namespaced=False)["metadata"]["labels"]
+    labels = cluster.get_node()["metadata"]["labels"]
     assert labels["nvidia.com/mig.config.state"] == "success"
     cluster.pod("part", {SLICE: 1})
     runs(cluster, "part")
@@ -79,7 +79,8 @@ def test_a_claimed_gpu_is_in_the_container_and_released_afterwards(cluster: Clus
     plane.kubectl("apply", "-f", "-", input=json.dumps(template))
     cluster.agent("--claims", "--no-device-plugin")
     cluster.scheduler()
-    cluster.until(lambda: plane.kubectl("get", "resourceslices", "-o=name"), "slices are published")
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+    cluster.until(lambda: plane.request("GET", slices)["items"], "slices are published")
     # A kubelet that does not know the driver yet tries a pod again only after a minute or more.
     log = cluster.folder / "agent.log"
     cluster.until(lambda: "has registered the DRA driver" in log.read_text(), "the kubelet knows the driver")

@@ -63,8 +63,8 @@ STACK = {
 }
 
 
-def get(node: Node, *arguments: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(node.plane.kubectl("get", *arguments, "-o=json"))
+def get_job(node: Node) -> dict[str, Any]:
+    answer: dict[str, Any] = node.plane.request("GET", "/api/v1/namespaces/default/pods/job")
     return answer
 
 
@@ -105,11 +105,11 @@ def test_two_commands_after_an_empty_cluster_a_job_has_the_gpus_that_were_chosen
         },
     }
     kubectl("create", "-f", "-", input=json.dumps(job))
-    until(gpu_node, lambda: "nodeName" in get(gpu_node, "pod", "job")["spec"], "the job is bound")
+    until(gpu_node, lambda: "nodeName" in get_job(gpu_node)["spec"], "the job is bound")
     # The floor is 60 s on an idle machine; docs/how-to/install.md has what was measured.
     record_property("seconds from the first command to the bind", round(time.monotonic() - installed_s, 1))
-    until(gpu_node, lambda: get(gpu_node, "pod", "job")["status"]["phase"] == "Running", "the job runs")
-    chosen = get(gpu_node, "pod", "job")["metadata"]["annotations"]["dovetail.dev/devices"].split(",")
+    until(gpu_node, lambda: get_job(gpu_node)["status"]["phase"] == "Running", "the job runs")
+    chosen = get_job(gpu_node)["metadata"]["annotations"]["dovetail.dev/devices"].split(",")
     devices = gpu_node.resources_of("default", "job")["devices"]
     found = {path.removeprefix("/dev/nvidia") for path in devices if path.removeprefix("/dev/nvidia")[:1].isdecimal()}
     assert len(chosen) == 2 and found == set(chosen)
@@ -123,7 +123,8 @@ def test_two_commands_after_an_empty_cluster_a_job_has_the_gpus_that_were_chosen
 def test_the_containers_have_no_more_than_their_manifests_allow(gpu_node: Node, installed_s: float) -> None:
     """They run, so that a root that is read-only, a user without rights and no capabilities suffice."""
     for namespace, user in (("dovetail-system", 65532), ("dovetail-agent", 0)):
-        pods = get(gpu_node, "pods", f"-n={namespace}", "-l=!operator.dovetail.dev/validation")["items"]
+        listed = f"/api/v1/namespaces/{namespace}/pods?labelSelector=%21operator.dovetail.dev/validation"
+        pods = gpu_node.plane.request("GET", listed)["items"]
         assert pods
         for pod in pods:
             context = pod["spec"]["containers"][0]["securityContext"]

@@ -116,7 +116,7 @@ class Walked:
         return self.readiness()
 
     def tainted(self) -> bool:
-        taints = self.cluster.get("node", self.cluster.node.name, namespaced=False)["spec"].get("taints", ())
+        taints = self.cluster.get_node()["spec"].get("taints", ())
         return any(one["key"] == "dovetail.dev/not-ready" for one in taints)
 
 
@@ -164,8 +164,8 @@ def story(cluster: Cluster) -> None:
     assert len(validation["chosen"].split(",")) == 2 and validation["given"] == validation["chosen"]
     assert "driver=" in validation["key"] and "agent=" in validation["key"]
     cluster.until(lambda: not walked.tainted(), "the taint is removed")
-    listed = "operator.dovetail.dev/validation"
-    cluster.until(lambda: not kubectl("get", "pods", f"-n={SYSTEM}", f"-l={listed}", "-o=name"), "the pod is deleted")
+    listed = f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector=operator.dovetail.dev/validation"
+    cluster.until(lambda: not cluster.node.plane.request("GET", listed)["items"], "the pod is deleted")
     table = kubectl("get", "gpunodes").splitlines()
     assert "STEP" in table[0] and "ready" in table[1]
 

@@ -284,8 +284,9 @@ class Node:
             connection.close()
 
     def _is_ready(self) -> bool:
-        condition = '{.status.conditions[?(@.type=="Ready")].status}'
-        return self.plane.kubectl("get", "node", self.name, "--ignore-not-found", f"-o=jsonpath={condition}") == "True"
+        node = self.plane.get(f"/api/v1/nodes/{self.name}") or {}
+        conditions = node.get("status", {}).get("conditions", ())
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def _memory() -> Path | None:

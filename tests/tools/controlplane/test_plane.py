@@ -18,7 +18,7 @@ import pytest
 
 from tests.paths import ROOT
 from tools.controlplane.binaries import KUBERNETES_VERSION
-from tools.controlplane.plane import ComponentFailed, KubectlFailed, Plane
+from tools.controlplane.plane import ComponentFailed, KubectlFailed, Plane, RequestFailed
 
 pytestmark = pytest.mark.plane
 
@@ -56,6 +56,17 @@ def test_it_is_ready_and_of_the_pinned_version(plane: Plane) -> None:
     assert plane.kubectl("get", "--raw", "/readyz") == "ok"
     version = json.loads(plane.kubectl("version", "--output=json"))
     assert version["serverVersion"]["gitVersion"] == version["clientVersion"]["gitVersion"] == KUBERNETES_VERSION
+
+
+def test_requests_without_kubectl(plane: Plane) -> None:
+    path = "/api/v1/namespaces/asked"
+    assert plane.get(path) is None
+    plane.request("POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "asked"}})
+    plane.request("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, "application/merge-patch+json")
+    assert plane.get(path)["metadata"]["labels"]["a"] == "b"
+    with pytest.raises(RequestFailed, match="already exists") as refused:
+        plane.request("POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "asked"}})
+    assert refused.value.status == 409
 
 
 def test_its_certificate_is_of_its_own_authority(plane: Plane) -> None:

@@ -146,13 +146,16 @@ async def _operator(client: Client, request: RemovalRequest, removal: Removal, r
             await _remove(client, ref, request, removal, foreground=ref in workloads)
         if not request.dry_run:
             await _await_gone(client, refs, report)
+    emptied = []
     for ref in namespaces:
         if strangers := await _strangers(client, ref.name):
             removal.kept.append(f"{ref}: {strangers[0]} runs there, and {len(strangers) - 1} more pods of yours")
             continue
         await _remove(client, ref, request, removal)
-        if not request.dry_run:
-            await _await_gone(client, [ref], report)
+        emptied.append(ref)
+    # The controller that ends them lets five seconds pass first: for all of them at once.
+    if not request.dry_run:
+        await _await_gone(client, emptied, report)
 
 
 async def _strangers(client: Client, namespace: str) -> list[str]:
