@@ -78,8 +78,10 @@ def condition(kind: str, reason: str, message: str = "") -> list[Document]:
     return [{"type": kind, "status": "False", "reason": reason, "message": message}]
 
 
-def gpu_node(name: str, step: str = "ready", reason: str = "", version: str = "0.1.0") -> GPUNode:
-    readiness = {"step": step, "reason": reason, "message": "why", "action": "do", "pool": "default"}
+def gpu_node(name: str, step: str = "ready", reason: str = "", version: str = "0.1.0", line: str = "") -> GPUNode:
+    readiness: Document = {"step": step, "reason": reason, "message": "why", "action": "do", "pool": "default"}
+    if line:
+        readiness["evidence"] = {"kind": "Pod", "name": "a", "line": line}
     gpus = [{"index": 0, "healthy": True}, {"index": 1, "healthy": step == "ready"}]
     return msgspec.convert(
         {
@@ -192,6 +194,17 @@ def test_an_installation_without_an_operator_is_healthy() -> None:
 def test_each_fault_is_a_problem_with_its_object(change: dict[str, Any], wanted: tuple[str, str]) -> None:
     ((object, wrong),) = problems(replace(HEALTHY, **change))
     assert object == wanted[0] and wanted[1] in wrong
+
+
+def test_a_blocked_node_is_shown_with_the_line_that_shows_why() -> None:
+    node = gpu_node("n7", "validated", "ValidationFailed", line="no driver")
+    facts = replace(HEALTHY, gpu_nodes=(node,))
+    assert problems(facts) == [("Node n7", "validated: ValidationFailed: why (no driver)")]
+    # The GPUStack lists what was before: that line shows something else.
+    blocked = [{"name": "n7", "step": "agent", "reason": "PodMissing", "message": "none", "action": "do"}]
+    older = replace(facts, stacks=(stack(nodes={"nodes": 1}, blocked=blocked),))
+    assert ("Node n7", "agent: PodMissing: none") in problems(older)
+    assert (view(facts).evidence, view(older).evidence) == ({"n7": "no driver"}, {})
 
 
 def test_why_a_pod_does_not_start_is_reported() -> None:

@@ -125,8 +125,7 @@ def _blocked(view: StatusView, now: int, console: Console) -> None:
     rows = []
     for one in view.blocked:
         since = span(age_ms(one.since, now)) if one.since else "-"
-        why = f"{one.reason}: {one.message}".rstrip(": ")
-        rows.append((_text(one.name), _text(one.pool), _text(one.step), since, _text(why), _text(one.action)))
+        rows.append((_text(one.name), _text(one.pool), _text(one.step), since, _text(view.why(one)), _text(one.action)))
     console.print_rows(table, rows, _BLOCKED)
 
 

@@ -54,9 +54,9 @@ def _nodes(view: StatusView) -> Iterator[str]:
     if nodes.ready:
         return
     if not nodes.nodes:
-        yield "nodes: no GPU node is found: a node is one by its label nvidia.com/gpu.present=true"
+        yield "nodes: no GPU node is found, by a label as nvidia.com/gpu.present=true or by the search on the PCI bus"
         return
     steps = ", ".join(f"{step} {number}" for step, number in nodes.steps.items() if number)
     yield f"nodes: none of {nodes.nodes} is ready{f' ({steps})' if steps else ''}"
     for one in view.blocked[:_SHOWN]:
-        yield f"node {one.name}: {one.step}: {one.reason}: {one.message}; {one.action}"
+        yield f"node {one.name}: {one.step}: {view.why(one)}; {one.action}"

@@ -92,7 +92,8 @@ class StackView(Struct, frozen=True):
 
 class StatusView(Struct, frozen=True):
     """`versions`: by part (definitions, operator, scheduler, agent) how many of each version there are. `drivers`:
-    nodes by driver version. `unread`: what could not be listed, and why."""
+    nodes by driver version. `evidence`: by blocked node the line of a log or an event that shows why. `unread`: what
+    could not be listed, and why."""
 
     problems: tuple[StatusProblem, ...] = ()
     stack: StackView | None = None
@@ -102,9 +103,15 @@ class StatusView(Struct, frozen=True):
     drivers: dict[str, int] = {}
     nodes: NodeCounts = NodeCounts()
     blocked: tuple[BlockedNode, ...] = ()
+    evidence: dict[str, str] = {}
     foreign: tuple[ForeignComponent, ...] = ()
     rollout: RolloutStatus | None = None
     unread: tuple[str, ...] = ()
+
+    def why(self, node: BlockedNode) -> str:
+        """Why a node is blocked, with what shows it."""
+        line = self.evidence.get(node.name)
+        return f"{node.reason}: {node.message}".rstrip(": ") + (f" ({line})" if line else "")
 
 
 class SkewProblem(Struct, frozen=True):
@@ -130,6 +137,7 @@ def status(facts: InstallationFacts, now_ms: int, skew: Skew) -> StatusView:
     installed = {one.metadata.name for one in facts.deployments}
     leases = {one.metadata.name: one for one in facts.leases}
     own = stack.status if stack is not None else None
+    blocked = (own.blocked if own is not None else ()) or tuple(_blocked(facts.gpu_nodes))
     view = StatusView(
         stack=None if stack is None else _stack(stack),
         components=components,
@@ -137,7 +145,8 @@ def status(facts: InstallationFacts, now_ms: int, skew: Skew) -> StatusView:
         versions=_versions(components, facts),
         drivers=_counted(one.status.driver_version for one in facts.gpu_nodes),
         nodes=own.nodes if own is not None and own.nodes.nodes else _node_counts(facts.gpu_nodes),
-        blocked=(own.blocked if own is not None else ()) or tuple(_blocked(facts.gpu_nodes)),
+        blocked=blocked,
+        evidence=_evidence(blocked, facts.gpu_nodes),
         foreign=own.foreign if own is not None else (),
         rollout=own.rollout if own is not None else None,
         unread=facts.unread,
@@ -252,6 +261,16 @@ def _blocked(gpu_nodes: Iterable[GPUNode]) -> Iterator[BlockedNode]:
             )
 
 
+def _evidence(blocked: Iterable[BlockedNode], gpu_nodes: Iterable[GPUNode]) -> dict[str, str]:
+    shown = {}
+    for one in gpu_nodes:
+        state = one.status.readiness
+        if state is not None and state.evidence is not None and state.evidence.line:
+            shown[one.metadata.name, state.reason] = state.evidence.line
+    # The list of the GPUStack may be older than the GPUNode.
+    return {one.name: shown[key] for one in blocked if (key := (one.name, one.reason)) in shown}
+
+
 def _of_installation(view: StatusView, facts: InstallationFacts) -> Iterator[StatusProblem]:
     installed = {one.name for one in view.components}
     if "deployments" not in facts.absent and not installed & {OPERATOR, SCHEDULER}:
@@ -306,8 +325,7 @@ def _of_components(view: StatusView, facts: InstallationFacts) -> Iterator[Statu
 
 def _of_nodes(view: StatusView) -> Iterator[StatusProblem]:
     for one in view.blocked:
-        text = f"{one.step}: {one.reason}: {one.message}" if one.message else f"{one.step}: {one.reason}"
-        yield StatusProblem(f"Node {one.name}", text, one.action)
+        yield StatusProblem(f"Node {one.name}", f"{one.step}: {view.why(one)}", one.action)
 
 
 def age_ms(moment: datetime | None, now_ms: int) -> int:
