@@ -307,7 +307,7 @@ async def test_the_token_is_sent_to_no_other_server(tmp_path: Path) -> None:
     _, other = self_signed(tmp_path, "ca")
     async with kubelet(pair, "mine") as url:
         cluster = ClusterConfig("https://api:6443", ca_pem=other, source=Files(token="mine"))
-        with pytest.raises(Unreachable, match="certificate verify failed"):
+        with pytest.raises(ConfigError, match=r"spec\.agent\.kubeletCertificate: true"):
             await read_kubelet_config(cluster, url, "gpu-1", tmp_path / "nothing")
         write(tmp_path / "kubelet/pki", **{"kubelet.crt": certificate})
         with pytest.raises(Unreachable, match="gpu-2"):

@@ -375,6 +375,9 @@ def test_what_is_not_known_is_left_out() -> None:
         "type": "Ready", "status": "False", "reason": "KubeletUnread",
         "message": "the state of the kubelet is not known",
     }  # fmt: skip
+    missed = (Unread("kubelet", "GET /configz: 403 Forbidden"),)
+    found = document(status_of(Host(gpus=()), unread=missed))
+    assert found["conditions"][0]["message"] == "the state of the kubelet is not known: GET /configz: 403 Forbidden"
 
 
 def test_an_unhealthy_mig_instance_makes_no_gpu_unhealthy() -> None:

@@ -31,12 +31,18 @@ from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, Inventory
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.api.errors import ConfigError
+from dovetail.kube.api.errors import ApiError, ConfigError
 from dovetail.kube.api.resources import NODES
 from dovetail.kube.objects import topology as wire
 from dovetail.kube.objects.base import Quantities, Wire
 
 _MINOR = re.compile(r"v1\.(\d{1,3})\b")
+_SELF_SIGNED = "self-signed certificate"
+"""OpenSSL's words for X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN and X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT."""
+_NOT_OURS = (
+    "the kubelet made its serving certificate itself, as kubeadm sets it up: set spec.agent.kubeletCertificate: true "
+    "in the GPUStack, or mount the certificate (the function kubelet-certificate)"
+)
 _UNITS = ((1 << 20, "Gi"), (1 << 10, "Mi"), (1, "Ki"))
 
 
@@ -129,7 +135,12 @@ async def read_kubelet_config(
         certificate = ""
     server = replace(cluster, server=url, ca_pem=f"{cluster.ca_pem}\n{certificate}", tls_server_name=node_name)
     async with Client(server, retries=1) as client:
-        answer = await client.request("GET", "/configz", decode=_Answer, attempts=Attempts(timeout_s=10.0))
+        try:
+            answer = await client.request("GET", "/configz", decode=_Answer, attempts=Attempts(timeout_s=10.0))
+        except ApiError as error:
+            if not certificate and _SELF_SIGNED in error.message:
+                raise ConfigError(_NOT_OURS) from error
+            raise
     return answer.kubeletconfig
 
 

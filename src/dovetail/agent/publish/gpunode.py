@@ -220,7 +220,8 @@ def _conditions(
     driver = next((one.why for one in missed if one.what == "gpus"), "")
     gone = "; ".join(f"GPU {index}: {why}" for index, why in lost.items())
     health = "; ".join([*([gone] if gone else []), *(f"{uuid}: {why}" for uuid, why in unhealthy.items() if why)])
-    without = "" if kubelet is not None else "the state of the kubelet is not known"
+    why = next((f": {one.why}" for one in missed if one.what == "kubelet"), "")
+    without = "" if kubelet is not None else f"the state of the kubelet is not known{why}"
     hindrances = (
         ("DriverNotReady", driver),
         ("PluginNotRegistered", plugin.message if plugin is not None else ""),
