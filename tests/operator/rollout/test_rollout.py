@@ -262,6 +262,19 @@ def test_a_layout_is_named_once_the_node_is_empty() -> None:
     assert fourth.actions == (EndMaintenance("n0"),)
 
 
+def test_pods_that_are_replaced_on_a_node_in_use_settle_once() -> None:
+    node = RolloutNode(FleetNode("n0", empty=False), ready_ms=1, outdated=(OutdatedPod("a", "old", "1", AGENT),))
+    plan = RolloutPlan(replace(UPGRADE, canary=Canary(1, 0)), frozenset({AGENT}))
+    working = advance(RolloutRecord(), {"n0": node}, plan, HOUR_MS).record
+    current = replace(node, outdated=(), current=frozenset({AGENT}), ready_ms=HOUR_MS + MINUTE_MS)
+    verified = advance(working, {"n0": current}, plan, HOUR_MS + MINUTE_MS).record
+    assert verified.nodes["n0"].state is NodeState.VERIFYING
+    settled_ms = HOUR_MS + MINUTE_MS + SETTLE_MS
+    before = advance(verified, {"n0": current}, plan, settled_ms - 1).record
+    assert before.nodes["n0"].state is NodeState.VERIFYING
+    assert advance(before, {"n0": current}, plan, settled_ms).record.phase is RolloutPhase.DONE
+
+
 def test_every_state_is_reached_and_only_done_has_no_way_on() -> None:
     reached = {state for events in TRANSITIONS.values() for state in events.values()} | {NodeState.PENDING}
     assert reached == set(NodeState)

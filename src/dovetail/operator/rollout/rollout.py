@@ -195,7 +195,9 @@ def _event(progress: NodeProgress, node: RolloutNode, plan: RolloutPlan, now_ms:
         case NodeState.VERIFYING | NodeState.VALIDATING:
             if node.changes:
                 return NodeEvent.OUTDATED
-            settled = now_ms - max(since_ms, node.ready_ms) >= SETTLE_MS
+            # Without a maintenance nothing about the node changes when it comes to be validated.
+            changed_ms = 0 if progress.state is NodeState.VALIDATING and not progress.drained else since_ms
+            settled = now_ms - max(changed_ms, node.ready_ms) >= SETTLE_MS
             sound = node.sound and node.applied and bool(node.ready_ms or not node.current)
             return NodeEvent.READY if sound and settled else late
     return None
