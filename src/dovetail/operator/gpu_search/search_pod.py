@@ -64,7 +64,8 @@ def search_pod(stack: GPUStack, node: str, image: str) -> dict[str, Any]:
         "args": ["agent", "find", "--report=/dev/termination-log"],
         "resources": {
             "requests": {"cpu": "10m", "memory": "32Mi"},
-            "limits": {"cpu": "100m", "memory": "64Mi"},
+            # It is over after some 300 ms of CPU, and until then no GPU of the node can be used.
+            "limits": {"cpu": "1", "memory": "64Mi"},
         },
         "securityContext": restricted_context(),
     }
