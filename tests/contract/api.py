@@ -62,9 +62,10 @@ def summary(event: Json) -> tuple[str, str]:
 class Api:
     """Raw requests to one server."""
 
-    def __init__(self, session: aiohttp.ClientSession, namespace: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, namespace: str, prefix: str = "") -> None:
         self._session = session
         self.namespace = namespace
+        self._prefix = prefix
 
     def path(self, plural: str, name: str = "", version: str = "v1") -> str:
         """The path in the namespace of the test; `version` is "apps/v1" and the like for groups."""
@@ -77,7 +78,9 @@ class Api:
     ) -> Reply:  # fmt: skip
         data = None if body is None else json.dumps(body)
         headers = {"Accept": accept} | ({"Content-Type": type} if data else {})
-        async with self._session.request(method, path, data=data, headers=headers, params=params) as response:
+        async with self._session.request(
+            method, self._prefix + path, data=data, headers=headers, params=params
+        ) as response:
             text = await response.text()
             document = json.loads(text) if "json" in response.content_type else {"text": text}
             return Reply(response.status, document, response.headers)
@@ -127,7 +130,7 @@ class Api:
     @contextlib.asynccontextmanager
     async def watch(self, path: str, **params: str) -> AsyncIterator[Events]:
         query = {"watch": "true", "timeoutSeconds": "60"} | params
-        async with self._session.get(path, params=query) as response:
+        async with self._session.get(self._prefix + path, params=query) as response:
             assert response.status == 200, await response.text()
             yield Events(response)
 

@@ -16,6 +16,8 @@ from dovetail.apiserver.objects import Object, object_at, text_at, with_metadata
 from dovetail.apiserver.resources import ServedResource
 from dovetail.apiserver.store import Store
 
+DEEPEST = 100
+"""Levels of an object. What goes through objects does so level by level, and ends long before the interpreter."""
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _PRIORITY_FIELDS = ("priority", "preemptionPolicy")
 _STALE = "the object has been modified; please apply your changes to the latest version and try again"
@@ -34,7 +36,24 @@ def stored_form(resource: ServedResource, obj: Object) -> Object:
         texts = metadata.get(field) or {}
         if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
             raise failures.bad_request(f"metadata.{field}: an object of strings is needed")
+    finalizers = metadata.get("finalizers") or []
+    if not isinstance(finalizers, list) or not all(isinstance(name, str) for name in finalizers):
+        raise failures.bad_request("metadata.finalizers: a list of strings is needed")
+    if depth(obj) > DEEPEST:
+        raise failures.bad_request(f"the object is nested deeper than {DEEPEST} levels")
     return resource.stored(obj)
+
+
+def depth(document: object) -> int:
+    """How many objects and lists are inside of each other, counted up to one more than DEEPEST."""
+    found, level = 0, [document]
+    while found <= DEEPEST:
+        inner = [one for one in level if isinstance(one, (dict, list))]
+        if not inner:
+            break
+        found += 1
+        level = [value for one in inner for value in (one.values() if isinstance(one, dict) else one)]
+    return found
 
 
 def in_namespace(resource: ServedResource, namespace: str, obj: Object) -> Object:

@@ -24,6 +24,10 @@ class StoredContents(Struct):
 class ChangeLog(Protocol):
     """The writes of one store, in their order."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether a write could not be kept: what is in memory may be more than what is."""
+
     def contents(self) -> StoredContents:
         """What was kept until now."""
 
@@ -45,6 +49,8 @@ class ChangeLog(Protocol):
 
 class MemoryLog:
     """Keeps nothing: the store ends with its process."""
+
+    failed = False
 
     def contents(self) -> StoredContents:
         return StoredContents()

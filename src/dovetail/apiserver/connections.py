@@ -1,41 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listening socket on the loopback interface, and the connections that are open."""
+"""The listening socket, and the connections that are open."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from dovetail.apiserver.failures import too_many_requests
+
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-_HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 
 class Connections:
-    """Serves one handler. A handler is cancelled when its client goes."""
+    """Serves one handler, on one address. A handler is cancelled when its client goes.
 
-    def __init__(self, port: int) -> None:
+    With `most` connections open further ones are closed at once. `ssl_context` makes it HTTPS.
+    """
+
+    def __init__(
+        self, port: int, *, host: str = LOOPBACK, ssl_context: ssl.SSLContext | None = None, most: int = 1 << 31
+    ) -> None:  # fmt: skip
+        self._host = host
         self._port = port
+        self._ssl_context = ssl_context
+        self._most = most
         self._protocol: web.Server | None = None
         self._listener: asyncio.Server | None = None
-        self._watches: set[asyncio.BaseTransport] = set()
 
     @property
     def url(self) -> str:
-        return f"http://{_HOST}:{self._port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'https' if self._ssl_context else 'http'}://{host}:{self._port}"
 
     async def serve(self, handler: Handler) -> None:
         """Starts to listen. Raises OSError if the port is taken."""
-        self._protocol = web.Server(handler, handler_cancellation=True, access_log=None)
+        # A compressed body may be far larger than what came: none is unpacked.
+        self._protocol = web.Server(handler, handler_cancellation=True, access_log=None, auto_decompress=False)
         await self.open()
 
     async def open(self) -> None:
         """Listens, on the port of the time before if there was one."""
         if self._protocol is None or self._listener is not None:
             return
-        self._listener = await asyncio.get_running_loop().create_server(self._protocol, _HOST, self._port)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._accept, self._host, self._port, ssl=self._ssl_context)
         self._port = self._listener.sockets[0].getsockname()[1]
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        if self._protocol is None or len(self._protocol.connections) >= self._most:
+            return _Refusal()
+        return self._protocol()
 
     async def close(self) -> None:
         """Breaks all connections and refuses new ones."""
@@ -53,17 +71,33 @@ class Connections:
         if self._protocol is not None:
             await self._protocol.shutdown(timeout=1.0)
 
-    def add_watch(self, request: web.BaseRequest) -> Callable[[], None]:
-        """Notes that the connection carries a watch. Returns what to call when it has ended."""
-        transport = request.transport
+
+class _Refusal(asyncio.Protocol):
+    """Closes a connection at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        break_connection(transport)
+
+
+class WatchConnections:
+    """The connections that carry a watch now, at most `most`."""
+
+    def __init__(self, most: int = 1 << 31) -> None:
+        self._most = most
+        self._open: set[asyncio.BaseTransport] = set()
+
+    def add(self, transport: asyncio.BaseTransport | None) -> Callable[[], None]:
+        """Notes that the connection carries a watch. Returns what to call when it has ended. Raises a 429 Failure."""
         if transport is None:
             return lambda: None
-        self._watches.add(transport)
-        return lambda: self._watches.discard(transport)
+        if len(self._open) >= self._most:
+            raise too_many_requests(f"there are {self._most} watches already, which is the limit", 5)
+        self._open.add(transport)
+        return lambda: self._open.discard(transport)
 
-    def abort_watches(self) -> None:
-        """Breaks the connections that carry a watch now."""
-        for transport in self._watches:
+    def abort(self) -> None:
+        """Breaks them."""
+        for transport in list(self._open):
             break_connection(transport)
 
 

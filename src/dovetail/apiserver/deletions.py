@@ -34,6 +34,7 @@ from dovetail.apiserver.pods import is_finished
 from dovetail.apiserver.resources import Catalogue, ServedResource
 from dovetail.apiserver.store import Store
 
+_PERMANENT = ("default", "kube-system", "kube-public")
 _DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
@@ -44,6 +45,8 @@ class Deletions:
         self._store = store
         self._catalogue = catalogue
         self._clock = clock
+        self._emptied = ""
+        """The namespace whose contents are being deleted now: it is examined once, after that."""
         self._dependents: dict[str, set[tuple[str, Key]]] = {}
         """Owner uid -> collection and key of the objects that have named it as their owner."""
         for collection in store.collections:
@@ -87,7 +90,8 @@ class Deletions:
     def delete(self, resource: ServedResource, key: Key, options: Object, *, dry_run: bool = False) -> Object:
         """The object, if it lives on for a while or the resource is one that returns it; else a Status of success.
 
-        `options` is a DeleteOptions object. Raises 404 and 409 Conflict (preconditions) Failures.
+        `options` is a DeleteOptions object. Raises 403 (a namespace that always is), 404 and 409 Conflict
+        (preconditions) Failures.
         """
         obj = self._store.get(resource.collection, *key)
         if obj is None:
@@ -100,6 +104,8 @@ class Deletions:
         if options.get("propagationPolicy") == "Orphan":
             self._release_dependents(uid, collect=False)
         if resource.collection == "namespaces":
+            if key[1] in _PERMANENT:
+                raise failures.forbidden("", "namespaces", key[1], "this namespace may not be deleted")
             return self._delete_namespace(resource, obj)
         grace_s = _grace_s(obj, options) if resource.collection == "pods" else 0
         if not grace_s and not held(obj):
@@ -129,16 +135,22 @@ class Deletions:
         marked = self._marked(namespace, 0)
         if marked is not namespace:
             namespace = self.commit(resource, with_status(marked, phase="Terminating"))
-        for collection in self._store.collections:
-            for key in [key for key in collection.objects if key[0] == name]:
-                # A dependent may have gone with its owner, earlier in this loop.
-                if key in collection.objects:
-                    self.delete(self._resource(collection.name), key, {})
+        self._emptied = name
+        try:
+            for collection in self._store.collections:
+                for key in [key for key in collection.objects if key[0] == name]:
+                    # A dependent may have gone with its owner, earlier in this loop.
+                    if key in collection.objects:
+                        self.delete(self._resource(collection.name), key, {})
+        finally:
+            self._emptied = ""
         self._finish_namespace(name)
         return namespace
 
     def _finish_namespace(self, name: str) -> None:
         """Removes a namespace that is being deleted, once it is empty."""
+        if name == self._emptied:
+            return
         namespace = self._store.get("namespaces", "", name)
         if text_at(namespace, "status.phase") != "Terminating" or namespace is None or held(namespace):
             return

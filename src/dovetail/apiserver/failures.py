@@ -14,8 +14,8 @@ from dovetail.apiserver.objects import Object
 
 REASONS = {
     400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed", 409: "Conflict",
-    410: "Expired", 415: "UnsupportedMediaType", 422: "Invalid", 429: "TooManyRequests", 500: "InternalError",
-    503: "ServiceUnavailable", 504: "Timeout",
+    410: "Expired", 413: "RequestEntityTooLarge", 415: "UnsupportedMediaType", 422: "Invalid", 429: "TooManyRequests",
+    500: "InternalError", 501: "NotImplemented", 503: "ServiceUnavailable", 504: "Timeout",
 }  # fmt: skip
 """The usual reason for a status code."""
 
@@ -107,6 +107,26 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> Failur
 
 def bad_request(message: str) -> Failure:
     return Failure(400, "BadRequest", message)
+
+
+def unauthorized() -> Failure:
+    return Failure(401, "Unauthorized", "Unauthorized")
+
+
+def too_large(why: str) -> Failure:
+    return Failure(413, "RequestEntityTooLarge", f"Request entity too large: {why}")
+
+
+def too_many_requests(why: str, retry_after_s: int) -> Failure:
+    return Failure(429, "TooManyRequests", why, retry_after_s=retry_after_s)
+
+
+class QuotaExceeded(Failure):
+    """A write for which there is no room. There may be, when something has been deleted."""
+
+    def __init__(self, group: str, plural: str, name: str, why: str) -> None:
+        refusal = forbidden(group, plural, name, f"exceeded quota: {why}")
+        super().__init__(403, "Forbidden", str(refusal), group=group, kind=plural, name=name)
 
 
 def expired(message: str) -> Failure:

@@ -3,16 +3,18 @@
 
 Knows parallelism, completions, Indexed and NonIndexed completion, suspend and backoffLimit, which counts the failed
 pods of the whole job; the next try comes without delay. Pods that are deleted are forgotten, also if they had
-succeeded. Does not know success and failure policies, deadlines, per-index limits, or time to live.
+succeeded. A job for whose pods there is no room waits until something is deleted. Does not know success and failure
+policies, deadlines, per-index limits, or time to live.
 Source: k8s.io/kubernetes/pkg/controller/job/job_controller.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice, repeat
 
 from dovetail.apiserver.deletions import Deletions
-from dovetail.apiserver.failures import Failure
+from dovetail.apiserver.failures import Failure, QuotaExceeded
 from dovetail.apiserver.objects import (
     Clock,
     Key,
@@ -33,7 +35,11 @@ from dovetail.apiserver.resources import PODS
 from dovetail.apiserver.store import Store
 from dovetail.apiserver.writes import Writes
 
-_JOBS = "jobs.batch"
+JOBS = "jobs.batch"
+REFUSED = "dovetail.dev/PodsRefused"
+"""The condition of a job for whose pods there is no room. Upstream reports that in Events alone."""
+MOST_AT_ONCE = 500
+"""Pods that one reconciliation creates; each of them brings about the next one. Source: MaxPodCreateDeletePerSync."""
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -46,6 +52,7 @@ class Jobs:
         self._deletions = deletions
         self._clock = clock
         self._owned = Owned("Job")
+        self._waiting: set[Key] = set()
 
     def note_pod(self, pod: Object, *, removed: bool) -> Key | None:
         """Record the owner of the pod. Returns the key of the job to reconcile."""
@@ -53,7 +60,7 @@ class Jobs:
 
     def reconcile(self, key: Key) -> None:
         """Create and delete pods for the job, and write the job's status."""
-        job = self._store.get(_JOBS, *key)
+        job = self._store.get(JOBS, *key)
         if job is None or text_at(job, "metadata.deletionTimestamp") or _over(job):
             return
         pods = [p for k in self._owned.of(job) if (p := self._store.get("pods", *k))]
@@ -75,8 +82,10 @@ class Jobs:
         if suspended or condition_of(counted, "Suspended"):
             reason = "JobSuspended" if suspended else "JobResumed"
             counted = with_condition(counted, "Suspended", str(suspended), now_s, reason)
+        if condition_of(job, REFUSED) and len(active) >= _number(job, "parallelism", 1):
+            counted = with_condition(counted, REFUSED, "False", now_s, "PodsCreated")
         if counted != job:
-            job = self._store.put_raw(_JOBS, counted)
+            job = self._store.put_raw(JOBS, counted)
         if verdict or suspended:
             for pod in active:
                 self._deletions.delete(PODS, key_of(pod), {})
@@ -88,18 +97,33 @@ class Jobs:
         parallelism, completions = _number(job, "parallelism", 1), _number(job, "completions", 0)
         if value_at(job, "spec.completionMode") == "Indexed":
             taken = {_index(pod) for pod in [*_in_phase(pods, "Succeeded"), *active]}
-            indexes: list[int | None] = [n for n in range(completions) if str(n) not in taken]
+            indexes: Iterable[int | None] = (n for n in range(completions) if str(n) not in taken)
         else:
             # Without completions any success ends the job: no pod starts after the first one.
             missing = completions - done - len(active) if completions else 0 if done else parallelism
-            indexes = [None] * max(0, missing)
-        for index in indexes[: max(0, parallelism - len(active))]:
+            indexes = repeat(None, max(0, missing))
+        for index in islice(indexes, min(MOST_AT_ONCE, max(0, parallelism - len(active)))):
             try:
                 self._writes.create(PODS, text_at(job, "metadata.namespace"), _pod(job, index))
+            except QuotaExceeded as refusal:
+                self._wait(job, str(refusal))
+                return
             except Failure as failure:
                 reason = with_condition(job, "FailureTarget", "True", self._clock(), "FailedCreate", str(failure))
-                self._store.put_raw(_JOBS, reason)
+                self._store.put_raw(JOBS, reason)
                 return
+        self._waiting.discard(key_of(job))
+
+    def _wait(self, job: Object, why: str) -> None:
+        """Notes that there is no room for the job's next pod, in its status as well."""
+        self._waiting.add(key_of(job))
+        if condition_of(job, REFUSED).get("message") != why:
+            self._store.put_raw(JOBS, with_condition(job, REFUSED, "True", self._clock(), "FailedCreate", why))
+
+    def without_room(self) -> set[Key]:
+        """The jobs that wait for room for a pod, from now on forgotten: each is to be reconciled."""
+        waiting, self._waiting = self._waiting, set()
+        return waiting
 
 
 def _verdict(job: Object, pods: Sequence[Object]) -> tuple[str, str, str] | None:

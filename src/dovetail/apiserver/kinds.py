@@ -26,9 +26,12 @@ from dovetail.apiserver.objects import (
     with_status,
 )
 
+MOST_OF_A_JOB = 100_000
+"""Pods of a job. Upstream has this bound for indexed jobs alone."""
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"(?=.{0,63}$)([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _QUALIFIED_NAME = re.compile(rf"({_SUBDOMAIN.pattern}/)?(?=.{{1,63}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LONGEST_KEY = 253 + 1 + 63
 _LABEL_RULE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
     "end with an alphanumeric character"
@@ -82,10 +85,10 @@ def metadata_problems(obj: Object) -> list[Cause]:
         found.append(wrong("metadata.name", name, _NAME_RULE))
     for field in ("labels", "annotations"):
         for key in object_at(obj, f"metadata.{field}"):
-            if not _QUALIFIED_NAME.fullmatch(key):
+            if len(key) > _LONGEST_KEY or not _QUALIFIED_NAME.fullmatch(key):
                 found.append(wrong(f"metadata.{field}", key, _KEY_RULE))
     for value in labels_of(obj).values():
-        if not _LABEL_VALUE.fullmatch(value):
+        if not isinstance(value, str) or not _LABEL_VALUE.fullmatch(value):
             found.append(wrong("metadata.labels", value, _LABEL_RULE))
     return found
 
@@ -130,6 +133,15 @@ def _lease_problems(lease: Object) -> list[Cause]:
 def _defaulted_job(job: Object) -> Object:
     spec = {"parallelism": 1, "backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False}
     return job | {"spec": spec | object_at(job, "spec")}
+
+
+def _job_problems(job: Object) -> list[Cause]:
+    found = []
+    for field in ("parallelism", "completions", "backoffLimit"):
+        value = value_at(job, f"spec.{field}")
+        if value is not None and (not isinstance(value, int) or not 0 <= value <= MOST_OF_A_JOB):
+            found.append(wrong(f"spec.{field}", value, f"must be a whole number from 0 to {MOST_OF_A_JOB}"))
+    return found
 
 
 def _defaulted_daemon_set(one: Object) -> Object:
@@ -185,7 +197,7 @@ RULES: dict[str, Rules] = {
     "persistentvolumes": Rules(born=_phase("Available")),
     "events": Rules(problems=_event_problems),
     "leases.coordination.k8s.io": Rules(problems=_lease_problems),
-    "jobs.batch": Rules(_defaulted_job),
+    "jobs.batch": Rules(_defaulted_job, problems=_job_problems),
     "daemonsets.apps": Rules(_defaulted_daemon_set),
     "deployments.apps": Rules(_defaulted_deployment),
     "resourceclaims.resource.k8s.io": Rules(

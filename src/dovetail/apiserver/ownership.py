@@ -17,16 +17,19 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dovetail.apiserver.failures import Cause, Failure
+from dovetail.apiserver.failures import Cause, Failure, too_large
 from dovetail.apiserver.objects import Object, object_at, objects_at, timestamp, with_metadata
-from dovetail.apiserver.patches import key_in, strategic
+from dovetail.apiserver.patches import KEYS, as_key, key_in, strategic
 from dovetail.apiserver.resources import ServedResource
+from dovetail.core.json_text import JsonError, decode_json
 
 Path = tuple[str, ...]
 """Steps of fieldsV1: `f:NAME` a field, `k:KEYS` an element of a list by its keys, `v:VALUE` an element of a set."""
 Paths = frozenset[Path]
 Managers = dict[tuple[str, str, str], Object]
 """Manager, operation and subresource -> its entry."""
+MOST_STEPS = 500_000
+"""Of the paths of all fields of an object together."""
 _APPLY, _UPDATE = "Apply", "Update"
 _UNTRACKED = frozenset({"apiVersion", "kind"})
 _UNTRACKED_METADATA = frozenset(
@@ -45,20 +48,19 @@ def applied(
     document = _part(resource, document, subresource)
     me = (manager, _APPLY, subresource)
     entries = _entries(old)
-    mine, wanted = _paths(entries.get(me)), frozenset(_tracked(document))
+    mine, wanted = _paths(entries.get(me)), _tracked(document)
     others = {owner: _paths(entry) for owner, entry in entries.items() if owner != me}
+    before, sent = _Fields(old), _Fields(document)
     clashes = {
-        owner: frozenset(p for p in paths & wanted if not _is_element(p) and _at(old, p) != _at(document, p))
+        owner: frozenset(p for p in paths & wanted if not _is_element(p) and before.at(p) != sent.at(p))
         for owner, paths in others.items()
     }
     if not force and any(clashes.values()):
         raise _conflict(clashes)
     others = {owner: paths - clashes[owner] for owner, paths in others.items()}
     theirs = frozenset[Path]().union(*others.values())
-    new = old
-    for path in sorted(mine - wanted - theirs, key=len):
-        if not any(other[: len(path)] == path for other in wanted | theirs):
-            new = _without(new, path)
+    kept = {path[:length] for path in wanted | theirs for length in range(1, len(path) + 1)}
+    new = _without(old, _tree(mine - kept))
     metadata = {name: value for name, value in object_at(document, "metadata").items() if name != "managedFields"}
     new = strategic(new, document | {"metadata": metadata})
     return _with_entries(resource, old, new, {me: wanted, **others}, now_s)
@@ -71,11 +73,12 @@ def updated(
     entries = _entries(old)
     if not any(operation == _APPLY for _, operation, _ in entries):
         return new
-    there = frozenset(_tracked(_part(resource, new, subresource)))
-    changed = frozenset(p for p in there if not _is_element(p) and _at(old, p) != _at(new, p))
+    there = _tracked(_part(resource, new, subresource))
+    before, after = _Fields(old), _Fields(new)
+    changed = frozenset(p for p in there if not _is_element(p) and before.at(p) != after.at(p))
     me = (manager, _UPDATE, subresource)
     owned = {
-        owner: frozenset(p for p in _paths(entry) if (p in there or _there(new, p)) and p not in changed)
+        owner: frozenset(p for p in _paths(entry) if (p in there or after.at(p) is not _ABSENT) and p not in changed)
         for owner, entry in entries.items()
     }
     owned[me] = owned.get(me, frozenset()) | changed
@@ -118,7 +121,18 @@ def _with_entries(
     return with_metadata(new, managedFields=found or None)
 
 
-def _tracked(document: Object) -> Iterator[Path]:
+def _tracked(document: Object) -> Paths:
+    """The fields of the document. Raises a 413 Failure for more than can be tracked."""
+    found, steps = set(), 0
+    for path in _all_fields(document):
+        steps += len(path)
+        if steps > MOST_STEPS:
+            raise too_large(f"the object has too many fields to be applied: more than {MOST_STEPS} steps to them")
+        found.add(path)
+    return frozenset(found)
+
+
+def _all_fields(document: Object) -> Iterator[Path]:
     for name, value in document.items():
         if name == "metadata" and isinstance(value, dict):
             for field, inside in value.items():
@@ -144,14 +158,14 @@ def _leaves(field: str, value: object) -> Iterator[Path]:
 
 
 def _paths(entry: Object | None) -> Paths:
-    return frozenset(_flat(object_at(entry, "fieldsV1"))) if entry else frozenset()
+    return frozenset(filter(None, _flat(object_at(entry, "fieldsV1")))) if entry else frozenset()
 
 
 def _flat(nested: Mapping[str, Any]) -> Iterator[Path]:
     for step, below in nested.items():
         if step == ".":
             yield ()
-        elif not below:
+        elif not below or not isinstance(below, dict):
             yield (step,)
         else:
             yield from ((step, *rest) for rest in _flat(below))
@@ -173,46 +187,106 @@ def _is_element(path: Path) -> bool:
     return path[-1].startswith(("k:", "v:"))
 
 
-def _there(doc: Any, path: Path) -> bool:
-    return _at(doc, path) is not _ABSENT
-
-
 _ABSENT = object()
 
 
-def _at(doc: Any, path: Path) -> Any:
-    for step in path:
-        kind, _, text = step.partition(":")
-        if kind == "f":
-            doc = doc.get(text, _ABSENT) if isinstance(doc, dict) else _ABSENT
-        else:
-            elements = doc if isinstance(doc, list) else []
-            doc = next((one for one in elements if _named(kind, text, one)), _ABSENT)
-    return doc
+class _Fields:
+    """The fields of one document, by their paths. The elements of a list are found by an index of it."""
+
+    def __init__(self, document: object) -> None:
+        self._document = document
+        self._indexes: dict[tuple[int, str], dict[str, object]] = {}
+
+    def at(self, path: Path) -> object:
+        """The value, _ABSENT where there is none."""
+        place = self._document
+        for step in path:
+            kind, _, text = step.partition(":")
+            if kind == "f":
+                place = place.get(text, _ABSENT) if isinstance(place, dict) else _ABSENT
+            elif isinstance(place, list):
+                key, value = _identity(step)
+                place = self._index(place, key).get(value, _ABSENT)
+            else:
+                return _ABSENT
+        return place
+
+    def _index(self, elements: list[Any], key: str) -> dict[str, object]:
+        """The elements by their value of a key, or by themselves where the key is ""."""
+        found = self._indexes.get((id(elements), key))
+        if found is None:
+            found = self._indexes[id(elements), key] = {}
+            for one in elements:
+                identity = _value_of(one, key)
+                if identity is not None:
+                    found.setdefault(identity, one)
+        return found
 
 
-def _named(kind: str, text: str, element: object) -> bool:
-    wanted = json.loads(text)
-    if kind == "v":
-        return bool(element == wanted)
-    return isinstance(element, dict) and all(element.get(name) == value for name, value in wanted.items())
+def _value_of(element: object, key: str) -> str | None:
+    if not key:
+        return as_key(element)
+    return as_key(element[key]) if isinstance(element, dict) and key in element else None
 
 
-def _without(doc: Any, path: Path) -> Any:
-    """The document without what is at the path; a map that is empty then goes too, an element of a list does not."""
-    step, rest = path[0], path[1:]
+def _identity(step: str) -> tuple[str, str]:
+    """Key and value of an element, as `_value_of`; what is no step of ours names none."""
     kind, _, text = step.partition(":")
-    if kind == "f":
-        if not isinstance(doc, dict) or text not in doc:
-            return doc
-        inside = _without(doc[text], rest) if rest else None
-        kept = {name: value for name, value in doc.items() if name != text}
-        return kept if inside is None or inside in ({}, []) else {**doc, text: inside}
+    try:
+        named = decode_json(text, object)
+    except JsonError:
+        return "", "none"
+    if kind == "v":
+        return "", as_key(named)
+    if kind == "k" and isinstance(named, dict) and len(named) == 1:
+        ((key, value),) = named.items()
+        if key in KEYS:
+            return key, as_key(value)
+    return "", "none"
+
+
+def _tree(paths: Paths) -> Object:
+    """The paths as nested steps; the end of a path is None, whatever is below it."""
+    found: Object = {}
+    for path in sorted(paths, key=len):
+        place = found
+        for step in path[:-1]:
+            below = place.setdefault(step, {})
+            if below is None:
+                break
+            place = below
+        else:
+            place[path[-1]] = None
+    return found
+
+
+def _without(doc: Any, tree: Object) -> Any:
+    """The document without what is at the ends of the tree; a map that is empty then goes too, an element of a list
+    does not."""
+    if isinstance(doc, dict):
+        kept = {}
+        for name, value in doc.items():
+            step = f"f:{name}"
+            if step not in tree:
+                kept[name] = value
+            elif tree[step] is not None and (inside := _without(value, tree[step])) not in ({}, []):
+                kept[name] = inside
+        return kept
     if not isinstance(doc, list):
         return doc
-    if not rest:
-        return [one for one in doc if not _named(kind, text, one)]
-    return [_without(one, rest) if _named(kind, text, one) else one for one in doc]
+    wanted: dict[tuple[str, str], Object | None] = {
+        _identity(step): below for step, below in tree.items() if not step.startswith("f:")
+    }
+    keys = dict.fromkeys(key for key, _ in wanted)
+    left = []
+    for one in doc:
+        named = ((key, identity) for key in keys if (identity := _value_of(one, key)) is not None)
+        place = next((place for place in named if place in wanted), None)
+        if place is None:
+            left.append(one)
+        elif (below := wanted[place]) is not None:
+            left.append(_without(one, below))
+    return left
 
 
 def _conflict(clashes: Mapping[tuple[str, str, str], Paths]) -> Failure:

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.apiserver.failures import Failure, bad_request, unsupported_media_type
+import msgspec
+
+from dovetail.apiserver.failures import Failure, bad_request, too_large, unsupported_media_type
 from dovetail.apiserver.objects import Object
 from dovetail.apiserver.resources import ServedResource
 
@@ -31,8 +33,19 @@ _MERGE_KEYS: dict[str, tuple[str, ...]] = {
     "volumeMounts": ("mountPath",), "volumeDevices": ("devicePath",), "hostAliases": ("ip",), "podIPs": ("ip",),
     "topologySpreadConstraints": ("topologyKey",),
 }  # fmt: skip
+MOST_OPERATIONS = 10_000
+"""Of a JSON patch. Source of this bound and of the next one: k8s.io/apiserver/pkg/endpoints/handlers/patch.go."""
+MOST_COPIED = 3 << 20
+"""Bytes as JSON that its copy operations may add."""
+MOST_TOUCHED = 5_000_000
+"""Members of lists and objects that its operations may copy: an operation in a long list copies the list."""
+LONGEST_POINTER = 200
+"""Steps of a JSON pointer; no object that is stored is as deep."""
 _MERGED_SETS = frozenset({"finalizers"})
 _ELEMENT_ORDER, _DELETE_PREFIX = "$setElementOrder/", "$deleteFromPrimitiveList/"
+
+
+KEYS = frozenset(key for keys in _MERGE_KEYS.values() for key in keys)
 
 
 def patched(resource: ServedResource, old: Object, content_type: str, patch: object) -> Object:
@@ -72,11 +85,14 @@ def strategic(old: object, patch: object) -> Any:
     if patch.get("$patch") == "replace":
         return {name: value for name, value in patch.items() if name != "$patch"}
     if "$retainKeys" in patch:
-        base = {name: value for name, value in base.items() if name in patch["$retainKeys"]}
+        kept = {as_key(name) for name in patch["$retainKeys"]} if isinstance(patch["$retainKeys"], list) else set()
+        base = {name: value for name, value in base.items() if as_key(name) in kept}
     for name, value in patch.items():
         if name.startswith(_DELETE_PREFIX):
             target = name.removeprefix(_DELETE_PREFIX)
-            base[target] = [item for item in base.get(target) or [] if item not in value]
+            if not isinstance(value, list) or not isinstance(base.get(target) or [], list):
+                raise bad_request(f"{name} needs lists")
+            base[target] = _without(base.get(target) or [], value)
         elif name.startswith(_ELEMENT_ORDER) or name in ("$patch", "$retainKeys"):
             continue
         elif value is None:
@@ -96,67 +112,130 @@ def key_in(field: str, elements: list[Any]) -> str | None:
 
 def _merge_list(name: str, old: object, patch: list[Any]) -> list[Any]:
     items = list(old) if isinstance(old, list) else []
-    directives = [item for item in patch if isinstance(item, dict) and item.get("$patch") == "replace"]
-    if directives:
-        return [item for item in patch if item not in directives]
+    if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in patch):
+        return [item for item in patch if not (isinstance(item, dict) and item.get("$patch") == "replace")]
     if name in _MERGED_SETS:
-        return items + [item for item in patch if item not in items]
+        return items + _without(patch, items)
     key = key_in(name, patch)
     if key is None:
         return patch
+    places: dict[str, int] = {}
+    for place, item in enumerate(items):
+        if isinstance(item, dict) and key in item:
+            places.setdefault(as_key(item[key]), place)
+    deleted: set[int] = set()
     for item in patch:
-        places = (n for n, other in enumerate(items) if isinstance(other, dict) and other.get(key) == item[key])
-        place = next(places, -1)
+        identity = as_key(item[key])
+        place = places.get(identity, -1)
         if item.get("$patch") == "delete":
-            items = [other for n, other in enumerate(items) if n != place]
+            deleted.add(places.pop(identity, -1))
         elif place < 0:
+            places[identity] = len(items)
             items.append(strategic({}, item))
         else:
             items[place] = strategic(items[place], item)
-    return items
+    return [item for place, item in enumerate(items) if place not in deleted]
+
+
+def as_key(value: object) -> str:
+    """A text that equal values have and others do not, so that lists are merged in one pass."""
+    return f"s{value}" if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
+
+
+def _without(items: list[Any], unwanted: list[Any]) -> list[Any]:
+    keys = {as_key(item) for item in unwanted}
+    return [item for item in items if as_key(item) not in keys]
 
 
 def json_patch(old: object, operations: object) -> Any:
-    """RFC 6902. Raises a 422 Failure for an operation that cannot be done, as upstream."""
+    """RFC 6902. Raises a 422 Failure for an operation that cannot be done, as upstream, a 413 for too much work."""
     if not isinstance(operations, list):
         raise bad_request("a JSON patch is a list of operations")
-    new: Any = old
+    if len(operations) > MOST_OPERATIONS:
+        raise too_large(f"the JSON patch has {len(operations)} operations; at most {MOST_OPERATIONS} are carried out")
+    patch, new = _JsonPatch(), old
     for number, operation in enumerate(operations):
         try:
-            new = _operate(new, operation)
+            new = patch.operate(new, operation)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             message = f"the server rejected our request due to an error in our request: operation {number}: {error!r}"
             raise Failure(422, "Invalid", message) from error
     return new
 
 
-def _operate(old: Any, operation: Object) -> Any:
-    path = _steps(operation["path"])
-    match operation["op"]:
-        case "add":
-            return _edited(old, path, operation["value"], insert=True)
-        case "replace":
-            # Upstream replaces a member that is not there, against the RFC.
-            return _edited(old, path, operation["value"])
-        case "remove":
-            return _removed(old, path)
-        case "move":
-            source = _steps(operation["from"])
-            return _edited(_removed(old, source), path, _found(old, source), insert=True)
-        case "copy":
-            return _edited(old, path, _found(old, _steps(operation["from"])), insert=True)
-        case "test":
-            if _found(old, path) != operation["value"]:
-                raise ValueError(f"testing value {operation['path']} failed")
-            return old
-        case unknown:
-            raise ValueError(f"unknown operation {unknown!r}")
+class _JsonPatch:
+    """Carries out the operations of one patch, within bounds: copies of copies double with each operation."""
+
+    def __init__(self) -> None:
+        self._copied = 0
+        self._touched = 0
+
+    def operate(self, old: Any, operation: Object) -> Any:
+        """The document after one operation."""
+        path = _steps(operation["path"])
+        match operation["op"]:
+            case "add":
+                return self._edited(old, path, operation["value"], insert=True)
+            case "replace":
+                # Upstream replaces a member that is not there, against the RFC.
+                return self._edited(old, path, operation["value"])
+            case "remove":
+                return self._removed(old, path)
+            case "move":
+                source = _steps(operation["from"])
+                return self._edited(self._removed(old, source), path, _found(old, source), insert=True)
+            case "copy":
+                value = _found(old, _steps(operation["from"]))
+                self._copied += len(msgspec.json.encode(value))
+                if self._copied > MOST_COPIED:
+                    raise too_large(f"the JSON patch copies more than {MOST_COPIED} bytes")
+                return self._edited(old, path, value, insert=True)
+            case "test":
+                if _found(old, path) != operation["value"]:
+                    raise ValueError(f"testing value {operation['path']} failed")
+                return old
+            case unknown:
+                raise ValueError(f"unknown operation {unknown!r}")
+
+    def _touch(self, doc: Any) -> None:
+        self._touched += len(doc)
+        if self._touched > MOST_TOUCHED:
+            raise too_large(f"the JSON patch changes lists and objects of more than {MOST_TOUCHED} members")
+
+    def _edited(self, doc: Any, path: list[str], value: Any, *, insert: bool = False) -> Any:
+        if not path:
+            return value
+        self._touch(doc)
+        step, rest = path[0], path[1:]
+        if isinstance(doc, list):
+            index = len(doc) if step == "-" else _index(step)
+            if index > len(doc):
+                raise IndexError(f"{step} is outside the list")
+            if insert and not rest:
+                return [*doc[:index], value, *doc[index:]]
+            return [*doc[:index], self._edited(doc[index], rest, value, insert=insert), *doc[index + 1 :]]
+        return {**doc, step: self._edited(doc[step] if rest else None, rest, value, insert=insert)}
+
+    def _removed(self, doc: Any, path: list[str]) -> Any:
+        if not path:
+            raise ValueError("the whole object cannot be removed")
+        step, rest = path[0], path[1:]
+        _found(doc, [step])
+        self._touch(doc)
+        if isinstance(doc, list):
+            index = _index(step)
+            return [*doc[:index], *([self._removed(doc[index], rest)] if rest else []), *doc[index + 1 :]]
+        kept = {name: value for name, value in doc.items() if name != step}
+        return {**doc, step: self._removed(doc[step], rest)} if rest else kept
 
 
 def _steps(pointer: str) -> list[str]:
     if pointer and not pointer.startswith("/"):
         raise ValueError(f"{pointer!r} is not a JSON pointer")
-    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    if len(steps) > LONGEST_POINTER:
+        raise ValueError(f"a JSON pointer of more than {LONGEST_POINTER} steps")
+    return steps
 
 
 def _found(doc: Any, path: list[str]) -> Any:
@@ -166,35 +245,9 @@ def _found(doc: Any, path: list[str]) -> Any:
 
 
 def _index(step: str) -> int:
-    if not step.isdecimal():
-        raise IndexError(f"{step!r} is no index of a list")
+    if not step.isdecimal() or len(step) > 9:
+        raise IndexError(f"{step[:20]!r} is no index of a list")
     return int(step)
-
-
-def _edited(doc: Any, path: list[str], value: Any, *, insert: bool = False) -> Any:
-    if not path:
-        return value
-    step, rest = path[0], path[1:]
-    if isinstance(doc, list):
-        index = len(doc) if step == "-" else _index(step)
-        if index > len(doc):
-            raise IndexError(f"{step} is outside the list")
-        if insert and not rest:
-            return [*doc[:index], value, *doc[index:]]
-        return [*doc[:index], _edited(doc[index], rest, value, insert=insert), *doc[index + 1 :]]
-    return {**doc, step: _edited(doc[step] if rest else None, rest, value, insert=insert)}
-
-
-def _removed(doc: Any, path: list[str]) -> Any:
-    if not path:
-        raise ValueError("the whole object cannot be removed")
-    step, rest = path[0], path[1:]
-    _found(doc, [step])
-    if isinstance(doc, list):
-        index = _index(step)
-        return [*doc[:index], *([_removed(doc[index], rest)] if rest else []), *doc[index + 1 :]]
-    kept = {name: value for name, value in doc.items() if name != step}
-    return {**doc, step: _removed(doc[step], rest)} if rest else kept
 
 
 _PATCHES: dict[str, Callable[[object, object], Any]] = {MERGE: merge, STRATEGIC: strategic, JSON: json_patch}

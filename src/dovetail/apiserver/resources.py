@@ -32,7 +32,7 @@ Not known here: schemas. Custom resources are neither pruned, defaulted nor vali
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from msgspec import Struct, field
 
@@ -217,12 +217,17 @@ def defined_by(definition: Object) -> list[ServedResource]:
 class Catalogue:
     """The resources served now.
 
-    `without` names groups ("resource.k8s.io") or versions ("scheduling.k8s.io/v1beta1") of the table to leave out.
+    `without` names groups ("resource.k8s.io") or versions ("scheduling.k8s.io/v1beta1") of the table to leave out,
+    `only` the collections that are served; None: all of them.
     """
 
-    def __init__(self, without: Iterable[str] = ()) -> None:
+    def __init__(self, without: Iterable[str] = (), *, only: Container[str] | None = None) -> None:
         left_out = set(without)
-        self._served = {_path(r): r for r in BUILT_IN if not left_out & {r.group, r.api_version}}
+        self._served = {
+            _path(r): r
+            for r in BUILT_IN
+            if not left_out & {r.group, r.api_version} and (only is None or r.collection in only)
+        }
 
     @property
     def resources(self) -> list[ServedResource]:

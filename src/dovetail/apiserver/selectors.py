@@ -9,7 +9,7 @@ definitions are not known here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from msgspec import Struct
@@ -43,7 +43,10 @@ _SET_TERM = re.compile(rf"(?P<key>{_NAME})\s+(?P<operator>in|notin)\s*\((?P<valu
 _COMPARED = re.compile(rf"(?P<key>{_NAME})\s*(?P<operator>==|=|!=|>|<)\s*(?P<value>[-A-Za-z0-9_.]*)")
 _PRESENCE = re.compile(rf"(?P<absent>!?)\s*(?P<key>{_NAME})")
 _COMPARISONS: dict[str, Operator] = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
-_TERM_END = re.compile(r",(?![^()]*\))")
+_MARKS = re.compile(r"[,()]")
+MOST_TERMS = 256
+"""Terms and values of one selector: each of them is compared with each object."""
+_CACHED_LENGTH = 256
 
 
 class Selection(Struct, frozen=True):
@@ -72,10 +75,30 @@ def selection(resource: ServedResource, namespace: str, query: Mapping[str, str]
     return Selection(namespace, labels, _parse_fields(resource, query.get("fieldSelector", "")))
 
 
-@lru_cache(maxsize=1024)
 def parse_labels(text: str) -> tuple[Requirement, ...]:
     """`a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2`. Raises a 400 Failure."""
-    return tuple(_requirement(term.strip()) for term in _TERM_END.split(text)) if text.strip() else ()
+    # Long texts are not kept: each client could send a thousand of its own.
+    return _parsed(text) if len(text) <= _CACHED_LENGTH else _parsed.__wrapped__(text)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> tuple[Requirement, ...]:
+    if text.count(",") >= MOST_TERMS:
+        raise bad_request(f"unable to parse requirement: more than {MOST_TERMS} terms and values")
+    return tuple(_requirement(term.strip()) for term in _terms(text)) if text.strip() else ()
+
+
+def _terms(text: str) -> Iterator[str]:
+    """The text, split at the commas that are not between parentheses."""
+    start, inside = 0, False
+    for match in _MARKS.finditer(text):
+        mark = match[0]
+        if mark == "," and not inside:
+            yield text[start : match.start()]
+            start = match.end()
+        elif mark != ",":
+            inside = mark == "("
+    yield text[start:]
 
 
 def _requirement(term: str) -> Requirement:
@@ -93,6 +116,8 @@ def _requirement(term: str) -> Requirement:
 
 
 def _parse_fields(resource: ServedResource, text: str) -> tuple[tuple[str, bool, str], ...]:
+    if text.count(",") >= MOST_TERMS:
+        raise bad_request(f"invalid selector: more than {MOST_TERMS} terms")
     parsed = []
     for term in filter(None, (term.strip() for term in text.split(","))):
         match = re.fullmatch(r"([^=!]+)(==|=|!=)(.*)", term)

@@ -7,7 +7,8 @@ drain`) are refused with 415; manifests do the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 import msgspec
 from aiohttp import web
@@ -16,7 +17,7 @@ from msgspec import Struct
 from dovetail.apiserver import discovery, failures, patches
 from dovetail.apiserver.admission import stored_form
 from dovetail.apiserver.budgets import Budgets
-from dovetail.apiserver.connections import Connections
+from dovetail.apiserver.connections import WatchConnections
 from dovetail.apiserver.deletions import Deletions
 from dovetail.apiserver.lists import list_page, number
 from dovetail.apiserver.objects import Clock, Key, Object, key_of, object_at, text_at, with_metadata
@@ -32,6 +33,9 @@ from dovetail.core.json_text import JsonError, decode_json
 _JSON = "application/json"
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 _HEALTH = ("/healthz", "/livez", "/readyz")
+_LONGEST_MANAGER = 128
+MOST_BODY = 3 << 20
+"""Bytes of a body, as upstream."""
 
 
 class RequestTarget(Struct, frozen=True):
@@ -75,6 +79,33 @@ def target_of(catalogue: Catalogue, path: str) -> RequestTarget | None:
     return RequestTarget(resource, namespace, name, subresource)
 
 
+def _of_a_kubelet(path: str) -> str | None:
+    """The subresource of a pod that a kubelet would serve, None for any other path."""
+    match path.strip("/").split("/"):
+        case ["api", "v1", "namespaces", _, "pods", _, "log" | "exec" | "attach" | "portforward" as subresource, *_]:
+            return subresource
+    return None
+
+
+async def read_body(request: web.BaseRequest, most: int) -> bytes:
+    """The body of a request, as it came. Raises a 413 Failure beyond `most` bytes, and a 415 for a compressed one."""
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise failures.unsupported_media_type("compressed bodies are not read here")
+    if (request.content_length or 0) > most:
+        raise failures.too_large(f"the body has {request.content_length} bytes; at most {most} are read")
+    chunks, size = [], 0
+    async for chunk in request.content.iter_any():
+        size += len(chunk)
+        if size > most:
+            raise failures.too_large(f"the body has more than the {most} bytes that are read")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _free(_: float) -> None:
+    """What an answer costs where nothing is charged."""
+
+
 def is_watch(request: web.BaseRequest) -> bool:
     return request.method == "GET" and request.query.get("watch") in ("true", "1")
 
@@ -87,27 +118,47 @@ class ApiServer(Struct, frozen=True):
     writes: Writes
     deletions: Deletions
     budgets: Budgets
-    connections: Connections
+    connections: WatchConnections
     clock: Clock
     watches: Watches
+    charge: Callable[[float], None] = _free
+    """Called with the seconds of CPU that an answer took."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every request comes here."""
-        target = target_of(self.catalogue, request.path)
         try:
-            if target is None:
-                return self._page(request)
-            if is_watch(request):
+            body = await read_body(request, MOST_BODY)
+        except failures.Failure as failure:
+            return reply(failure.code, failure.status)
+        return await self.answer(request, request.path, body)
+
+    async def answer(self, request: web.BaseRequest, path: str, body: bytes) -> web.StreamResponse:
+        """The answer to a request of this path, once what it shows is on disk."""
+        target = target_of(self.catalogue, path)
+        try:
+            if target is not None and is_watch(request):
                 return await self._watch(request, target)
-            code, document = self._answer(request, target, await request.read())
+            start_s = time.thread_time()
+            try:
+                response = self._respond(request, path, target, body)
+            finally:
+                self.charge(time.thread_time() - start_s)
             await self.store.written()
         except failures.Failure as failure:
-            code, document = failure.code, failure.status
-        return reply(code, document)
+            return reply(failure.code, failure.status)
+        except RecursionError:  # by a patch; objects that are stored are not as deep
+            return reply(400, failures.bad_request("what the request makes of the object is nested too deeply").status)
+        return response
 
-    def _page(self, request: web.BaseRequest) -> web.Response:
+    def _respond(self, request: web.BaseRequest, path: str, target: RequestTarget | None, body: bytes) -> web.Response:
+        """Carries out what is not a watch. Raises Failures."""
+        if target is None:
+            return self._page(request, path.rstrip("/"))
+        return reply(*self._answer(request, target, body))
+
+    def _page(self, request: web.BaseRequest, path: str) -> web.Response:
         """Discovery, health, and the 404 text of paths that nothing serves."""
-        path, catalogue = request.path.rstrip("/"), self.catalogue
+        catalogue = self.catalogue
         if path in _HEALTH:
             return web.Response(text="ok")
         if path in ("/api", "/apis") and discovery.wants_aggregated(request.headers.get("Accept", "")):
@@ -134,6 +185,9 @@ class ApiServer(Struct, frozen=True):
                 found = None
         if found is not None:
             return reply(200, found)
+        if (subresource := _of_a_kubelet(path)) is not None:
+            why = f"pods/{subresource} is not served here: no kubelet can be reached through this API server"
+            raise failures.Failure(501, "NotImplemented", why)
         if any(path.startswith(f"/{base}") for base in ("api/v1/", *discovery.group_paths(catalogue))):
             raise failures.no_resource()
         return web.Response(status=404, text="404 page not found\n")
@@ -146,7 +200,7 @@ class ApiServer(Struct, frozen=True):
         options = watch_options(view, target.namespace, query)
         response = web.StreamResponse(headers={"Content-Type": _JSON})
         response.enable_chunked_encoding()
-        ended = self.connections.add_watch(request)
+        ended = self.connections.add(request.transport)
         try:
             await response.prepare(request)
             async for chunk in self.watches.stream(view, options):
@@ -157,7 +211,7 @@ class ApiServer(Struct, frozen=True):
         return response
 
     def _answer(self, request: web.BaseRequest, target: RequestTarget, body: bytes) -> tuple[int, Object]:
-        """Carries out what is not a watch. Raises Failures."""
+        """Code and document of the answer. Raises Failures."""
         resource, query = target.resource, request.query
         view = negotiate(resource, request.headers.get("Accept", ""), query)
         dry_run = bool(query.get("dryRun"))
@@ -221,6 +275,9 @@ class ApiServer(Struct, frozen=True):
         resource, manager, part = target.resource, query.get("fieldManager", ""), target.subresource
         if not manager:
             cause = failures.missing("fieldManager", "is required for apply patch")
+            raise failures.invalid("meta.k8s.io", "PatchOptions", "", [cause])
+        if len(manager) > _LONGEST_MANAGER:
+            cause = failures.wrong("fieldManager", manager[:20], f"may have at most {_LONGEST_MANAGER} characters")
             raise failures.invalid("meta.k8s.io", "PatchOptions", "", [cause])
         document = stored_form(resource, _decoded(body))
         old = self.store.get(resource.collection, *target.key)

@@ -131,6 +131,8 @@ class Store:
         self._order: deque[Collection] = deque()
         """The collection of each change that is kept, oldest first."""
         self._history_size = 0
+        self.listeners: list[Callable[[StoreChange], None]] = []
+        """As those of a collection, for all of them."""
         contents = self.log.contents()
         self.version = contents.version
         self._floor = contents.floor
@@ -188,6 +190,8 @@ class Store:
         else:
             place.objects[key] = change.object
         self._record(place, change)
+        for listener in self.listeners:
+            listener(change)
         self._trim()
 
     def _record(self, place: Collection, change: StoreChange) -> None:

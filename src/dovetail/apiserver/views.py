@@ -12,12 +12,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.apiserver.failures import Failure
+from dovetail.apiserver.failures import Failure, bad_request
 from dovetail.apiserver.objects import Object, object_at
 from dovetail.apiserver.resources import ServedResource
 from dovetail.apiserver.tables import metadata_only, table
 
 Form = Literal["object", "table", "metadata"]
+_INCLUDED = ("None", "Metadata", "Object")
 _FORMS: dict[str, Form] = {
     "": "object", "Table": "table", "PartialObjectMetadata": "metadata", "PartialObjectMetadataList": "metadata",
 }  # fmt: skip
@@ -56,12 +57,18 @@ class ObjectView(Struct, frozen=True):
 
 
 def negotiate(resource: ServedResource, accept: str, query: Mapping[str, str]) -> ObjectView:
-    """The first form of the Accept header that is known. Raises a 406 Failure if none is."""
+    """The first form of the Accept header that is known.
+
+    Raises a 406 Failure if none is, a 400 for an option that is not.
+    """
     for media in accept.split(","):
         kind, *parameters = (part.strip() for part in media.split(";"))
         wanted = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
         form = _FORMS.get(wanted.get("as", ""))
         if kind in ("", "*/*", "application/*", "application/json") and form:
-            return ObjectView(resource, form, query.get("includeObject", "Metadata"))
+            include = query.get("includeObject") or "Metadata"
+            if include not in _INCLUDED:
+                raise bad_request(f"includeObject: {include!r} is not one of {', '.join(_INCLUDED)}")
+            return ObjectView(resource, form, include)
     known = "application/json, application/json;as=Table;v=v1;g=meta.k8s.io"
     raise Failure(406, "NotAcceptable", f"only the following media types are accepted: {known}")

@@ -37,6 +37,7 @@ from dovetail.apiserver.objects import (
     value_at,
     with_metadata,
 )
+from dovetail.apiserver.quota import Quota
 from dovetail.apiserver.resources import ServedResource
 from dovetail.apiserver.store import Store
 
@@ -49,10 +50,11 @@ _NO_NEW_FINALIZERS = "no new finalizers can be added if the object is being dele
 class Writes:
     """Writes objects of one store."""
 
-    def __init__(self, store: Store, deletions: Deletions, clock: Clock) -> None:
+    def __init__(self, store: Store, deletions: Deletions, clock: Clock, quota: Quota | None = None) -> None:
         self._store = store
         self._deletions = deletions
         self._clock = clock
+        self._quota = quota or Quota(store)
 
     def existing(self, resource: ServedResource, key: Key) -> Object:
         """Raises a 404 Failure."""
@@ -62,7 +64,8 @@ class Writes:
         return found
 
     def create(self, resource: ServedResource, namespace: str, obj: Object, *, dry_run: bool = False) -> Object:
-        """The stored object. Raises 400, 403, 404 (no such namespace), 409 AlreadyExists and 422 Failures."""
+        """The stored object. Raises 400, 403, 404 (no such namespace), 409 AlreadyExists, 413 and 422
+        Failures."""
         obj = in_namespace(resource, namespace, obj)
         if text_at(obj, "metadata.resourceVersion"):
             raise failures.Failure(500, "", "resourceVersion should not be set on objects to be created")
@@ -81,6 +84,7 @@ class Writes:
             "generation": 1 if "generation" in resource.traits else None,
         }  # fmt: skip
         obj = with_metadata(obj, **fixed)
+        self._quota.check(resource, obj)
         return obj if dry_run else self._deletions.commit(resource, obj)
 
     def update(
@@ -89,7 +93,8 @@ class Writes:
         """The stored object. `subresource` is "status", or "" for everything else.
 
         An update that changes nothing makes no new version; one that takes the last finalizer off an object that is
-        being deleted removes it. Raises 400, 404, 409 Conflict (stale version, other uid) and 422 Failures.
+        being deleted removes it. Raises 400, 403 (no room), 404, 409 Conflict (stale version, other uid), 413
+        and 422 Failures.
         """
         old = self.existing(resource, key)
         new = in_namespace(resource, key[0], new)
@@ -100,7 +105,10 @@ class Writes:
         updated = _with_new_status if subresource == "status" else self._updated
         candidate = updated(resource, new, old)
         candidate = with_metadata(candidate, resourceVersion=text_at(old, "metadata.resourceVersion"))
-        if candidate == old or dry_run:
+        if candidate == old:
+            return candidate
+        self._quota.check(resource, candidate)
+        if dry_run:
             return candidate
         ending = text_at(old, "metadata.deletionTimestamp") and not value_at(old, "metadata.deletionGracePeriodSeconds")
         if ending and held(old) and not held(candidate):
@@ -147,8 +155,10 @@ class Writes:
         )
         if why:
             raise failures.conflict("", "pods/binding", name, why)
+        pod = pods.bound(pod, binding, self._clock())
+        self._quota.check(resource, pod)
         if not dry_run:
-            self._deletions.commit(resource, pods.bound(pod, binding, self._clock()))
+            self._deletions.commit(resource, pod)
         return failures.success("", "pods", name)
 
 

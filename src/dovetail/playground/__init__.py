@@ -24,7 +24,7 @@ import yaml
 
 from dovetail.apiserver.admission import stored_form
 from dovetail.apiserver.budgets import Budgets
-from dovetail.apiserver.connections import Connections
+from dovetail.apiserver.connections import Connections, WatchConnections
 from dovetail.apiserver.deletions import Deletions
 from dovetail.apiserver.failures import Failure, bad_request
 from dovetail.apiserver.jobs import Jobs
@@ -77,7 +77,8 @@ class Playground:
         self.store = Store(HistoryBounds(history), log=SqliteLog(file) if file else None)
         self._catalogue = Catalogue(without_groups)
         self._connections = Connections(port)
-        self.faults = Faults(self.store, self._connections)
+        watches = WatchConnections()
+        self.faults = Faults(self.store, self._connections, watches)
         self._deletions = Deletions(self.store, self._catalogue, clock)
         self._writes = Writes(self.store, self._deletions, clock)
         budgets = Budgets(self.store, self._deletions, clock)
@@ -93,7 +94,7 @@ class Playground:
         )  # fmt: skip
         self.exporters = SimulatedExporters(self.store, clock)
         server = ApiServer(
-            self.store, self._catalogue, self._writes, self._deletions, budgets, self._connections, clock,
+            self.store, self._catalogue, self._writes, self._deletions, budgets, watches, clock,
             Watches(self.store, self.faults, bookmark_interval_s),
         )  # fmt: skip
         self._server = FaultyServer(server, self.store, self._catalogue, self.faults, self.exporters)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.apiserver.connections import Connections
+from dovetail.apiserver.connections import Connections, WatchConnections
 from dovetail.apiserver.resources import ServedResource
 from dovetail.apiserver.store import Store
 from dovetail.apiserver.watches import WatchFlow
@@ -61,9 +61,10 @@ class Fault(Struct):
 class Faults(WatchFlow):
     """The faults of one server."""
 
-    def __init__(self, store: Store, connections: Connections) -> None:
+    def __init__(self, store: Store, connections: Connections, watches: WatchConnections) -> None:
         self._store = store
         self._connections = connections
+        self._watches = watches
         self._faults: list[Fault] = []
         self._lost_events: dict[str, int] = {}
         self._writes_left: int | None = None
@@ -97,7 +98,7 @@ class Faults(WatchFlow):
             self._writes_left -= 1
             if self._writes_left < 0:
                 self.cut_off.set()
-                self._connections.abort_watches()
+                self._watches.abort()
                 return Fault(self._last_effect)
         fault = next((fault for fault in self._faults if fault.matches(verb, resource, name)), None)
         if fault is not None:
@@ -129,7 +130,7 @@ class Faults(WatchFlow):
 
     def break_watches(self) -> None:
         """Breaks the connections of all open watches."""
-        self._connections.abort_watches()
+        self._watches.abort()
 
     def expire_history(self) -> None:
         """Watches from any version known so far, and later pages of lists, get 410. Open watches go on."""
