@@ -190,6 +190,7 @@ def test_commands_exist(line: str) -> None:
         ("The linter", ["benchmarks/lint_speed.py"]),
         ("Queues", ["benchmarks/queues_speed.py"]),
         ("The operator", ["-m", "benchmarks.operator_speed"]),
+        ("Planes", ["-m", "benchmarks.planes"]),
         ("Starvation", ["benchmarks/starvation.py"]),
         ("Philly", ["benchmarks/philly.py"]),
         ("Recording and replay", ["benchmarks/replay_speed.py"]),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's discovery documents: versions, groups, resources, and as much OpenAPI as kubectl needs.
 
-The OpenAPI documents have no schemas. They declare the `fieldValidation` parameter, so that kubectl leaves validation
-to the server; the server ignores it, so unknown fields are stored. `kubectl explain` has nothing to show.
+The OpenAPI documents declare the `fieldValidation` parameter, so that kubectl leaves validation to the server; the
+server ignores it, so unknown fields are stored. What `kubectl explain` shows is in `schemas`.
 
 Sources: k8s.io/api/apidiscovery/v2/types.go, k8s.io/cli-runtime/pkg/resource/query_param_verifier_v3.go.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from dovetail.apiserver.objects import Object
 from dovetail.apiserver.resources import SUBRESOURCES, Catalogue, ServedResource
+from dovetail.apiserver.schemas import schemas_of
 
 KUBERNETES_VERSION = "v1.37.1"
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -34,7 +35,7 @@ def wants_aggregated(accept: str) -> bool:
 def version() -> Object:
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     return {
-        "major": major, "minor": minor, "gitVersion": f"{KUBERNETES_VERSION}+playground", "gitCommit": "",
+        "major": major, "minor": minor, "gitVersion": f"{KUBERNETES_VERSION}+dovetail", "gitCommit": "",
         "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": "",
     }  # fmt: skip
 
@@ -105,8 +106,10 @@ def open_api(catalogue: Catalogue, base_path: str) -> Object | None:
         }
         for r in resources
     }
-    info = {"title": "Dovetail playground", "version": KUBERNETES_VERSION}
-    return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": {}}} if resources else None
+    if not resources:
+        return None
+    info = {"title": "Dovetail", "version": KUBERNETES_VERSION}
+    return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas_of(resources)}}
 
 
 def _by(key: Callable[[ServedResource], str], resources: Iterable[ServedResource]) -> dict[str, list[ServedResource]]:

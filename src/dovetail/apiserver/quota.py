@@ -25,7 +25,7 @@ class QuotaLimits(Struct, frozen=True):
     object_size: int
 
 
-class Quota:
+class StoreQuota:
     """Counts the objects of one store. `limits` None refuses nothing and counts nothing."""
 
     def __init__(self, store: Store, limits: QuotaLimits | None = None) -> None:

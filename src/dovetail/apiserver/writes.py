@@ -37,7 +37,7 @@ from dovetail.apiserver.objects import (
     value_at,
     with_metadata,
 )
-from dovetail.apiserver.quota import Quota
+from dovetail.apiserver.quota import StoreQuota
 from dovetail.apiserver.resources import ServedResource
 from dovetail.apiserver.store import Store
 
@@ -50,11 +50,11 @@ _NO_NEW_FINALIZERS = "no new finalizers can be added if the object is being dele
 class Writes:
     """Writes objects of one store."""
 
-    def __init__(self, store: Store, deletions: Deletions, clock: Clock, quota: Quota | None = None) -> None:
+    def __init__(self, store: Store, deletions: Deletions, clock: Clock, quota: StoreQuota | None = None) -> None:
         self._store = store
         self._deletions = deletions
         self._clock = clock
-        self._quota = quota or Quota(store)
+        self._quota = quota or StoreQuota(store)
 
     def existing(self, resource: ServedResource, key: Key) -> Object:
         """Raises a 404 Failure."""

@@ -14,7 +14,7 @@ from dovetail.apiserver.job_controller import JobController
 from dovetail.apiserver.jobs import Jobs
 from dovetail.apiserver.objects import Clock, Object
 from dovetail.apiserver.planes.limits import PlaneLimits, RequestBudget
-from dovetail.apiserver.quota import Quota
+from dovetail.apiserver.quota import StoreQuota
 from dovetail.apiserver.resources import Catalogue
 from dovetail.apiserver.server import ApiServer
 from dovetail.apiserver.sqlite_log import SqliteLog
@@ -30,7 +30,7 @@ SERVED = frozenset(
     }
 )
 """The collections of a plane. The reference has the list, with what is not supported."""
-CATALOGUE = Catalogue(only=SERVED)
+CATALOGUE = Catalogue(["scheduling.k8s.io/v1alpha3"], only=SERVED)
 _BOOKMARK_INTERVAL_S = 60.0
 _DEFAULT_NAMESPACE: Object = {"metadata": {"name": "default"}}
 
@@ -47,7 +47,7 @@ class PlaneApi:
     def __init__(self, store: Store, limits: PlaneLimits, budget: RequestBudget, clock: Clock) -> None:
         self.store = store
         self.deletions = Deletions(store, CATALOGUE, clock)
-        self.writes = Writes(store, self.deletions, clock, Quota(store, limits.quota))
+        self.writes = Writes(store, self.deletions, clock, StoreQuota(store, limits.quota))
         self._watches = WatchConnections(limits.watches)
         self._jobs = JobController(store, Jobs(store, self.writes, self.deletions, clock))
         self._server = ApiServer(
