@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.objects.stack import GPUStack, StackStatus
+from dovetail.operator.disruptions import Disruptions
 from dovetail.operator.found import Found
 from dovetail.operator.leader_client import LeaderClient
 from dovetail.operator.rendering.stack_objects import Document
@@ -25,11 +26,13 @@ class PartNotReady(KubeError):
 
 
 class SharedByParts(Struct, frozen=True):
-    """What all parts of a process share. `changed` wakes the engine. Nothing is followed before `watches` is run."""
+    """What all parts of a process share. `changed` wakes the engine, `disruptions` are the nodes that parts take out of
+    service. Nothing is followed before `watches` is run."""
 
     client: LeaderClient
     watches: SharedWatches
     changed: Callable[[], None]
+    disruptions: Disruptions = field(default_factory=Disruptions)
 
 
 class StackPart:

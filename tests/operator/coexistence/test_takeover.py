@@ -8,17 +8,28 @@ from copy import deepcopy
 from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dovetail.kube.objects.stack import NodePool, StackSpec
+from dovetail.operator.budgets import FleetNode
 from dovetail.operator.coexistence.found_components import foreign_daemons
-from dovetail.operator.coexistence.states import MESSAGES, MOVING, FunctionOnNode, TakeoverReason, TakeoverState
+from dovetail.operator.coexistence.states import (
+    MESSAGES,
+    MOVING,
+    SETTLED,
+    FunctionOnNode,
+    TakeoverReason,
+    TakeoverState,
+)
 from dovetail.operator.coexistence.table import COMPONENTS, TAKEN_OVER, AgentFunction
 from dovetail.operator.coexistence.takeover import TakeoverPlan, release_plan, takeover_plan
 from dovetail.operator.found import ALLOCATION_LABEL, EXPORTER_LABEL
 from dovetail.operator.watched.pods import WatchedOwner
 from tests.operator.coexistence import shapes
 from tests.operator.coexistence.world import World, spec
+from tests.operator.test_budgets import allowed
 
 PCI = {"feature.node.kubernetes.io/pci-10de.present": "true", "nvidia.com/gpu.present": "true"}
 TAKEN = ("dcgm-exporter", "gpu-feature-discovery", "mig-manager", "device-plugin", "dra-driver")
@@ -52,7 +63,9 @@ def carry_out(of: World, wants: StackSpec, generation: int = 1) -> TakeoverPlan:
         of.settle()
         check(of)
         if not plan.patches and before == (of.labels, len(of.pods)):
-            return plan
+            if not plan.soaked_s:
+                return plan
+            of.now_s = plan.soaked_s
 
 
 def check(of: World) -> None:
@@ -118,20 +131,103 @@ def test_other_functions_wait_while_one_moves() -> None:
     assert found[AgentFunction.ALLOCATION] is TakeoverState.QUEUED
 
 
-@pytest.mark.parametrize(("budget", "most"), [("20%", 4), ("3", 3), ("1%", 1), ("0", 1)])
+@pytest.mark.parametrize(("budget", "most"), [("20%", 4), ("3", 3), ("1%", 1)])
 def test_first_the_canary_then_the_budget(budget: str, most: int) -> None:
     of = world([shapes.OPERANDS["device-plugin"]], 20)
-    wants = spec("device-plugin", maxNodes=budget)
+    wants = spec("device-plugin", maxNodes=budget, maxGpus="100%")
     at_a_time: list[int] = []
-    while (plan := planned(of, wants)).patches:
+    while (plan := planned(of, wants)).patches or plan.soaked_s:
         for patch in plan.patches:
             of.write(patch, of.versions[patch.node])
         between = sum(each.state in MOVING for each in planned(of, wants).functions)
         at_a_time += [between] if between else []
         of.settle()
+        of.now_s = max(of.now_s, plan.soaked_s)
     assert at_a_time[0] == 1
     assert max(at_a_time) == most
     assert {each.state for each in plan.functions} == {TakeoverState.DOVETAIL}
+
+
+def test_the_others_wait_until_the_canary_was_ready_for_long_enough() -> None:
+    of = world([shapes.OPERANDS["device-plugin"]], 3)
+    wants = spec("device-plugin", maxNodes="100%", maxGpus="100%", canary={"nodes": 1, "soakSeconds": 300})
+
+    def after(at_s: int) -> tuple[int, int]:
+        """How many nodes are Dovetail's or on the way after some passes at this time, and when the soak ends."""
+        of.now_s = at_s
+        for _ in range(6):
+            for patch in planned(of, wants).patches:
+                of.write(patch, of.versions.get(patch.node, 0))
+            of.settle()
+        plan = planned(of, wants)
+        return sum(each.state is not TakeoverState.QUEUED for each in plan.functions), plan.soaked_s
+
+    assert after(2_000) == (1, 2_300)
+    assert after(2_299) == (1, 2_300)
+    assert after(2_300) == (3, 0)
+    carry_out(of, spec(), 2)
+    assert not any(of.annotations.values())
+
+
+def test_without_a_canary_the_budget_alone_counts_and_with_a_budget_of_none_no_node_begins() -> None:
+    of = world([shapes.OPERANDS["device-plugin"]], 4)
+    none = {"nodes": 0, "soakSeconds": 0}
+    assert len(planned(of, spec("device-plugin", maxNodes="2", maxGpus="100%", canary=none)).patches) == 2
+    assert planned(of, spec("device-plugin", maxNodes="0", canary=none)).patches == ()
+
+
+def test_a_node_that_a_rollout_works_on_counts_and_is_left_for_later() -> None:
+    of = world([shapes.OPERANDS["device-plugin"]], 3)
+    wants = spec("device-plugin", maxNodes="2", maxGpus="100%", canary={"nodes": 0, "soakSeconds": 0})
+    of.held = {"n0"}
+    assert [patch.node for patch in planned(of, wants).patches] == ["n1"]
+    of.held = {"n0", "n1"}
+    assert planned(of, wants).patches == ()
+    of.held = set()
+    assert [patch.node for patch in planned(of, wants).patches] == ["n0", "n1"]
+
+
+FLEET = st.lists(
+    st.builds(
+        FleetNode, st.just(""), st.just("default"), st.sampled_from(("", "r1", "r2")), st.sampled_from((0, 1, 8)),
+        st.sampled_from((False, False, False, True)),
+    ),
+    min_size=1, max_size=7,
+)  # fmt: skip
+AMOUNTS = st.sampled_from(("0", "1", "2", "5", "30%", "60%"))
+
+
+@settings(max_examples=60)
+@given(FLEET, st.sets(st.integers(0, 6)), AMOUNTS, AMOUNTS, st.integers(1, 2), st.integers(0, 2))
+def test_takeovers_rollouts_and_drains_together_never_exceed_a_budget(
+    drawn: list[FleetNode], rolled: set[int], max_nodes: str, max_gpus: str, per_rack: int, canaries: int
+) -> None:
+    """Against the rules counted one by one; and while there is room for one more, it begins."""
+    of = world([shapes.OPERANDS["device-plugin"]], len(drawn))
+    fleet = [replace(one, name=f"n{i}") for i, one in enumerate(drawn)]
+    of.fleet = {one.name: one for one in fleet}
+    of.held = {f"n{i}" for i in rolled if i < len(drawn)}
+    canary = {"nodes": canaries, "soakSeconds": 60}
+    wants = spec("device-plugin", maxNodes=max_nodes, maxGpus=max_gpus, maxNodesPerRack=per_rack, canary=canary)
+    for _ in range(4 * len(drawn)):
+        plan = planned(of, wants)
+        state = {each.node: each.state for each in plan.functions}
+        moving = {node for node in state if state[node] in MOVING}
+        begun = {patch.node for patch in plan.patches if state[patch.node] is TakeoverState.QUEUED}
+        out = {one.name for one in fleet if one.out} | of.held | moving
+        assert plan.disrupted == moving | begun
+        assert not begun & of.held
+        assert allowed(fleet, out | begun, begun - out, wants.upgrade)
+        settled = sum(one is TakeoverState.DOVETAIL for one in state.values())
+        left = {node for node in state if state[node] is TakeoverState.QUEUED} - begun - of.held
+        if settled < canaries:
+            assert settled + len(moving | begun) <= canaries
+        elif not plan.soaked_s:
+            assert not any(allowed(fleet, out | begun | {one}, {one} - out, wants.upgrade) for one in left)
+        for patch in plan.patches:
+            of.write(patch, of.versions[patch.node])
+        of.settle()
+        of.now_s = max(of.now_s + 1, plan.soaked_s)
 
 
 def test_a_paused_stack_begins_with_no_node() -> None:
@@ -254,7 +350,7 @@ def test_a_node_that_is_not_ready_in_time_stops_the_others_and_goes_back(rollbac
     of.broken.clear()
     plan = carry_out(of, wants, generation=2)
     assert {each.state for each in plan.functions} == {TakeoverState.DOVETAIL}
-    assert not any(of.annotations.values())
+    assert {key for one in of.annotations.values() for key in one} == {SETTLED}
 
 
 def test_what_the_cluster_no_longer_has_leaves_no_labels() -> None:

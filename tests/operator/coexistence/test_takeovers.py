@@ -24,6 +24,9 @@ from tests.operator.stack_world import STACKS, World
 
 SWITCH = f"{shapes.DEPLOY}device-plugin"
 GPU = {"feature.node.kubernetes.io/pci-10de.present": "true", "nvidia.com/gpu.present": "true", SWITCH: "true"}
+PLAIN: dict[str, Any] = {
+    "validation": {"enabled": False}, "startupTaint": False, "upgrade": {"canary": {"nodes": 1, "soakSeconds": 0}},
+}  # fmt: skip
 AGENT, PLUGIN = "dovetail-agent", "nvidia-device-plugin-daemonset"
 
 
@@ -38,7 +41,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def put_nvidia(world: World, *nodes: str) -> None:
     for name in nodes:
-        world.playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(GPU)}})
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(GPU)}}
+        world.playground.put(node | {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
     for name in ("gpu-operator", AGENT):
         world.playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     template = shapes.OPERANDS["device-plugin"].spec.template
@@ -78,12 +82,12 @@ def labels(world: World, node: str) -> dict[str, str]:
 @pytest.mark.slow
 async def test_beside_over_and_back(world: World) -> None:
     put_nvidia(world, "a", "b")
-    world.stack(validation={"enabled": False}, startupTaint=False)
+    world.stack(**PLAIN)
     beside, ours = {PLUGIN, f"{AGENT}-no-devices"}, {AGENT}
     async with world.operator(desired, parts_of=takeovers_alone):
         await world.until(lambda: pods(world) == {"a": beside, "b": beside})
         assert labels(world, "a") == GPU
-        world.stack(validation={"enabled": False}, startupTaint=False, takeOver=["device-plugin"])
+        world.stack(**PLAIN, takeOver=["device-plugin"])
         await world.until(lambda: pods(world) == {"a": ours, "b": ours})
         assert labels(world, "a")[ALLOCATION_LABEL] == "dovetail"
         await world.until(lambda: foreign(world) == [("device-plugin", 0, True)])
@@ -110,7 +114,7 @@ async def test_an_operator_that_dies_after_each_write_ends_the_same(
     monkeypatch.setattr(Takeovers, "_write", write_and_die)
     put_nvidia(world, "a", "b")
     for take_over, ends in ((["device-plugin"], {AGENT}), ([], {PLUGIN, f"{AGENT}-no-devices"})):
-        world.stack(validation={"enabled": False}, startupTaint=False, takeOver=take_over)
+        world.stack(**PLAIN, takeOver=take_over)
         ended = partial(has_ended, world, ends, back=not take_over)
         while not ended():
             with contextlib.suppress(ExceptionGroup):

@@ -10,6 +10,7 @@ from random import Random
 import msgspec
 
 from dovetail.kube.objects.stack import NodePool, PoolMig, StackSpec
+from dovetail.operator.budgets import FleetNode
 from dovetail.operator.coexistence.found_components import AgentOnNode, ForeignDaemon
 from dovetail.operator.coexistence.states import NodePatch, SharedNode
 from dovetail.operator.coexistence.table import OPERANDS, AgentFunction
@@ -43,6 +44,8 @@ class World:
     apart: bool = False
     now_s: int = 1_000
     versions: dict[str, int] = field(default_factory=dict)
+    fleet: dict[str, FleetNode] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
 
     def by_name(self, name: str) -> ForeignDaemon:
         return next(one for one in self.daemons if one.name == name)
@@ -69,7 +72,9 @@ class World:
             ready = {each for one in pods if one.ready and not one.ending for each in one.functions or ()}
             agent = AgentOnNode(frozenset(does), frozenset(ready))
             annotations = dict(self.annotations.get(name, {}))
-            found.append(SharedNode(name, dict(labels), annotations, POOL, frozenset(foreign), agent))
+            fleet = self.fleet.get(name, FleetNode(name))
+            held = name in self.held
+            found.append(SharedNode(name, dict(labels), annotations, POOL, frozenset(foreign), agent, fleet, held=held))
         return found
 
     def write(self, patch: NodePatch, version: int) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.kube.objects.stack import Canary, UpgradeSpec
-from dovetail.operator.rollout.budgets import FleetNode, most
+from dovetail.operator.budgets import FleetNode, most
 from dovetail.operator.rollout.record import RolloutPhase, RolloutRecord
 from dovetail.operator.rollout.rollout import (
     SETTLE_MS,
@@ -133,6 +133,39 @@ def test_nothing_to_change_is_done_and_good_at_once() -> None:
     rolled.want = 1
     rolled.step()
     assert (rolled.record.phase, rolled.record.good, rolled.last) == (RolloutPhase.DONE, True, ())
+
+
+def test_a_first_revision_is_good_when_it_was_seen_working_and_not_when_it_was_only_brought_to_all_nodes() -> None:
+    rolled = fleet(4)
+    rolled.want, rolled.broken = 1, dict.fromkeys(rolled.machines, 1)
+    rolled.live(HOUR_MS)
+    assert (rolled.record.phase, rolled.record.good) == (RolloutPhase.DONE, False)
+    for name in ("n0", "n1"):
+        rolled.step()
+        assert not rolled.record.good
+        del rolled.broken[name]
+        rolled.machines[name].ready_ms = rolled.now_ms
+    rolled.step()
+    assert not rolled.record.good, "what is reported may be older than the change"
+    rolled.live(SETTLE_MS + 5 * SECOND_MS)
+    assert rolled.record.good
+    rolled.broken = dict.fromkeys(rolled.machines, 1)
+    rolled.live(MINUTE_MS)
+    assert rolled.record.good, "it is well known already"
+
+
+def test_a_pass_is_due_when_what_got_ready_has_been_so_for_long_enough_and_never_else() -> None:
+    rolled = fleet(1)
+    rolled.want, rolled.machines["n0"].ready_ms = 1, HOUR_MS
+
+    def again_ms(at_ms: int) -> int | None:
+        plan = RolloutPlan(UPGRADE, frozenset({AGENT}))
+        return advance(rolled.record, {"n0": rolled.node("n0")}, plan, at_ms).again_ms
+
+    assert again_ms(HOUR_MS) == HOUR_MS + SETTLE_MS
+    assert again_ms(HOUR_MS + SETTLE_MS) is None
+    rolled.broken = {"n0": 1}
+    assert again_ms(HOUR_MS) is None
 
 
 def test_the_canary_comes_first_and_the_others_after_it_was_ready_for_long_enough() -> None:

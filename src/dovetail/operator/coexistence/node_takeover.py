@@ -23,6 +23,7 @@ from dovetail.operator.coexistence.states import (
     FAILED,
     MESSAGES,
     MOVING,
+    SETTLED,
     SINCE,
     FunctionOnNode,
     NodePatch,
@@ -43,6 +44,16 @@ from dovetail.operator.coexistence.table import (
 from dovetail.operator.found import OURS
 
 _FORWARD = (TakeoverReason.PAUSED, TakeoverReason.NOT_SWITCHABLE)
+
+
+_BEGUN = (TakeoverState.LEAVING, TakeoverState.STARTING, TakeoverState.DOVETAIL)
+
+
+def _settled(text: str) -> dict[AgentFunction, int]:
+    """The times of an annotation; what cannot be read is left out."""
+    known = {str(function): function for function in AgentFunction}
+    pairs = (one.partition("=") for one in text.split(","))
+    return {known[name]: int(at_s) for name, _, at_s in pairs if name in known and at_s.isdecimal()}
 
 
 def offers(pool: NodePool | None, function: AgentFunction) -> bool:
@@ -90,8 +101,9 @@ class _Side(Struct, frozen=True):
 
 
 class NodeTakeover:
-    """One node in one pass. `settled`: functions that were taken over. `next`: the function that would begin to move.
-    `moving`: the node is between the sides. `failed`: a takeover was not ready in time."""
+    """One node in one pass. `begun`: functions that are taken over, or on the way. `settled`: those that are, and since
+    when, in Unix seconds, 0 where nothing shows it. `next`: the function that would begin to move. `moving`: the node
+    is between the sides. `failed`: a takeover was not ready in time."""
 
     def __init__(self, node: SharedNode, asked: TakeoverRequest, daemons: Sequence[ForeignDaemon]) -> None:
         self._node, self._asked, self._daemons = node, asked, daemons
@@ -99,7 +111,12 @@ class NodeTakeover:
         sides = [side for function in ORDER if (side := self._side(function)) is not None]
         self._sides = [(side, self._state(side)) for side in sides]
         taken = [(side, one.state) for side, one in self._sides if side.recorded]
-        self.settled = [side.function for side, state in taken if state is TakeoverState.DOVETAIL]
+        self.node = node
+        self.begun = {side.function for side, state in taken if state in _BEGUN}
+        # What has just settled is not written down yet.
+        before, at_s = _settled(node.annotations.get(SETTLED, "")), asked.now_s if SINCE in node.annotations else 0
+        done = (side.function for side, state in taken if state is TakeoverState.DOVETAIL)
+        self.settled = {function: before.get(function, at_s) for function in done}
         self.moving = any(state in MOVING for _, state in taken)
         queued = (side.function for side, one in self._sides if one.state is TakeoverState.QUEUED)
         self.next = next(queued, None)
@@ -205,6 +222,9 @@ class NodeTakeover:
 
     def _annotate(self, annotations: dict[str, str | None]) -> None:
         have = self._node.annotations
+        since = ",".join(f"{function}={at_s}" for function, at_s in sorted(self.settled.items()) if at_s)
+        if since != have.get(SETTLED, ""):
+            annotations[SETTLED] = since or None
         if SINCE in have and SINCE not in annotations and not self.moving:
             annotations[SINCE] = None
         if self._late and not self._kept_back and self._asked.spec.upgrade.rollback:

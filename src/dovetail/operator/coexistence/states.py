@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from dovetail.kube.objects.stack import NodePool
+from dovetail.operator.budgets import FleetNode
 from dovetail.operator.coexistence.found_components import AgentOnNode, ForeignDaemon
 from dovetail.operator.coexistence.table import TAKEN_OVER, AgentFunction
 
@@ -16,6 +17,10 @@ SINCE = "dovetail.dev/takeover-since"
 """Annotation of a node on which a function moves: the Unix time in seconds when that began."""
 FAILED = "dovetail.dev/takeover-failed"
 """Annotation of a node on which a takeover failed: the generation of the GPUStack that asked for it."""
+
+
+SETTLED = "dovetail.dev/takeover-settled"
+"""Annotation of a node with functions that were taken over: when each was, as function=Unix time in seconds."""
 
 
 class TakeoverState(StrEnum):
@@ -54,7 +59,9 @@ class TakeoverReason(StrEnum):
 
 
 class SharedNode(Struct, frozen=True):
-    """A GPU node as it is now. `foreign`: the components whose pods are not gone; `agent`: what ours do there."""
+    """A GPU node as it is now. `foreign`: the components whose pods are not gone; `agent`: what ours do there. `fleet`
+    is how it counts in the budgets. `unready`: the walk found that it cannot run pods with GPUs. `held`: another part
+    of the operator has taken it out of service. `reachable`: its kubelet answers."""
 
     name: str
     labels: Mapping[str, str]
@@ -62,6 +69,10 @@ class SharedNode(Struct, frozen=True):
     pool: NodePool | None = None
     foreign: frozenset[str] = frozenset()
     agent: AgentOnNode = AgentOnNode()
+    fleet: FleetNode = FleetNode("")
+    unready: bool = False
+    held: bool = False
+    reachable: bool = True
 
 
 class FunctionOnNode(Struct, frozen=True):

@@ -25,8 +25,9 @@ from dovetail.operator.coexistence.found_components import (
 from dovetail.operator.coexistence.states import FunctionOnNode, SharedNode, TakeoverState
 from dovetail.operator.coexistence.table import BY_NAME, FOLLOWS, SIDE_LABELS, TAKEN_OVER
 from dovetail.operator.coexistence.takeover import takeover_plan
+from dovetail.operator.fleet import Holders, fleet_node, is_unready
 from dovetail.operator.pools import is_gpu_node, pool_of, pools_of
-from dovetail.operator.watched.nodes import WatchedNode
+from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode
 from dovetail.operator.watched.pods import WatchedOwner, WatchedPod
 
 _SIDES = frozenset(SIDE_LABELS.values())
@@ -72,8 +73,16 @@ class InstallPlan(Struct, frozen=True):
     unread: tuple[str, ...] = ()
 
 
-def shared_nodes(nodes: Iterable[WatchedNode], pods: PodsOnNodes, pools: tuple[NodePool, ...]) -> list[SharedNode]:
-    """The GPU nodes, and those with a label of a takeover, by name; of one in no pool nothing can be taken over."""
+def shared_nodes(
+    nodes: Iterable[WatchedNode],
+    pods: PodsOnNodes,
+    pools: tuple[NodePool, ...],
+    rack_label: str = "",
+    gpu_nodes: Mapping[tuple[str, str], WatchedGPUNode] = {},
+    held: frozenset[str] = frozenset(),
+) -> list[SharedNode]:
+    """The GPU nodes, and those with a label of a takeover, by name; of one in no pool nothing can be taken over.
+    `held`: those that another part of the operator has taken out of service."""
     nothing, nowhere = frozenset[str](), AgentOnNode()
     found = []
     for node in nodes:
@@ -82,7 +91,15 @@ def shared_nodes(nodes: Iterable[WatchedNode], pods: PodsOnNodes, pools: tuple[N
             foreign = pods.foreign.get(meta.name, nothing)
             agent = pods.agents.get(meta.name, nowhere)
             pool = pool_of(pools, meta.labels)
-            found.append(SharedNode(meta.name, meta.labels, meta.annotations, pool, foreign, agent))
+            one = gpu_nodes.get(("", meta.name))
+            fleet = fleet_node(node, one, pool or NodePool(), rack_label, Holders())
+            unready = is_unready(one.status.readiness if one is not None else None)
+            found.append(
+                SharedNode(
+                    meta.name, meta.labels, meta.annotations, pool, foreign, agent, fleet, unready,
+                    meta.name in held, node.reachable,
+                )
+            )  # fmt: skip
     return sorted(found, key=lambda one: one.name)
 
 

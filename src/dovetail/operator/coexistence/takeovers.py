@@ -63,17 +63,19 @@ class Takeovers(StackPart):
         self._client, self._changed, self._watches = shared.client, shared.changed, shared.watches
         self._kept_off = kept_off
         self._due = asyncio.Event()
+        self._share = shared.disruptions.join(self._due.set)
         self._stack: GPUStack | None = None
         self._plan = TakeoverPlan()
         self._daemons: list[ForeignDaemon] = []
         self._nodes = self._watches.nodes
         self._followed: tuple[SharedReflector[Any], ...] = (
-            self._watches.daemon_sets, self._watches.deployments, self._nodes,
+            self._watches.daemon_sets, self._watches.deployments, self._nodes, self._watches.gpu_nodes,
         )  # fmt: skip
         self._pods: dict[str, SharedReflector[WatchedPod]] = {}
         self._watches.daemon_sets.subscribe(self._owners_changed)
         self._watches.deployments.subscribe(self._owners_changed)
         self._nodes.subscribe(self._seen)
+        self._watches.gpu_nodes.subscribe(self._seen)
         self._follow_pods()
 
     # What the engine asks.
@@ -85,7 +87,7 @@ class Takeovers(StackPart):
 
     def found(self, found: Found) -> Found:
         """As in StackPart. Raises PartNotReady: before NVIDIA's stack is known no agent may offer anything."""
-        if not all(one.synced.is_set() for one in self._followed):
+        if not all(one.settled for one in self._followed):
             raise PartNotReady("what runs of NVIDIA's stack is not known yet")
         nodes = {node.metadata.name: node.metadata.labels for node in self._nodes.known.values()}
         return with_foreign(found, self._daemons, self._pools, nodes)
@@ -110,6 +112,7 @@ class Takeovers(StackPart):
         if not self._in_step:
             return "the pods of NVIDIA's stack are not known yet"
         self._stack = None
+        self._share.hold(())
         plan = release_plan(self._shared(), self._daemons)
         for patch in plan.patches:
             await self._write(patch)
@@ -141,11 +144,15 @@ class Takeovers(StackPart):
         stack = self._stack
         if stack is None or not self._in_step:
             return None
-        before, pods = self._plan, self._on_nodes()
-        shared = shared_nodes(self._nodes.known.values(), pods, self._pools)
+        before, pods, now_s = self._plan, self._on_nodes(), int(time.time())
+        # From here to `hold` nothing is waited for.
+        others = self._share.others
+        shared = self._shared(pods, others or frozenset())
         self._kept_off(frozenset(one.name for one in shared if kept_off(self._daemons, one.labels, one.name, pods)))
-        plan = takeover_plan(stack.spec, stack.metadata.generation, int(time.time()), shared, self._daemons)
+        generation = stack.metadata.generation
+        plan = takeover_plan(stack.spec, generation, now_s, shared, self._daemons, begins=others is not None)
         self._plan = plan
+        self._share.hold(plan.disrupted)
         if plan.functions != before.functions or plan.problems != before.problems:
             self._changed()
         try:
@@ -154,7 +161,9 @@ class Takeovers(StackPart):
         except KubeError as error:
             metrics.log.warning("labels of nodes: %s; trying again", error)
             return _AGAIN_S
-        return _LOOK_S if any(one.state in MOVING for one in plan.functions) else None
+        if any(one.state in MOVING for one in plan.functions):
+            return _LOOK_S
+        return float(max(1, plan.soaked_s - now_s)) if plan.soaked_s else None
 
     async def _write(self, patch: NodePatch) -> None:
         """Raises KubeError. A node that has changed since it was read is decided about again."""
@@ -177,10 +186,13 @@ class Takeovers(StackPart):
 
     @property
     def _in_step(self) -> bool:
-        return all(one.synced.is_set() for one in (*self._followed, *self._pods.values()))
+        return all(one.settled for one in (*self._followed, *self._pods.values()))
 
-    def _shared(self) -> list[SharedNode]:
-        return shared_nodes(self._nodes.known.values(), self._on_nodes(), self._pools)
+    def _shared(self, pods: PodsOnNodes | None = None, held: frozenset[str] = frozenset()) -> list[SharedNode]:
+        rack_label = self._stack.spec.upgrade.rack_label if self._stack is not None else ""
+        pods = self._on_nodes() if pods is None else pods
+        gpu_nodes = self._watches.gpu_nodes.known
+        return shared_nodes(self._nodes.known.values(), pods, self._pools, rack_label, gpu_nodes, held)
 
     @property
     def _pools(self) -> tuple[NodePool, ...]:

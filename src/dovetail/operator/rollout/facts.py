@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.holding import HoldingPod
 from dovetail.kube.objects.stack import GPUStack, NodePool
 from dovetail.kube.objects.topology import NodeReadiness
 from dovetail.kube.translate.annotations import options_of
+from dovetail.operator.coexistence.states import SINCE
+from dovetail.operator.fleet import Holders, fleet_node, is_unready
 from dovetail.operator.pools import pool_of, pools_of
-from dovetail.operator.rollout.budgets import FleetNode
 from dovetail.operator.rollout.rollout import OutdatedPod, RolloutNode
 from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode
 from dovetail.operator.watched.pods import WatchedPod
@@ -26,22 +28,17 @@ _WAITS = frozenset({"NodeInMaintenance", "GpusBusy", "NodeCordoned"})
 """Reasons for which a node is not validated that a rollout does not wait for."""
 
 
-class Holders(Struct, frozen=True):
-    """Of a node: how many pods hold its devices, and when the last of them ends (0: not known)."""
-
-    pods: int = 0
-    ends_ms: int = 0
-
-
 class StackObjects(Struct, frozen=True):
     """What is known of a cluster. `templates` are the wanted templates by DaemonSet, `pods` those of DaemonSets by
-    node, `holders` what runs on each node (None: not read, as nothing depends on it)."""
+    node, `holders` what runs on each node (None: not read, as nothing depends on it). `held` are the nodes that another
+    part of the operator has taken out of service."""
 
     nodes: Iterable[WatchedNode]
     gpu_nodes: Mapping[str, WatchedGPUNode]
     pods: Mapping[str, Sequence[WatchedPod]]
     templates: Mapping[str, str]
     holders: Mapping[str, Holders] | None = None
+    held: frozenset[str] = frozenset()
 
 
 def holders_of(pods: Iterable[HoldingPod], own_namespaces: Iterable[str]) -> dict[str, Holders]:
@@ -82,22 +79,15 @@ def _node(stack: GPUStack, pool: NodePool, node: WatchedNode, known: StackObject
         holders = known.holders.get(name, Holders())
     asked = gpu_node.spec.maintenance if gpu_node is not None else None
     readiness = gpu_node.status.readiness if gpu_node is not None else None
-    repaired = gpu_node is not None and gpu_node.status.quarantine is not None
+    counted = fleet_node(node, gpu_node, pool, stack.spec.upgrade.rack_label, holders)
+    held = name in known.held or SINCE in node.metadata.annotations
     outdated, ready_ms, current = _pods(known.pods.get(name, ()), known.templates)
     layout = pool.mig.layout if pool.mig.layout not in ("", labels.get(LAYOUT_LABEL)) else ""
     refused = bool(pool.mig.layout) and not layout and labels.get(LAYOUT_STATE_LABEL) == "failed"
-    gpus = len(gpu_node.status.gpus) if gpu_node is not None else 0
     return RolloutNode(
-        FleetNode(
-            name,
-            pool.name,
-            labels.get(stack.spec.upgrade.rack_label, ""),
-            gpus or node.gpus,
-            not node.reachable or node.spec.unschedulable or asked is not None or repaired or _out(readiness),
-            not holders.pods,
-            holders.ends_ms,
-        ),
+        replace(counted, out=counted.out or held or is_unready(readiness)),
         reachable=node.reachable,
+        held=held,
         outdated=outdated,
         layout=layout,
         applied=not pool.mig.layout or labels.get(LAYOUT_STATE_LABEL) == "success",
@@ -133,11 +123,6 @@ def _sound(readiness: NodeReadiness | None) -> bool:
     if readiness is None or readiness.step in ("", _READY):
         return True
     return readiness.step == _VALIDATED and readiness.reason in _WAITS
-
-
-def _out(readiness: NodeReadiness | None) -> bool:
-    """Whether the node cannot run pods with GPUs. One that waits for its validation may run some."""
-    return readiness is not None and readiness.step not in ("", _VALIDATED, _READY)
 
 
 def _trouble(readiness: NodeReadiness | None) -> str:

@@ -25,10 +25,11 @@ from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import PODS
 from dovetail.kube.objects.holding import UNFINISHED, HoldingPod
 from dovetail.kube.objects.stack import GPUStack, RolloutStatus, StackStatus
+from dovetail.operator.fleet import Holders
 from dovetail.operator.parts import SharedByParts, StackPart
 from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE, Document
 from dovetail.operator.rollout.acts import RolloutActs
-from dovetail.operator.rollout.facts import Holders, StackObjects, facts, holders_of
+from dovetail.operator.rollout.facts import StackObjects, facts, holders_of
 from dovetail.operator.rollout.record import RolloutPhase, RolloutRecord
 from dovetail.operator.rollout.report import measure, rollout_status
 from dovetail.operator.rollout.revisions import Revisions
@@ -66,6 +67,7 @@ class Rollouts(StackPart):
         )  # fmt: skip
         for reflector in self._followed:
             reflector.subscribe(self.wake)
+        self._share = shared.disruptions.join(self.wake)
         self._shown_unread = ""
         self._in_force = "", False
         """The revision that is rendered, and whether nodes go back from it."""
@@ -122,6 +124,8 @@ class Rollouts(StackPart):
         """The stack, with the last good spec while nodes go back to it and after. Raises PartNotReady."""
         self._revisions.load(stack)
         present, good = self._revisions.present(stack), self._revisions.good(stack)
+        if not self._share.known:
+            self._share.hold(present.record.nodes)
         back = present.record.back and good is not None
         self._in_force = present.id, back
         if not back or good is None:
@@ -159,6 +163,7 @@ class Rollouts(StackPart):
         """End the maintenance of nodes that are in it for a rollout, and delete the revisions."""
         await settled(self._watches.gpu_nodes, self._revisions.watch)
         self._stack = None
+        self._share.hold(())
         await self._acts.release(stack)
         await self._revisions.release(stack)
         return ""
@@ -185,10 +190,14 @@ class Rollouts(StackPart):
         if any(one is None or one.template != templates[name] for name, one in known.items()):
             return None
         await self._read_holders(stack, present.record, templates, now_ms)
-        self._facts = facts(stack, self._objects(templates))
+        # From here to `hold` nothing is waited for.
+        others = self._share.others
+        self._facts = facts(stack, self._objects(templates, others or frozenset()))
         able = good is not None and replace(good.spec, upgrade=stack.spec.upgrade) != stack.spec
-        plan = RolloutPlan(stack.spec.upgrade, frozenset(templates), able)
+        upgrade = stack.spec.upgrade if others is not None else replace(stack.spec.upgrade, paused=True)
+        plan = RolloutPlan(upgrade, frozenset(templates), able)
         found = advance(present.record, self._facts, plan, now_ms)
+        self._share.hold(found.record.nodes)
         if found.record != present.record or present.id not in self._revisions:
             await self._revisions.write(stack, replace(present, record=found.record))
         shown = self._pass
@@ -204,14 +213,14 @@ class Rollouts(StackPart):
     def _synced(self) -> bool:
         return all(reflector.settled for reflector in (self._revisions.watch, *self._followed))
 
-    def _objects(self, templates: dict[str, str]) -> StackObjects:
+    def _objects(self, templates: dict[str, str], held: frozenset[str] = frozenset()) -> StackObjects:
         pods: dict[str, list[WatchedPod]] = {}
         for pod in self._watches.agent_pods.known.values():
             if pod.metadata.labels.get(NAME_LABEL) in _COMPONENTS:
                 pods.setdefault(pod.spec.node_name, []).append(pod)
         gpu_nodes = {name: one for (_, name), one in self._watches.gpu_nodes.known.items()}
         holders = self._holders[1] if self._holders[0] else None
-        return StackObjects(self._watches.nodes.known.values(), gpu_nodes, pods, templates, holders)
+        return StackObjects(self._watches.nodes.known.values(), gpu_nodes, pods, templates, holders, held)
 
     def _shown(self, stack: GPUStack, found: RolloutPass) -> RolloutStatus:
         present, good = self._revisions.present(stack), self._revisions.good(stack)

@@ -52,8 +52,8 @@ class NodeProgress(Struct, frozen=True, omit_defaults=True):
 class RolloutRecord(Struct, frozen=True, omit_defaults=True):
     """`canaries` are the nodes that were changed first, `canary_ms` when the last of them was ready (0: not yet).
     `postponed` are nodes that did not get empty in time, with that time. `failed` are nodes that did not get ready, and
-    `reason` is why the first did not. `good`: all nodes had this revision, and were ready. `back`: the nodes go back to
-    the last good revision, and `lost` are those that did not get ready on the way."""
+    `reason` is why the first did not. `good`: no node is left to change, and this revision was seen working. `back`:
+    the nodes go back to the last good revision, and `lost` are those that did not get ready on the way."""
 
     phase: RolloutPhase = RolloutPhase.CANARY
     started_ms: int = 0

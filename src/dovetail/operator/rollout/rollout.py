@@ -12,7 +12,8 @@ Rules
   and with `rollback` all nodes go back to the last good revision, within the budgets. A failed node stays in
   maintenance where it was.
 - While it is paused no further node is chosen; those that are worked on are finished.
-- Nodes whose kubelet does not answer are left for later.
+- Nodes whose kubelet does not answer, and those on which a takeover is under way, are left for later.
+- A revision is good, and may be gone back to, once it was seen working on at least half of the nodes.
 - All that is done may be repeated: the actions follow from the state that was written down and from the facts.
 """
 
@@ -24,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.kube.objects.stack import UpgradeSpec
-from dovetail.operator.rollout.budgets import FleetNode, next_nodes
+from dovetail.operator.budgets import FleetNode, next_nodes
 from dovetail.operator.rollout.record import NodeProgress, RolloutPhase, RolloutRecord
 from dovetail.operator.rollout.states import TRANSITIONS, NodeEvent, NodeState
 
@@ -49,7 +50,7 @@ class RolloutNode(Struct, frozen=True):
     it does; `applied`: the layout is in force. `current` are the DaemonSets that have a pod of the wanted template
     there, and all of these are ready since `ready_ms` (0: not all). `sound`: the walk of the node has nothing against
     it, or waits for what a rollout is not about. `trouble` is what it has. `ours`: it is in maintenance for a rollout,
-    `maintained`: or for anything else."""
+    `maintained`: or for anything else. `held`: a takeover is under way there."""
 
     fleet: FleetNode
     reachable: bool = True
@@ -62,6 +63,7 @@ class RolloutNode(Struct, frozen=True):
     trouble: str = ""
     ours: bool = False
     maintained: bool = False
+    held: bool = False
 
     @property
     def changes(self) -> bool:
@@ -131,12 +133,16 @@ def advance(
     waiting = [
         node
         for name, node in sorted(nodes.items())
-        if node.changes and node.reachable and name not in record.nodes and name not in _abandoned(record)
+        if node.changes
+        and node.reachable
+        and not node.held
+        and name not in record.nodes
+        and name not in _abandoned(record)
     ]
     record = _phase(record, waiting, nodes, plan, now_ms)
     record = _chosen(record, waiting, nodes, plan, now_ms)
     left = len([node for node in waiting if node.fleet.name not in record.nodes])
-    again_ms = _again_ms(record, left, plan, now_ms)
+    again_ms = _again_ms(record, nodes, left, plan, now_ms)
     return RolloutPass(record, tuple(_actions(record, nodes)), left, again_ms)
 
 
@@ -231,8 +237,22 @@ def _phase(
         record = replace(record, phase=RolloutPhase.ROLLING)
     if record.phase in (RolloutPhase.ROLLING, RolloutPhase.DONE):
         over = not waiting and not record.nodes
-        return replace(record, phase=RolloutPhase.DONE if over else RolloutPhase.ROLLING, good=record.good or over)
+        good = record.good or (over and _works(nodes, plan, now_ms))
+        return replace(record, phase=RolloutPhase.DONE if over else RolloutPhase.ROLLING, good=good)
     return record
+
+
+def _works(nodes: Mapping[str, RolloutNode], plan: RolloutPlan, now_ms: int) -> bool:
+    """Whether what is rendered was seen working: on at least half of the nodes whose kubelet answers, as some may be
+    broken. Where nothing is brought to nodes there is nothing to see."""
+    reachable = [node for node in nodes.values() if node.reachable]
+    working = [node for node in reachable if _runs(node) and now_ms - node.ready_ms >= SETTLE_MS]
+    return not plan.sets or (bool(working) and 2 * len(working) >= len(reachable))
+
+
+def _runs(node: RolloutNode) -> bool:
+    """Whether the node has pods of the wanted templates, which are ready, and is well with them."""
+    return bool(node.current and node.ready_ms) and node.sound and node.applied and not node.changes
 
 
 def _in_order(node: RolloutNode) -> bool:
@@ -288,8 +308,14 @@ def _actions(record: RolloutRecord, nodes: Mapping[str, RolloutNode]) -> Iterato
                 yield SetLayout(name, node.layout)
 
 
-def _again_ms(record: RolloutRecord, left: int, plan: RolloutPlan, now_ms: int) -> int | None:
+def _again_ms(
+    record: RolloutRecord, nodes: Mapping[str, RolloutNode], left: int, plan: RolloutPlan, now_ms: int
+) -> int | None:  # fmt: skip
     if record.nodes or record.phase is RolloutPhase.CANARY:
         return now_ms + 5_000
     over = record.phase is RolloutPhase.FAILED and not record.back
-    return now_ms + 30_000 if left and not over and not plan.upgrade.paused else None
+    if left and not over and not plan.upgrade.paused:
+        return now_ms + 30_000
+    settled_ms = (node.ready_ms + SETTLE_MS for node in nodes.values() if _runs(node))
+    later_ms = (at_ms for at_ms in settled_ms if at_ms > now_ms)
+    return None if record.good or record.phase is not RolloutPhase.DONE else min(later_ms, default=None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dovetail.kube.objects.stack import UpgradeSpec
-from dovetail.operator.rollout.budgets import FleetNode, most, next_nodes
+from dovetail.operator.budgets import FleetNode, most, next_nodes
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes may be taken out of service next, so that no budget is exceeded. Pure.
+"""Which nodes may be taken out of service next, so that no budget is exceeded: one budget for rollouts, takeovers and
+drains together. Pure.
 
 Rules
 - At any time at most `max_nodes` nodes and `max_gpus` GPUs are out of service, in the cluster and in each pool, and
   `max_nodes_per_rack` nodes of each rack. A part ("10%") is rounded down, to one node at least; a node with more GPUs
   than a budget has may go alone. Nodes without a rack count for none.
-- A node is out of service while it is changed, in maintenance by anybody, not ready, or out for repair. Such a node
-  may be changed without any further cost.
+- A node is out of service while it is changed, while a function moves there between NVIDIA's stack and Dovetail, while
+  it is in maintenance by anybody, not ready, or out for repair. Such a node may be changed without any further cost.
 - Order: nodes that are out of service already, empty nodes, the earliest expected end, the name. Nodes that did not get
   empty in time before come last.
 """
