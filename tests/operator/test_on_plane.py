@@ -19,11 +19,12 @@ from dovetail.operator.kinds import OWNED
 from dovetail.operator.rendering.stack_objects import MANAGED_BY
 from dovetail.operator.run import OperatorOptions, parts, run
 from tests.patience import PATIENCE_S
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
 Document = dict[str, Any]
 NAMESPACE = "dovetail-system"
+PATH = "/apis/dovetail.dev/v1alpha1/gpustacks/dovetail"
 STACK: Document = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUStack", "metadata": {"name": "dovetail"}}
 RICH: Document = {
     "image": {"repository": "registry.example/dovetail", "pullSecrets": ["registry"]},
@@ -68,11 +69,16 @@ class Installed:
     async def stack(self, spec: Document) -> None:
         await self.ask("replace" if await self.there() else "create", "-f", "-", document=STACK | {"spec": spec})
 
+    async def get(self, path: str) -> Document | None:
+        found: Document | None = await asyncio.to_thread(self.plane.get, path)
+        return found
+
     async def there(self) -> bool:
-        return bool(await self.ask("get", "gpustacks", "-o", "name"))
+        return await self.get(PATH) is not None
 
     async def status(self) -> Document:
-        found = json.loads(await self.ask("get", "gpustacks", "dovetail", "-o", "json"))
+        found = await self.get(PATH)
+        assert found is not None
         status: Document = found.get("status", {})
         return status if status.get("observedGeneration") == found["metadata"]["generation"] else {}
 
@@ -87,14 +93,10 @@ class Installed:
         """Resource version by name, of all that bears the operator's label; without what controllers write."""
         found: dict[str, str] = {}
         for resource in OWNED:
-            name = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
-            with contextlib.suppress(KubectlFailed):
-                answer = await self.ask(
-                    "get", name, "-A", "-l", "=".join(MANAGED_BY), "-o", "json", "--show-managed-fields"
-                )
-                for one in json.loads(answer)["items"]:
-                    mine = [e["time"] for e in one["metadata"]["managedFields"] if e["manager"] == "dovetail-operator"]
-                    found[f"{resource.kind} {one['metadata']['name']}"] = f"{one['metadata']['uid']} {mine}"
+            listed = await self.get(f"{resource.path(None)}?labelSelector={'%3D'.join(MANAGED_BY)}")
+            for one in listed["items"] if listed else ():
+                mine = [e["time"] for e in one["metadata"]["managedFields"] if e["manager"] == "dovetail-operator"]
+                found[f"{resource.kind} {one['metadata']['name']}"] = f"{one['metadata']['uid']} {mine}"
         return found
 
     @asynccontextmanager
@@ -130,6 +132,14 @@ def applies() -> float:
     )
 
 
+async def quiet() -> None:
+    """Wait until the operator has applied what becomes due after it has reported so, as the revisions of a rollout."""
+    count = -1.0
+    while count != applies():
+        count = applies()
+        await asyncio.sleep(1)
+
+
 @pytest.fixture(scope="module")
 def installed(plane: Plane) -> Installed:
     plane.kubectl("apply", "-k", "deploy/crds")
@@ -141,6 +151,7 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
     await installed.stack({})
     async with installed.operator():
         await installed.applied()
+        await quiet()
         before = await installed.objects()
         assert {"Deployment dovetail-scheduler", "DaemonSet dovetail-agent"} <= before.keys()
         # Nothing is written, or even asked for, although the server has filled in defaults.
@@ -149,6 +160,7 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         assert await installed.objects() == before and applies() == count
         await installed.stack(RICH)
         await installed.applied()
+        await quiet()
         rich = await installed.objects()
         assert {f"DaemonSet dovetail-agent-{name}" for name in ("notebooks", "mps", "mig", "claims")} <= rich.keys()
         assert "DaemonSet dovetail-agent" not in rich
@@ -158,13 +170,15 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         assert applies() == count and await installed.objects() == rich
         changed = '{"spec":{"template":{"spec":{"containers":[{"name":"agent","image":"evil"}]}}}}'
         await installed.ask("-n", "dovetail-agent", "patch", "daemonset", "dovetail-agent-mig", "-p", changed)
-        image = ("jsonpath={.spec.template.spec.containers[0].image}",)
-        await until(
-            lambda: installed.ask("-n", "dovetail-agent", "get", "daemonset", "dovetail-agent-mig", "-o", *image),
-            "registry.example/dovetail:0.1.0",
-        )
+
+        async def image() -> str:
+            found = await installed.get("/apis/apps/v1/namespaces/dovetail-agent/daemonsets/dovetail-agent-mig")
+            return str(found and found["spec"]["template"]["spec"]["containers"][0]["image"])
+
+        await until(image, "registry.example/dovetail:0.1.0")
         await installed.stack({})
         await installed.applied()
+        await quiet()
         again = await installed.objects()
         assert again.keys() == before.keys()
         await installed.ask("delete", "gpustack", "dovetail", "--wait=false")

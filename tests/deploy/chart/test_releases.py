@@ -22,13 +22,17 @@ from dovetail import __version__
 from dovetail.operator.skew import RELEASE_ANNOTATION
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import Plane
 from tools.helm.programs import Helm, HelmFailed
 
 CHART = ROOT / "deploy/chart"
 HERE = "--namespace=dovetail-system"
 OLD = "0.0.9"
 KINDS = ("gpunodes", "gpustacks", "queues")
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/dovetail-system/deployments"
+PODS = "/api/v1/namespaces/dovetail-system/pods"
+OURS = "/apis/dovetail.dev/v1alpha1"
 MAIN = "from dovetail.cli import main; main()"
 Document = dict[str, Any]
 
@@ -64,24 +68,21 @@ class Cluster:
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
 
-    def get(self, *arguments: str) -> Document | None:
+    def get(self, path: str) -> Document | None:
         """An object; None where it is not there."""
-        try:
-            found: Document = json.loads(self.plane.kubectl("get", *arguments, "-o", "json"))
-        except KubectlFailed:
-            return None
+        found: Document | None = self.plane.get(path)
         return found
 
     def releases_of_definitions(self) -> set[str]:
-        found = [self.get("crd", f"{kind}.dovetail.dev") for kind in KINDS]
+        found = [self.get(f"{DEFINITIONS}/{kind}.dovetail.dev") for kind in KINDS]
         return {one["metadata"]["annotations"][RELEASE_ANNOTATION] if one else "" for one in found}
 
     def image(self) -> str:
-        deployment = self.get("deployment", "dovetail-operator", HERE)
+        deployment = self.get(f"{DEPLOYMENTS}/dovetail-operator")
         return str(deployment and deployment["spec"]["template"]["spec"]["containers"][0]["image"])
 
     def condition(self, kind: str) -> str:
-        stack = self.get("gpustack", "dovetail") or {}
+        stack = self.get(f"{OURS}/gpustacks/dovetail") or {}
         found = [one for one in stack.get("status", {}).get("conditions", ()) if one["type"] == kind]
         return f"{found[0]['status']} {found[0]['reason']}: {found[0].get('message', '')}" if found else ""
 
@@ -106,7 +107,7 @@ class Cluster:
 
         def run() -> None:
             while not stopped.wait(0.2):
-                pods = self.get("pods", HERE) or {"items": []}
+                pods = self.get(PODS) or {"items": []}
                 for pod in pods["items"]:
                     if pod["status"].get("phase") == "Pending" and pod["spec"]["restartPolicy"] == "Never":
                         ran.append(self._run(pod))
@@ -139,8 +140,8 @@ class Cluster:
                 }
             ],
         }
-        patch = ("patch", "pod", pod["metadata"]["name"], HERE, "--subresource=status", "--type=merge")
-        self.plane.kubectl(*patch, f"--patch={json.dumps({'status': status})}")
+        path = f"{PODS}/{pod['metadata']['name']}/status"
+        self.plane.request("PATCH", path, {"status": status}, "application/merge-patch+json")
         return f"{' '.join(container['args'])}: {done.returncode} {done.stdout}{done.stderr}"
 
 
@@ -157,7 +158,7 @@ def installer(
     cluster: Cluster, helm_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Helm]:  # fmt: skip
     yield Helm(helm_folder, tmp_path / "helm", cluster.plane.kubeconfig, request.param)
-    until(lambda: cluster.get("namespace", "dovetail-agent") is None, "the namespace of the agents ends")
+    until(lambda: cluster.get("/api/v1/namespaces/dovetail-agent") is None, "the namespace of the agents ends")
     cluster.plane.kubectl("delete", "crd", "--ignore-not-found", *(f"{kind}.dovetail.dev" for kind in KINDS))
 
 
@@ -166,8 +167,7 @@ QUEUE = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"n
 
 REMOVED = (
     "deployments,daemonsets,serviceaccounts,roles,rolebindings,jobs",
-    *("clusterroles", "clusterrolebindings", "runtimeclasses"),
-    *("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+    "clusterroles,clusterrolebindings,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings",
 )
 
 
@@ -184,21 +184,21 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     installer.run("upgrade", "dovetail", str(CHART), HERE, "--set=stack.spec.scheduler.replicas=1")
     assert cluster.image() == f"dovetail:{__version__}"
     with cluster.operator():
-        scheduler = ("deployment", "dovetail-scheduler", HERE)
-        until(lambda: (cluster.get(*scheduler) or {"spec": {}})["spec"].get("replicas") == 1, "the value is applied")
+        scheduler = f"{DEPLOYMENTS}/dovetail-scheduler"
+        until(lambda: (cluster.get(scheduler) or {"spec": {}})["spec"].get("replicas") == 1, "the value is applied")
         installer.run("rollback", "dovetail", "1", HERE)
         assert cluster.image() == f"dovetail:{OLD}"
         assert cluster.releases_of_definitions() == {__version__}
-        until(lambda: cluster.get(*scheduler)["spec"]["replicas"] == 2, "the value is taken back")  # type: ignore[index]
+        until(lambda: cluster.get(scheduler)["spec"]["replicas"] == 2, "the value is taken back")  # type: ignore[index]
         with cluster.jobs() as ran:
             installer.run("uninstall", "dovetail", HERE, "--timeout=120s")
     assert [one for one in ran if not one.startswith("uninstall --stacks-only: 0")] == [] and ran
-    assert cluster.get("gpustack", "dovetail") is None
-    for kind in REMOVED:
-        until(lambda kind=kind: "dovetail" not in cluster.plane.kubectl("get", kind, "-A", "-o", "name"), kind)
+    assert cluster.get(f"{OURS}/gpustacks/dovetail") is None
+    for kinds in REMOVED:
+        until(lambda kinds=kinds: "dovetail" not in cluster.plane.kubectl("get", kinds, "-A", "-o", "name"), kinds)
     # What the user keeps.
     assert cluster.releases_of_definitions() == {__version__}
-    kept = cluster.get("queue", "team")
+    kept = cluster.get(f"{OURS}/queues/team")
     assert kept is not None and kept["spec"]["weight"] == 3
 
 
