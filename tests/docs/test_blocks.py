@@ -192,6 +192,7 @@ def test_commands_exist(line: str) -> None:
         ("The operator", ["-m", "benchmarks.operator_speed"]),
         ("Planes", ["-m", "benchmarks.planes"]),
         ("Starvation", ["benchmarks/starvation.py"]),
+        ("Agents", ["benchmarks/agents.py"]),
         ("Philly", ["benchmarks/philly.py"]),
         ("Recording and replay", ["benchmarks/replay_speed.py"]),
         ("Packing", ["benchmarks/packing.py"]),

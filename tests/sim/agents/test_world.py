@@ -30,7 +30,7 @@ from dovetail.sim.agents.protocol import (
 from dovetail.sim.agents.sharing import SHARING
 from dovetail.sim.agents.tasks import AgentTask, AgentWorkload
 from dovetail.sim.agents.world import AgentWorld
-from tests.sim.agents.small import Watched, gang, small
+from tests.sim.agents.small import TASKS, Scripted, Watched, check_accounts, gang, hears, small
 
 
 def ends(outcome: AgentOutcome) -> list[int | None]:
@@ -80,26 +80,6 @@ def test_a_checkpoint_that_takes_longer_than_the_grace_is_not_begun() -> None:
     assert ends(outcome) == [10_000 + 7 + 300_000, 10_000]
 
 
-TASKS = st.lists(
-    st.builds(
-        lambda agent, at_s, least, more, work_s, checkpoint_s, restart_s, node: AgentTask(
-            *(agent, at_s * 1000, least, least if node else least + more, work_s * 1000 + 7),
-            *(checkpoint_s * 1000, restart_s * 1000, node),
-        ),
-        st.integers(0, 2),
-        st.integers(0, 60),
-        st.integers(1, 2),
-        st.integers(0, 4),
-        st.integers(1, 400),
-        st.sampled_from((0, 3, 70)),
-        st.integers(0, 20),
-        st.booleans(),
-    ),
-    min_size=1,
-    max_size=12,
-)
-
-
 @settings(max_examples=60)
 @given(TASKS, st.sampled_from(sorted(SHARING)))
 def test_all_work_is_done_once_and_all_gpu_time_is_accounted_for(tasks: list[AgentTask], policy: str) -> None:
@@ -108,39 +88,9 @@ def test_all_work_is_done_once_and_all_gpu_time_is_accounted_for(tasks: list[Age
     outcome = AgentWorld(work, watched).run()
     assert watched.lease_of == {}
     assert watched.most_held <= 6
-    assert all(run.ended_ms is not None and run.saved == run.task.work_gpu_ms for run in outcome.runs)
-    done, lost = sum(run.saved for run in outcome.runs), sum(run.lost for run in outcome.runs)
-    overhead, idle = sum(run.overhead for run in outcome.runs), sum(use.idle for use in outcome.uses)
-    assert sum(use.held for use in outcome.uses) == done + lost + overhead + idle
-    assert sum(use.held for use in outcome.uses) <= 6 * outcome.ended_ms
-    assert all(use.holds == use.uses == 0 for use in outcome.uses)
+    check_accounts(outcome)
     again = AgentWorld(work, SHARING[policy](work)).run()
     assert ends(again) == ends(outcome)
-
-
-class Scripted:
-    """A policy that sends what it is made with, by the kind of the message, and keeps what it hears."""
-
-    def __init__(self, *answers: tuple[type, Ruling], wake_ms: int | None = None) -> None:
-        self.answers = list(answers)
-        self.heard: list[tuple[int, Message]] = []
-        self._wake_ms = wake_ms
-
-    def wake_ms(self) -> int | None:
-        return self._wake_ms
-
-    def step(self, now_ms: int, messages: Sequence[Message]) -> list[Ruling]:
-        self.heard += [(now_ms, message) for message in messages]
-        rulings: list[Ruling] = []
-        for message in messages:
-            kinds = [kind for kind, _ in self.answers]
-            if type(message) in kinds:
-                rulings.append(self.answers.pop(kinds.index(type(message)))[1])
-        return rulings
-
-
-def hears(policy: Scripted, kind: type) -> list[tuple[int, Message]]:
-    return [(at_ms, message) for at_ms, message in policy.heard if isinstance(message, kind)]
 
 
 def one(task: AgentTask) -> AgentWorkload:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace that Dovetail ships: it agrees with its README and with the published one, and is in the wheel."""
+"""The traces that Dovetail ships: they agree with their README and with the published ones, and are in the wheel."""
 
 import hashlib
 import tomllib
@@ -10,6 +10,7 @@ from pathlib import Path
 import dovetail
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.sim import sample
+from dovetail.sim.traces.jobs import read_jobs
 from dovetail.sim.traces.openb import has_times, read_nodes, read_pods, unknown_models
 
 PACKAGE = Path(dovetail.__file__).parent
@@ -20,7 +21,7 @@ def test_the_readme_has_the_checksum_of_every_file() -> None:
     folder = PACKAGE / "sim" / "sample"
     readme = (folder / "README.md").read_text()
     files = sorted(folder.glob("*.csv.gz"))
-    assert [file.name for file in files] == [sample.NODES.name, sample.PODS.name]
+    assert [file.name for file in files] == [sample.NODES.name, sample.PODS.name, sample.BURSTS.name]
     for file in files:
         line = next(line for line in readme.splitlines() if f"`{file.name}`" in line)
         assert hashlib.sha256(file.read_bytes()).hexdigest() in line
@@ -40,6 +41,14 @@ def test_the_numbers_are_those_of_the_paper() -> None:
     assert has_times(jobs)
     assert sum(job.duration_ms is None for job in jobs) == 897
     assert unknown_models(nodes, jobs) == {}
+
+
+def test_the_excerpt_has_jobs_of_ten_virtual_clusters() -> None:
+    jobs = read_jobs(sample.BURSTS, 64)
+    assert Counter(Counter(job.pods[0].namespace for job in jobs).values()) == {120: 10}
+    gpus = [dict(job.pods[0].request.resources)[GPU] for job in jobs]
+    assert (min(gpus), max(gpus)) == (1, 64)
+    assert min(job.duration_ms or 0 for job in jobs) >= 20 * 60_000
 
 
 def test_the_wheel_has_it() -> None:

@@ -54,6 +54,11 @@ def with_large(workload: AgentWorkload, gpus: int = 60, minutes: int = 30, every
     return replace(workload, name=f"large-{gpus}", agents=agents, tasks=tuple(tasks))
 
 
+def drawn_costs_ms(chance: Random) -> tuple[int, int]:
+    """What a checkpoint and a restart take."""
+    return chance.randint(2_000, 45_000), chance.randint(5_000, 60_000)
+
+
 def _stream(seed: int, agent: int, due: int, until_ms: int, share: int) -> list[AgentTask]:
     """The tasks of one agent."""
     chance = Random(f"{seed}/{agent}")
@@ -88,7 +93,7 @@ def _task(chance: Random, agent: int, share: int) -> AgentTask:
     most = most if elastic else least
     same_node = not elastic and most > 1 and chance.random() < 0.5
     took_ms = int(min(max(chance.lognormvariate(0, 1.0) * 6 * MINUTE_MS, _SHORTEST_MS), _LONGEST_MS))
-    checkpoint_ms, restart_ms = chance.randint(2_000, 45_000), chance.randint(5_000, 60_000)
+    checkpoint_ms, restart_ms = drawn_costs_ms(chance)
     deadline_ms = 4 * took_ms if chance.random() < 0.25 else None
     least = min(least, share)
     return AgentTask(agent, 0, least, most, took_ms * most, checkpoint_ms, restart_ms, same_node, deadline_ms)

@@ -132,7 +132,7 @@ class Divided(ABC):
         # A gang that is leaving its devices starts again when they are back.
         if held and not books.staying(demand.id):
             return []
-        least = 1 if held else demand.least
+        least = max(1, demand.least - len(held))
         devices = books.free[0].pick(least, lacks, same_node=demand.same_node, node=node)
         return [books.grant(demand, devices)] if devices else []
 

@@ -39,7 +39,7 @@ class FirstComeFirstServed:
                 if starting == bool(held) or part in blocked or len(held) >= demand.most:
                     continue
                 node = books.node_of[min(held)] if held and demand.same_node else None
-                least, most = (demand.least, demand.most) if starting else (1, demand.most - len(held))
+                least, most = max(1, demand.least - len(held)), demand.most - len(held)
                 free = books.free[part]
                 devices = free.pick(least, most, same_node=demand.same_node, node=node) if free.count >= least else ()
                 if devices:

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dovetail.sim.agents.divided import MaxMin
 from dovetail.sim.agents.karma import KarmaQuanta
-from dovetail.sim.agents.protocol import SharingPolicy
 from dovetail.sim.agents.queued import first_come_first_served, static_shares
-from dovetail.sim.agents.tasks import AgentWorkload
+from dovetail.sim.agents.world import MakePolicy
 
-SHARING: dict[str, Callable[[AgentWorkload], SharingPolicy]] = {
+SHARING: dict[str, MakePolicy] = {
     "static": static_shares,
     "fifo": first_come_first_served,
     "max-min": MaxMin,

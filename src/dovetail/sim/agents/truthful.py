@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.sim.agents.protocol import (
     AgentAccepts,
@@ -42,6 +43,8 @@ from dovetail.sim.agents.task_run import TaskRun
 
 MOST_ALTERNATIVES = 8
 RENEW_PERCENT = 70
+BACKOFF_MS = 1_000
+"""Before a task is asked for a second time at one time."""
 
 
 class RunsOn(Struct, frozen=True):
@@ -80,12 +83,10 @@ class Desk(Struct, frozen=True):
 
 
 class OwnLease(Struct):
-    """A lease of this agent. `run` is the task that it is for; `renewal_ms` the time to ask for a renewal, `leave_ms`
-    the time to leave it, if it ends."""
+    """A lease of this agent. `renewal_ms` is the time to ask for a renewal, `leave_ms` the time to leave it, if it
+    ends."""
 
     id: int
-    demand: int
-    run: TaskRun
     devices: set[int]
     end_ms: int | None = None
     renewal_ms: int | None = None
@@ -102,8 +103,14 @@ class Truthful:
         self.waiting: dict[int, TaskRun] = {}
         """The tasks without devices, by number, in order of arrival."""
         self.leases: dict[int, OwnLease] = {}
+        self._run_of: dict[int, TaskRun] = {}
+        """The task that each held device is for."""
         self._demand_of: dict[int, int] = {}
         """The last demand of each task."""
+        self._asked_ms: dict[int, int] = {}
+        """When that was."""
+        self._again_ms: dict[int, int] = {}
+        """When tasks are asked for again that lost their devices at the time at which they were asked for."""
         self._narrowed: set[int] = set()
         """The demands that ask for less than the task could use."""
         self._leaving: dict[int, int] = {}
@@ -136,7 +143,7 @@ class Truthful:
 
     def finished(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
         """The task is done."""
-        return [*self._return_all(run), *self.withdraw(self._demand_of[run.number])]
+        return [*self.give_back(self._devices_of(run)), *self.withdraw_of(run)]
 
     def saved(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
         """The checkpoint is complete."""
@@ -144,20 +151,33 @@ class Truthful:
 
     def lost(self, now_ms: int, lease: int, devices: Sequence[int], stopped: Sequence[TaskRun]) -> list[AgentAction]:
         """The world took the devices; these tasks ran on them, and have stopped."""
-        self._forget(lease, devices)
+        self.forget(lease, devices)
         actions: list[AgentAction] = []
         for run in stopped:
             self.waiting[run.number] = run
             actions += self._go_on(now_ms, run)
         return actions
 
+    def demand_of(self, run: TaskRun) -> int:
+        """The last demand of the task."""
+        return self._demand_of[run.number]
+
+    def holds(self, device: int) -> bool:
+        """Whether the device is held, and stays."""
+        return device in self._run_of and device not in self._leaving
+
     def wake_ms(self) -> int | None:
-        """When this agent has something to do about a lease that ends."""
+        """When this agent has something to do by itself."""
         times = [at_ms for held in self.leases.values() for at_ms in (held.renewal_ms, held.leave_ms)]
+        times += self._again_ms.values()
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def wakes(self, now_ms: int) -> list[AgentAction]:
         actions: list[AgentAction] = []
+        for number in [number for number, at_ms in self._again_ms.items() if at_ms <= now_ms]:
+            del self._again_ms[number]
+            if number in self.waiting:
+                actions += self.ask(now_ms, self.waiting[number])
         for held in list(self.leases.values()):
             if held.renewal_ms is not None and held.renewal_ms <= now_ms:
                 held.renewal_ms = None
@@ -177,6 +197,7 @@ class Truthful:
         demand = self._demand(now_ms, run, self.desk.new_id())
         self.open[demand.id] = run
         self._demand_of[run.number] = demand.id
+        self._asked_ms[run.number] = now_ms
         return [AgentAsks(demand)]
 
     def wanted(self, now_ms: int, run: TaskRun) -> tuple[Wanted, ...]:
@@ -195,11 +216,7 @@ class Truthful:
         run = self.open.get(grant.demand)
         if run is None:  # withdrawn meanwhile
             return [AgentReturns(self.desk.agent, grant.lease, grant.devices)]
-        if grant.settled:
-            del self.open[grant.demand]
-        held = self.leases[grant.lease] = OwnLease(grant.lease, grant.demand, run, set(grant.devices))
-        if grant.end_ms is not None:
-            self._set_end(now_ms, held, grant.end_ms)
+        self.receive(now_ms, grant, run)
         return self.place(now_ms, run)
 
     def refused(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
@@ -222,29 +239,49 @@ class Truthful:
         """Close the demand if it is open."""
         return [AgentWithdraws(self.desk.agent, demand)] if self.open.pop(demand, None) is not None else []
 
+    def withdraw_of(self, run: TaskRun) -> list[AgentAction]:
+        """Close the last demand of the task if it is open."""
+        return self.withdraw(self._demand_of[run.number])
+
     def spare(self, now_ms: int, run: TaskRun, devices: Sequence[int]) -> list[AgentAction]:
         """The leases of the task have more devices than it uses: return these."""
         return self.give_back(devices)
 
     # Parts of the loop.
 
+    def receive(self, now_ms: int, grant: Grants, run: TaskRun) -> None:
+        """Note a lease; its devices are for this task."""
+        if grant.settled:
+            del self.open[grant.demand]
+        held = self.leases[grant.lease] = OwnLease(grant.lease, set(grant.devices))
+        self.assign(grant.devices, run)
+        if grant.end_ms is not None:
+            self._set_end(now_ms, held, grant.end_ms)
+
+    def assign(self, devices: Iterable[int], run: TaskRun) -> None:
+        """These devices are for this task from now on."""
+        self._run_of.update(dict.fromkeys(devices, run))
+
     def place(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
         """Run the task on what is there for it, as far as that pays."""
         if run.saving:
             return []
         task, there = run.task, self.usable(run)
+        if run.ended_ms is not None:
+            return self.spare_of(now_ms, run, there)
         more = [device for device in there if device not in run.devices]
         if not run.active:
             if len(there) < task.least:
                 return self.give_back(there)
-            return [*self.start(run, tuple(there[: task.most])), *self.spare_of(now_ms, run, there[task.most :])]
+            return [*self.run_on(run, tuple(there[: task.most])), *self.spare_of(now_ms, run, there[task.most :])]
         room = task.most - len(run.devices)
         chosen = (*run.devices, *more[:room])
         if room > 0 and more and self._pays(now_ms, run, len(chosen)):
-            return [RunsOn(run, chosen), *self.spare_of(now_ms, run, more[room:])]
+            return [*self.run_on(run, chosen), *self.spare_of(now_ms, run, more[room:])]
         return [*self.spare_of(now_ms, run, more), *self._narrow(now_ms, run)]
 
-    def start(self, run: TaskRun, devices: tuple[int, ...]) -> list[AgentAction]:
+    def run_on(self, run: TaskRun, devices: tuple[int, ...]) -> list[AgentAction]:
+        """The task runs on these devices from now on."""
         self.waiting.pop(run.number, None)
         return [RunsOn(run, devices)]
 
@@ -252,47 +289,56 @@ class Truthful:
         return self.spare(now_ms, run, devices) if devices else []
 
     def usable(self, run: TaskRun) -> list[int]:
-        """The devices of the task's leases that stay; of one node if the task needs that."""
-        held = [device for lease in self.leases.values() if lease.run is run for device in sorted(lease.devices)]
-        return [device for device in held if device not in self._leaving]
+        """The devices for the task that stay."""
+        return [device for device in self._devices_of(run) if device not in self._leaving]
 
-    def give_back(self, devices: Iterable[int]) -> list[AgentAction]:
+    def _devices_of(self, run: TaskRun) -> list[int]:
+        return [
+            device for held in self.leases.values() for device in sorted(held.devices) if self._run_of[device] is run
+        ]
+
+    def give_back(self, devices: Sequence[int]) -> list[AgentAction]:
         """Return devices that no task uses, to whatever leases they belong."""
         gone = set(devices)
         actions: list[AgentAction] = []
         for held in list(self.leases.values()):
             if mine := tuple(sorted(held.devices & gone)):
-                self._forget(held.id, mine)
+                self.forget(held.id, mine)
                 actions.append(AgentReturns(self.desk.agent, held.id, mine))
         return actions
 
-    def _return_all(self, run: TaskRun) -> list[AgentAction]:
-        return self.give_back([d for held in self.leases.values() if held.run is run for d in held.devices])
-
     def _leave(self, now_ms: int, held: OwnLease, devices: Sequence[int], deadline_ms: int) -> list[AgentAction]:
         """These devices have to be returned by the deadline."""
-        run, mine = held.run, [device for device in devices if device in held.devices]
+        mine = [device for device in devices if device in held.devices]
         for device in mine:
             self._leaving[device] = deadline_ms
-        actions = self.give_back(device for device in mine if device not in run.devices)
-        if run.saving or not set(mine) & set(run.devices):
-            return actions
-        if run.unsaved(now_ms) and now_ms + run.task.checkpoint_ms <= deadline_ms:
-            return [*actions, Saves(run)]
-        return [*actions, *self._go_on(now_ms, run)]
+        runs = {self._run_of[device].number: self._run_of[device] for device in mine}
+        used = {device for run in runs.values() for device in run.devices}
+        actions = self.give_back([device for device in mine if device not in used])
+        for run in runs.values():
+            if run.saving or not set(mine) & set(run.devices):
+                continue
+            if run.unsaved(now_ms) and now_ms + run.task.checkpoint_ms <= deadline_ms:
+                actions.append(Saves(run))
+            else:
+                actions += self._go_on(now_ms, run)
+        return actions
 
     def _go_on(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
         """The task is saved, or cannot be: it goes on with the devices that stay, if they are enough."""
         there = self.usable(run)[: run.task.most]
         leaving = [device for device in run.devices if device in self._leaving]
         if len(there) >= run.task.least:
-            return [*self.start(run, tuple(there)), *self.give_back(leaving), *self._widen(now_ms, run)]
+            return [*self.run_on(run, tuple(there)), *self.give_back(leaving), *self._widen(now_ms, run)]
         actions: list[AgentAction] = [Stops(run)] if run.active else []
         self.waiting[run.number] = run
-        actions += self._return_all(run)
+        actions += self.give_back(self._devices_of(run))
         if self._demand_of[run.number] in self.open:
             return [*actions, *self._widen(now_ms, run)]
-        return [*actions, *self.ask(now_ms, run)]
+        if self._asked_ms[run.number] < now_ms:
+            return [*actions, *self.ask(now_ms, run)]
+        self._again_ms[run.number] = now_ms + BACKOFF_MS
+        return actions
 
     def _pays(self, now_ms: int, run: TaskRun, gpus: int) -> bool:
         left, pause_ms = run.remaining(now_ms), 2 * run.task.restart_ms
@@ -311,49 +357,45 @@ class Truthful:
 
     def _widen(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
         """Ask for all that the task can use again."""
-        number = self._demand_of[run.number]
-        if number not in self.open or number not in self._narrowed:
-            return []
-        self._narrowed.remove(number)
-        demand = self._demand(now_ms, run, number)
-        return [self._changed(demand, demand.wanted)]
+        return self.change(now_ms, run) if self._demand_of[run.number] in self._narrowed else []
 
     def _demand(self, now_ms: int, run: TaskRun, number: int) -> LeaseDemand:
         task = run.task
         wanted, agent = self.wanted(now_ms, run), self.desk.agent
         return LeaseDemand(number, agent, now_ms, wanted, task.checkpoint_ms, task.restart_ms, task.deadline_ms)
 
+    def change(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """Replace the alternatives of the task's demand by `wanted`, if it is open."""
+        number = self._demand_of[run.number]
+        self._narrowed.discard(number)
+        if number not in self.open:
+            return []
+        demand = self._demand(now_ms, run, number)
+        return [self._changed(demand, demand.wanted)]
+
     def _changed(self, demand: LeaseDemand, wanted: tuple[Wanted, ...]) -> AgentChanges:
-        return AgentChanges(
-            LeaseDemand(
-                demand.id,
-                demand.agent,
-                demand.at_ms,
-                wanted,
-                demand.checkpoint_ms,
-                demand.restart_ms,
-                demand.deadline_ms,
-            )
-        )
+        return AgentChanges(replace(demand, wanted=wanted))
 
     def _set_end(self, now_ms: int, held: OwnLease, end_ms: int) -> None:
         held.end_ms = end_ms
         held.renewal_ms = now_ms + (end_ms - now_ms) * RENEW_PERCENT // 100
-        held.leave_ms = max(now_ms, end_ms - held.run.task.checkpoint_ms)
+        saving_ms = max(self._run_of[device].task.checkpoint_ms for device in held.devices)
+        held.leave_ms = max(now_ms, end_ms - saving_ms)
 
     def _missing_ms(self, now_ms: int, held: OwnLease) -> int:
-        """How much longer than the lease the task will run, if it runs on it."""
-        run = held.run
-        if held.end_ms is None or not set(run.devices) & held.devices:
+        """How much longer than the lease the tasks on it will run."""
+        runs = {self._run_of[device].number: self._run_of[device] for device in held.devices}
+        on_it = [run for run in runs.values() if not held.devices.isdisjoint(run.devices)]
+        if held.end_ms is None or not on_it:
             return 0
-        if run.saving:
-            return 1
-        return run.end_ms(now_ms) - held.end_ms
+        return max(1 if run.saving else run.end_ms(now_ms) - held.end_ms for run in on_it)
 
-    def _forget(self, lease: int, devices: Iterable[int]) -> None:
+    def forget(self, lease: int, devices: Iterable[int]) -> None:
+        """These devices of the lease are gone."""
         held = self.leases[lease]
         for device in devices:
             held.devices.remove(device)
+            del self._run_of[device]
             self._leaving.pop(device, None)
         if not held.devices:
             del self.leases[lease]

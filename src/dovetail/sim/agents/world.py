@@ -50,6 +50,8 @@ _MOST_ROUNDS = 10_000
 
 MakeAgent = Callable[[Desk], Truthful]
 """Makes the loop of an agent."""
+MakePolicy = Callable[[AgentWorkload], SharingPolicy]
+"""Makes the policy for a workload."""
 
 
 class _Lease(Struct):
