@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from dovetail.core.bargaining import broker
 from dovetail.core.decisions import Decision
 from dovetail.core.event_handlers import apply
 from dovetail.core.events import Event
@@ -32,13 +33,18 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     apply_events(state, events, now_ms)
     state.advance(now_ms)
     state.begin_step()
-    decisions: list[Decision] = []
+    bargains = broker.active(state)
+    decisions: list[Decision] = broker.due(state) if bargains else []
     passed_over = partial(known_refusals.passed_over, state, decisions=decisions)
     work = 0
     while max(work, len(decisions)) < state.policy.attempts_per_step:
         workload = state.queue.pop(passed_over)
         if workload is None:
             break
+        if bargains and (bargained := broker.attempt(state, workload)) is not None:
+            decisions += bargained
+            work += 1
+            continue
         attempt = Attempt(state, workload)
         if state.moves.rooms:
             with state.moves.lent(state.workloads.members(workload)):
@@ -49,4 +55,4 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     decisions += state.broken.release(state.now_ms, state.steps)
     decisions += draining.decide(state)
     state.resume()
-    return decisions
+    return broker.revoking(state, decisions) if state.leases.live else decisions

@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dovetail.core.bargaining.types import EndCause, Lease, Offer, Revocation
 from dovetail.core.dra.extended import ExtendedUse
 from dovetail.core.dra.types import Allocation, ClaimSpec
 from dovetail.core.model import Instance
@@ -137,4 +138,71 @@ class Unnominate(Struct, frozen=True):
     step: int
 
 
-Decision = Bind | Hold | Release | Evict | Drain | Unnominate
+class MakeOffers(Struct, frozen=True):
+    """Offer these to the agent of a request. The devices of the first are held until `until_ms`."""
+
+    request: str
+    offers: tuple[Offer, ...]
+    until_ms: int
+    step: int
+
+
+class RequestStatus(Struct, frozen=True):
+    """The state of a request (see `bargaining.states.RequestState`), and why it is not granted. Decided when that is
+    new. `until_ms` is when it is tried again, 0 for whenever something changes."""
+
+    request: str
+    state: str
+    refusal: Refusal | None
+    step: int
+    until_ms: int = 0
+
+
+class Grant(Struct, frozen=True):
+    """The lease is live, and the request with its id is granted."""
+
+    lease: Lease
+    step: int
+
+
+class LeaseStatus(Struct, frozen=True):
+    """A live lease has another state (see `bargaining.states.LeaseState`) or another end, or a renewal is refused:
+    `refused` is why."""
+
+    lease: Lease
+    state: str
+    step: int
+    refused: str = ""
+
+
+class RevokeLease(Struct, frozen=True):
+    """The agent has to save its work now: its devices are taken back at the deadline."""
+
+    lease: str
+    revocation: Revocation
+    step: int
+
+
+class EndLease(Struct, frozen=True):
+    """The lease is over. The pods `uids` still run in it: delete them."""
+
+    lease: str
+    cause: EndCause
+    uids: tuple[str, ...]
+    step: int
+
+
+Decision = (
+    Bind
+    | Hold
+    | Release
+    | Evict
+    | Drain
+    | Unnominate
+    | MakeOffers
+    | RequestStatus
+    | Grant
+    | LeaseStatus
+    | RevokeLease
+    | EndLease
+)

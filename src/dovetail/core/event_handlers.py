@@ -49,6 +49,8 @@ def _put_pod(state: State, event: ev.PodChanged) -> None:
         cluster.claims.know(pod)
     state.workloads.put_pod(pod)
     if pod.node:
+        if pod.lease and pod.uid not in state.leases.by_pod:
+            _enter_lease(state, pod)
         _hold(state, pod)
     nominated = pod.nominated_node and not pod.node and pod.uid not in cluster.placements
     if nominated and not (pod.managed and state.workloads.workload_of(pod) in state.reservations.by_workload):
@@ -66,6 +68,23 @@ def _put_pod(state: State, event: ev.PodChanged) -> None:
             state.broken.look(workload, state.now_ms)
         if not pod.node or (old is not None and startable(old)):
             state.touch(workload)
+
+
+def _enter_lease(state: State, pod: Pod) -> None:
+    """A pod is bound within a lease, as a record has it: its devices are those of the lease's placeholders."""
+    live = state.leases.live.get(pod.lease)
+    if live is None or pod.uid in live.whole:
+        return
+    if parts := live.parts(pod.node, pod.devices or (), pod.instances):
+        for placeholder in state.leases.enter(pod, parts):
+            _put_pod(state, ev.PodChanged(placeholder))
+
+
+def _leave_lease(state: State, uid: str) -> None:
+    """A pod is gone from its lease, or was not bound: placeholders hold its devices again."""
+    if uid in state.leases.by_pod:
+        for placeholder in state.leases.leave(uid, state.now_ms):
+            _put_pod(state, ev.PodChanged(placeholder))
 
 
 def _release(state: State, pod: Pod) -> None:
@@ -114,6 +133,7 @@ def _remove_pod(state: State, event: ev.PodRemoved) -> None:
     state.workloads.remove_pod(event.uid)
     placement = cluster.placements.get(event.uid)
     cluster.unplace(event.uid)
+    _leave_lease(state, event.uid)
     if placement is not None:
         cluster.mix.end(placement)
         cluster.leave(placement.slot)
@@ -154,6 +174,7 @@ def _bind_failed(state: State, event: ev.BindFailed) -> None:
         return
     placement = state.cluster.placements.get(event.uid)
     state.cluster.unplace(event.uid)
+    _leave_lease(state, event.uid)
     if placement is not None:
         state.cluster.leave(placement.slot)
     state.cluster.avoided.setdefault(event.uid, {})[event.node] = event.retry_at_ms
@@ -182,7 +203,26 @@ def _queues_changed(state: State) -> None:
     state.cluster.changes.announce(ClusterChange.QUEUE)
 
 
+def _put_node(state: State, event: ev.NodeChanged) -> None:
+    state.cluster.put_node(event.node)
+    state.leases.node_changed(event.node.name)
+
+
+def _put_plane(state: State, event: ev.PlaneChanged) -> None:
+    plane = event.plane
+    state.requests.put_plane(plane)
+    state.shares.pod_queues.by_namespace[plane.namespace] = plane.leaf
+
+
+def _remove_plane(state: State, event: ev.PlaneRemoved) -> None:
+    plane = state.requests.planes.get(event.id)
+    if plane is not None:
+        state.requests.remove_plane(event.id)
+        state.shares.pod_queues.by_namespace.pop(plane.namespace, None)
+
+
 def _remove_node(state: State, event: ev.NodeRemoved) -> None:
+    state.leases.node_changed(event.name)
     slot = state.cluster.nodes.slots.get(event.name)
     state.cluster.remove_node(event.name)
     if any(slot in one.slots for one in state.reservations):
@@ -250,7 +290,7 @@ def _announcing(change: ClusterChange, handler: Handler) -> Handler:
 
 _VOLUME, _DEVICES = ClusterChange.VOLUME, ClusterChange.DEVICES
 _HANDLERS: dict[type, Handler] = {
-    ev.NodeChanged: lambda state, event: state.cluster.put_node(event.node),
+    ev.NodeChanged: _put_node,
     ev.NodeRemoved: _remove_node,
     ev.PodChanged: _put_pod,
     ev.PodRemoved: _remove_pod,
@@ -282,6 +322,14 @@ _HANDLERS: dict[type, Handler] = {
     ev.BudgetRemoved: _announcing(ClusterChange.BUDGET, lambda state, event: state.budgets.pop(event.key, None)),
     ev.EvictionFailed: _eviction_failed,
     ev.BindFailed: _bind_failed,
+    ev.PlaneChanged: _put_plane,
+    ev.PlaneRemoved: _remove_plane,
+    ev.PlaneHeartbeat: lambda state, event: state.requests.heartbeat(event.plane, state.now_ms),
+    ev.LeaseRequestChanged: lambda state, event: state.requests.put(event.request),
+    ev.LeaseRequestRemoved: lambda state, event: state.requests.remove(event.id),
+    ev.LeaseChanged: lambda state, event: state.leases.record(event.lease),
+    ev.LeaseRemoved: lambda state, event: state.leases.remove(event.id),
+    ev.LeaseActed: lambda state, event: state.leases.act(event.action),
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(
         event.owner, event.node, event.reason, state.now_ms
     ),

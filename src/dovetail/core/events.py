@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from dovetail.core.bargaining.types import Lease, LeaseAction, LeaseRequest, Plane
 from dovetail.core.dra.types import Claim, DeviceClass, Slice
 from dovetail.core.model import Gang, Namespace, Node, Pod, StorageClass, Volume, VolumeClaim
 from dovetail.core.queues.types import Budget, Queue
@@ -157,6 +158,50 @@ class PodRejected(Struct, frozen=True):
     reason: str
 
 
+class PlaneChanged(Struct, frozen=True):
+    plane: Plane
+
+
+class PlaneRemoved(Struct, frozen=True):
+    """`id` is "namespace/name"."""
+
+    id: str
+
+
+class PlaneHeartbeat(Struct, frozen=True):
+    """The agent of a plane is alive."""
+
+    plane: str
+
+
+class LeaseRequestChanged(Struct, frozen=True):
+    """A request that is new, has changed, or was answered."""
+
+    request: LeaseRequest
+
+
+class LeaseRequestRemoved(Struct, frozen=True):
+    """The request was withdrawn, or its object is gone after it was granted."""
+
+    id: str
+
+
+class LeaseChanged(Struct, frozen=True):
+    """A lease as its object has it; read at the start."""
+
+    lease: Lease
+
+
+class LeaseRemoved(Struct, frozen=True):
+    id: str
+
+
+class LeaseActed(Struct, frozen=True):
+    """The agent wants something of a live lease."""
+
+    action: LeaseAction
+
+
 Event = (
     NodeChanged
     | NodeRemoved
@@ -185,4 +230,12 @@ Event = (
     | BindFailed
     | EvictionFailed
     | PodRejected
+    | PlaneChanged
+    | PlaneRemoved
+    | PlaneHeartbeat
+    | LeaseRequestChanged
+    | LeaseRequestRemoved
+    | LeaseChanged
+    | LeaseRemoved
+    | LeaseActed
 )

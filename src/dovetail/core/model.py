@@ -206,7 +206,8 @@ class Pod(Struct, frozen=True):
     `user` is the user that it counts for. `checkpoint_ms` is when it last saved its work (epoch ms, 0 unknown).
     `recorded`: its bind wrote a record; whether another bound pod may use its queue is checked again. `own_volumes` and
     `own_device_claims` are those of `claims` and `device_claims` that a template in its spec makes for this pod alone:
-    one of such a name that was made for another pod is not its own."""
+    one of such a name that was made for another pod is not its own. `lease` is the id of the lease within which it is
+    placed ("": none), `fence` the fence that it shows."""
 
     uid: str
     namespace: str
@@ -237,6 +238,8 @@ class Pod(Struct, frozen=True):
     recorded: bool = False
     own_volumes: tuple[str, ...] = ()
     own_device_claims: tuple[str, ...] = ()
+    lease: str = ""
+    fence: int = 0
 
     @property
     def key(self) -> str:

@@ -44,6 +44,8 @@ class Policy(Struct, frozen=True):
 
     `remember_refusals` refuses a job as an equal one was refused, as long as that holds; False tries each.
 
+    The devices of an offer to a software agent are held for `offer_ms`.
+
     `model_milli` weighs what GPU models are charged, by the value of nvidia.com/gpu.product (1000 where it is not
     there)."""
 
@@ -65,6 +67,7 @@ class Policy(Struct, frozen=True):
     move_again_ms: int = 14_400_000
     drains_per_hour: int = 120
     model_milli: tuple[tuple[str, int], ...] = ()
+    offer_ms: int = 15_000
     quarantine_milli: int = 100
     quarantine_nodes: int = 0
 

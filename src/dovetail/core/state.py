@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+from dovetail.core.bargaining.leases import Leases
+from dovetail.core.bargaining.requests import Requests
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.cluster.rejections import FOR_EVER_MS
@@ -55,9 +57,11 @@ class State:
         self.queue = SchedulingQueue(self.queue_order)
         self.equivalence = EquivalenceCache()
         self.run_times = RunTimes()
+        self.requests = Requests()
+        self.leases = Leases()
         self.reservations = Reservations(cluster, self.workloads, self.equivalence, policy.eviction_deadline_ms)
         self.pledges = Pledges(self.reservations, cluster, self.workloads, self.shares)
-        self.expected_ends = ExpectedEnds(cluster, self.shares, self.run_times)
+        self.expected_ends = ExpectedEnds(cluster, self.shares, self.run_times, self.leases)
         cluster.maintenances.run_ms = self.expected_ends.run_ms
         self.planner = ReservationPlanner(
             self.reservations, cluster, self.score_cache, self.expected_ends, policy.search_limit
@@ -82,14 +86,20 @@ class State:
     @property
     def busy(self) -> bool:
         """Whether a further step without events would try something."""
-        return bool(self.queue) or bool(self.cluster.changes)
+        return bool(self.queue) or bool(self.cluster.changes) or bool(self.requests) or bool(self.leases)
 
     def next_wake_ms(self) -> int | None:
         """When a step is due even if nothing happens: a back-off or a deadline ends."""
         times = [until for nodes in self.cluster.avoided.values() for until in nodes.values()]
         times += self.workloads.lives.due_ms.values()
         times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
-        times += [at_ms for at_ms in (self.reservations.next_ms(), self.moves.next_ms()) if at_ms is not None]
+        due_ms = (
+            self.reservations.next_ms(),
+            self.moves.next_ms(),
+            self.requests.next_ms(),
+            self.leases.next_ms(),
+        )
+        times += [at_ms for at_ms in due_ms if at_ms is not None]
         if self.cluster.nodes.in_maintenance and (look_ms := self.drains.next_ms(self.now_ms)) is not None:
             times.append(look_ms)
         if self._divided():

@@ -17,7 +17,17 @@ from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 from dovetail.core.cycle import apply_events
-from dovetail.core.decisions import Bind, Decision, Evict
+from dovetail.core.decisions import (
+    Bind,
+    Decision,
+    EndLease,
+    Evict,
+    Grant,
+    LeaseStatus,
+    MakeOffers,
+    RequestStatus,
+    RevokeLease,
+)
 from dovetail.core.events import Event
 from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.reasons import Sure
@@ -158,6 +168,12 @@ def _concerns(decision: Decision) -> str:
             return decision.uid
         case Evict():
             return decision.nominations[0][0]
+        case MakeOffers() | RequestStatus():
+            return decision.request
+        case Grant() | LeaseStatus():
+            return decision.lease.id
+        case RevokeLease() | EndLease():
+            return decision.lease
     return decision.uids[0]
 
 

@@ -17,7 +17,21 @@ from msgspec import Struct
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import apply_events, step
-from dovetail.core.decisions import Bind, Decision, Drain, Evict, Hold, Release, Unnominate
+from dovetail.core.decisions import (
+    Bind,
+    Decision,
+    Drain,
+    EndLease,
+    Evict,
+    Grant,
+    Hold,
+    LeaseStatus,
+    MakeOffers,
+    Release,
+    RequestStatus,
+    RevokeLease,
+    Unnominate,
+)
 from dovetail.core.json_text import JsonError
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
@@ -202,6 +216,28 @@ def described(state: State, decision: Decision) -> str:
             return f"{words}: {decision.message}"
         case Unnominate():
             return f"unnominate {pod_names(state, decision.uids)}: {decision.message}"
+        case MakeOffers():
+            offers = ", ".join(
+                f"{one.alternative.count} devices for {one.alternative.duration_ms} ms from {one.start_ms}"
+                for one in decision.offers
+            )
+            return f"offer {decision.request}: {offers}"
+        case RequestStatus():
+            why = f": {refused(decision.refusal)}" if decision.refusal is not None else ""
+            return f"request {decision.request} is {decision.state}{why}"
+        case Grant():
+            on = ", ".join(f"{one.node} {one.devices or one.instances}" for one in decision.lease.holdings)
+            return f"grant {decision.lease.id} to {decision.lease.plane} until {decision.lease.end_ms}: {on}"
+        case LeaseStatus():
+            why = f": {decision.refused}" if decision.refused else ""
+            return f"lease {decision.lease.id} is {decision.state} until {decision.lease.end_ms}{why}"
+        case RevokeLease():
+            one = decision.revocation
+            return f"revoke {decision.lease} at {one.deadline_ms} ({one.cause}): {one.message}"
+        case EndLease():
+            return (
+                f"end lease {decision.lease} ({decision.cause}), delete {pod_names(state, decision.uids) or 'no pods'}"
+            )
 
 
 def refused(refusal: Refusal) -> str:

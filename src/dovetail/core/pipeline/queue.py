@@ -136,6 +136,10 @@ class SchedulingQueue:
             self._arrived[arrival] = workload
         return -of.priority, of.level, of.created_ms, arrival
 
+    def parked(self, workload: str) -> bool:
+        """Whether the workload waits aside."""
+        return workload in self._parked
+
     def forget(self, workload: str) -> None:
         """The workload is placed or gone."""
         self._leave(workload)

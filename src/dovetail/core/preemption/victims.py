@@ -122,12 +122,17 @@ class Victims:
             pod = placement.pod
             if not pod.managed or (queues is not None and queue_of(pod) not in queues):
                 continue
-            other = workload_of(pod)
+            live = state.leases.live.get(pod.lease) if pod.lease else None
+            other = workload_of(pod) if live is None else live.workload
             if other in seen:
                 continue
             seen.add(other)
             self._precedence = state.precedence(other)
-            if pod.gang:
+            if live is not None:
+                # A lease is taken back as a whole, with the pods that run in it.
+                uids = [*live.whole, *live.inside]
+                self._add(other, [state.cluster.placements[uid] for uid in uids if uid in state.cluster.placements])
+            elif pod.gang:
                 self._cut(other, state.workloads.members(other))
             else:
                 self._add(other, [placement])

@@ -20,6 +20,8 @@ class PodQueues:
     def __init__(self, peers: Peers, tree: Tree) -> None:
         self._peers = peers
         self._tree = tree
+        self.by_namespace: dict[str, str] = {}
+        """The queues of namespaces that belong to control planes of software agents."""
         self._rights: dict[tuple[str, str], bool] = {}
         """By queue and namespace: whether pods may use the queue."""
 
@@ -33,13 +35,18 @@ class PodQueues:
         placed for it."""
         queue = pod.queue
         if not queue:
-            labels = self._peers.labels.get(pod.namespace)
-            queue = labels.get(QUEUE_LABEL, DEFAULT_QUEUE) if labels else DEFAULT_QUEUE
+            queue = self._of_namespace(pod.namespace)
         if not pod.node or queue == DEFAULT_QUEUE:
             return queue
         if queue not in self._tree.queues or not (pod.recorded or self._may_use(queue, pod.namespace)):
             return DEFAULT_QUEUE
         return queue
+
+    def _of_namespace(self, namespace: str) -> str:
+        if self.by_namespace and (queue := self.by_namespace.get(namespace)) is not None:
+            return queue
+        labels = self._peers.labels.get(namespace)
+        return labels.get(QUEUE_LABEL, DEFAULT_QUEUE) if labels else DEFAULT_QUEUE
 
     def _may_use(self, queue: str, namespace: str) -> bool:
         """Whether pods of the namespace may be placed for a queue that exists."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dovetail.core.bargaining.leases import Leases
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.rejections import FOR_EVER_MS
@@ -16,8 +17,8 @@ from dovetail.core.reservations.reservation import Slots
 
 
 class ExpectedEnds:
-    def __init__(self, cluster: Cluster, shares: Shares, run_times: RunTimes) -> None:
-        self._cluster, self._shares, self._run_times = cluster, shares, run_times
+    def __init__(self, cluster: Cluster, shares: Shares, run_times: RunTimes, leases: Leases) -> None:
+        self._cluster, self._shares, self._run_times, self._leases = cluster, shares, run_times, leases
 
     def on(self, slots: Slots) -> list[tuple[int, Placement]]:
         """The pods that run on these slots with their ends (ms), the first end first."""
@@ -30,6 +31,8 @@ class ExpectedEnds:
     def end_ms(self, placement: Placement) -> int:
         """When a placed pod ends; for ever where that is not known."""
         pod, now_ms = placement.pod, self._cluster.now_ms
+        if pod.lease and (lease_ms := self._leases.end_ms(pod.lease)):
+            return max(now_ms, lease_ms)
         if pod.deleting:
             return now_ms
         ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
@@ -41,6 +44,8 @@ class ExpectedEnds:
     def expected(self, placement: Placement) -> Expected:
         """When a placed pod ends, and how that is known."""
         pod, now_ms = placement.pod, self._cluster.now_ms
+        if pod.lease and (lease_ms := self._leases.end_ms(pod.lease)):
+            return Expected(Sure.KNOWN, max(now_ms, lease_ms), "its lease ends")
         if pod.deleting:
             return Expected(Sure.KNOWN, now_ms, "is ending")
         ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placeholder pods: an alternative as the pods of a workload, and a lease as bound pods that hold its devices.
+
+Rules: each placeholder asks for `per_node` devices of one node. Several of them are a gang, one is a pod on its own. A
+bound placeholder holds what is left of its devices beside the pods that run in the lease: it is put again, smaller or
+greater, when one of them comes or goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from dovetail.core.bargaining.types import Alternative, Holding, Lease, LeaseRequest, Plane, ServiceClass
+from dovetail.core.model import CPU, MEMORY, Gang, NodeTerm, Pod, Request, Requirement, Toleration, Work
+from dovetail.core.queues.types import MODEL_LABEL
+
+PREFIX = "lease/"
+"""How the ids of placeholders and of their gangs begin. No pod has such a uid."""
+_PRIORITIES = {ServiceClass.GUARANTEED: 2, ServiceClass.BURST: 1, ServiceClass.SCAVENGER: 0}
+"""Within the queue of one plane."""
+_TOLERATIONS = (Toleration("nvidia.com/gpu", "Exists"),)
+"""The admission plugin ExtendedResourceToleration gives it to pods that ask for GPUs."""
+
+
+def gang_of(plane: Plane, request: LeaseRequest, number: str, alternative: Alternative, pods: int) -> Gang | None:
+    """The gang of an alternative; None where one pod is all of it. `pods` is the number of its placeholders, of which
+    as many are needed as the least number of devices takes."""
+    if pods == 1 and not alternative.within:
+        return None
+    least = (alternative.least or alternative.count) // alternative.per_node
+    return Gang(
+        f"{PREFIX}{request.id}/{number}", plane.namespace, request.name, least, pods,
+        required=alternative.within, created_ms=request.created_ms,
+    )  # fmt: skip
+
+
+def pods_of(
+    plane: Plane, request: LeaseRequest, number: str, alternative: Alternative, firm: bool, term_ms: int
+) -> list[Pod]:
+    """The waiting placeholders of an alternative, for this term. `number` tells them from the placeholders
+    of other alternatives."""
+    count = alternative.count // alternative.per_node
+    gang = f"{PREFIX}{request.id}/{number}" if count > 1 or alternative.within else ""
+    asked = request_of(alternative, alternative.per_node)
+    work = work_of(plane, request, alternative, firm, term_ms)
+    return [
+        Pod(
+            f"{PREFIX}{request.id}/{number}/{index}", plane.namespace, request.name, asked,
+            priority=_PRIORITIES[alternative.service], created_ms=request.created_ms, gang=gang, queue=plane.leaf,
+            work=work, lease=request.id,
+        )
+        for index in range(count)
+    ]  # fmt: skip
+
+
+def work_of(plane: Plane, request: LeaseRequest, alternative: Alternative, firm: bool, term_ms: int) -> Work:
+    """The term is the limit of the run time; a guaranteed lease must not be preempted. It is never moved."""
+    return Work(
+        max_runtime_ms=term_ms,
+        checkpoint_interval_ms=request.checkpoint_interval_ms,
+        startup_ms=request.startup_ms,
+        preemptible=alternative.service is not ServiceClass.GUARANTEED,
+        preempts=firm,
+        grace_ms=min(request.grace_ms or plane.grace_ms, plane.grace_ms),
+        movable=False,
+    )
+
+
+def request_of(alternative: Alternative, devices: int) -> Request:
+    """What so many devices of one node are as a request."""
+    amounts = {alternative.resource: devices}
+    if alternative.cpu_milli:
+        amounts[CPU] = alternative.cpu_milli * devices
+    if alternative.memory_bytes:
+        amounts[MEMORY] = alternative.memory_bytes * devices
+    models = (Requirement(MODEL_LABEL, "In", alternative.models),)
+    return Request(
+        resources=tuple(sorted((name, amount) for name, amount in amounts.items() if amount)),
+        gpu_milli=alternative.gpu_milli if devices else 0,
+        gpu_memory_mib=alternative.gpu_memory_mib if devices else 0,
+        node_terms=(NodeTerm(models),) if alternative.models else None,
+        tolerations=_TOLERATIONS,
+        nvlink_required=alternative.nvlink and devices > 1,
+    )
+
+
+def bound(pod: Pod, holding: Holding, lease: Lease) -> Pod:
+    """The placeholder of a live lease, with all its devices."""
+    return replace(
+        pod, node=holding.node, bound_ms=lease.start_ms, devices=holding.devices, instances=holding.instances,
+        recorded=True,
+    )  # fmt: skip
+
+
+def of_lease(plane: Plane, lease: Lease) -> tuple[Gang | None, list[Pod]]:
+    """Gang and placeholders of a live lease, made from its record alone."""
+    request = LeaseRequest(
+        lease.id, lease.plane, lease.name, (lease.alternative,), created_ms=lease.start_ms, grace_ms=lease.grace_ms,
+        checkpoint_interval_ms=lease.checkpoint_interval_ms, startup_ms=lease.startup_ms,
+    )  # fmt: skip
+    term_ms = lease.end_ms - lease.start_ms
+    waiting = pods_of(plane, request, "0", lease.alternative, True, term_ms)
+    pods = [
+        bound(replace(pod, uid=holding.uid, gang=_gang(lease)), holding, lease)
+        for pod, holding in zip(waiting, lease.holdings, strict=True)
+    ]
+    gang = gang_of(plane, request, "0", lease.alternative, len(pods))
+    return (replace(gang, id=_gang(lease)) if gang is not None else None), pods
+
+
+def _gang(lease: Lease) -> str:
+    """The id of the gang of a lease: the ids of its placeholders without the last part."""
+    alone = len(lease.holdings) == 1 and not lease.alternative.within
+    return "" if alone else lease.holdings[0].uid.rpartition("/")[0]
+
+
+def left(whole: Pod, alternative: Alternative, taken: Sequence[Holding]) -> Pod:
+    """What a placeholder still holds beside these parts of its devices, which pods have."""
+    gpus = {gpu for part in taken for gpu in part.devices}
+    instances = [one for part in taken for one in part.instances]
+    devices = tuple([gpu for gpu in whole.devices or () if gpu not in gpus])
+    rest = tuple([one for one in whole.instances if one not in instances])
+    return replace(
+        whole, request=request_of(alternative, len(rest) if whole.instances else len(devices)),
+        devices=devices, instances=rest,
+    )  # fmt: skip

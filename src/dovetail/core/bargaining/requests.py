@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planes and requests that there are, and how far the negotiation of each request is.
+
+Rules: events only enter records here; `broker` reads what is new in the next step. Of a request one workload waits in
+the queue: the placeholders of its first alternative. The others are tried when that one is refused. A plane has one
+offer outstanding at a time, so what it can keep from others without a lease is bounded.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dovetail.core.bargaining.states import REQUESTS, RequestEvent, RequestState
+from dovetail.core.bargaining.timers import Timers
+from dovetail.core.bargaining.types import Alternative, LeaseRequest, Offer, Plane
+from dovetail.core.reasons import Refusal
+
+
+class Negotiation(Struct):
+    """How far a request is. `alternatives` are those that count now, after counter-offers. `waiting` is the workload
+    that waits in the queue, of the alternative `number`; "" while none does. While it is OFFERED, `held` are the
+    placeholders (uid) of its first offer and `workload` is their workload. `until_ms` is when the offers lapse, or its
+    back-off ends. `chosen` is the alternative that it accepted for later, -1 for none. `lapses` counts declined and
+    lapsed offers in a row, `rounds`
+    counter-offers, `made` the offers ever made. `reported` is the refusal that was last reported, `reported_ms` when.
+    `revision` changes whenever its workloads are made anew."""
+
+    request: LeaseRequest
+    state: RequestState = RequestState.PENDING
+    alternatives: tuple[Alternative, ...] = ()
+    waiting: str = ""
+    number: int = -1
+    workload: str = ""
+    held: tuple[str, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    until_ms: int = 0
+    chosen: int = -1
+    rounds: int = 0
+    lapses: int = 0
+    made: int = 0
+    reported: Refusal | None = None
+    reported_ms: int = 0
+    revision: int = 0
+
+    @property
+    def firm(self) -> bool:
+        """Whether what fits is granted without an offer."""
+        return self.request.firm or self.chosen >= 0
+
+    def handle(self, event: RequestEvent) -> None:
+        """Raises KeyError where the state has no such event."""
+        self.state = REQUESTS[self.state][event]
+
+
+class Requests:
+    """`planes` and `negotiations` by id, `by_workload` the requests whose workload waits in the queue, `offered` by
+    plane the request with an offer outstanding. `news` are requests that are new, changed or answered, `gone` those
+    that were removed, `moved` planes that are new, changed or gone. `timers` end offers, back-offs and waits for a
+    start, `heartbeats` planes that are silent."""
+
+    def __init__(self) -> None:
+        self.planes: dict[str, Plane] = {}
+        self.negotiations: dict[str, Negotiation] = {}
+        self.by_plane: dict[str, dict[str, None]] = {}
+        self.by_workload: dict[str, Negotiation] = {}
+        self.offered: dict[str, str] = {}
+        self.news: dict[str, LeaseRequest] = {}
+        self.gone: dict[str, None] = {}
+        self.moved: dict[str, None] = {}
+        self.timers = Timers()
+        self.heartbeats = Timers()
+        self._waiting: dict[str, int] = {}
+        self._by_namespace: dict[str, Plane] = {}
+        self.silent: dict[str, None] = {}
+        """Planes whose heartbeats are missing."""
+
+    def __bool__(self) -> bool:
+        """Whether something is to be read in the next step."""
+        return bool(self.news or self.gone or self.moved)
+
+    def put(self, request: LeaseRequest) -> None:
+        """A request is new, has changed, or was answered."""
+        self.gone.pop(request.id, None)
+        known = self.negotiations.get(request.id)
+        if known is None or known.request != request:
+            self.news[request.id] = request
+
+    def remove(self, request_id: str) -> None:
+        self.news.pop(request_id, None)
+        if request_id in self.negotiations:
+            self.gone[request_id] = None
+
+    def put_plane(self, plane: Plane) -> None:
+        if self.planes.get(plane.id) != plane:
+            self.planes[plane.id] = plane
+            self._by_namespace[plane.namespace] = plane
+            self.moved[plane.id] = None
+
+    def remove_plane(self, plane_id: str) -> None:
+        plane = self.planes.pop(plane_id, None)
+        if plane is not None:
+            self._by_namespace.pop(plane.namespace, None)
+            self.heartbeats.drop(plane_id)
+            self.silent.pop(plane_id, None)
+            self.moved[plane_id] = None
+
+    def heartbeat(self, plane_id: str, now_ms: int) -> None:
+        """The plane is alive."""
+        plane = self.planes.get(plane_id)
+        if plane is None or not plane.heartbeat_ms:
+            return
+        if plane_id in self.silent:
+            del self.silent[plane_id]
+            self.moved[plane_id] = None
+        self.heartbeats.put(plane_id, now_ms + 3 * plane.heartbeat_ms)
+
+    def enter(self, request: LeaseRequest) -> Negotiation:
+        """A request is new."""
+        one = self.negotiations[request.id] = Negotiation(request, alternatives=request.alternatives)
+        self.by_plane.setdefault(request.plane, {})[request.id] = None
+        return one
+
+    def leave(self, one: Negotiation) -> None:
+        """A request for which nothing waits and nothing is held is gone."""
+        del self.negotiations[one.request.id]
+        own = self.by_plane[one.request.plane]
+        del own[one.request.id]
+        if not own:
+            del self.by_plane[one.request.plane]
+        self.timers.drop(one.request.id)
+
+    def wait(self, one: Negotiation, workload: str, number: int) -> None:
+        """This workload, of the alternative `number`, waits for the request; "" for none."""
+        self.by_workload.pop(one.waiting, None)
+        self._waiting[one.request.plane] = self.waiting_of(one.request.plane) + bool(workload) - bool(one.waiting)
+        one.waiting, one.number = workload, number
+        if workload:
+            self.by_workload[workload] = one
+
+    def waiting_of(self, plane_id: str) -> int:
+        """How many requests of the plane wait in its queue."""
+        return self._waiting.get(plane_id, 0)
+
+    def by_age(self, plane_id: str) -> list[Negotiation]:
+        """The requests of a plane that are not settled, the oldest first."""
+        own = [self.negotiations[request_id] for request_id in self.by_plane.get(plane_id, ())]
+        open_ = [one for one in own if one.state not in (RequestState.GRANTED, RequestState.DENIED)]
+        return sorted(open_, key=lambda one: (one.request.created_ms, one.request.id))
+
+    def next_ms(self) -> int | None:
+        """When something is due, although nothing happens."""
+        times = [at_ms for at_ms in (self.timers.next_ms(), self.heartbeats.next_ms()) if at_ms is not None]
+        return min(times, default=None)
+
+    def plane_of(self, namespace: str) -> Plane | None:
+        """The plane that a namespace belongs to."""
+        return self._by_namespace.get(namespace)

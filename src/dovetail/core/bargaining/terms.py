@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lease from its start to its end: renewal, return, revocation, expiry.
+
+Rules
+- The broker's clock decides. A lease ends at its end, or at the deadline of its revocation; the agent has at least its
+  grace between the notice and that.
+- A renewal is for the last part of the term, for at most one more term, and is refused where a reservation would start
+  later for it.
+- A lease counts for LEAST_CHARGED_MS at least, so that asking and returning all the time gains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from dovetail.core import events as ev
+from dovetail.core.bargaining import placeholders
+from dovetail.core.bargaining.leases import LiveLease
+from dovetail.core.bargaining.states import LeaseEvent, LeaseState
+from dovetail.core.bargaining.types import EndCause, Lease, LeaseAction, Revocation, ServiceClass
+from dovetail.core.decisions import Decision, EndLease, Grant, LeaseStatus, RevokeLease
+from dovetail.core.event_handlers import apply
+from dovetail.core.model import Pod
+from dovetail.core.state import State
+from dovetail.core.workloads.index import LONE
+
+LEAST_CHARGED_MS = 60_000
+_RENEWED_MILLI = 300
+"""The last part of a term, in which it can be renewed."""
+
+
+def begin(state: State, lease: Lease, workload: str, pods: Sequence[Pod]) -> list[Decision]:
+    """The lease is live from now on; its placeholders, which are placed, are bound."""
+    by_uid = {pod.uid: pod for pod in pods}
+    whole = {one.uid: placeholders.bound(by_uid[one.uid], one, lease) for one in lease.holdings}
+    _enter(state, LiveLease(lease, workload, whole))
+    return [Grant(lease, state.steps)]
+
+
+def _enter(state: State, live: LiveLease) -> None:
+    state.leases.add(live)
+    live.idle_ms = 0 if live.inside else state.now_ms
+    for uid in live.whole:
+        apply(state, ev.PodChanged(live.left(uid)))
+    _set_timer(state, live)
+
+
+def resume(state: State, lease: Lease) -> list[Decision]:
+    """A lease was read that is not known: it goes on where it was, with the pods that run in it."""
+    plane = state.requests.planes.get(lease.plane)
+    if lease.id in state.leases.live:
+        return []
+    if plane is None:
+        return [EndLease(lease.id, EndCause.PLANE_GONE, (), state.steps)]
+    gang, pods = placeholders.of_lease(plane, lease)
+    if gang is not None:
+        apply(state, ev.GangChanged(gang))
+    live = LiveLease(lease, gang.id if gang is not None else LONE + pods[0].uid, {pod.uid: pod for pod in pods})
+    if lease.revocation is not None:
+        live.handle(LeaseEvent.REVOKED)
+    for pod in list(state.workloads.pods.values()):
+        inside = pod.lease == lease.id and pod.node and pod.uid not in live.whole
+        if inside and (parts := live.parts(pod.node, pod.devices or (), pod.instances)):
+            live.inside[pod.uid] = parts
+    _enter(state, live)
+    return []
+
+
+def _set_timer(state: State, live: LiveLease) -> None:
+    """When something is due: the notice, the end, or that nothing runs in it for too long."""
+    lease, times = live.lease, [state.leases.end_ms(live.lease.id)]
+    if live.state is LeaseState.ACTIVE:
+        times.append(lease.end_ms - lease.grace_ms)
+    if (idle_ms := _idle_ms(state, live)) and live.state is not LeaseState.REVOKING:
+        times.append(idle_ms)
+    state.leases.timers.put(lease.id, min(times))
+
+
+def _idle_ms(state: State, live: LiveLease) -> int:
+    """When the lease is idle; 0 while a pod is inside, or where that does not matter."""
+    plane = state.requests.planes.get(live.lease.plane)
+    return live.idle_ms + plane.idle_ms if plane is not None and plane.idle_ms and live.idle_ms else 0
+
+
+def due(state: State, live: LiveLease) -> list[Decision]:
+    """Its notice, its end, its deadline, or the end of its patience with an idle lease has come."""
+    now_ms, lease = state.now_ms, live.lease
+    if now_ms >= state.leases.end_ms(lease.id):
+        return end(state, live, lease.revocation.cause if lease.revocation is not None else EndCause.EXPIRED)
+    decisions: list[Decision] = []
+    idle_ms = _idle_ms(state, live)
+    if idle_ms and now_ms >= idle_ms and live.state is not LeaseState.REVOKING:
+        decisions += revoke(state, live, EndCause.IDLE, f"no pod has run in it for {(now_ms - live.idle_ms) // 1000} s")
+    elif live.state is LeaseState.ACTIVE and now_ms >= lease.end_ms - lease.grace_ms:
+        live.handle(LeaseEvent.END_IS_NEAR)
+        decisions.append(LeaseStatus(lease, live.state.value, state.steps))
+    _set_timer(state, live)
+    return decisions
+
+
+def revoke(state: State, live: LiveLease, cause: EndCause, message: str) -> list[Decision]:
+    """Take the lease back after its grace, or when it ends anyway."""
+    lease = live.lease
+    deadline_ms = min(state.now_ms + lease.grace_ms, state.leases.end_ms(lease.id))
+    if lease.revocation is not None and deadline_ms >= lease.revocation.deadline_ms:
+        return []
+    live.handle(LeaseEvent.REVOKED)
+    revocation = Revocation(cause, deadline_ms, message)
+    live.lease = replace(lease, revocation=revocation)
+    live.whole = {uid: replace(pod, deleting=True) for uid, pod in live.whole.items()}
+    for uid in live.whole:
+        apply(state, ev.PodChanged(live.left(uid)))
+    _set_timer(state, live)
+    return [RevokeLease(lease.id, revocation, state.steps)]
+
+
+def act(state: State, action: LeaseAction) -> list[Decision]:
+    """What the agent wants of a lease; a stale fence and a repeated number change nothing."""
+    live = state.leases.live.get(action.lease)
+    if live is None or action.number <= live.action:
+        return []
+    live.action = action.number
+    if action.fence != live.lease.fence:
+        return [_refused(state, live, f"the fence of the lease is {live.lease.fence}, not {action.fence}")]
+    if action.action == "return":
+        return end(state, live, EndCause.RETURNED)
+    return _renew(state, live, action.until_ms)
+
+
+def _renew(state: State, live: LiveLease, until_ms: int) -> list[Decision]:
+    lease, now_ms = live.lease, state.now_ms
+    term_ms = lease.alternative.duration_ms
+    if lease.revocation is not None:
+        return [_refused(state, live, "it is being taken back")]
+    if until_ms <= lease.end_ms:
+        return [_refused(state, live, "it ends later than that already")]
+    if 1000 * (lease.end_ms - now_ms) > _RENEWED_MILLI * term_ms:
+        from_ms = lease.end_ms - _RENEWED_MILLI * term_ms // 1000
+        return [_refused(state, live, f"it can be renewed in the last 30 % of its term, in {from_ms - now_ms} ms")]
+    if until_ms > now_ms + term_ms:
+        return [_refused(state, live, f"a renewal is for {term_ms} ms from now at most")]
+    renewed = replace(lease, end_ms=until_ms, renewals=lease.renewals + 1)
+    live.lease = renewed
+    staying = {*live.whole, *live.inside}
+    waiting = [
+        replace(one, waits_for=one.waits_for - staying)
+        for one in state.reservations.others(live.workload)
+        if not one.evicts
+    ]
+    kept = state.planner.kept(waiting, state.workloads.groups) if waiting else []
+    if kept is None:
+        live.lease = lease
+        return [_refused(state, live, f"{state.workloads.name_of(waiting[0].workload)} is to have the devices")]
+    for one in kept:
+        state.reservations.put(one)
+    live.handle(LeaseEvent.RENEWED)
+    live.whole = {
+        uid: replace(pod, work=replace(pod.work, max_runtime_ms=until_ms - lease.start_ms))
+        for uid, pod in live.whole.items()
+    }
+    for uid in live.whole:
+        apply(state, ev.PodChanged(live.left(uid)))
+    _set_timer(state, live)
+    return [LeaseStatus(renewed, live.state.value, state.steps)]
+
+
+def _refused(state: State, live: LiveLease, why: str) -> Decision:
+    return LeaseStatus(live.lease, live.state.value, state.steps, why)
+
+
+def end(state: State, live: LiveLease, cause: EndCause) -> list[Decision]:
+    """The lease is over. The pods inside hold their devices until they are gone."""
+    lease, now_ms = live.lease, state.now_ms
+    uids = tuple(live.inside)
+    missing_ms = LEAST_CHARGED_MS - (now_ms - lease.start_ms)
+    if missing_ms > 0 and lease.alternative.service is not ServiceClass.SCAVENGER:
+        _charge(state, live, missing_ms)
+    state.leases.end(live)
+    for uid in live.whole:
+        apply(state, ev.PodRemoved(uid))
+    if not live.workload.startswith(LONE):
+        apply(state, ev.GangRemoved(live.workload))
+    return [EndLease(lease.id, cause, uids, state.steps)]
+
+
+def _charge(state: State, live: LiveLease, ms: int) -> None:
+    """Charge the queue for so long although the lease is over."""
+    pods = [*live.whole, *live.inside]
+    plane = state.requests.planes.get(live.lease.plane)
+    if plane is not None:
+        rate = sum([state.shares.rate(uid) for uid in pods])
+        state.shares.accounts.charge_more(plane.leaf, rate, ms)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a request to offers, answers and a grant."""
+
+from dovetail.core.bargaining.types import Alternative, ServiceClass
+from dovetail.core.reasons import Reason
+from tests.core.bargaining.market import MINUTE, Market, nodes
+
+
+def test_a_request_that_fits_is_offered_whole_and_now_with_its_devices() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r", Alternative(count=4, per_node=4))
+    (offer,) = market.offers["r"]
+    assert offer.now and offer.why == "" and offer.alternative.count == 4
+    assert [len(one.devices) for one in offer.holdings] == [4]
+    assert market.free() == 12
+
+
+def test_an_accepted_offer_is_a_lease_of_the_same_devices_until_its_end() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r", Alternative(count=4, per_node=4, duration_ms=10 * MINUTE))
+    (offer,) = market.offers["r"]
+    market.answer("r")
+    lease = market.leases["r"]
+    assert lease.holdings == offer.holdings and lease.end_ms == market.now_ms + 10 * MINUTE
+    market.wait(10 * MINUTE)
+    assert market.ended == {"r": "Expired"} and market.free() == 16
+
+
+def test_a_firm_request_is_granted_without_an_offer() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r", Alternative(count=16), firm=True)
+    assert market.leases["r"].alternative.count == 16 and market.free() == 0
+
+
+def test_an_offer_lapses_and_is_made_again_after_a_back_off() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r")
+    market.wait(14_999)
+    assert "r" in market.offers
+    market.wait(1)
+    state, refusal = market.states["r"]
+    assert state == "BackingOff" and refusal is not None and refusal.reason is Reason.BACKING_OFF
+    assert market.free() == 16
+    market.wait(1000)
+    assert "r" in market.offers
+
+
+def test_declining_costs_a_back_off_that_doubles() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r")
+    for wait_ms in (1000, 2000, 4000):
+        market.answer("r", "decline")
+        market.wait(wait_ms - 1)
+        assert "r" not in market.offers
+        market.wait(1)
+        assert "r" in market.offers
+
+
+def test_fewer_devices_are_offered_where_fewer_will_do() -> None:
+    market = Market(*nodes(1))
+    market.plane()
+    market.plane("b")
+    market.ask("other", Alternative(count=5), plane="b", firm=True)
+    market.ask("r", Alternative(count=8, least=2))
+    (offer,) = market.offers["r"]
+    assert offer.alternative.count == 3 and offer.why == "3 of 8 devices are free"
+
+
+def test_another_alternative_is_offered_with_the_later_start_of_the_first() -> None:
+    market = Market(*nodes(1))
+    market.plane()
+    market.plane("b")
+    market.ask("other", Alternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
+    market.ask("r", Alternative(count=8, per_node=8), Alternative(count=2, duration_ms=5 * MINUTE))
+    now, later = market.offers["r"]
+    assert now.now and now.alternative.count == 2
+    assert not later.now and later.alternative.count == 8
+    assert later.start_ms == market.leases["other"].end_ms
+    market.answer("r", number=1)
+    assert market.states["r"][0] == "Reserved" and market.free() == 3
+    market.wait(20 * MINUTE)
+    assert market.leases["r"].alternative.count == 8
+
+
+def test_a_later_offer_keeps_its_room_from_others() -> None:
+    market = Market(*nodes(1))
+    for name in "abc":
+        market.plane(name)
+    market.ask("other", Alternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
+    market.ask("r", Alternative(count=8, per_node=8), Alternative(count=2, duration_ms=5 * MINUTE))
+    market.answer("r", number=1)
+    market.ask("long", Alternative(count=1, duration_ms=60 * MINUTE), plane="c", firm=True)
+    market.ask("short", Alternative(count=1, duration_ms=10 * MINUTE), plane="c", firm=True)
+    assert set(market.leases) == {"other", "short"}
+    market.wait(20 * MINUTE)
+    assert "r" in market.leases
+
+
+def test_a_scavenger_is_offered_the_time_until_a_reservation_begins() -> None:
+    market = Market(*nodes(1))
+    for name in "abc":
+        market.plane(name)
+    market.ask("other", Alternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
+    market.ask("big", Alternative(count=8, per_node=8), firm=True)
+    scavenger = ServiceClass.SCAVENGER
+    market.ask(
+        "s",
+        Alternative(count=3, duration_ms=60 * MINUTE, least_duration_ms=MINUTE, service=scavenger),
+        plane="c",
+        firm=True,
+    )
+    assert market.leases["s"].end_ms == market.leases["other"].end_ms
+    market.wait(20 * MINUTE)
+    assert "big" in market.leases
+
+
+def test_a_counter_offer_within_the_request_is_negotiated_anew() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r", Alternative(count=8, duration_ms=10 * MINUTE))
+    market.answer("r", "counter", counter=Alternative(count=2, duration_ms=5 * MINUTE))
+    assert market.offers["r"][0].alternative.count == 2
+    market.answer("r", "counter", counter=Alternative(count=9, duration_ms=5 * MINUTE))
+    refusal = market.states["r"][1]
+    assert refusal is not None and refusal.reason is Reason.COUNTER_REFUSED and "more devices" in refusal.detail
+
+
+def test_there_are_at_most_three_counter_offers() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r", Alternative(count=8))
+    for count in (7, 6, 5):
+        market.answer("r", "counter", counter=Alternative(count=count))
+        assert market.offers["r"][0].alternative.count == count
+    market.answer("r", "counter", counter=Alternative(count=4))
+    refusal = market.states["r"][1]
+    assert refusal is not None and refusal.reason is Reason.COUNTER_REFUSED
+
+
+def test_a_plane_has_one_offer_outstanding() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r1")
+    market.ask("r2")
+    refusal = market.states["r2"][1]
+    assert set(market.offers) == {"r1"} and refusal is not None and refusal.reason is Reason.OFFER_OUTSTANDING
+    market.answer("r1")
+    assert set(market.offers) == {"r2"}
+
+
+def test_an_answer_to_an_offer_that_is_gone_changes_nothing() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r")
+    old = market.offers["r"]
+    market.answer("r", "decline")
+    market.wait(1000)
+    market.offers["r"], new = old, market.offers["r"]
+    market.answer("r")
+    refusal = market.states["r"][1]
+    assert not market.leases and refusal is not None and refusal.reason is Reason.OFFER_GONE
+    market.offers["r"] = new
+    market.answer("r")
+    assert "r" in market.leases
+
+
+def test_an_answer_comes_too_late() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r")
+    offers = market.offers["r"]
+    market.wait(15_000)
+    market.offers["r"] = offers
+    market.answer("r")
+    assert not market.leases and market.states["r"][1].reason is Reason.OFFER_GONE
+
+
+def test_a_withdrawn_request_holds_nothing() -> None:
+    market = Market(*nodes())
+    market.plane()
+    market.ask("r", Alternative(count=16))
+    assert market.free() == 0
+    market.withdraw("r")
+    assert market.free() == 16 and not market.state.workloads.pods
+
+
+def test_an_alternative_starts_no_earlier_and_no_later_than_it_says() -> None:
+    market = Market(*nodes(1))
+    market.plane()
+    market.plane("b")
+    market.ask("r", Alternative(earliest_ms=market.now_ms + MINUTE), firm=True)
+    assert market.states["r"][1].reason is Reason.TOO_EARLY
+    market.wait(MINUTE - 1)
+    assert not market.leases
+    market.wait(1)
+    assert "r" in market.leases
+    market.ask("all", Alternative(count=7), plane="b", firm=True)
+    market.ask("late", Alternative(count=8, latest_ms=market.now_ms + MINUTE), firm=True)
+    market.wait(MINUTE + 1)
+    state, refusal = market.states["late"]
+    assert state == "Denied" and refusal is not None and refusal.reason is Reason.TOO_LATE
+
+
+def test_a_plane_has_no_more_leases_and_waiting_requests_than_it_may() -> None:
+    market = Market(*nodes())
+    market.plane(most_leases=1, most_requests=1)
+    market.ask("r1", firm=True)
+    market.ask("r2", firm=True)
+    market.ask("r3", firm=True)
+    assert set(market.leases) == {"r1"}
+    assert market.states["r2"][1].reason is Reason.PLANE_LIMIT
+    assert market.states["r3"][1].reason is Reason.PLANE_LIMIT
+    market.act("r1", "return")
+    assert set(market.leases) == {"r2"}
+
+
+def test_a_request_of_a_plane_that_does_not_exist_waits_for_it() -> None:
+    market = Market(*nodes())
+    market.ask("r", firm=True)
+    assert market.states["r"][1].reason is Reason.PLANE_MISSING
+    market.plane()
+    assert "r" in market.leases

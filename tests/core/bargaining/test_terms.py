@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lease from its start to its end."""
+
+import pytest
+from msgspec.structs import replace
+
+from dovetail.core import events as ev
+from dovetail.core.bargaining.types import Alternative, ServiceClass
+from dovetail.core.model import Maintenance
+from dovetail.core.queues.types import Queue
+from tests.core.bargaining.market import MINUTE, Market, nodes
+from tests.core.gang_oracle import gpu_node, gpu_pod
+
+TEN = Alternative(count=4, duration_ms=10 * MINUTE)
+
+
+def granted(*alternatives: Alternative, **more: object) -> Market:
+    market = Market(*nodes(1))
+    market.plane(**more)
+    market.ask("r", *(alternatives or (TEN,)), firm=True)
+    assert "r" in market.leases
+    return market
+
+
+def test_notice_is_given_one_grace_before_the_end() -> None:
+    market = granted(grace_ms=2 * MINUTE)
+    market.wait(8 * MINUTE - 1)
+    assert market.state.leases.live["r"].state.value == "Active"
+    market.wait(1)
+    assert market.state.leases.live["r"].state.value == "Expiring"
+    market.wait(2 * MINUTE)
+    assert market.ended == {"r": "Expired"}
+
+
+def test_the_grace_is_at_most_half_of_the_term() -> None:
+    market = granted(Alternative(duration_ms=2 * MINUTE), grace_ms=10 * MINUTE)
+    assert market.leases["r"].grace_ms == MINUTE
+
+
+def test_a_returned_lease_is_over_and_its_pods_are_to_be_deleted() -> None:
+    market = granted()
+    market.pod("p", "r", 2)
+    market.act("r", "return")
+    assert market.ended == {"r": "Returned"} and market.free() == 8 and "p" not in market.state.workloads.pods
+
+
+def test_a_stale_fence_and_a_repeated_action_change_nothing() -> None:
+    market = granted()
+    market.act("r", "return", fence=market.leases["r"].fence - 1)
+    assert "r" in market.leases and "the fence of the lease is" in market.refused["r"]
+
+
+def test_fences_grow() -> None:
+    market = granted(Alternative(count=1))
+    market.ask("s", firm=True)
+    assert market.leases["s"].fence > market.leases["r"].fence
+
+
+@pytest.mark.parametrize(("after_min", "refused"), [(6, "it can be renewed in the last 30 %"), (7, "")])
+def test_a_lease_is_renewed_in_the_last_part_of_its_term(after_min: int, refused: str) -> None:
+    market = granted()
+    market.wait(after_min * MINUTE)
+    end_ms = market.leases["r"].end_ms
+    market.act("r", "renew", market.now_ms + 10 * MINUTE)
+    assert market.refused["r"].startswith(refused) and bool(market.refused["r"]) == bool(refused)
+    assert market.leases["r"].end_ms == (end_ms if refused else market.now_ms + 10 * MINUTE)
+
+
+def test_no_renewal_is_longer_than_a_term() -> None:
+    market = granted()
+    market.wait(8 * MINUTE)
+    market.act("r", "renew", market.now_ms + 10 * MINUTE + 1)
+    assert "from now at most" in market.refused["r"]
+
+
+def test_no_renewal_passes_a_reserved_head() -> None:
+    market = granted()
+    market.plane("b")
+    market.ask("big", Alternative(count=8, per_node=8), plane="b", firm=True)
+    assert market.states["big"][0] == "Reserved"
+    market.wait(8 * MINUTE)
+    market.act("r", "renew", market.now_ms + 5 * MINUTE)
+    assert "b/big is to have the devices" in market.refused["r"]
+    market.wait(2 * MINUTE)
+    assert set(market.leases) == {"big"}
+
+
+def test_a_renewal_beside_a_reservation_is_granted() -> None:
+    market = Market(*nodes(2))
+    market.plane()
+    market.plane("b")
+    market.ask("r", Alternative(count=4, per_node=4, duration_ms=10 * MINUTE), firm=True)
+    market.ask("s", Alternative(count=8, per_node=8, duration_ms=9 * MINUTE), firm=True, plane="b")
+    market.ask("big", Alternative(count=8, per_node=8, duration_ms=MINUTE), plane="b", firm=True)
+    assert market.states["big"][0] == "Reserved"
+    market.wait(8 * MINUTE)
+    market.act("r", "renew", market.now_ms + 9 * MINUTE)
+    assert market.refused["r"] == ""
+    market.wait(MINUTE)
+    assert set(market.leases) == {"r", "big"}
+
+
+def test_a_lease_without_pods_is_idle_and_taken_back() -> None:
+    market = granted(Alternative(count=4, duration_ms=60 * MINUTE), idle_ms=5 * MINUTE, grace_ms=MINUTE)
+    market.wait(4 * MINUTE)
+    market.pod("p", "r")
+    market.wait(10 * MINUTE)
+    assert "r" not in market.revoked
+    market.step(ev.PodRemoved("p"))
+    market.wait(5 * MINUTE)
+    assert market.revoked["r"].revocation.cause == "Idle"
+    market.wait(MINUTE)
+    assert market.ended == {"r": "Idle"}
+
+
+def test_a_plane_without_heartbeats_loses_its_leases_after_its_grace() -> None:
+    market = granted(heartbeat_ms=10_000, grace_ms=MINUTE)
+    for _ in range(4):
+        market.wait(20_000)
+        market.step(ev.PlaneHeartbeat("a/a"))
+    assert "r" not in market.revoked
+    market.ask("s")
+    market.wait(30_000)
+    assert market.revoked["r"].revocation.cause == "HeartbeatLost"
+    assert market.states["s"][1].reason.code == "PlaneSilent"
+    market.wait(MINUTE)
+    assert market.ended == {"r": "HeartbeatLost"}
+    market.step(ev.PlaneHeartbeat("a/a"))
+    assert "s" in market.offers
+
+
+def test_a_deleted_plane_loses_its_leases_after_its_grace() -> None:
+    market = granted(grace_ms=MINUTE)
+    market.step(ev.PlaneRemoved("a/a"))
+    assert market.revoked["r"].revocation.cause == "PlaneDeleted"
+    market.wait(MINUTE)
+    assert market.ended == {"r": "PlaneDeleted"} and market.free() == 8
+
+
+def test_a_node_that_is_lost_takes_its_leases_along() -> None:
+    market = granted()
+    market.step(ev.NodeRemoved("n0"))
+    assert market.revoked["r"].revocation.cause == "DeviceLost"
+
+
+def test_a_gpu_that_is_out_takes_its_lease_along_and_no_other() -> None:
+    market = Market(*nodes(1))
+    market.plane()
+    market.ask("r", Alternative(count=2), firm=True)
+    market.ask("s", Alternative(count=2), firm=True)
+    gpu = market.leases["s"].holdings[0].devices[0]
+    market.step(ev.NodeChanged(replace(gpu_node("n0", 8), gpus_out=1 << gpu)))
+    assert set(market.revoked) == {"s"}
+
+
+def test_a_node_in_maintenance_gets_its_leases_back_after_their_grace() -> None:
+    market = granted(Alternative(count=4, duration_ms=60 * MINUTE), grace_ms=MINUTE)
+    market.step(ev.NodeChanged(replace(gpu_node("n0", 8), maintenance=Maintenance("Evict", market.now_ms))))
+    market.wait(MINUTE)
+    assert market.revoked["r"].revocation.cause == "NodeMaintenance"
+    market.wait(2 * MINUTE)
+    assert market.ended["r"] == "NodeMaintenance"
+
+
+def test_a_queue_that_is_due_its_guarantee_takes_a_burst_lease_back_as_a_whole() -> None:
+    market = granted(Alternative(count=8, duration_ms=60 * MINUTE), grace_ms=MINUTE)
+    market.pod("inside", "r", 3)
+    market.step(ev.QueueChanged(Queue("owner", guarantee=(("gpu", 4000),))))
+    market.wait(15 * MINUTE)
+    market.step(ev.PodChanged(gpu_pod("job", 4, queue="owner", created_ms=market.now_ms)))
+    assert market.revoked["r"].revocation.cause == "Reclaimed"
+    assert "job" not in market.bound and "inside" in market.state.workloads.pods
+    market.wait(MINUTE)
+    assert market.ended == {"r": "Reclaimed"} and "job" in market.bound
+
+
+def test_a_guaranteed_lease_is_not_taken_back_for_others() -> None:
+    guaranteed = Alternative(count=8, duration_ms=60 * MINUTE, service=ServiceClass.GUARANTEED)
+    market = granted(guaranteed, guarantee=(("gpu", 8000),))
+    market.step(ev.QueueChanged(Queue("owner", guarantee=(("gpu", 4000),))))
+    market.wait(15 * MINUTE)
+    market.step(ev.PodChanged(gpu_pod("job", 4, queue="owner", created_ms=market.now_ms)))
+    market.wait(40 * MINUTE)
+    assert not market.revoked and "job" not in market.bound
+
+
+def test_a_guaranteed_request_beyond_the_guarantee_is_refused() -> None:
+    market = Market(*nodes(1))
+    market.plane(guarantee=(("gpu", 2000),))
+    market.ask("r", Alternative(count=4, service=ServiceClass.GUARANTEED), firm=True)
+    assert market.states["r"][1].reason.code == "BeyondGuarantee"
+
+
+def test_a_request_beyond_the_limit_of_its_plane_is_refused() -> None:
+    market = Market(*nodes(1))
+    market.plane(limit=(("gpu", 2000),))
+    market.ask("r", Alternative(count=4), firm=True)
+    assert market.states["r"][1].reason.code == "QueueLimit"
+
+
+def test_a_scavenger_makes_room_for_a_burst_request_of_its_plane() -> None:
+    market = granted(Alternative(count=8, duration_ms=60 * MINUTE, service=ServiceClass.SCAVENGER), grace_ms=MINUTE)
+    market.wait(MINUTE)
+    market.ask("burst", Alternative(count=4), firm=True)
+    assert market.revoked["r"].revocation.cause == "Reclaimed"
+    market.act("r", "return")
+    assert "burst" in market.leases
+
+
+def test_asking_and_returning_all_the_time_is_charged_as_a_minute_each() -> None:
+    market = Market(*nodes(1))
+    market.plane()
+    market.plane("b")
+    for number in range(10):
+        market.ask(f"r{number}", Alternative(count=8), firm=True)
+        market.wait(1000)
+        market.act(f"r{number}", "return")
+    usage = market.state.shares.accounts.of("planes/a/a").at(market.now_ms)
+    assert usage == pytest.approx(10 * 8 * 1000 * MINUTE, rel=0.01)
