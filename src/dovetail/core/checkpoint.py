@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from dovetail.core import events as ev
+from dovetail.core.bargaining import record
 from dovetail.core.cluster.mix import Record as Counted
 from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
@@ -92,6 +93,7 @@ class Checkpoint(Struct, frozen=True):
     that are on the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see
     `core.preemption.moves`), `evictions` how often jobs were evicted. `quarantined` are nodes. `leaving` are
     pods that are evicted for maintenance, with their deadlines, `drains` when others were in the last hour.
+    `bargaining` are the tables of the broker, None where it has nothing to do.
     """
 
     steps: int
@@ -120,6 +122,7 @@ class Checkpoint(Struct, frozen=True):
     quarantined: tuple[str, ...] = ()
     leaving: tuple[tuple[str, int], ...] = ()
     drains: tuple[int, ...] = ()
+    bargaining: record.Bargaining | None = None
 
 
 def take(state: State) -> Checkpoint:
@@ -178,12 +181,17 @@ def take(state: State) -> Checkpoint:
         quarantined=state.cluster.quarantines.in_force,
         leaving=tuple(state.drains.leaving.items()),
         drains=tuple(state.drains.times_ms),
+        bargaining=record.take(state),
     )
 
 
 def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     """A state that goes on where the checkpoint was taken."""
     state = State(policy)
+    if checkpoint.bargaining is not None:
+        for plane in checkpoint.bargaining.planes:
+            # The queues of its pods.
+            apply(state, ev.PlaneChanged(plane))
     for event in checkpoint.events:
         apply(state, event)
     cluster = state.cluster
@@ -205,6 +213,8 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     cluster.slices.hold_exactly(cluster.placements, {held.uid: held.slices for held in checkpoint.held})
     cluster.reallocation.unsettled.clear()
     cluster.quarantines.restore(checkpoint.quarantined)
+    if checkpoint.bargaining is not None:
+        record.restore(state, checkpoint.bargaining)
     for avoided in checkpoint.avoided:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
     _restore_lives(state, checkpoint)

@@ -192,8 +192,8 @@ class State:
         self._postponed.append(workload)
 
     def resume(self) -> None:
-        """The step is over."""
-        self.queue.wake(self._postponed)
+        """The step is over. What was granted or withdrawn in the meantime waits no more."""
+        self.queue.wake([workload for workload in self._postponed if self.queue.parked(workload)])
         self._postponed.clear()
 
     def touch(self, workload: str) -> None:

@@ -80,7 +80,7 @@ def test_pods_without_a_live_lease_of_their_plane_are_refused() -> None:
     market.pod("none", "")
     market.pod("gone", "gone")
     market.pod("foreign", "r", plane="b")
-    market.pod("stale", "r", fence=1)
+    market.pod("stale", "r", fence=99)
     assert not market.bound
     assert reason(market, "none") is Reason.LEASE_NEEDED
     assert reason(market, "gone") is Reason.LEASE_MISSING

@@ -120,6 +120,15 @@ class Requests:
         self.by_plane.setdefault(request.plane, {})[request.id] = None
         return one
 
+    def restore(self, one: Negotiation) -> None:
+        """Enter a request as far as it was."""
+        request, waiting, number = one.request, one.waiting, one.number
+        self.negotiations[request.id] = one
+        self.by_plane.setdefault(request.plane, {})[request.id] = None
+        if waiting:
+            one.waiting = ""
+            self.wait(one, waiting, number)
+
     def leave(self, one: Negotiation) -> None:
         """A request for which nothing waits and nothing is held is gone."""
         del self.negotiations[one.request.id]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 
 class Timers:
@@ -27,6 +28,14 @@ class Timers:
         while heap and due_ms.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
+
+    def records(self) -> tuple[tuple[str, int], ...]:
+        """All of them, as `restore` takes them."""
+        return tuple(sorted(self._due_ms.items()))
+
+    def restore(self, records: Iterable[tuple[str, int]]) -> None:
+        for key, due_ms in records:
+            self.put(key, due_ms)
 
     def take(self, now_ms: int) -> list[str]:
         """Forget those that are due by now, and return their keys in order of time."""

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of the broker written down as values, for a checkpoint of the state."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.core.bargaining.leases import LiveLease
+from dovetail.core.bargaining.requests import Negotiation
+from dovetail.core.bargaining.types import Lease, LeaseAction, LeaseRequest, Plane
+from dovetail.core.state import State
+
+Times = tuple[tuple[str, int], ...]
+
+
+class Bargaining(Struct, frozen=True):
+    """See `requests.Requests` and `leases.Leases`; what is derived from these is left out. Each table is in its
+    order."""
+
+    planes: tuple[Plane, ...] = ()
+    negotiations: tuple[Negotiation, ...] = ()
+    offered: tuple[tuple[str, str], ...] = ()
+    silent: tuple[str, ...] = ()
+    request_times: Times = ()
+    heartbeat_times: Times = ()
+    news: tuple[LeaseRequest, ...] = ()
+    gone: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    leases: tuple[LiveLease, ...] = ()
+    lease_times: Times = ()
+    recorded: tuple[Lease, ...] = ()
+    removed: tuple[str, ...] = ()
+    actions: tuple[LeaseAction, ...] = ()
+    nodes_changed: tuple[str, ...] = ()
+    fence: int = 0
+
+
+def take(state: State) -> Bargaining | None:
+    """None where there is nothing."""
+    requests, leases = state.requests, state.leases
+    found = Bargaining(
+        tuple(requests.planes.values()), tuple([replace(one) for one in requests.negotiations.values()]),
+        tuple(requests.offered.items()), tuple(requests.silent), requests.timers.records(),
+        requests.heartbeats.records(), tuple(requests.news.values()), tuple(requests.gone), tuple(requests.moved),
+        tuple([replace(one, whole=dict(one.whole), inside=dict(one.inside)) for one in leases.live.values()]),
+        leases.timers.records(), tuple(leases.recorded.values()), tuple(leases.removed),
+        tuple(leases.actions.values()), tuple(leases.nodes_changed), leases.fence,
+    )  # fmt: skip
+    return found if found != Bargaining() else None
+
+
+def restore(state: State, record: Bargaining) -> None:
+    """Enter the tables; the pods, placeholders among them, are there already."""
+    requests, leases = state.requests, state.leases
+    for plane in record.planes:
+        requests.put_plane(plane)
+    for one in record.negotiations:
+        requests.restore(replace(one))
+    requests.offered, requests.silent = dict(record.offered), dict.fromkeys(record.silent)
+    requests.timers.restore(record.request_times)
+    requests.heartbeats.restore(record.heartbeat_times)
+    requests.news = {request.id: request for request in record.news}
+    requests.gone, requests.moved = dict.fromkeys(record.gone), dict.fromkeys(record.moved)
+    for live in record.leases:
+        leases.add(replace(live, whole=dict(live.whole), inside=dict(live.inside)))
+    leases.timers.restore(record.lease_times)
+    leases.recorded = {lease.id: lease for lease in record.recorded}
+    leases.removed = dict.fromkeys(record.removed)
+    leases.actions = {action.lease: action for action in record.actions}
+    leases.nodes_changed = dict.fromkeys(record.nodes_changed)
+    leases.fence = record.fence
