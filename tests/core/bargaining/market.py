@@ -49,7 +49,7 @@ class Market:
         self.refused: dict[str, str] = {}
         self.bound: dict[str, Bind] = {}
         self._actions = 0
-        self.at(1, *map(ev.NodeChanged, nodes), ev.QueueChanged(Queue("team")))
+        self.at(1, *map(ev.NodeChanged, nodes), ev.QueueChanged(Queue("team", planes=True)))
 
     def plane(self, name: str = "a", **more: object) -> Plane:
         plane = Plane(f"{name}/{name}", **{"queue": "team", "heartbeat_ms": 0, "idle_ms": 0} | more)

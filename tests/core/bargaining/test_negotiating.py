@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a request to offers, answers and a grant."""
 
+from dovetail.core import events as ev
 from dovetail.core.bargaining.types import Alternative, ServiceClass
+from dovetail.core.queues.types import Queue
 from dovetail.core.reasons import Reason
 from tests.core.bargaining.market import MINUTE, Market, nodes
+from tests.core.gang_oracle import gpu_pod
 
 
 def test_a_request_that_fits_is_offered_whole_and_now_with_its_devices() -> None:
@@ -225,3 +228,18 @@ def test_a_request_of_a_plane_that_does_not_exist_waits_for_it() -> None:
     assert market.states["r"][1].reason is Reason.PLANE_MISSING
     market.plane()
     assert "r" in market.leases
+
+
+def test_a_queue_takes_control_planes_only_where_it_says_so() -> None:
+    market = Market(*nodes())
+    market.step(ev.QueueChanged(Queue("jobs")))
+    market.plane(queue="jobs")
+    market.ask("r", firm=True)
+    assert market.states["r"][1].reason is Reason.PLANE_INVALID
+    market.step(ev.PodChanged(gpu_pod("job", 1, queue="jobs")))
+    assert "job" in market.bound
+    market.step(ev.QueueChanged(Queue("jobs", planes=True)))
+    assert "r" in market.leases
+    market.step(ev.PodChanged(gpu_pod("late", 1, queue="jobs")))
+    refusal = market.state.queue.refusal("pod/late")
+    assert refusal is not None and refusal.reason is Reason.QUEUE_NOT_LEAF

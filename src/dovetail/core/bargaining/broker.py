@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.bargaining import inside, negotiating, terms
 from dovetail.core.bargaining.leases import LiveLease
+from dovetail.core.bargaining.negotiating import takes_planes
 from dovetail.core.bargaining.types import EndCause, Plane
 from dovetail.core.decisions import Decision, Drain, Evict, Release
 from dovetail.core.event_handlers import apply
@@ -65,7 +66,8 @@ def _enter_queue(state: State, plane_id: str) -> None:
     plane = state.requests.planes.get(plane_id)
     if plane is None:
         return
-    apply(state, ev.QueueChanged(_leaf(plane)))
+    if takes_planes(state, plane):
+        apply(state, ev.QueueChanged(_leaf(plane)))
     if plane.heartbeat_ms and plane_id not in state.requests.silent:
         state.requests.heartbeats.put(plane_id, state.now_ms + 3 * plane.heartbeat_ms)
 

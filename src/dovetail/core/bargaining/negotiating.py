@@ -185,11 +185,21 @@ def _blocked(state: State, one: Negotiation) -> Refusal | None:
         return Refusal(Reason.PLANE_MISSING, When.NOT_YET, repr(one.request.plane))
     if plane.problem is not None:
         return Refusal(Reason.PLANE_INVALID, When.NOT_YET, str(plane.problem))
+    if not takes_planes(state, plane):
+        what = f"the queue {plane.queue!r} does not exist or takes no control planes (spec.planes)"
+        return Refusal(Reason.PLANE_INVALID, When.NOT_YET, what)
     if plane.id in requests.silent:
         return Refusal(Reason.PLANE_SILENT, When.NOT_YET, f"for {3 * plane.heartbeat_ms // 1000} s")
     if not one.waiting and requests.waiting_of(plane.id) >= plane.most_requests:
         return Refusal(Reason.PLANE_LIMIT, When.NOT_YET, f"requests that wait: {plane.most_requests}")
     return None
+
+
+def takes_planes(state: State, plane: Plane) -> bool:
+    """Whether the queue of the plane lets control planes be its leaves. Others would lose their jobs by one: a queue
+    with leaves holds none."""
+    queue = state.shares.tree.written.get(plane.queue)
+    return queue is not None and queue.planes
 
 
 def _put(state: State, one: Negotiation, index: int, number: str, term_ms: int) -> tuple[str, list[Pod]]:

@@ -8,10 +8,31 @@ from msgspec.structs import replace
 
 from dovetail.core.bargaining.leases import LiveLease
 from dovetail.core.bargaining.requests import Negotiation
-from dovetail.core.bargaining.types import Lease, LeaseAction, LeaseRequest, Plane
+from dovetail.core.bargaining.states import LeaseState
+from dovetail.core.bargaining.types import Holding, Lease, LeaseAction, LeaseRequest, Plane
+from dovetail.core.model import Pod
 from dovetail.core.state import State
 
 Times = tuple[tuple[str, int], ...]
+
+
+class PodInside(Struct, frozen=True):
+    """A pod (uid) within a lease, with what it took of which placeholder."""
+
+    uid: str
+    parts: tuple[Holding, ...]
+
+
+class LeaseRecord(Struct, frozen=True):
+    """See `leases.LiveLease`."""
+
+    lease: Lease
+    workload: str
+    whole: tuple[Pod, ...]
+    state: LeaseState
+    inside: tuple[PodInside, ...]
+    action: int
+    idle_ms: int
 
 
 class Bargaining(Struct, frozen=True):
@@ -27,7 +48,7 @@ class Bargaining(Struct, frozen=True):
     news: tuple[LeaseRequest, ...] = ()
     gone: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
-    leases: tuple[LiveLease, ...] = ()
+    leases: tuple[LeaseRecord, ...] = ()
     lease_times: Times = ()
     recorded: tuple[Lease, ...] = ()
     removed: tuple[str, ...] = ()
@@ -43,11 +64,17 @@ def take(state: State) -> Bargaining | None:
         tuple(requests.planes.values()), tuple([replace(one) for one in requests.negotiations.values()]),
         tuple(requests.offered.items()), tuple(requests.silent), requests.timers.records(),
         requests.heartbeats.records(), tuple(requests.news.values()), tuple(requests.gone), tuple(requests.moved),
-        tuple([replace(one, whole=dict(one.whole), inside=dict(one.inside)) for one in leases.live.values()]),
+        tuple([_record(one) for one in leases.live.values()]),
         leases.timers.records(), tuple(leases.recorded.values()), tuple(leases.removed),
         tuple(leases.actions.values()), tuple(leases.nodes_changed), leases.fence,
     )  # fmt: skip
     return found if found != Bargaining() else None
+
+
+def _record(live: LiveLease) -> LeaseRecord:
+    inside = tuple([PodInside(uid, parts) for uid, parts in live.inside.items()])
+    whole = tuple(live.whole.values())
+    return LeaseRecord(live.lease, live.workload, whole, live.state, inside, live.action, live.idle_ms)
 
 
 def restore(state: State, record: Bargaining) -> None:
@@ -55,15 +82,16 @@ def restore(state: State, record: Bargaining) -> None:
     requests, leases = state.requests, state.leases
     for plane in record.planes:
         requests.put_plane(plane)
-    for one in record.negotiations:
-        requests.restore(replace(one))
+    for negotiation in record.negotiations:
+        requests.restore(replace(negotiation))
     requests.offered, requests.silent = dict(record.offered), dict.fromkeys(record.silent)
     requests.timers.restore(record.request_times)
     requests.heartbeats.restore(record.heartbeat_times)
     requests.news = {request.id: request for request in record.news}
     requests.gone, requests.moved = dict.fromkeys(record.gone), dict.fromkeys(record.moved)
-    for live in record.leases:
-        leases.add(replace(live, whole=dict(live.whole), inside=dict(live.inside)))
+    for one in record.leases:
+        whole, inside = {pod.uid: pod for pod in one.whole}, {pod.uid: pod.parts for pod in one.inside}
+        leases.add(LiveLease(one.lease, one.workload, whole, one.state, inside, one.action, one.idle_ms))
     leases.timers.restore(record.lease_times)
     leases.recorded = {lease.id: lease for lease in record.recorded}
     leases.removed = dict.fromkeys(record.removed)

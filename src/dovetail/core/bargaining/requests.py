@@ -104,6 +104,12 @@ class Requests:
             self.silent.pop(plane_id, None)
             self.moved[plane_id] = None
 
+    def queue_changed(self, name: str) -> None:
+        """A queue that planes may be below is another one."""
+        for plane in self.planes.values():
+            if plane.queue == name:
+                self.moved[plane.id] = None
+
     def heartbeat(self, plane_id: str, now_ms: int) -> None:
         """The plane is alive."""
         plane = self.planes.get(plane_id)

@@ -91,8 +91,9 @@ class Tree:
         return self._known().children.get(name, ())
 
     def leaf(self, name: str) -> bool:
-        """Whether no queues are below it, so that it may hold jobs."""
-        return not self.children(name)
+        """Whether no queues are below it, nor are to be, so that it may hold jobs."""
+        queue = self.written.get(name)
+        return not self.children(name) and not (queue is not None and queue.planes)
 
     def in_order(self) -> list[str]:
         """Each queue once, those below it right after it; at the end those without a path to the top."""

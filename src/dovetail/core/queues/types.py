@@ -71,7 +71,8 @@ class Queue(Struct, frozen=True):
     for pods that do not set it themselves. `namespaces` and `namespace_selector` list the namespaces that may use it
     (both None: all; either admits). `by_user` divides it equally between its users over time. `least_served_first` puts
     its job with the least attained service first, after priority, and lets it preempt others (see `attained`). `uid`
-    differs from that of an older queue of its name ("": there is only one). `usage` is read the first time only."""
+    differs from that of an older queue of its name ("": there is only one). `usage` is read the first time only. With
+    `planes` its leaves are control planes of software agents, and it holds no jobs itself."""
 
     name: str
     parent: str = ""
@@ -91,6 +92,7 @@ class Queue(Struct, frozen=True):
     problem: Problem | None = None
     usage: Usage | None = None
     uid: str = ""
+    planes: bool = False
 
     @property
     def least_run_ms(self) -> int:
