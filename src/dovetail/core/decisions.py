@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.core.bargaining.types import EndCause, Lease, Offer, Revocation
+from dovetail.core.bargaining.types import EndCause, GpuLease, Offer, Revocation
 from dovetail.core.dra.extended import ExtendedUse
 from dovetail.core.dra.types import Allocation, ClaimSpec
 from dovetail.core.model import Instance
@@ -161,7 +161,7 @@ class RequestStatus(Struct, frozen=True):
 class Grant(Struct, frozen=True):
     """The lease is live, and the request with its id is granted."""
 
-    lease: Lease
+    lease: GpuLease
     step: int
 
 
@@ -169,7 +169,7 @@ class LeaseStatus(Struct, frozen=True):
     """A live lease has another state (see `bargaining.states.LeaseState`) or another end, or a renewal is refused:
     `refused` is why."""
 
-    lease: Lease
+    lease: GpuLease
     state: str
     step: int
     refused: str = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.core.bargaining.types import Lease, LeaseAction, LeaseRequest, Plane
+from dovetail.core.bargaining.types import GpuLease, LeaseAction, LeaseRequest, Plane
 from dovetail.core.dra.types import Claim, DeviceClass, Slice
 from dovetail.core.model import Gang, Namespace, Node, Pod, StorageClass, Volume, VolumeClaim
 from dovetail.core.queues.types import Budget, Queue
@@ -189,7 +189,7 @@ class LeaseRequestRemoved(Struct, frozen=True):
 class LeaseChanged(Struct, frozen=True):
     """A lease as its object has it; read at the start."""
 
-    lease: Lease
+    lease: GpuLease
 
 
 class LeaseRemoved(Struct, frozen=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining.types import Alternative, Answer, Lease, LeaseAction, LeaseRequest, Offer, Plane
+from dovetail.core.bargaining.types import Alternative, Answer, GpuLease, LeaseAction, LeaseRequest, Offer, Plane
 from dovetail.core.cycle import step
 from dovetail.core.decisions import (
     Bind,
@@ -40,7 +40,7 @@ class Market:
         self.state = State(policy)
         self.now_ms = 1
         self.last: list[Decision] = []
-        self.leases: dict[str, Lease] = {}
+        self.leases: dict[str, GpuLease] = {}
         self.ended: dict[str, str] = {}
         self.offers: dict[str, tuple[Offer, ...]] = {}
         self.states: dict[str, tuple[str, Refusal | None]] = {}

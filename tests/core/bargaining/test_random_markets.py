@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining.states import LeaseState
+from dovetail.core.bargaining.states import GpuLeaseState
 from dovetail.core.bargaining.types import Alternative, ServiceClass
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.decisions import EndLease
@@ -124,7 +124,7 @@ class RandomMarket(Market):
         state = self.state
         held: dict[tuple[str, int], str] = {}
         for live in state.leases.live.values():
-            assert live.state is not LeaseState.ENDED
+            assert live.state is not GpuLeaseState.ENDED
             end_ms = state.leases.end_ms(live.lease.id)
             assert self.now_ms <= end_ms <= live.lease.end_ms
             for one in live.lease.holdings:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from dovetail.core import events as ev
 from dovetail.core.bargaining import placeholders
 from dovetail.core.bargaining.leases import LiveLease
-from dovetail.core.bargaining.states import LeaseState
+from dovetail.core.bargaining.states import GpuLeaseState
 from dovetail.core.cluster.placement import Placement, indices
 from dovetail.core.decisions import Decision, VolumePick
 from dovetail.core.event_handlers import apply
@@ -101,7 +101,7 @@ def _blocked(state: State, pods: Iterable[Pod]) -> Refusal | None:
             return Refusal(Reason.LEASE_FORBIDDEN, When.NEVER, f"{pod.lease!r} belongs to {live.lease.plane}")
         if pod.fence != live.lease.fence:
             return Refusal(Reason.LEASE_FENCED, When.NEVER, f"{live.lease.fence}, the pod shows {pod.fence}")
-        if live.state is LeaseState.REVOKING:
+        if live.state is GpuLeaseState.REVOKING:
             return Refusal(Reason.LEASE_ENDING, When.NEVER, repr(pod.lease))
         if pod.device_claims:
             return Refusal(Reason.INVALID, When.NEVER, f"{pod.key}: a pod within a lease has no device claims")

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dovetail.core.bargaining import placeholders
-from dovetail.core.bargaining.states import LEASES, LeaseEvent, LeaseState
+from dovetail.core.bargaining.states import LEASES, GpuLeaseState, LeaseEvent
 from dovetail.core.bargaining.timers import Timers
-from dovetail.core.bargaining.types import Holding, Lease, LeaseAction
+from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAction
 from dovetail.core.model import Instance, Pod
 
 
@@ -23,10 +23,10 @@ class LiveLease(Struct):
     placeholder each. `action` is the number of the agent's last action that was read. `idle_ms` is since when no pod
     is inside (0: some is). `workload` is the workload of its placeholders."""
 
-    lease: Lease
+    lease: GpuLease
     workload: str
     whole: dict[str, Pod]
-    state: LeaseState = LeaseState.ACTIVE
+    state: GpuLeaseState = GpuLeaseState.ACTIVE
     inside: dict[str, tuple[Holding, ...]] = {}
     action: int = 0
     idle_ms: int = 0
@@ -72,7 +72,7 @@ class Leases:
         self.by_workload: dict[str, LiveLease] = {}
         self.by_pod: dict[str, LiveLease] = {}
         self.by_plane: dict[str, dict[str, None]] = {}
-        self.recorded: dict[str, Lease] = {}
+        self.recorded: dict[str, GpuLease] = {}
         self.removed: dict[str, None] = {}
         self.actions: dict[str, LeaseAction] = {}
         self.nodes_changed: dict[str, None] = {}
@@ -110,7 +110,7 @@ class Leases:
             del self.by_pod[uid]
         self.timers.drop(one.lease.id)
 
-    def record(self, lease: Lease) -> None:
+    def record(self, lease: GpuLease) -> None:
         """A driver has read the lease."""
         known = self.live.get(lease.id)
         self.removed.pop(lease.id, None)

@@ -26,8 +26,8 @@ from dovetail.core.bargaining.types import (
     MOST_ROUNDS,
     Alternative,
     Answer,
+    GpuLease,
     Holding,
-    Lease,
     LeaseRequest,
     Offer,
     Plane,
@@ -401,7 +401,7 @@ def _back_off(state: State, one: Negotiation, event: RequestEvent) -> list[Decis
 def _grant(state: State, one: Negotiation, offered: Alternative, holdings: tuple[Holding, ...]) -> list[Decision]:
     request, workload, now_ms = one.request, one.workload, state.now_ms
     plane = state.requests.planes[request.plane]
-    lease = Lease(
+    lease = GpuLease(
         request.id, plane.id, request.name, offered, holdings, now_ms, now_ms + offered.duration_ms,
         state.leases.next_fence(now_ms), grace_of(plane, request, offered), request.checkpoint_interval_ms,
         request.startup_ms,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dovetail.core.bargaining.types import Alternative, Holding, Lease, LeaseRequest, Plane, ServiceClass
+from dovetail.core.bargaining.types import Alternative, GpuLease, Holding, LeaseRequest, Plane, ServiceClass
 from dovetail.core.model import CPU, MEMORY, Gang, NodeTerm, Pod, Request, Requirement, Toleration, Work
 from dovetail.core.queues.types import MODEL_LABEL
 
@@ -86,7 +86,7 @@ def request_of(alternative: Alternative, devices: int) -> Request:
     )
 
 
-def bound(pod: Pod, holding: Holding, lease: Lease) -> Pod:
+def bound(pod: Pod, holding: Holding, lease: GpuLease) -> Pod:
     """The placeholder of a live lease, with all its devices."""
     return replace(
         pod, node=holding.node, bound_ms=lease.start_ms, devices=holding.devices, instances=holding.instances,
@@ -94,7 +94,7 @@ def bound(pod: Pod, holding: Holding, lease: Lease) -> Pod:
     )  # fmt: skip
 
 
-def of_lease(plane: Plane, lease: Lease) -> tuple[Gang | None, list[Pod]]:
+def of_lease(plane: Plane, lease: GpuLease) -> tuple[Gang | None, list[Pod]]:
     """Gang and placeholders of a live lease, made from its record alone."""
     request = LeaseRequest(
         lease.id, lease.plane, lease.name, (lease.alternative,), created_ms=lease.start_ms, grace_ms=lease.grace_ms,
@@ -110,7 +110,7 @@ def of_lease(plane: Plane, lease: Lease) -> tuple[Gang | None, list[Pod]]:
     return (replace(gang, id=_gang(lease)) if gang is not None else None), pods
 
 
-def _gang(lease: Lease) -> str:
+def _gang(lease: GpuLease) -> str:
     """The id of the gang of a lease: the ids of its placeholders without the last part."""
     alone = len(lease.holdings) == 1 and not lease.alternative.within
     return "" if alone else lease.holdings[0].uid.rpartition("/")[0]

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from dovetail.core.bargaining.leases import LiveLease
 from dovetail.core.bargaining.requests import Negotiation
-from dovetail.core.bargaining.states import LeaseState
-from dovetail.core.bargaining.types import Holding, Lease, LeaseAction, LeaseRequest, Plane
+from dovetail.core.bargaining.states import GpuLeaseState
+from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAction, LeaseRequest, Plane
 from dovetail.core.model import Pod
 from dovetail.core.state import State
 
@@ -23,13 +23,13 @@ class PodInside(Struct, frozen=True):
     parts: tuple[Holding, ...]
 
 
-class LeaseRecord(Struct, frozen=True):
+class LiveLeaseRecord(Struct, frozen=True):
     """See `leases.LiveLease`."""
 
-    lease: Lease
+    lease: GpuLease
     workload: str
     whole: tuple[Pod, ...]
-    state: LeaseState
+    state: GpuLeaseState
     inside: tuple[PodInside, ...]
     action: int
     idle_ms: int
@@ -48,9 +48,9 @@ class Bargaining(Struct, frozen=True):
     news: tuple[LeaseRequest, ...] = ()
     gone: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
-    leases: tuple[LeaseRecord, ...] = ()
+    leases: tuple[LiveLeaseRecord, ...] = ()
     lease_times: Times = ()
-    recorded: tuple[Lease, ...] = ()
+    recorded: tuple[GpuLease, ...] = ()
     removed: tuple[str, ...] = ()
     actions: tuple[LeaseAction, ...] = ()
     nodes_changed: tuple[str, ...] = ()
@@ -71,10 +71,10 @@ def take(state: State) -> Bargaining | None:
     return found if found != Bargaining() else None
 
 
-def _record(live: LiveLease) -> LeaseRecord:
+def _record(live: LiveLease) -> LiveLeaseRecord:
     inside = tuple([PodInside(uid, parts) for uid, parts in live.inside.items()])
     whole = tuple(live.whole.values())
-    return LeaseRecord(live.lease, live.workload, whole, live.state, inside, live.action, live.idle_ms)
+    return LiveLeaseRecord(live.lease, live.workload, whole, live.state, inside, live.action, live.idle_ms)
 
 
 def restore(state: State, record: Bargaining) -> None:

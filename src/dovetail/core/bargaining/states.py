@@ -74,7 +74,7 @@ REQUESTS: Mapping[RequestState, Mapping[RequestEvent, RequestState]] = {
 }
 
 
-class LeaseState(Enum):
+class GpuLeaseState(Enum):
     ACTIVE = "Active"
     EXPIRING = "Expiring"
     """Its end is no further off than its grace: now is the time to save the work."""
@@ -91,22 +91,22 @@ class LeaseEvent(Enum):
     """Returned, or its end or deadline has come."""
 
 
-LEASES: Mapping[LeaseState, Mapping[LeaseEvent, LeaseState]] = {
-    LeaseState.ACTIVE: {
-        LeaseEvent.END_IS_NEAR: LeaseState.EXPIRING,
-        LeaseEvent.RENEWED: LeaseState.ACTIVE,
-        LeaseEvent.REVOKED: LeaseState.REVOKING,
-        LeaseEvent.OVER: LeaseState.ENDED,
+LEASES: Mapping[GpuLeaseState, Mapping[LeaseEvent, GpuLeaseState]] = {
+    GpuLeaseState.ACTIVE: {
+        LeaseEvent.END_IS_NEAR: GpuLeaseState.EXPIRING,
+        LeaseEvent.RENEWED: GpuLeaseState.ACTIVE,
+        LeaseEvent.REVOKED: GpuLeaseState.REVOKING,
+        LeaseEvent.OVER: GpuLeaseState.ENDED,
     },
-    LeaseState.EXPIRING: {
-        LeaseEvent.RENEWED: LeaseState.ACTIVE,
-        LeaseEvent.REVOKED: LeaseState.REVOKING,
-        LeaseEvent.OVER: LeaseState.ENDED,
+    GpuLeaseState.EXPIRING: {
+        LeaseEvent.RENEWED: GpuLeaseState.ACTIVE,
+        LeaseEvent.REVOKED: GpuLeaseState.REVOKING,
+        LeaseEvent.OVER: GpuLeaseState.ENDED,
     },
-    LeaseState.REVOKING: {
+    GpuLeaseState.REVOKING: {
         # A second cause can only bring the deadline forward.
-        LeaseEvent.REVOKED: LeaseState.REVOKING,
-        LeaseEvent.OVER: LeaseState.ENDED,
+        LeaseEvent.REVOKED: GpuLeaseState.REVOKING,
+        LeaseEvent.OVER: GpuLeaseState.ENDED,
     },
-    LeaseState.ENDED: {},
+    GpuLeaseState.ENDED: {},
 }

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.bargaining import placeholders
 from dovetail.core.bargaining.leases import LiveLease
-from dovetail.core.bargaining.states import LeaseEvent, LeaseState
-from dovetail.core.bargaining.types import EndCause, Lease, LeaseAction, Revocation, ServiceClass
+from dovetail.core.bargaining.states import GpuLeaseState, LeaseEvent
+from dovetail.core.bargaining.types import EndCause, GpuLease, LeaseAction, Revocation, ServiceClass
 from dovetail.core.decisions import Decision, EndLease, Grant, LeaseStatus, RevokeLease
 from dovetail.core.event_handlers import apply
 from dovetail.core.model import Pod
@@ -31,7 +31,7 @@ _RENEWED_MILLI = 300
 """The last part of a term, in which it can be renewed."""
 
 
-def begin(state: State, lease: Lease, workload: str, pods: Sequence[Pod]) -> list[Decision]:
+def begin(state: State, lease: GpuLease, workload: str, pods: Sequence[Pod]) -> list[Decision]:
     """The lease is live from now on; its placeholders, which are placed, are bound."""
     by_uid = {pod.uid: pod for pod in pods}
     whole = {one.uid: placeholders.bound(by_uid[one.uid], one, lease) for one in lease.holdings}
@@ -47,7 +47,7 @@ def _enter(state: State, live: LiveLease) -> None:
     _set_timer(state, live)
 
 
-def resume(state: State, lease: Lease) -> list[Decision]:
+def resume(state: State, lease: GpuLease) -> list[Decision]:
     """A lease was read that is not known: it goes on where it was, with the pods that run in it."""
     plane = state.requests.planes.get(lease.plane)
     if lease.id in state.leases.live:
@@ -71,9 +71,9 @@ def resume(state: State, lease: Lease) -> list[Decision]:
 def _set_timer(state: State, live: LiveLease) -> None:
     """When something is due: the notice, the end, or that nothing runs in it for too long."""
     lease, times = live.lease, [state.leases.end_ms(live.lease.id)]
-    if live.state is LeaseState.ACTIVE:
+    if live.state is GpuLeaseState.ACTIVE:
         times.append(lease.end_ms - lease.grace_ms)
-    if (idle_ms := _idle_ms(state, live)) and live.state is not LeaseState.REVOKING:
+    if (idle_ms := _idle_ms(state, live)) and live.state is not GpuLeaseState.REVOKING:
         times.append(idle_ms)
     state.leases.timers.put(lease.id, min(times))
 
@@ -91,9 +91,9 @@ def due(state: State, live: LiveLease) -> list[Decision]:
         return end(state, live, lease.revocation.cause if lease.revocation is not None else EndCause.EXPIRED)
     decisions: list[Decision] = []
     idle_ms = _idle_ms(state, live)
-    if idle_ms and now_ms >= idle_ms and live.state is not LeaseState.REVOKING:
+    if idle_ms and now_ms >= idle_ms and live.state is not GpuLeaseState.REVOKING:
         decisions += revoke(state, live, EndCause.IDLE, f"no pod has run in it for {(now_ms - live.idle_ms) // 1000} s")
-    elif live.state is LeaseState.ACTIVE and now_ms >= lease.end_ms - lease.grace_ms:
+    elif live.state is GpuLeaseState.ACTIVE and now_ms >= lease.end_ms - lease.grace_ms:
         live.handle(LeaseEvent.END_IS_NEAR)
         decisions.append(LeaseStatus(lease, live.state.value, state.steps))
     _set_timer(state, live)

@@ -161,7 +161,7 @@ class Revocation(Struct, frozen=True):
     message: str
 
 
-class Lease(Struct, frozen=True):
+class GpuLease(Struct, frozen=True):
     """A lease of `plane`. Whatever acts under it shows `fence`: of two leases of a device the later one has the greater
     fence. `alternative` is what was granted: `count` devices until `end_ms`. `granted_end_ms` is the end without
     renewals."""
