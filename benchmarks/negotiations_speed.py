@@ -60,9 +60,7 @@ def one_run(nodes: int, planes: int, requests: int) -> float:
         request = LeaseRequest(f"r{number}", f"{plane}/{plane}", f"r{number}", alternatives, created_ms=now_ms)
         (offer,) = found(step(state, [ev.LeaseRequestChanged(request)], now_ms), MakeOffers)
         answer = Answer(offer.offers[0].id, "accept")
-        accepted = LeaseRequest(
-            request.id, request.plane, request.name, alternatives, created_ms=now_ms, answer=answer
-        )
+        accepted = LeaseRequest(request.id, request.plane, request.name, alternatives, created_ms=now_ms, answer=answer)
         (grant,) = found(step(state, [ev.LeaseRequestChanged(accepted)], now_ms), Grant)
         live.append(grant)
         held += size
@@ -93,7 +91,9 @@ def main() -> None:
         return
     sizes = [f"--nodes={args.nodes}", f"--planes={args.planes}", f"--requests={args.requests}"]
     command = [sys.executable, __file__, "--once", *sizes]
-    rates = [float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(args.runs)]
+    rates = [
+        float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(args.runs)
+    ]
     rate = statistics.median(rates)
     if args.json:
         print(json.dumps({"negotiations_per_s": round(rate), "runs": [round(one) for one in rates]}))

@@ -192,7 +192,7 @@ def test_a_withdrawn_request_holds_nothing() -> None:
     assert market.free() == 16 and not market.state.workloads.pods
 
 
-def test_an_alternative_starts_no_earlier_and_no_later_than_it_says() -> None:
+def test_an_alternative_starts_no_earlier_and_no_later_than_it_may() -> None:
     market = Market(*nodes(1))
     market.plane()
     market.plane("b")
@@ -230,7 +230,7 @@ def test_a_request_of_a_plane_that_does_not_exist_waits_for_it() -> None:
     assert "r" in market.leases
 
 
-def test_a_queue_takes_control_planes_only_where_it_says_so() -> None:
+def test_a_queue_takes_control_planes_only_where_that_is_declared() -> None:
     market = Market(*nodes())
     market.step(ev.QueueChanged(Queue("jobs")))
     market.plane(queue="jobs")

@@ -73,7 +73,7 @@ def drop(state: State, one: Negotiation) -> None:
 
 
 def reconsider(state: State, one: Negotiation) -> list[Decision]:
-    """Have the request wait in its queue, or say why it does not."""
+    """Have the request wait in its queue, or report why it does not."""
     requests, now_ms = state.requests, state.now_ms
     if one.request.problem is not None:
         one.handle(RequestEvent.INVALID)

@@ -39,7 +39,7 @@ def gang_of(plane: Plane, request: LeaseRequest, number: str, alternative: Alter
 def pods_of(
     plane: Plane, request: LeaseRequest, number: str, alternative: Alternative, firm: bool, term_ms: int
 ) -> list[Pod]:
-    """The waiting placeholders of an alternative, for this term. `number` tells them from the placeholders
+    """The waiting placeholders of an alternative, for this term. `number` distinguishes them from the placeholders
     of other alternatives."""
     count = alternative.count // alternative.per_node
     gang = f"{PREFIX}{request.id}/{number}" if count > 1 or alternative.within else ""

@@ -90,7 +90,7 @@ class Alternative(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """What the agent says to an offer: `offer` is the id of the offer that it answers. `counter` is what it would
+    """The agent's answer to an offer: `offer` is the id of the offer that it answers. `counter` is what it would
     rather have."""
 
     offer: str
