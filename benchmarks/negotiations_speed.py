@@ -4,9 +4,9 @@ return of the lease.
 
     python benchmarks/negotiations_speed.py [--nodes 1000] [--planes 500] [--requests 20000] [--runs 3]
 
-Load: nodes x 8 GPUs in racks of 16; planes below one queue that ask in turn for 1, 2, 4 or 8 GPUs of one node, accept the
-first offer, and return the lease a step later. Half of the GPUs are leased all the time. Each run is a process of its
-own; a negotiation has four steps of the core. `--json` prints one object.
+Load: nodes x 8 GPUs in racks of 16; planes below one queue that ask in turn for 1, 2, 4 or 8 GPUs of one node, accept
+the first offer, and return the lease a step later. Half of the GPUs are leased all the time. Each run is a process of
+its own and counts its CPU time; a negotiation has four steps of the core. `--json` prints one object.
 """
 
 from __future__ import annotations
