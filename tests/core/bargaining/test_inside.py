@@ -88,6 +88,12 @@ def test_pods_without_a_live_lease_of_their_plane_are_refused() -> None:
     assert reason(market, "stale") is Reason.LEASE_FENCED
 
 
+def test_a_pod_that_names_a_lease_is_not_placed_where_no_plane_exists() -> None:
+    market = Market(*nodes(1))
+    market.pod("p", "gone")
+    assert "p" not in market.bound and reason(market, "p") is Reason.LEASE_MISSING
+
+
 def test_a_pod_without_devices_needs_no_lease() -> None:
     market = granted()
     market.step(ev.PodChanged(Pod("p", "a", "p", Request(()))))

@@ -82,6 +82,8 @@ OTHERS: dict[str, list[object]] = {
     "user": ["eve"],
     "checkpoint_ms": [1],
     "recorded": [True],
+    "lease": ["gone"],
+    "fence": [1],
     "own_volumes": [("gone",)],
     "own_device_claims": [("one/gone",)],
     "family": ["other"],

@@ -64,7 +64,7 @@ class Attempt:
         """The first refusal counts for the workload."""
         state, workload = self._state, self._workload
         kinds = self._kinds if len(waiting) == len(self._members) else state.workloads.distinct(waiting)
-        refusal = pre_enqueue.blocked(state, workload, self._queue, waiting, kinds)
+        refusal = pre_enqueue.blocked(state, workload, self._queue, waiting, kinds) or pre_enqueue.outside(kinds)
         if refusal is not None:
             return self._post_filter.give_up(str(refusal)), refusal
         decisions: list[Decision] = []

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
+from dovetail.core.bargaining.placeholders import PREFIX
 from dovetail.core.model import Pod
 from dovetail.core.placing.pods import Scope
 from dovetail.core.queues.tree import display
@@ -29,6 +30,14 @@ def blocked(state: State, workload: str, queue: str, waiting: Collection[Pod], k
     if (refusal := _in_gang(state, workload, waiting)) is not None:
         return refusal
     return _in_queue(state, queue, kinds)
+
+
+def outside(kinds: Iterable[Pod]) -> Refusal | None:
+    """Why pods that name a lease are not placed as others are: where the broker does not place them, it is not live."""
+    for pod in kinds:
+        if pod.lease and not pod.uid.startswith(PREFIX):
+            return Refusal(Reason.LEASE_MISSING, When.NOT_YET, repr(pod.lease))
+    return None
 
 
 def _in_gang(state: State, workload: str, waiting: Iterable[Pod]) -> Refusal | None:
