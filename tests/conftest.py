@@ -10,8 +10,10 @@ the machine itself cannot carry a node (no root, no namespaces) they are skipped
 import gc
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from dovetail.core.decisions import Decision
 from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.state import State
 from tests.needs import Need, reporter, unavailable
+from tests.paths import ROOT
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
 from tools.helm import programs as helm_programs
@@ -86,6 +89,21 @@ NEEDS = (
     Need("plane", "control plane", "a real kube-apiserver", binaries.build, list),
     Need("node", "real node", "a real kubelet", _build_node, programs.missing),
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let each worker compile a part of the tests, of which the others find the bytecode: in a new clone each of them
+    would compile all tests with their assertions, eight seconds."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return
+    named = [session.config.invocation_params.dir / arg.partition("::")[0] for arg in session.config.args]
+    files = sorted({file for path in named for file in ([path] if path.is_file() else path.rglob("test_*.py"))})
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        # What fails here fails once more where pytest reports it.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

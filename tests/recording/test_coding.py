@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.core.checkpoint import Checkpoint
@@ -120,6 +120,7 @@ def few(field: str) -> st.SearchStrategy[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", TYPES)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_checkpoints_come_back(field: str, data: st.DataObject) -> None:
     known = {"steps": st.just(7), "now_ms": st.just(9), field: few(field)}

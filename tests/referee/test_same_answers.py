@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twenty thousand random clusters: which nodes suit a pod, asked of kube-scheduler's own plugins and of Dovetail."""
+"""Five thousand random clusters: which nodes suit a pod, asked of kube-scheduler's own plugins and of Dovetail.
 
+All that `test_differences.py` breaks is found within the first 2,100. DOVETAIL_REFEREE_CLUSTERS sets another number."""
+
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,8 @@ from tools.controlplane import referee
 
 pytestmark = pytest.mark.plane
 
-CHUNKS, PER_CHUNK = 20, 500
+PER_CHUNK = 500
+CHUNKS = int(os.environ.get("DOVETAIL_REFEREE_CLUSTERS", "5000")) // PER_CHUNK
 FILTERS = {
     "NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit", "VolumeRestrictions",
     "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread", "InterPodAffinity",
@@ -44,18 +48,18 @@ def test_dovetail_accepts_and_refuses_as_kube_scheduler_does(program: Path, chun
 def test_every_plugin_refuses_often_and_never_everything(program: Path) -> None:
     refused: Counter[str] = Counter()
     nodes = accepted = held = 0
-    for _, answer in asked(program, cases(0, 2000)):
+    for _, answer in asked(program, cases(0, 1000)):
         everywhere = {verdict["plugin"] for verdict in answer["preFilter"]}
         for node in answer["nodes"].values():
             refused.update(everywhere | {verdict["plugin"] for verdict in node["refusals"]})
             nodes += 1
             accepted += node["accepted"]
             held += "nominated" in node
-    assert {plugin for plugin in FILTERS if not 20 < refused[plugin] < nodes / 2} == set(), refused
+    assert {plugin for plugin in FILTERS if not 10 < refused[plugin] < nodes / 2} == set(), refused
     assert nodes / 5 < accepted < nodes * 4 / 5
-    assert held > 5
+    assert held > 2
 
 
 def test_the_clusters_are_such_as_an_api_server_would_hand_out(program: Path) -> None:
-    for _, answer in asked(program, cases(0, 1000, "admit")):
+    for _, answer in asked(program, cases(0, 500, "admit")):
         assert answer["problems"] == [], answer["id"]

@@ -81,7 +81,7 @@ def test_the_read_out_averages_the_arrivals_that_round_to_one_percent() -> None:
 def test_the_published_means_come_out(policy: str) -> None:
     mix = [job.pods[0].request for job in SAMPLE.jobs]
     runs = []
-    for seed in (42, 43, 44):
+    for seed in (42, 43):
         simulation = Simulation(inflated(SAMPLE, 130, seed), Policy(scoring=POLICIES[policy](seed, mix)), patient=False)
         unallocated = unallocated_percent(simulation.run())
         runs.append((unallocated[100], unallocated[130]))
