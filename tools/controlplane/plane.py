@@ -202,7 +202,7 @@ class Plane:
         finally:
             connection.close()
         if answer.status >= 400:
-            raise RequestFailed(answer.status, f"{method} {path}: {answer.status}: {text.decode(errors='replace')}")
+            raise RequestFailed(answer.status, f"{method} {path}: {answer.status}: {_message(text)}")
         return json.loads(text)
 
     def get(self, path: str) -> Any:
@@ -213,6 +213,14 @@ class Plane:
             if failed.status != 404:
                 raise
             return None
+
+    def apply(self, path: str, document: object, *, dry_run: bool = False) -> Any:
+        """Apply an object on the server side, as `kubectl apply --server-side` does, and return what became of it.
+
+        path: of the object, or of its subresource. Raises as `request`.
+        """
+        options = "fieldManager=kubectl&fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
+        return self.request("PATCH", f"{path}?{options}", document, "application/apply-patch+yaml")
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig with a client certificate for a user and its groups. RBAC decides what it may do."""
@@ -326,6 +334,14 @@ class Plane:
             return False
         finally:
             connection.close()
+
+
+def _message(answer: bytes) -> str:
+    """The message of a Status, or what else was answered."""
+    try:
+        return str(json.loads(answer)["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.decode(errors="replace")
 
 
 def _scratch_dir() -> Path:

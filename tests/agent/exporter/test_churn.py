@@ -26,7 +26,7 @@ CONFIG = (
     "version: v1\nflags: {migStrategy: mixed}\n"
     "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 3}]}}\n"
 )
-PODS = 200
+PODS = 100
 Held = tuple[str, str, str]
 """The uuid of the GPU or MIG instance, the pod, the replica."""
 

@@ -22,12 +22,16 @@ from tools.standin import Standin
 
 Machine = Callable[[Any], Standin]
 GPU = "nvidia.com/gpu"
-FIELDS = "jsonpath={range .items[*]}{.reason}|{.note}|{.regarding.name}{'\\n'}{end}"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 
 def events(plane: Plane, reason: str = "GPUError", name: str = "holder") -> list[str]:
-    listed = plane.kubectl("get", "events.events.k8s.io", "--namespace=default", f"--output={FIELDS}")
-    return [line for line in listed.splitlines() if line.startswith(f"{reason}|") and line.endswith(f"|{name}")]
+    """Their notes."""
+    return [
+        one["note"]
+        for one in plane.request("GET", EVENTS)["items"]
+        if (one["reason"], one["regarding"].get("name")) == (reason, name)
+    ]
 
 
 @pytest.mark.plane
@@ -46,8 +50,8 @@ async def test_an_xid_is_an_event_on_its_pod_and_the_states_are_in_the_gpu_node(
         assert {health(gpu)["state"] for gpu in range(8)} == {"healthy"}
         machine.xid(3, 79)
         await until(lambda: bool(events(crd)), PATIENCE_S)
-        (line,) = events(crd)
-        assert line.startswith("GPUError|XID 79, fallen off the bus, on GPU-")
+        (note,) = events(crd)
+        assert note.startswith("XID 79, fallen off the bus, on GPU-")
         await until(lambda: health(3)["state"] == "draining", PATIENCE_S)
         assert health(3)["code"] == "xid-79" and "reboot the node" in health(3)["next"]
         assert "xid-79" in seat.statuses[-1]["quarantine"]["reason"]
@@ -105,6 +109,6 @@ async def test_a_pod_that_uses_a_gpu_without_a_request_gets_an_event_and_nobody_
             (machine.proc / str(pid) / file).write_text(text)
         machine.process(3, 4242, memory_mib=100)
         await until(lambda: bool(events(crd, "GPUUsedWithoutRequest", "other")), 2 * PATIENCE_S)
-        (line,) = events(crd, "GPUUsedWithoutRequest", "other")
-        assert "Process 4242 of this pod uses GPU-" in line and "(100 MiB)" in line
+        (note,) = events(crd, "GPUUsedWithoutRequest", "other")
+        assert "Process 4242 of this pod uses GPU-" in note and "(100 MiB)" in note
         await seat.ends(other)

@@ -44,7 +44,7 @@ from dovetail.kube.objects.topology import (
     NumaNode,
 )
 from tests.paths import ROOT
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import Plane, RequestFailed
 
 START = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 HOST = Host(
@@ -497,10 +497,9 @@ def test_a_real_server_refuses_what_does_not_fit(defined: Plane, change: Change,
     found["conditions"][0].setdefault("message", "")
     whole = {"apiVersion": GPU_NODES.api_version, "kind": "GPUNode", "metadata": {"name": "gpu-r"}, "status": found}
     change(whole)
-    text = json.dumps(whole)
-    with pytest.raises(KubectlFailed, match=re.escape(field)):
-        defined.kubectl("apply", "--server-side", "--filename=-", input=text)
-        defined.kubectl("apply", "--server-side", "--subresource=status", "--filename=-", input=text)
+    with pytest.raises(RequestFailed, match=re.escape(field)):
+        defined.apply(GPU_NODES.path(None, "gpu-r"), whole)
+        defined.apply(GPU_NODES.path(None, "gpu-r", "status"), whole)
 
 
 def mig_of(instance: dict[str, Any]) -> dict[str, Any]:

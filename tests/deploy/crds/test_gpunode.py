@@ -26,7 +26,7 @@ from dovetail.scheduler import wire
 from tests.deploy.crds.schemas import closed, leaves, of_struct
 from tests.docs.pages import page
 from tests.paths import ROOT
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import Plane, RequestFailed
 
 DEFINITION = ROOT / "deploy/crds/gpunode.yaml"
 SCHEMA = yaml.safe_load(DEFINITION.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
@@ -80,9 +80,8 @@ def defined(plane: Plane) -> Plane:
 
 def write_status(plane: Plane, document: Document) -> None:
     """Create the object and write its status."""
-    text = json.dumps(document)
-    plane.kubectl("apply", "--server-side", "--filename=-", input=text)
-    plane.kubectl("apply", "--server-side", "--subresource=status", "--filename=-", input=text)
+    for subresource in ("", "status"):
+        plane.apply(GPU_NODES.path(None, document["metadata"]["name"], subresource), document)
 
 
 @pytest.mark.plane
@@ -142,7 +141,7 @@ def test_a_real_server_refuses_what_does_not_fit(
 ) -> None:
     document = deepcopy(EXAMPLE) | {"metadata": {"name": "refused"}}
     change(document["status"])
-    with pytest.raises(KubectlFailed, match=re.escape(field)):
+    with pytest.raises(RequestFailed, match=re.escape(field)):
         write_status(defined, document)
 
 

@@ -4,7 +4,6 @@ server keeps what fits it, fills in the defaults, and refuses each contradiction
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -14,13 +13,14 @@ import msgspec
 import pytest
 import yaml
 
+from dovetail.kube.api.resources import GPU_STACKS
 from dovetail.kube.objects.stack import GPUStack, StackSpec, StackStatus
 from dovetail.operator.coexistence.table import COMPONENTS
 from tests.deploy.crds.gpustack_cases import CONTRADICTIONS, VALUES
 from tests.deploy.crds.schemas import closed, defaults, defaults_of_struct, leaves, of_struct, unbounded
 from tests.docs.pages import page
 from tests.paths import ROOT
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import Plane, RequestFailed
 
 DEFINITION = ROOT / "deploy/crds/gpustack.yaml"
 SCHEMA = yaml.safe_load(DEFINITION.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -103,18 +103,17 @@ def defined(plane: Plane) -> Plane:
     return plane
 
 
-def apply(plane: Plane, document: Document, *options: str) -> Document:
+def apply(plane: Plane, document: Document, subresource: str = "", *, dry_run: bool = False) -> Document:
     """What the API server makes of the document."""
-    output: Document = json.loads(
-        plane.kubectl("apply", "--server-side", "--output=json", *options, "--filename=-", input=json.dumps(document))
-    )
+    path = GPU_STACKS.path(None, document["metadata"]["name"], subresource)
+    output: Document = plane.apply(path, document, dry_run=dry_run)
     return output
 
 
 @pytest.mark.plane
 @pytest.mark.parametrize("document", [EMPTY, EXAMPLE])
 def test_a_real_server_keeps_all_that_is_written_and_fills_in_what_is_not(defined: Plane, document: Document) -> None:
-    kept = apply(defined, document, "--dry-run=server")
+    kept = apply(defined, document, dry_run=True)
     assert msgspec.convert(kept, GPUStack).spec == msgspec.convert(document, GPUStack).spec
     assert dict(_paths(document["spec"])).items() <= dict(_paths(kept["spec"])).items()
     filled = {path for path, _ in _paths(kept["spec"])}
@@ -140,7 +139,7 @@ def test_a_real_server_keeps_every_field_of_the_status(defined: Plane) -> None:
         full = status(STATUS) | {
             "conditions": [status(STATUS["properties"]["conditions"]["items"]) | {"type": "Ready"}]
         }
-        kept = apply(defined, {**document, "status": full}, "--subresource=status")
+        kept = apply(defined, {**document, "status": full}, "status")
         assert kept["status"] == full
         assert msgspec.convert(full, StackStatus) == msgspec.convert(kept["status"], StackStatus)
         shown = defined.kubectl("get", "gpustacks", "reported")
@@ -160,8 +159,8 @@ def test_a_real_server_refuses_contradictions_and_values_that_do_not_fit(
 ) -> None:
     document = deepcopy(EMPTY) | {"metadata": {"name": "refused"}}
     change(document["spec"])
-    with pytest.raises(KubectlFailed) as refused:
-        apply(defined, document, "--dry-run=server")
+    with pytest.raises(RequestFailed) as refused:
+        apply(defined, document, dry_run=True)
     assert re.search(
         rf"{re.escape(field)}: Invalid value:.*{message}|{re.escape(field)}: Unsupported", str(refused.value)
     )
@@ -203,11 +202,11 @@ def largest() -> Document:
 
 @pytest.mark.plane
 def test_a_real_server_has_the_time_for_the_rules_of_the_largest_spec(defined: Plane) -> None:
-    kept = apply(defined, EMPTY | {"spec": largest()}, "--dry-run=server")
+    kept = apply(defined, EMPTY | {"spec": largest()}, dry_run=True)
     assert len(kept["spec"]["agent"]["pools"]) == 16
 
 
 @pytest.mark.plane
 def test_a_name_that_is_no_label_value_is_refused(defined: Plane) -> None:
-    with pytest.raises(KubectlFailed, match=r"metadata\.name.*at most 63 characters"):
-        apply(defined, {**EMPTY, "metadata": {"name": "a" * 64}}, "--dry-run=server")
+    with pytest.raises(RequestFailed, match=r"metadata\.name.*at most 63 characters"):
+        apply(defined, {**EMPTY, "metadata": {"name": "a" * 64}}, dry_run=True)

@@ -4,7 +4,6 @@ fits it, refuses the rest, and lets each side write its own half only."""
 
 from __future__ import annotations
 
-import json
 import re
 import types
 from collections.abc import Iterator, Mapping
@@ -26,7 +25,7 @@ from dovetail.kube.objects.queues import Amounts, Queue, QueueSpec, QueueStatus
 from dovetail.kube.translate import queues
 from tests.docs.pages import page
 from tests.paths import ROOT
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import Plane, RequestFailed
 
 DEFINITION = ROOT / "deploy/crds/queue.yaml"
 SCHEMA = yaml.safe_load(DEFINITION.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
@@ -104,8 +103,8 @@ def defined(plane: Plane) -> Plane:
     return plane
 
 
-def apply(plane: Plane, document: Document) -> None:
-    plane.kubectl("apply", "--server-side", "--filename=-", input=json.dumps(document))
+def apply(plane: Plane, document: Document, subresource: str = "") -> None:
+    plane.apply(QUEUES.path(None, document["metadata"]["name"], subresource), document)
 
 
 async def read(plane: Plane, name: str) -> Queue:
@@ -201,13 +200,13 @@ def refused(**spec: Any) -> Any:
 )
 def test_a_real_server_refuses_what_the_scheduler_could_not_honour(defined: Plane, spec: Document, field: str) -> None:
     document = deepcopy(EXAMPLE) | {"metadata": {"name": "refused"}, "spec": spec}
-    with pytest.raises(KubectlFailed, match=re.escape(field)):
+    with pytest.raises(RequestFailed, match=re.escape(field)):
         apply(defined, document)
 
 
 @pytest.mark.plane
 def test_a_real_server_refuses_a_name_that_no_label_can_hold(defined: Plane) -> None:
-    with pytest.raises(KubectlFailed, match=r"metadata\.name"):
+    with pytest.raises(RequestFailed, match=r"metadata\.name"):
         apply(defined, deepcopy(EXAMPLE) | {"metadata": {"name": "q" * 64}})
 
 
@@ -226,6 +225,6 @@ def test_a_real_server_refuses_an_impossible_history(defined: Plane, usage: Docu
     known = {"asOf": "2026-01-02T00:00:00.250Z", "used": "1", "rate": "1"}
     apply(defined, deepcopy(EXAMPLE))
     document = deepcopy(EXAMPLE) | {"status": {"usage": known | usage}}
-    with pytest.raises(KubectlFailed, match=re.escape(field)):
-        defined.kubectl("apply", "--server-side", "--subresource=status", "--filename=-", input=json.dumps(document))
+    with pytest.raises(RequestFailed, match=re.escape(field)):
+        apply(defined, document, "status")
     defined.kubectl("delete", "queue", "vision")

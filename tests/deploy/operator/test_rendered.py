@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -54,10 +55,15 @@ def rendered(spec: Document, found: Found, uid: str = "") -> list[Document]:
     return list(result.objects)
 
 
+@cache
+def rights() -> list[Document]:
+    return list(yaml.safe_load_all((OPERATOR / "rbac.yaml").read_text()))
+
+
 def granted(document: Document) -> set[str]:
     """The verbs that the operator has for an object of this kind, name and namespace."""
     resource, name = resource_of(document), document["metadata"]["name"]
-    documents = list(yaml.safe_load_all((OPERATOR / "rbac.yaml").read_text()))
+    documents = rights()
     rules = {one["metadata"]["name"]: one["rules"] for one in documents if one["kind"] == "ClusterRole"}
     cluster, within = rules["dovetail-operator"], rules["dovetail-operator-workloads"]
     bound = {one["metadata"]["namespace"] for one in documents
