@@ -18,16 +18,22 @@ LOOPBACK = "127.0.0.1"
 class Connections:
     """Serves one handler, on one address. A handler is cancelled when its client goes.
 
-    With `most` connections open further ones are closed at once. `ssl_context` makes it HTTPS.
+    With `most` connections open further ones are closed at once. A connection on which no request
+    comes for `silence_s` is closed before twice that time has passed. `ssl_context` makes it HTTPS.
     """
 
     def __init__(
-        self, port: int, *, host: str = LOOPBACK, ssl_context: ssl.SSLContext | None = None, most: int = 1 << 31
+        self, port: int, *, host: str = LOOPBACK, ssl_context: ssl.SSLContext | None = None, most: int = 1 << 31,
+        silence_s: float = 3600.0,
     ) -> None:  # fmt: skip
         self._host = host
         self._port = port
         self._ssl_context = ssl_context
         self._most = most
+        self._silence_s = silence_s
+        self._heard: set[web.RequestHandler] = set()
+        self._silent: set[web.RequestHandler] = set()
+        self._sweep: asyncio.TimerHandle | None = None
         self._protocol: web.Server | None = None
         self._listener: asyncio.Server | None = None
 
@@ -39,7 +45,10 @@ class Connections:
     async def serve(self, handler: Handler) -> None:
         """Starts to listen. Raises OSError if the port is taken."""
         # A compressed body may be far larger than what came: none is unpacked.
-        self._protocol = web.Server(handler, handler_cancellation=True, access_log=None, auto_decompress=False)
+        self._protocol = web.Server(
+            self._noted(handler), handler_cancellation=True, access_log=None, auto_decompress=False,
+            keepalive_timeout=2 * self._silence_s,
+        )  # fmt: skip
         await self.open()
 
     async def open(self) -> None:
@@ -53,7 +62,27 @@ class Connections:
     def _accept(self) -> asyncio.BaseProtocol:
         if self._protocol is None or len(self._protocol.connections) >= self._most:
             return _Refusal()
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(self._silence_s, self._close_silent)
         return self._protocol()
+
+    def _close_silent(self) -> None:
+        """Closes what was silent at the last sweep as well: aiohttp has no bound for a connection's first request."""
+        self._sweep = None
+        open_now = set(self._protocol.connections) if self._protocol is not None else set()
+        self._heard &= open_now
+        for connection in open_now & self._silent - self._heard:
+            break_connection(connection.transport)
+        self._silent = open_now - self._heard - self._silent
+        if self._silent:
+            self._sweep = asyncio.get_running_loop().call_later(self._silence_s, self._close_silent)
+
+    def _noted(self, handler: Handler) -> Handler:
+        async def noted(request: web.BaseRequest) -> web.StreamResponse:
+            self._heard.add(request.protocol)
+            return await handler(request)
+
+        return noted
 
     async def close(self) -> None:
         """Breaks all connections and refuses new ones."""
@@ -61,6 +90,9 @@ class Connections:
             return
         self._listener.close()
         self._listener = None
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
         for connection in self._protocol.connections:
             if connection.transport is not None:
                 connection.transport.abort()

@@ -7,6 +7,7 @@ drain`) are refused with 415; manifests do the same.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 
@@ -30,6 +31,7 @@ from dovetail.apiserver.watches import Watches, watch_options
 from dovetail.apiserver.writes import Writes
 from dovetail.core.json_text import JsonError, decode_json
 
+_LOG = logging.getLogger(__name__)
 _JSON = "application/json"
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 _HEALTH = ("/healthz", "/livez", "/readyz")
@@ -151,10 +153,17 @@ class ApiServer(Struct, frozen=True):
         return response
 
     def _respond(self, request: web.BaseRequest, path: str, target: RequestTarget | None, body: bytes) -> web.Response:
-        """Carries out what is not a watch. Raises Failures."""
-        if target is None:
-            return self._page(request, path.rstrip("/"))
-        return reply(*self._answer(request, target, body))
+        """Carries out what is not a watch. Raises Failures, and a 500 one for what nothing foresaw."""
+        try:
+            if target is None:
+                return self._page(request, path.rstrip("/"))
+            return reply(*self._answer(request, target, body))
+        except (failures.Failure, RecursionError):
+            raise
+        except Exception as error:
+            _LOG.exception("%s %r", request.method, path)
+            why = f"Internal error occurred: {type(error).__name__}"
+            raise failures.Failure(500, "InternalError", why) from error
 
     def _page(self, request: web.BaseRequest, path: str) -> web.Response:
         """Discovery, health, and the 404 text of paths that nothing serves."""

@@ -2,6 +2,7 @@
 """What a plane may use, and the answers that it gets beyond that."""
 
 import asyncio
+import contextlib
 
 import aiohttp
 import pytest
@@ -10,6 +11,7 @@ from dovetail.apiserver.planes.host import HostOptions, PlaneHost
 from dovetail.apiserver.planes.limits import COMPUTING_S, PlaneLimits, RequestBudget
 from tests.apiserver.planes.conftest import Client
 from tests.contract.api import APPLY, JSON_PATCH, MERGE, config_map
+from tests.patience import PATIENCE_S
 
 
 def limited(**limits: float) -> pytest.MarkDecorator:
@@ -238,3 +240,20 @@ async def test_malformed_objects_are_refused_and_break_nothing(client: Client) -
         assert (await events.next())["object"]["metadata"]["labels"]["job-name"] == "good"
     odd = await api.get(api.path("configmaps"), includeObject="Everything")
     assert odd.status == 400 and "is not one of None, Metadata, Object" in odd.body["message"]
+
+
+@pytest.mark.parametrize("host", [HostOptions(connections=3, silence_s=0.3)], indirect=True)
+async def test_connections_are_limited_and_silent_ones_are_closed(client: Client, host: PlaneHost) -> None:
+    api = await client()
+    address = host.url_of("team", "one").split("/")[2].split(":")
+    silent = [await asyncio.open_connection(address[0], int(address[1])) for _ in range(3)]
+    silent[0][1].write(b"GET /version HTTP/1.1\r\nHost: pla")
+    with pytest.raises(aiohttp.ClientError):
+        await api.get("/version")
+    async with asyncio.timeout(PATIENCE_S):
+        for reader, _ in silent:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+    assert (await api.get("/version")).status == 200
+    for _, writer in silent:
+        writer.close()

@@ -43,6 +43,8 @@ class HostOptions(Struct, frozen=True):
     """A plane without a request or a watch for so long is closed."""
     connections: int = 4096
     """Open connections of all planes together."""
+    silence_s: float = 30.0
+    """A connection on which no request comes for so long is closed before twice that time has passed."""
 
 
 class _Place:
@@ -72,7 +74,11 @@ class PlaneHost:
         self._places: dict[PlaneName, _Place] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._connections = Connections(
-            options.port, host=options.host, ssl_context=options.ssl_context, most=options.connections
+            options.port,
+            host=options.host,
+            ssl_context=options.ssl_context,
+            most=options.connections,
+            silence_s=options.silence_s,
         )
         self._remove_strays()
 
