@@ -72,9 +72,9 @@ def test_the_dry_run_on_a_file(cluster: str) -> None:
     result = run("gpu-1", "-f", cluster, "--at", AT, "--dry-run")
     assert result.exit_code == 0, result.output
     assert "team-a/train" in result.stdout and "notebook" not in result.stdout
-    assert "1 pod of 1 job in 1 queue; 0 GPU-minutes of work are lost." in result.stdout
+    assert "1 pod of 1 job (team-a/train) in 1 queue; 0 GPU-minutes of work are lost." in result.stdout
     assert "gpu-1 is empty in 2 h, at 2026-11-22T04:00:00Z: when team-a/train ends." in result.stdout
-    assert "Not counted: 1 pod of other schedulers" in result.stdout and "Nothing was written" in result.stdout
+    assert "Left alone: 1 pod of other schedulers" in result.stdout and "Nothing was written" in result.stdout
 
 
 def test_a_pod_without_a_known_end_and_what_helps(cluster: str) -> None:
@@ -162,6 +162,8 @@ async def test_it_writes_waits_and_ends_on_a_playground(monkeypatch: pytest.Monk
 
     result = await drain("gpu-2", "--wait-checkpoint", "--no-wait")
     assert result.exit_code == 0 and maintenance("gpu-2")["drain"] == "WaitForCheckpoint"
+    # Without nulls, which the definition refuses.
+    assert set(maintenance("gpu-2")) == {"id", "by", "drain", "requested"}
     found = playground.store.get("gpunodes.dovetail.dev", "", "gpu-2") or {}
     rollout = found["spec"]["maintenance"] | {"by": "rollout/gpus"}
     kind = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode"}

@@ -13,6 +13,7 @@ from dovetail.views.drain import DrainPlan, UnknownNode, drain_plan
 from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, World, gang, node, pod, queue
 
 BEGIN_MS = 10 * HOUR_MS
+GRACE_MS = 30_000
 SAVES = Work(checkpoint_interval_ms=5 * MINUTE_MS)
 
 
@@ -75,6 +76,40 @@ def test_a_pod_without_a_known_end_stays_or_is_moved_or_evicted() -> None:
     start_ms = BEGIN_MS + 2 * MINUTE_MS
     [evicted] = planned(world, "n0", mode="Evict", start_ms=start_ms).nodes[0].pods
     assert start_ms <= evicted.left_ms <= start_ms + MINUTE_MS
+
+
+@pytest.mark.parametrize("start_s", [600, 590, 612])
+def test_pods_are_evicted_at_the_start_also_between_two_looks(start_s: int) -> None:
+    world = world_of(8, 8)
+    runs(world, "a", 8, "n1", Work())
+    runs(world, "b", 2, "n0", Work(max_runtime_ms=90 * MINUTE_MS))
+    runs(world, "c", 2, "n0", Work())
+    start_ms = BEGIN_MS + 1000 * start_s
+    plan = planned(world, "n0", mode="Evict", start_ms=start_ms)
+    assert [(one.what, one.left_ms) for one in plan.nodes[0].pods] == [("is evicted", start_ms + GRACE_MS)] * 2
+    assert plan.nodes[0].empty_ms == start_ms + GRACE_MS
+
+
+def test_why_a_pod_leaves_or_stays() -> None:
+    world = world_of(8, 8)
+    runs(world, "saves", 2, "n0", SAVES, owner="ns/saves")
+    runs(world, "notebook", 2, "n0", Work(), owner="ns/notebook")
+    runs(world, "bare", 2, "n0", SAVES, owner="")
+    why = {one.pod: one.basis for one in planned(world, "n0", mode="WaitForCheckpoint").nodes[0].pods}
+    assert why == {
+        "ns/saves": "room is kept for it elsewhere",
+        "ns/notebook": "it declares no run time and no checkpoints",
+        "ns/bare": "it declares no run time, and no controller would create it again",
+    }
+    assert {one.basis for one in planned(world, "n0").nodes[0].pods} == {"it declares no run time"}
+
+
+def test_pods_of_one_controller_are_one_job_by_its_name() -> None:
+    world = world_of(8)
+    for i in range(3):
+        runs(world, f"sweep-{i}", 1, "n0", Work(), owner="ns/j", labels=(("batch.kubernetes.io/job-name", "sweep"),))
+        runs(world, f"web-{i}", 1, "n0", Work(), owner="ns/r")
+    assert planned(world, "n0").jobs == ("ns/sweep", "ns/web-0")
 
 
 def test_a_gang_that_leaves_as_a_whole_shows_its_pods_on_other_nodes() -> None:

@@ -9,7 +9,7 @@ from dovetail.core.checkpoint import take
 from dovetail.core.cycle import apply_events
 from dovetail.core.event_handlers import apply
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged
-from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Work
+from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Maintenance, Node, Pod, Request, Work
 from dovetail.core.policy import Policy
 from dovetail.core.queues.run_times import OVERTIME_MS
 from dovetail.core.reasons import Sure
@@ -86,6 +86,17 @@ def test_no_start_without_known_ends_and_their_pods_are_named() -> None:
     assert starts(found) == {"ns/p": (Sure.UNKNOWN, -1)}
     (start,) = found.starts.values()
     assert start.expected.basis == "ns/x, ns/y have no known end: set their dovetail.dev/max-runtime"
+
+
+def test_a_pod_that_waits_for_a_maintenance_does_not_blame_the_pods_on_its_node() -> None:
+    kept = NodeChanged(Node("a", AMOUNTS, maintenance=Maintenance()))
+    (start,) = ahead(kept, pod("x", 2, "a"), pod("p", 4)).starts.values()
+    assert (start.expected.sure, start.expected.basis) == (
+        Sure.UNKNOWN, "a is in maintenance, for a time that is not known",
+    )  # fmt: skip
+    # What runs elsewhere counts.
+    (start,) = ahead(kept, node("b"), pod("x", 2, "a"), pod("y", 8, "b"), pod("p", 4)).starts.values()
+    assert start.expected.basis == "ns/y has no known end: set its dovetail.dev/max-runtime"
 
 
 def test_a_limit_that_is_over_states_nothing_any_more() -> None:

@@ -11,7 +11,15 @@ from dovetail.core.model import CPU, GPU, PODS, Node
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.objects.base import ObjectMeta
-from dovetail.kube.objects.topology import GpuHealth, GPUNode, GPUNodeStatus, GpuStatus, NodeQuarantine
+from dovetail.kube.objects.topology import (
+    GpuHealth,
+    GPUNode,
+    GPUNodeSpec,
+    GPUNodeStatus,
+    GpuStatus,
+    NodeMaintenance,
+    NodeQuarantine,
+)
 from dovetail.views.nodes import node_healths
 
 SINCE = datetime(2026, 11, 22, tzinfo=UTC)
@@ -78,3 +86,12 @@ def test_quarantine_in_force_and_beyond_the_budget() -> None:
         ("a", "beyond the budget", "GPU-0: no power"),
         ("b", "in force", "GPU-0: off the bus"),
     ]
+
+
+def test_a_node_in_maintenance_is_shown_with_its_author_and_reason() -> None:
+    def asked(**fields: str) -> GPUNode:
+        return GPUNode(ObjectMeta(name="x"), GPUNodeSpec(maintenance=NodeMaintenance(**fields)))
+
+    reported = {"a": asked(by="user/ada", reason="new power supply"), "b": asked(by="rollout/gpus"), "c": gpu_node(OK)}
+    answer = node_healths(state_of(*reported), reported.get)
+    assert [one.maintenance for one in answer] == ["user/ada: new power supply", "rollout/gpus", ""]

@@ -17,7 +17,7 @@ from dovetail.core.model import DrainMode, Maintenance
 from dovetail.core.reasons import Expected, Sure
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.maintenances import MaintenanceRequest, read_maintenances, wait_until_empty, write_maintenances
-from dovetail.views.drain import STAYS, DrainedNode, DrainedPod, DrainPlan, UnknownNode, drain_plan
+from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan, UnknownNode, drain_plan
 from dovetail.views.jobs import some
 
 _ROLLOUT = "rollout/"
@@ -78,7 +78,7 @@ def command(
     if output == "json":
         write_json(plan)
     else:
-        show(plan, source.now_ms, Console(), mode)
+        show(plan, source.now_ms, Console(), maintenance)
     if dry_run or source.config is None:
         if output != "json":
             Console().print(_NOTHING_WRITTEN)
@@ -147,7 +147,7 @@ def _wait(source: ClusterSource, nodes: tuple[str, ...], console: Console) -> No
         console.print("The wait has ended; the nodes stay in maintenance.")
 
 
-def show(plan: DrainPlan, now_ms: int, console: Console, mode: DrainMode) -> None:
+def show(plan: DrainPlan, now_ms: int, console: Console, maintenance: Maintenance) -> None:
     """Print the plan."""
     pods = [pod for node in plan.nodes for pod in node.pods]
     if pods or plan.elsewhere:
@@ -158,17 +158,24 @@ def show(plan: DrainPlan, now_ms: int, console: Console, mode: DrainMode) -> Non
         if len(pods) + len(plan.elsewhere) > _PODS_SHOWN:
             console.print(f"and {len(pods) + len(plan.elsewhere) - _PODS_SHOWN} more pods: -o json has all")
         jobs, queues = count(len(plan.jobs), "job"), count(len(plan.queues), "queue")
+        jobs = f"{jobs} ({escape(some(plan.jobs))})"
         elsewhere = f", {count(len(plan.elsewhere), 'pod')} of them on other nodes" if plan.elsewhere else ""
-        lost = f"{plan.lost_gpu_minutes} GPU-minutes of work are lost"
+        are = "is" if plan.lost_gpu_minutes == 1 else "are"
+        lost = f"{count(plan.lost_gpu_minutes, 'GPU-minute')} of work {are} lost"
         console.print(f"{count(len(pods) + len(plan.elsewhere), 'pod')} of {jobs} in {queues}{elsewhere}; {lost}.")
     for node in plan.nodes:
         console.print(_empty(node, now_ms))
-    stay = [pod for pod in pods if pod.what == STAYS]
-    if stay and mode == "WaitForJobs":
+    begins_ms, mode = max(now_ms, maintenance.start_ms), maintenance.drain
+    late = [pod for pod in pods if not pod.left_ms or (maintenance.start_ms and pod.left_ms > begins_ms)]
+    if late and maintenance.start_ms and mode != "Evict":
+        console.print(f"At {_time(begins_ms)} {count(len(late), 'pod')} will still be there, by what is known now.")
+    if late and mode == "WaitForJobs":
         console.print("--wait-checkpoint moves pods that save their work; --evict evicts the others, too.")
+    elif late and mode == "WaitForCheckpoint":
+        console.print("--evict evicts pods that stay, too.")
     others = sum(node.others for node in plan.nodes)
     if others:
-        console.print(f"Not counted: {count(others, 'pod')} of other schedulers without GPUs, as of DaemonSets.")
+        console.print(f"Left alone: {count(others, 'pod')} of other schedulers without GPUs, as of DaemonSets.")
 
 
 def _row(pod: DrainedPod, now_ms: int) -> tuple[str, ...]:
@@ -192,7 +199,9 @@ def _empty(node: DrainedNode, now_ms: int) -> str:
     if node.empty_ms <= now_ms:
         return f"[bold]{node.node}[/bold]: {escape(node.basis)}."
     about = "" if node.sure is Sure.KNOWN else "about "
-    when = datetime.fromtimestamp(node.empty_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return (
-        f"[bold]{node.node}[/bold] is empty in {about}{span(node.empty_ms - now_ms)}, at {when}: {escape(node.basis)}."
-    )
+    when = f"{about}{span(node.empty_ms - now_ms)}, at {_time(node.empty_ms)}"
+    return f"[bold]{node.node}[/bold] is empty in {when}: {escape(node.basis)}."
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

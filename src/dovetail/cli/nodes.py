@@ -73,6 +73,9 @@ def show(
             named = (str(gpu.index), _text(gpu.uuid), _text(gpu.product), _styled(gpu.state))
             table.add_row(*named, _since(gpu.since_ms, now_ms), _text(gpu.code), _text(gpu.reason), _text(gpu.next))
         console.print(table)
+    for one in answer:
+        if one.maintenance:
+            console.print(f"{one.node} is in maintenance, by {_text(one.maintenance)}")
     _show_blocked(answer, now_ms, console, whole=devices)
     if any(one.quarantine == BEYOND_BUDGET for one in answer):
         console.print(f"The scheduler's budget allows {count(budget, 'quarantined node')} at a time.")

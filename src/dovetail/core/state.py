@@ -100,7 +100,7 @@ class State:
             self.leases.next_ms(),
         )
         times += [at_ms for at_ms in due_ms if at_ms is not None]
-        if self.cluster.nodes.in_maintenance and (look_ms := self.drains.next_ms(self.now_ms)) is not None:
+        if self.cluster.nodes.in_maintenance and (look_ms := self.drains.next_ms()) is not None:
             times.append(look_ms)
         if self._divided():
             times.append(self._fair_share_ms + _FAIR_SHARE_MS)

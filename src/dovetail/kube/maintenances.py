@@ -117,24 +117,26 @@ async def _write(client: Client, name: str, maintenance: NodeMaintenance | None)
             return
         node = await client.request("GET", NODES.path(name=name), decode=Node)
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid}
+        # Not as in a patch: here a null is a value, which the definition refuses.
+        fields = {field: value for field, value in _fields(maintenance).items() if value}
         body = {
             "apiVersion": GPU_NODES.api_version, "kind": GPU_NODES.kind,
-            "metadata": {"name": name, "ownerReferences": [owner]}, "spec": {"maintenance": _body(maintenance)},
+            "metadata": {"name": name, "ownerReferences": [owner]}, "spec": {"maintenance": fields},
         }  # fmt: skip
         await client.apply(GPU_NODES.path(name=name), body, field_manager=_MANAGER)
         return
     version = {"resourceVersion": found.metadata.resource_version}
-    patch = {"metadata": version, "spec": {"maintenance": _body(maintenance)}}
+    # A field of an earlier maintenance that this one does not have is removed.
+    new = None if maintenance is None else {field: value or None for field, value in _fields(maintenance).items()}
+    patch = {"metadata": version, "spec": {"maintenance": new}}
     params = {"fieldManager": _MANAGER}
     await client.request("PATCH", GPU_NODES.path(name=name), patch, params=params, content_type=MERGE_PATCH)
 
 
-def _body(maintenance: NodeMaintenance | None) -> dict[str, object] | None:
-    """As JSON; a field of an earlier maintenance that this one does not have is removed."""
-    if maintenance is None:
-        return None
+def _fields(maintenance: NodeMaintenance) -> dict[str, object]:
+    """As JSON."""
     found: dict[str, object] = to_builtins(maintenance)
-    return {field: value or None for field, value in found.items()}
+    return found
 
 
 async def _pods(client: Client, node: str, scheduler_name: str) -> tuple[str, ...]:

@@ -19,14 +19,15 @@ from dovetail.core.checkpoint import restore, take
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cycle import apply_events
 from dovetail.core.events import NodeChanged
-from dovetail.core.model import Maintenance
+from dovetail.core.model import Maintenance, Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
 from dovetail.views.forecast import Forecast, forecast
-from dovetail.views.jobs import name_of, nearest
+from dovetail.views.jobs import nearest, owner_of
 
 ENDS, MOVES, EVICTED, STAYS = "ends", "moves", "is evicted", "stays"
+_HAS_ROOM, _NO_ROOM = "room is kept for it elsewhere", "no other node has room for it: it waits"
 _MINUTE = 60_000_000
 _MOMENTS = 128
 """Ten days, as moments are further apart the later they are."""
@@ -40,7 +41,7 @@ class UnknownNode(ValueError):
 class DrainedPod(Struct, frozen=True):
     """A pod that runs on a node to be drained, or belongs to a gang that has to leave one as a whole. `what` happens:
     it ends, moves, is evicted or stays, and `left_ms` is when it has left (0: not known), by `basis`.
-    `lost_gpu_minutes` is the work that it loses."""
+    `lost_gpu_minutes` is the work that it loses, rounded up."""
 
     pod: str
     job: str
@@ -68,7 +69,8 @@ class DrainedNode(Struct, frozen=True):
 
 
 class DrainPlan(Struct, frozen=True):
-    """The nodes, and pods on other nodes that leave with them. `jobs` and `queues` are those of all these pods."""
+    """The nodes, and pods on other nodes that leave with them. `jobs` and `queues` are those of all these pods; pods of
+    one controller are one job."""
 
     nodes: tuple[DrainedNode, ...]
     elsewhere: tuple[DrainedPod, ...]
@@ -90,9 +92,10 @@ def drain_plan(state: State, names: Sequence[str], maintenance: Maintenance, now
     followed = {name: [one for one in _on(copy, name) if _followed(one)] for name in records}
     watched = [one.uid for placements in followed.values() for one in placements]
     found = forecast(take(copy), copy.policy, now_ms, (), most=_MOMENTS, pods=watched)
-    nodes = tuple(_node(copy, name, placements, found) for name, placements in followed.items())
+    shown = _Shown(copy, found, maintenance)
+    nodes = tuple(shown.node(name, placements) for name, placements in followed.items())
     gone = [copy.cluster.placements[uid] for uid in found.drained if uid in copy.cluster.placements]
-    elsewhere = tuple(_pod(copy, one, found) for one in gone if one.uid not in set(watched))
+    elsewhere = tuple(shown.pod(one) for one in gone if one.uid not in set(watched))
     pods = [*(pod for node in nodes for pod in node.pods), *elsewhere]
     return DrainPlan(
         nodes,
@@ -112,42 +115,58 @@ def _followed(placement: Placement) -> bool:
     return placement.pod.managed or placement.has_gpus or bool(placement.slices or placement.grants)
 
 
-def _node(state: State, name: str, placements: Sequence[Placement], found: Forecast) -> DrainedNode:
-    pods = sorted((_pod(state, one, found) for one in placements), key=lambda one: (one.left_ms == 0, one.left_ms))
-    others = sum(1 for one in _on(state, name) if not _followed(one))
-    slot = state.cluster.nodes.slots[name]
-    gpus = int(state.cluster.nodes.allocatable[state.cluster.nodes.column("nvidia.com/gpu"), slot])
-    if not pods:
-        return DrainedNode(name, gpus, found.now_ms, Sure.KNOWN, "it is empty now", (), others)
-    endless, last = [one.pod for one in pods if not one.left_ms], pods[-1]
-    if endless:
-        more = f" and {len(endless) - 1} more" if len(endless) > 1 else ""
-        basis = f"it is not known when {endless[0]}{more} will leave"
-        return DrainedNode(name, gpus, 0, Sure.UNKNOWN, basis, tuple(pods), others)
-    sure = max((one.sure for one in pods), key=_ORDER.index)
-    return DrainedNode(name, gpus, last.left_ms, sure, f"when {last.pod} {last.what}", tuple(pods), others)
+class _Shown:
+    """The nodes and pods of one plan. One job has one name, also where its controller writes none."""
 
+    def __init__(self, state: State, found: Forecast, maintenance: Maintenance) -> None:
+        self._state, self._found, self._maintenance = state, found, maintenance
+        self._jobs: dict[str, str] = {}
 
-def _pod(state: State, placement: Placement, found: Forecast) -> DrainedPod:
-    pod = placement.pod
-    end = found.ends.get(pod.uid, Expected(Sure.UNKNOWN, 0, _why_unknown(pod.work.max_runtime_ms)))
-    drained = found.drained.get(pod.uid)
-    what = ENDS if end.start_ms else STAYS
-    if drained is not None:
-        what = MOVES if drained.moves else EVICTED
-    return DrainedPod(
-        pod.key,
-        name_of(state, state.workloads.workload_of(pod)) if pod.managed else pod.key,
-        state.shares.pod_queues.of(pod) if pod.managed else "",
-        pod.node,
-        dict(state.shares.amounts(pod.uid)).get(GPU, 0) or 1000 * placement.gpu_bits.bit_count(),
-        what,
-        end.start_ms,
-        end.sure,
-        end.basis,
-        drained.lost_milli_ms // _MINUTE if drained is not None else 0,
-    )
+    def node(self, name: str, placements: Sequence[Placement]) -> DrainedNode:
+        state = self._state
+        pods = sorted(map(self.pod, placements), key=lambda one: (one.left_ms == 0, one.left_ms))
+        others = sum(1 for one in _on(state, name) if not _followed(one))
+        slot = state.cluster.nodes.slots[name]
+        gpus = int(state.cluster.nodes.allocatable[state.cluster.nodes.column("nvidia.com/gpu"), slot])
+        if not pods:
+            return DrainedNode(name, gpus, self._found.now_ms, Sure.KNOWN, "it is empty now", (), others)
+        endless, last = [one.pod for one in pods if not one.left_ms], pods[-1]
+        if endless:
+            more = f" and {len(endless) - 1} more" if len(endless) > 1 else ""
+            basis = f"it is not known when {endless[0]}{more} will leave"
+            return DrainedNode(name, gpus, 0, Sure.UNKNOWN, basis, tuple(pods), others)
+        sure = max((one.sure for one in pods), key=_ORDER.index)
+        return DrainedNode(name, gpus, last.left_ms, sure, f"when {last.pod} {last.what}", tuple(pods), others)
 
+    def pod(self, placement: Placement) -> DrainedPod:
+        state, pod = self._state, placement.pod
+        end = self._found.ends.get(pod.uid, Expected(Sure.UNKNOWN, 0, self._why_unknown(pod)))
+        drained = self._found.drained.get(pod.uid)
+        what, basis = ENDS if end.start_ms else STAYS, end.basis
+        if drained is not None:
+            what, basis = (MOVES, _HAS_ROOM) if drained.moves else (EVICTED, _NO_ROOM)
+        job, name = owner_of(state, pod)
+        return DrainedPod(
+            pod.key,
+            self._jobs.setdefault(job, name),
+            state.shares.pod_queues.of(pod) if pod.managed else "",
+            pod.node,
+            dict(state.shares.amounts(pod.uid)).get(GPU, 0) or 1000 * placement.gpu_bits.bit_count(),
+            what,
+            end.start_ms,
+            end.sure,
+            basis,
+            -(-drained.lost_milli_ms // _MINUTE) if drained is not None else 0,
+        )
 
-def _why_unknown(max_runtime_ms: int) -> str:
-    return "it runs longer than its run time limit" if max_runtime_ms else "it declares no run time"
+    def _why_unknown(self, pod: Pod) -> str:
+        why = "it runs longer than its run time limit" if pod.work.max_runtime_ms else "it declares no run time"
+        if self._maintenance.drain != "WaitForCheckpoint":
+            return why
+        if not pod.managed:
+            return f"{why}, and is of another scheduler"
+        if not pod.owner:
+            return f"{why}, and no controller would create it again"
+        if not (pod.checkpoint_ms or pod.work.checkpoint_interval_ms or pod.work.movable):
+            return f"{why} and no checkpoints"
+        return why

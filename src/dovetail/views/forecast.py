@@ -219,7 +219,7 @@ class _Ahead:
 
     def _drains(self) -> bool:
         """Whether pods may have to leave nodes in maintenance at this moment, although nothing has happened."""
-        due_ms = self._state.drains.next_ms(self._at_ms) if self._state.cluster.nodes.in_maintenance else None
+        due_ms = self._state.drains.next_ms() if self._state.cluster.nodes.in_maintenance else None
         return due_ms is not None and due_ms <= self._at_ms
 
     def _start_placed(self, *, at_once: bool) -> None:
@@ -344,6 +344,9 @@ class _Ahead:
         if refusal.when is When.NEVER:
             return f"it cannot start ({refusal.reason.code})"
         endless = self._endless_holders(job, refusal)
+        if not endless and (closed := self._in_maintenance(job, refusal)):
+            are = "is" if len(closed) == 1 else "are"
+            return f"{some(closed, _ENDLESS_SHOWN)} {are} in maintenance, for a time that is not known"
         if not endless:
             return f"it waits for more than ends of pods ({refusal.reason.code})"
         if len(endless) == 1:
@@ -359,7 +362,12 @@ class _Ahead:
         if requested in self._holders:
             return self._holders[requested]
         found = refusals.verdicts(cluster, pod)
-        slots = {int(slot) for verdict in found if verdict.when is When.NOT_YET for slot in verdict.slots}
+        slots = {
+            int(slot)
+            for verdict in found
+            if verdict.when is When.NOT_YET and verdict.reason is not Reason.MAINTENANCE
+            for slot in verdict.slots
+        }
         placed = [
             cluster.placements[uid].pod
             for slot in sorted(slots)
@@ -370,6 +378,14 @@ class _Ahead:
         placed.sort(key=lambda pod: (-dict(shares.amounts(pod.uid)).get(GPU, 0), pod.key))
         self._holders[requested] = [pod.key for pod in placed]
         return self._holders[requested]
+
+    def _in_maintenance(self, job: JobView, refusal: Refusal) -> list[str]:
+        """Nodes that could take the job if they were not in maintenance."""
+        if not job.waiting or not refusal.nodes:
+            return []
+        found = refusals.verdicts(self._state.cluster, job.waiting[0])
+        names = self._state.cluster.nodes.names
+        return sorted(names[slot] for one in found if one.reason is Reason.MAINTENANCE for slot in one.slots)
 
 
 _OF_ROOM = {Reason.QUEUE_LIMIT, Reason.RESERVED, Reason.BEYOND_GUARANTEE, Reason.GANG_DOES_NOT_FIT}

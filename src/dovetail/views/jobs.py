@@ -73,6 +73,17 @@ def name_of(state: State, workload: str) -> str:
     return f"{namespace}/{workload.partition(f'/{namespace}/')[2] or workload}"
 
 
+def owner_of(state: State, pod: Pod) -> tuple[str, str]:
+    """What the pod was made for, and its name: the gang, or the object of its controller, by the label in which that is
+    written; else the pod."""
+    workload = state.workloads.workload_of(pod)
+    if not workload.startswith(LONE):
+        return workload, name_of(state, workload)
+    labels = dict(pod.labels)
+    names = [labels[label] for label in OWNER_LABELS if label in labels]
+    return pod.owner or pod.uid, f"{pod.namespace}/{names[0]}" if names else pod.key
+
+
 def waiting_jobs(state: State) -> list[JobView]:
     """All jobs of ours with waiting pods."""
     workloads = dict.fromkeys(

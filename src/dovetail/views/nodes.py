@@ -62,7 +62,8 @@ class ReadinessView(Struct, frozen=True):
 class NodeHealthView(Struct, frozen=True):
     """`gpus` by state, in the order of STATES. `since_ms` (epoch time, 0 where it is not known), `why` and `next` are
     those of its worst GPU, or of the node's quarantine. `quarantine` is "" if the node does not ask for quarantine,
-    IN_FORCE if no pod is placed on it, BEYOND_BUDGET if it stays in use."""
+    IN_FORCE if no pod is placed on it, BEYOND_BUDGET if it stays in use. `maintenance` is by what or by which user it
+    is to get empty, and why; "" if it is in use."""
 
     node: str
     state: str
@@ -74,6 +75,7 @@ class NodeHealthView(Struct, frozen=True):
     quarantine: str
     devices: tuple[GpuHealthView, ...]
     readiness: ReadinessView | None = None
+    maintenance: str = ""
 
 
 def node_healths(
@@ -119,9 +121,9 @@ def _readiness(reported: GPUNode | None) -> ReadinessView | None:
 
 
 def _node(name: str, offered: int, reported: GPUNode | None, in_force: bool) -> NodeHealthView:
-    readiness = _readiness(reported)
+    readiness, maintenance = _readiness(reported), _maintenance(reported)
     if reported is None or not reported.status.gpus:
-        return NodeHealthView(name, UNKNOWN, offered, {}, 0, _NO_AGENT, "", "", (), readiness)
+        return NodeHealthView(name, UNKNOWN, offered, {}, 0, _NO_AGENT, "", "", (), readiness, maintenance)
     devices = tuple(_gpu(gpu) for gpu in reported.status.gpus)
     counts = {state: sum(one.state == state for one in devices) for state in STATES}
     worst = max(devices, key=lambda one: (STATES.index(one.state), -one.since_ms, -one.index))
@@ -131,8 +133,15 @@ def _node(name: str, offered: int, reported: GPUNode | None, in_force: bool) -> 
         quarantine = IN_FORCE if in_force else BEYOND_BUDGET
         why, since_ms = asks.reason, epoch_ms(asks.since)
     return NodeHealthView(
-        name, worst.state, len(devices), counts, since_ms, why, worst.next, quarantine, devices, readiness
+        name, worst.state, len(devices), counts, since_ms, why, worst.next, quarantine, devices, readiness, maintenance
     )
+
+
+def _maintenance(reported: GPUNode | None) -> str:
+    asked = reported.spec.maintenance if reported is not None else None
+    if asked is None:
+        return ""
+    return f"{asked.by or 'somebody'}: {asked.reason}" if asked.reason else asked.by or "somebody"
 
 
 def _reasons(devices: tuple[GpuHealthView, ...], worst: GpuHealthView) -> Iterator[str]:

@@ -26,6 +26,7 @@ from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.decisions import Drain
 from dovetail.core.model import Maintenance, Pod
 from dovetail.core.placing.pods import Scope
+from dovetail.core.preemption.drains import LOOK_MS
 from dovetail.core.preemption.relocation import relocate
 from dovetail.core.preemption.units import Unit
 from dovetail.core.preemption.victims import Together, Victims
@@ -33,8 +34,6 @@ from dovetail.core.reasons import Sure
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 
-_LOOK_MS = 1000
-"""The least time between two looks at the nodes."""
 _FRESH_MS = 600_000
 _RESTART_MS = 60_000
 """How long a pod takes to end and to be created again, beside its declared start-up time."""
@@ -50,7 +49,7 @@ def decide(state: State) -> list[Drain]:
     if late := drains.overdue(now_ms):
         stay(state, late)
     slots = drains.slots()
-    if not slots or now_ms - drains.looked_ms < _LOOK_MS:
+    if not slots or now_ms - drains.looked_ms < LOOK_MS:
         return []
     drains.looked_ms = now_ms
     return _Look(state, slots).decide()

@@ -14,6 +14,8 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.model import Maintenance
 from dovetail.core.workloads.index import WorkloadIndex
 
+LOOK_MS = 1000
+"""The least time between two looks at the nodes."""
 _HOUR_MS = 3_600_000
 _AGAIN_MS = 30_000
 """Nothing is reported when a checkpoint is due or an hour has passed: the nodes are examined again."""
@@ -58,10 +60,13 @@ class DrainsUnderWay:
         self.leaving = {uid: due_ms for uid, due_ms in left.items() if now_ms < due_ms}
         return [uid for uid in left if uid not in self.leaving]
 
-    def next_ms(self, now_ms: int) -> int | None:
-        """When the nodes have to be examined, although nothing happens."""
+    def next_ms(self) -> int | None:
+        """When the nodes have to be examined, although nothing happens; earlier than now where that is overdue."""
         times = list(self.leaving.values())
         if slots := self.slots():
             times.append(self.looked_ms + _AGAIN_MS)
-            times += [one.start_ms for one in slots.values() if one.drain == "Evict" and one.start_ms > now_ms]
+            starts_ms = [
+                one.start_ms for one in slots.values() if one.drain == "Evict" and one.start_ms > self.looked_ms
+            ]
+            times += [max(start_ms, self.looked_ms + LOOK_MS) for start_ms in starts_ms]
         return min(times, default=None)
