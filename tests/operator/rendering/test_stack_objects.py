@@ -305,6 +305,13 @@ def test_the_agent_reads_mig_and_the_way_devices_are_passed(tmp_path: Any) -> No
     assert (config.mig_strategy, config.device_list_strategies) == ("single", ("volume-mounts",))
 
 
+def apart(daemon_set: dict[str, Any]) -> list[Any]:
+    """What its pods are kept apart from."""
+    affinity = (pod_spec(daemon_set) or {})["affinity"]
+    terms: list[Any] = affinity.get("podAntiAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    return terms
+
+
 def test_a_component_that_stays_on_some_nodes_has_agents_beside_it() -> None:
     rival = Rival("gpu-operator", (("app", "nvidia-device-plugin-daemonset"),))
     found = Found(foreign_allocation=frozenset({"default"}), foreign_exporters=frozenset({"default"}), rivals=(rival,))
@@ -320,8 +327,7 @@ def test_a_component_that_stays_on_some_nodes_has_agents_beside_it() -> None:
         args = agent(sets[name])["args"]
         assert ("--no-device-plugin" in args, "--exporter=" in args) == (no_devices, no_metrics)
         assert ("gpu-metrics" not in {port["name"] for port in agent(sets[name])["ports"]}) == no_metrics
-        apart = pod_spec(sets[name])["affinity"].get("podAntiAffinity")  # type: ignore[index]
-        assert (apart is None) == no_devices
+        assert len(apart(sets[name])) == (1 if no_devices else 2)
     for allocation in (None, "dovetail", "foreign"):
         for exporter in (None, "dovetail", "foreign"):
             labels = {"nvidia.com/gpu.present": "true"}
@@ -333,11 +339,27 @@ def test_a_component_that_stays_on_some_nodes_has_agents_beside_it() -> None:
 
 def test_rivals_are_kept_apart_by_their_labels_and_namespace() -> None:
     found = Found(rivals=(Rival("gpu-operator", (("app", "plugin"),)), Rival("kube-system", (("name", "ds"),))))
-    pods = pod_spec(select(objects({}, found), "DaemonSet", "dovetail-agent"))
-    terms = pods["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]  # type: ignore[index]
-    assert [(one["namespaces"], one["labelSelector"]["matchLabels"]) for one in terms] == [
-        (["gpu-operator"], {"app": "plugin"}), (["kube-system"], {"name": "ds"}),
-    ]  # fmt: skip
+    terms = apart(select(objects({}, found), "DaemonSet", "dovetail-agent"))
+    assert [(one.get("namespaces"), one["labelSelector"]["matchLabels"]) for one in terms] == [
+        (None, {"app.kubernetes.io/name": "dovetail-agent"}),
+        (["gpu-operator"], {"app": "plugin"}),
+        (["kube-system"], {"name": "ds"}),
+    ]
+
+
+def test_agents_of_all_pools_are_kept_apart_and_the_daemons_of_mps_are_not() -> None:
+    spec = pools(
+        {"name": "mps", "nodeSelector": {"matchLabels": {"use": "mps"}},
+         "sharing": {"strategy": "mps", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}},
+        {"name": "rest"},
+    )  # fmt: skip
+    sets = {one["metadata"]["name"]: one for one in objects(spec) if one["kind"] == "DaemonSet"}
+    assert "dovetail-mps-mps" in sets
+    for name, one in sets.items():
+        selectors = [term["labelSelector"]["matchLabels"] for term in apart(one)]
+        assert selectors == ([{"app.kubernetes.io/name": "dovetail-agent"}] if "agent" in name else [])
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        assert (labels["app.kubernetes.io/name"] == "dovetail-agent") == ("agent" in name)
 
 
 def test_a_driver_container_and_the_toolkit_run_on_all_gpu_nodes() -> None:

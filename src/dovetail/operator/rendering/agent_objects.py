@@ -148,9 +148,9 @@ def _of_pool(spec: StackSpec, found: Found, pool: NodePool, variant: Variant, im
     _identify(daemon_set, pool, variant)
     pods = pod_spec(daemon_set)
     assert pods is not None
-    pods["affinity"] = {"nodeAffinity": required(terms)}
-    if variant.allocates and found.rivals:
-        pods["affinity"]["podAntiAffinity"] = _apart(found)
+    pods["affinity"]["nodeAffinity"] = required(terms)
+    if variant.allocates:
+        pods["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] += _apart(found)
     _set_agent(daemon_set, spec, pool, variant)
     if spec.driver.mode == DRIVER_CONTAINER or pool.name in found.driver_containers:
         _set_driver(daemon_set)
@@ -187,8 +187,8 @@ def _identify(daemon_set: Document, pool: NodePool, variant: Variant, base: str 
     daemon_set["spec"]["updateStrategy"] = {"type": "OnDelete"}
 
 
-def _apart(found: Found) -> Document:
-    terms = [
+def _apart(found: Found) -> list[Document]:
+    return [
         {
             "topologyKey": "kubernetes.io/hostname",
             "namespaces": [rival.namespace],
@@ -196,7 +196,6 @@ def _apart(found: Found) -> Document:
         }
         for rival in found.rivals
     ]
-    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 
 def _agent(daemon_set: Document) -> Document:
