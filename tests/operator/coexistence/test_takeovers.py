@@ -149,3 +149,5 @@ async def test_the_plan_is_what_would_become_of_it_and_writes_nothing(world: Wor
     (stays,) = (await survey(ClusterConfig(server=world.playground.url), None)).components
     assert not stays.taken_over and stays.note == "add device-plugin to spec.takeOver to replace it"
     assert labels(world, "a") == GPU
+    wrong = await survey(ClusterConfig(server=world.playground.url), {"spec": {"agent": {"enabled": False}}})
+    assert any("spec.validation.enabled" in problem for problem in wrong.problems), wrong.problems

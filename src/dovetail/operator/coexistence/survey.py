@@ -27,6 +27,7 @@ from dovetail.operator.coexistence.table import BY_NAME, FOLLOWS, SIDE_LABELS, T
 from dovetail.operator.coexistence.takeover import takeover_plan
 from dovetail.operator.fleet import Holders, fleet_node, is_unready
 from dovetail.operator.pools import is_gpu_node, pool_of, pools_of
+from dovetail.operator.rendering.contradictions import contradictions
 from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode
 from dovetail.operator.watched.pods import WatchedOwner, WatchedPod
 
@@ -136,7 +137,7 @@ def install_plan(
         components.append(
             ComponentFate(one.component, place, one.version, one.managed_by, one.nodes, taken, note)
         )  # fmt: skip
-    problems = tuple(f"{one.field}: {one.value!r} {one.rule}" for one in plan.problems)
+    problems = tuple(f"{one.field}: {one.value!r} {one.rule}" for one in (*contradictions(spec), *plan.problems))
     return InstallPlan(tuple(components), tuple(_grouped(plan.functions)), problems, unread)
 
 
