@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A playground with GPUStacks for each test."""
+"""A playground with GPUStacks for each test, and a real control plane for those that need one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -9,6 +9,7 @@ from dovetail.operator import reconciler
 from dovetail.operator.rollout import part
 from dovetail.playground import Playground
 from tests.operator.stack_world import World
+from tools.controlplane.plane import Plane
 
 
 @pytest.fixture
@@ -25,3 +26,13 @@ async def world(short_pauses: None) -> AsyncIterator[World]:
     await playground.start()
     yield World(playground)
     await playground.stop()
+
+
+@pytest.fixture(scope="session")
+def stack_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """A plane with kube-scheduler and what `dovetail install` applies, but for the GPUStack. It has no nodes."""
+    with Plane(scheduler=True, work_dir=tmp_path_factory.mktemp("stack-plane")) as plane:
+        plane.kubectl("apply", "-k", "deploy/crds")
+        plane.kubectl("apply", "-k", "deploy/operator")
+        plane.kubectl("delete", "gpustacks", "--all")
+        yield plane
