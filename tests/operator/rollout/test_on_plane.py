@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow]
 Document = dict[str, Any]
 NAMES = tuple(f"n{i}" for i in range(4))
 LABELS = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "H100"}
-UPGRADE = {"canary": {"nodes": 1, "soakSeconds": 40}, "maxNodes": "2", "maxGpus": "100%", "readySeconds": 120}
+UPGRADE = {"canary": {"nodes": 1, "soakSeconds": 40}, "maxNodes": "2", "maxGpus": "100%"}
 
 
 class Agents:
@@ -96,9 +96,11 @@ async def rollout(world: PlaneWorld) -> Document:
     return found
 
 
-async def spec(world: PlaneWorld, tag: str) -> None:
+async def spec(world: PlaneWorld, tag: str, ready_s: int = 1800) -> None:
+    """`ready_s` passes fast: where all gets ready it is long."""
+    upgrade = UPGRADE | {"readySeconds": ready_s}
     await world.stack(
-        image={"repository": "dovetail", "tag": tag}, upgrade=UPGRADE, validation={"enabled": False},
+        image={"repository": "dovetail", "tag": tag}, upgrade=upgrade, validation={"enabled": False},
         agent={"findGpus": False}, scheduler={"enabled": False}, metrics={"rules": False, "dashboards": False},
     )  # fmt: skip
 
@@ -145,7 +147,7 @@ async def test_canary_then_the_rest_also_when_the_leader_is_killed_and_back_when
 
         agents.out_most, before = 0, agents.uids()
         world.kubelets.missing.add("dovetail:3")
-        await spec(world, "3")
+        await spec(world, "3", ready_s=200)
         await world.until(lambda: has("RolledBack", v2=4))
         found = await rollout(world)
         (failed,) = found["failed"]
