@@ -109,7 +109,10 @@ MESSAGES = {
         "NVIDIA's own tools have paused {titles} here",
         "none: it goes on when they are done",
     ),
-    TakeoverReason.WAITS_FOR_ITS_TURN: ("other nodes come first", "none: spec.upgrade has the budget"),
+    TakeoverReason.WAITS_FOR_ITS_TURN: (
+        "other nodes come first, or as many as may be are out of service",
+        "none: spec.upgrade has the budget, in which nodes that are not ready count",
+    ),
     TakeoverReason.ONE_AFTER_THE_OTHER: ("another function moves on this node", "none: it comes next"),
     TakeoverReason.POD_NOT_GONE: (
         "{titles} is switched off, and its pod is not gone yet",
