@@ -74,7 +74,6 @@ def small(stack: GPUStack, _found: Found, image: str) -> Desired:
     config = {"fabric": " ".join(stack.spec.scheduler.fabric)}
     return stamped(
         stack,
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": AGENT_NAMESPACE}},
         {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "dovetail-agent"},
             "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
@@ -102,7 +101,8 @@ class World:
         self.running: list[asyncio.Task[None]] = []
         for definition in manifest_objects.definitions():
             playground.put(definition)
-        playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dovetail-system"}})
+        for name in ("dovetail-system", AGENT_NAMESPACE):
+            playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
     def stack(self, name: str = "gpus", **spec: Any) -> Document:
         """Makes a GPUStack, or changes its spec."""

@@ -313,7 +313,7 @@ async def test_uninstallation_removes_what_is_ours_and_nothing_else(world: World
 
 async def test_workloads_end_before_what_they_need(world: World) -> None:
     order: list[str] = []
-    for name in ("daemonsets.apps", "deployments.apps", "namespaces", "clusterroles.rbac.authorization.k8s.io"):
+    for name in ("daemonsets.apps", "deployments.apps", "configmaps", "clusterroles.rbac.authorization.k8s.io"):
         world.playground.store.collection(name).listeners.append(
             lambda change, name=name: order.append(name) if change.removed else None
         )
@@ -322,7 +322,8 @@ async def test_workloads_end_before_what_they_need(world: World) -> None:
         await world.applied()
         world.playground.delete(STACKS, "", "gpus")
         await world.until(lambda: world.get(STACKS, "", "gpus") is None)
-    assert set(order[:2]) == {"daemonsets.apps", "deployments.apps"} and order[-1] == "namespaces"
+    assert set(order[:2]) == {"daemonsets.apps", "deployments.apps"}
+    assert set(order[2:]) == {"configmaps", "clusterroles.rbac.authorization.k8s.io"}
 
 
 class _Part(StackPart):

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 
 import pytest
 
+from dovetail.kube.objects.stack import GPUStack
+from dovetail.operator.found import Found
 from dovetail.operator.metrics import WRITES
-from dovetail.operator.rendering.stack_objects import ORDER, desired
+from dovetail.operator.rendering.stack_objects import ORDER, Desired, desired
 from tests.operator.stack_world import World
 
 ABSENT = "the cluster has no kinds ServiceMonitor and PodMonitor (monitoring.coreos.com/v1)"
@@ -46,3 +49,29 @@ async def test_what_the_cluster_cannot_have_is_in_the_message_and_the_rest_is_in
         await installed.applied()
     message = f"spec.metrics.scrape: 'ServiceMonitor': {ABSENT}"
     assert installed.condition("Accepted") == ("True", "Valid", message)
+
+
+async def test_an_upgrade_renames_the_boards_and_removes_those_of_the_old_names(installed: World) -> None:
+    """Boards were ConfigMaps of their uids before, `dovetail-node` for example."""
+
+    def old(stack: GPUStack, found: Found, image: str) -> Desired:
+        before = deepcopy(desired(stack, found, image).objects)
+        for one in before:
+            name = one["metadata"]["name"]
+            if one["kind"] == "ConfigMap" and name.startswith("dovetail-board-"):
+                one["metadata"]["name"] = name.replace("dovetail-board-", "dovetail-")
+        return Desired(before)
+
+    def boards() -> set[str]:
+        labelled = [one["metadata"] for one in installed.playground.store.list("configmaps")]
+        return {meta["name"] for meta in labelled if "grafana_dashboard" in meta.get("labels", {})}
+
+    installed.stack()
+    async with installed.operator(old):
+        await installed.until(lambda: "dovetail-node" in boards())
+        await installed.applied()
+    before = boards()
+    async with installed.operator(desired):
+        await installed.until(lambda: "dovetail-node" not in boards())
+        await installed.quiet()
+    assert boards() == {name.replace("dovetail-", "dovetail-board-") for name in before} and len(before) > 4

@@ -17,7 +17,7 @@ from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.reading.lists import ListReply
 from dovetail.views.install_progress import missing, refused
 from dovetail.views.installation import InstallationFacts, facts_of, requests
-from dovetail.views.status import SkewProblem, StatusView, status
+from dovetail.views.status import WAITS_FOR, SkewProblem, StatusView, status
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -50,6 +50,13 @@ def agents(ready: int = 1) -> InstalledWorkload:
 def lease(name: str, holder: str = "a", renewed: str = "2026-11-26T11:59:58Z") -> HeldLease:
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, HeldLease)
+
+
+def waiting(text: str) -> HeldLease:
+    """The lease of an operator of which no replica may lead."""
+    return msgspec.convert(
+        {"metadata": {"name": "dovetail-operator", "annotations": {WAITS_FOR: text}}, "spec": {}}, HeldLease
+    )
 
 
 def definition(plural: str, release: str = "0.1.0") -> InstalledDefinition:
@@ -172,6 +179,10 @@ def test_an_installation_without_an_operator_is_healthy() -> None:
         ),
         ({"daemon_sets": (agents(ready=0),)}, (f"DaemonSet {AGENT}/{AGENT}", "1 of 1 pods are not ready")),
         ({"leases": HEALTHY.leases[:1]}, ("Lease dovetail-scheduler", "no replica leads")),
+        (
+            {"leases": (waiting("not permitted to read GPUStacks: 403"), *HEALTHY.leases[1:])},
+            ("Lease dovetail-operator", "no replica leads: not permitted to read GPUStacks: 403"),
+        ),
         (
             {"leases": (*HEALTHY.leases[:1], lease("dovetail-scheduler", "b", "2026-11-26T11:50:00Z"))},
             ("Lease dovetail-scheduler", "no replica leads"),

@@ -310,14 +310,20 @@ def documents() -> dict[str, dict[str, Any]]:
     return {board.uid: dashboard(board, BOARDS) for board in BOARDS}
 
 
+def config_map_name(uid: str) -> str:
+    """The name of the ConfigMap of a board, and of the file in it. Not the uid: `dovetail-node` would read as the
+    configuration of nodes."""
+    return f"dovetail-board-{uid.removeprefix('dovetail-')}"
+
+
 def config_maps(namespace: str = "dovetail-system") -> list[dict[str, Any]]:
     """A ConfigMap for each board; the sidecar of Grafana's Helm chart loads those with this label."""
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": uid, "namespace": namespace, "labels": {"grafana_dashboard": "1"}},
-            "data": {f"{uid}.json": json.dumps(document, indent=1)},
+            "metadata": {"name": name, "namespace": namespace, "labels": {"grafana_dashboard": "1"}},
+            "data": {f"{name}.json": json.dumps(document, indent=1)},
         }
-        for uid, document in documents().items()
+        for name, document in ((config_map_name(uid), board) for uid, board in documents().items())
     ]

@@ -2,7 +2,8 @@
 """The kinds of object that the operator makes: where they live in the API, and in which order they are removed.
 
 A kind that is not in the table cannot be applied, so that nothing is made that is not followed and removed again.
-Definitions of kinds, Queues and GPUNodes are not in it: they belong to the user and to the nodes.
+Definitions of kinds, Queues and GPUNodes are not in it: they belong to the user and to the nodes. Nor are the
+namespaces and the priority class: they are installed with the operator, and stay with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dovetail.kube.api.resources import (
     DAEMON_SETS,
     DEPLOYMENTS,
     DEVICE_CLASSES,
-    NAMESPACES,
     PDBS,
     Resource,
 )
@@ -20,10 +20,8 @@ from dovetail.kube.api.resources import (
 WORKLOADS = (DEPLOYMENTS, DAEMON_SETS)
 """What runs pods: it is removed first, and the rest when it is gone."""
 OWNED = (
-    NAMESPACES,
     Resource("", "v1", "serviceaccounts", True, "ServiceAccount"),
     Resource("", "v1", "services", True, "Service"),
-    Resource("", "v1", "resourcequotas", True, "ResourceQuota"),
     CONFIG_MAPS,
     *WORKLOADS,
     PDBS,
@@ -34,7 +32,6 @@ OWNED = (
     Resource("rbac.authorization.k8s.io", "v1", "rolebindings", True, "RoleBinding"),
     Resource("networking.k8s.io", "v1", "networkpolicies", True, "NetworkPolicy"),
     Resource("node.k8s.io", "v1", "runtimeclasses", False, "RuntimeClass"),
-    Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass"),
     Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", False, "ValidatingAdmissionPolicy"),
     Resource(
         "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", False,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +19,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import Served, discover_when_up
 from dovetail.kube.api.lease import Elector, LeaseLock
-from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.reflector import Change
 from dovetail.kube.api.resources import GPU_STACKS
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator import manifest_objects, metrics
@@ -29,6 +30,7 @@ from dovetail.operator.found import Found
 from dovetail.operator.gpu_search import GpuSearches
 from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.leader_client import LeaderClient, NotLeading
+from dovetail.operator.lease_note import NOTE, REMEDY, LeaseNote
 from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.own_image import own_image
 from dovetail.operator.parts import SharedByParts, StackPart
@@ -36,13 +38,15 @@ from dovetail.operator.reconciler import Reconciler, Workshop, counting
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Desired, desired
 from dovetail.operator.rollout import Rollouts
 from dovetail.operator.surroundings import Surroundings
-from dovetail.operator.watched.watches import SharedWatches
+from dovetail.operator.watched.watches import SharedReflector, SharedWatches
 
 if TYPE_CHECKING:
     from dovetail.operator.endpoints import OperatorEndpoints
 
 LEASE_NAME = "dovetail-operator"
 LABEL = {"app.kubernetes.io/name": "dovetail-operator"}
+_NOT_PERMITTED = "not permitted to read GPUStacks"
+_LOOK_S = 1.0
 Render = Callable[[GPUStack, Found, str], Desired]
 PartsOf = Callable[[SharedByParts], tuple[StackPart, ...]]
 """From what they share, the parts that are run."""
@@ -108,9 +112,11 @@ class Operator:
         self._tasks: asyncio.TaskGroup | None = None
         self._lost = asyncio.Event()
         self._leading = asyncio.Event()
+        lock = LeaseLock(options.lease_namespace, options.lease_name, LABEL, {NOTE: ""})
+        self._note = LeaseNote(elections, lock)
         self._elector = Elector(
             elections,
-            LeaseLock(options.lease_namespace, options.lease_name, LABEL),
+            lock,
             options.identity,
             on_started_leading=self._started_leading,
             on_stopped_leading=self._lost.set,
@@ -118,7 +124,8 @@ class Operator:
         client.leads = self._leads
         inventory = OwnedObjects(client, self._wake)
         self._watches = SharedWatches(client)
-        self._stacks = Reflector(client, GPU_STACKS, GPUStack, self._stacks_changed)
+        self._stacks = SharedReflector(client, GPU_STACKS, GPUStack)
+        self._stacks.subscribe(self._stacks_changed)
         self._definitions = Definitions(client, manifest_objects.definitions(), self._wake)
         self._surroundings = Surroundings(
             client, served, self._watches.runtime_classes, self._wake, self._definitions.wake
@@ -133,6 +140,8 @@ class Operator:
 
     def unready(self) -> str:
         """Why this process is not ready; "" when it is."""
+        if text := self._stacks.unread:
+            return f"{_NOT_PERMITTED}: {text}; {REMEDY}"
         waiting = [
             str(r.resource)
             for r in self.reflectors
@@ -148,7 +157,7 @@ class Operator:
             async with asyncio.TaskGroup() as election, asyncio.TaskGroup() as tasks:
                 for work in (self._stacks.run, self._surroundings.run, self._shop.inventory.run):
                     tasks.create_task(work())
-                await self._stacks.synced.wait()
+                await self._read_stacks()
                 await self._shop.inventory.synced()
                 for reflector in self._surroundings.reflectors:
                     await reflector.synced.wait()
@@ -174,6 +183,15 @@ class Operator:
         finally:
             if self._options.leader_elect:
                 await asyncio.shield(self._elector.release())
+
+    async def _read_stacks(self) -> None:
+        """Wait for the first list of GPUStacks. Without the right to it, that is noted where people look."""
+        while not self._stacks.settled:
+            if (text := self._stacks.unread) and self._options.leader_elect:
+                await self._note.put(f"{_NOT_PERMITTED}: {text}")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._stacks.synced.wait()
 
     def _leads(self) -> bool:
         return self._elector.is_leader if self._options.leader_elect else True

@@ -25,6 +25,8 @@ from dovetail.views.installation import OPERATOR, SCHEDULER, InstallationFacts
 
 RELEASE_ANNOTATION = "dovetail.dev/release"
 POOL_LABEL = "dovetail.dev/pool"
+WAITS_FOR = "operator.dovetail.dev/waits-for"
+"""Annotation of a Lease: what its candidates wait for."""
 _KINDS = ("gpunodes", "gpustacks", "queues")
 _READY = "ready"
 _STALE_LEASES = 4
@@ -317,8 +319,11 @@ def _of_components(view: StatusView, facts: InstallationFacts) -> Iterator[Statu
             where = f"kubectl -n {one.namespace} describe pods -l app.kubernetes.io/name={one.name}"
             yield StatusProblem(f"{one.kind} {one.namespace}/{one.name}", one.message, where)
     up = {one.name for one in view.components if one.ready}
+    notes = {one.metadata.name: one.metadata.annotations.get(WAITS_FOR, "") for one in facts.leases}
     for leader in view.leaders:
-        if not leader.holder and leader.lease in up and "leases" not in facts.absent:
+        if not leader.holder and (note := notes.get(leader.lease)):
+            yield StatusProblem(f"Lease {leader.lease}", f"no replica leads: {note}", "dovetail install")
+        elif not leader.holder and leader.lease in up and "leases" not in facts.absent:
             logs = f"kubectl -n dovetail-system logs deploy/{leader.lease}"
             yield StatusProblem(f"Lease {leader.lease}", "no replica leads", logs)
 

@@ -473,6 +473,7 @@ def test_rules_and_boards() -> None:
     plain = yaml.safe_load(select(objects(), "ConfigMap", "dovetail-rules")["data"]["rules.yaml"])
     assert [group["name"] for group in plain["groups"]] == [group.name for group in rules.GROUPS]
     shown = {one["metadata"]["name"] for one in served if one["metadata"]["labels"].get("grafana_dashboard") == "1"}
-    assert shown == {board.uid for board in boards.BOARDS}
+    assert shown == {boards.config_map_name(board.uid) for board in boards.BOARDS}
+    assert {"dovetail-board-node", "dovetail-board-job"} < shown
     without = objects({"metrics": {"rules": False, "dashboards": False}}, MONITORS)
     assert not {"PrometheusRule", "ConfigMap"} & {one["kind"] for one in without}

@@ -267,6 +267,13 @@ class Validation(Wire, frozen=True):
     given: str = ""
 
 
+class NodeBoots(Wire, frozen=True):
+    """The boots of a node: `id` is the present one, `seen` when the operator saw the last ones, the oldest first."""
+
+    id: str = ""
+    seen: tuple[datetime, ...] = ()
+
+
 class NodeReadiness(Wire, frozen=True):
     """How far the node is on its way to validated; the operator writes it. `step` is the first that is not done:
     driver, runtime, agent, devices, labels, validated, or ready. The others are why it is not done, since when, and
@@ -280,6 +287,7 @@ class NodeReadiness(Wire, frozen=True):
     since: datetime | None = None
     evidence: Evidence | None = None
     validation: Validation | None = None
+    boots: NodeBoots | None = None
 
 
 class GPUNodeStatus(Wire, frozen=True):

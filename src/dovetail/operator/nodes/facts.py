@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.stack import NodePool, StackSpec
-from dovetail.kube.objects.topology import DeviceDifference, Evidence, NodeReadiness
+from dovetail.kube.objects.topology import DeviceDifference, Evidence, NodeBoots, NodeReadiness
 from dovetail.kube.objects.topology import Validation as LastValidation
 from dovetail.operator.nodes.evidence import Trouble
 from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode, is_gpu_resource
@@ -71,10 +71,11 @@ class ValidationProgress(Struct, frozen=True):
 
 
 class WalkFacts(Struct, frozen=True):
-    """`gpu_signs`: what shows that it is a GPU node. `kept_off`: whether the start-up taint keeps pods of NVIDIA's
-    stack off, or would; None where that is not known. `slices`: whether a ResourceSlice offers its GPUs, None where
-    that is not known or not needed. `runtime_class`: whether the RuntimeClass exists, None where the API does not
-    report it. `before` is the readiness as it was written last."""
+    """`gpu_signs`: what shows that it is a GPU node. `boots` are those that were seen, `reboots` whether they are a
+    loop. `kept_off`: whether the start-up taint keeps pods of NVIDIA's stack off, or would; None where that is not
+    known. `slices`: whether a ResourceSlice offers its GPUs, None where that is not known or not needed.
+    `runtime_class`: whether the RuntimeClass exists, None where the API does not report it. `before` is the readiness
+    as it was written last."""
 
     name: str
     spec: StackSpec = StackSpec()
@@ -82,6 +83,7 @@ class WalkFacts(Struct, frozen=True):
     gpu_signs: tuple[str, ...] = ()
     kubelet: tuple[str, str] = ("True", "")
     """Status and message of the condition Ready."""
+    boots: NodeBoots | None = None
     reboots: bool = False
     cordoned: bool = False
     maintenance: bool = False

@@ -11,7 +11,6 @@ Rules
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 
@@ -44,7 +43,6 @@ from dovetail.operator.watched.watches import SharedWatches, settled
 PRODUCT = "nvidia.com/gpu.product"
 _AGENT, _DRIVER, _TOOLKIT = "dovetail-agent", "dovetail-driver", "dovetail-toolkit"
 _COMPONENTS = (_AGENT, _DRIVER, _TOOLKIT)
-_REBOOTS, _REBOOT_WINDOW_MS, _CALM_MS = 3, 3_600_000, 1_800_000
 _REFUSED_MS = 1_200_000
 """How long an event of a refused pod counts: the controller's pauses between attempts are up to 15 minutes."""
 
@@ -63,7 +61,6 @@ class NodeObjects:
         """By node and uid the pods of components."""
         self.validations: dict[str, dict[str, WatchedPod]] = {}
         """By node and uid the validation pods."""
-        self._boots: dict[str, tuple[str, deque[int]]] = {}
         self._heard: dict[str, tuple[datetime | None, int]] = {}
         """By GPUNode the time that its agent has written, and when this process saw another one."""
 
@@ -101,13 +98,6 @@ class NodeObjects:
         own = gpu_node is not None and not is_of_another(gpu_node, node)
         return is_gpu_node(labels) or own or any(gpus_of(node).values()) or has_startup_taint(node.spec.taints)
 
-    def reboots(self, name: str, now_ms: int) -> bool:
-        """Whether the node reboots in a loop, by the boots that this process has seen."""
-        _, boots = self._boots.get(name, ("", deque[int]()))
-        if len(boots) < _REBOOTS or now_ms - boots[-1] >= _CALM_MS:
-            return False
-        return boots[-1] - boots[-_REBOOTS] <= _REBOOT_WINDOW_MS
-
     async def facts(self, node: WatchedNode, stack: GPUStack, reads: NodeReads, now_ms: int) -> WalkFacts:
         """The facts of one node, but for its validation. Raises ApiError."""
         name, spec, labels = node.metadata.name, stack.spec, node.metadata.labels
@@ -127,7 +117,6 @@ class NodeObjects:
             pool=pool,
             gpu_signs=gpu_signs(node, is_gpu_node(labels), own, offered),
             kubelet=kubelet_of(node),
-            reboots=self.reboots(name, now_ms),
             cordoned=node.spec.unschedulable,
             maintenance=own is not None and own.spec.maintenance is not None,
             tainted=has_startup_taint(node.spec.taints),
@@ -174,15 +163,7 @@ class NodeObjects:
 
     def _nodes_changed(self, changes: list[Change[WatchedNode]]) -> None:
         for change in changes:
-            name = change.object.metadata.name
-            if change.kind == "deleted":
-                self._boots.pop(name, None)
-            elif boot := change.object.status.node_info.boot_id:
-                before, boots = self._boots.setdefault(name, (boot, deque[int](maxlen=_REBOOTS)))
-                if before != boot:
-                    boots.append(self._clock_ms())
-                    self._boots[name] = (boot, boots)
-            self._changed(name)
+            self._changed(change.object.metadata.name)
 
     def _agents_wrote(self, changes: list[Change[WatchedGPUNode]]) -> None:
         for change in changes:

@@ -85,6 +85,7 @@ def readiness(facts: WalkFacts, verdict: WalkVerdict, now: datetime) -> NodeRead
         since=before.since if same and before is not None and before.since is not None else now.replace(microsecond=0),
         evidence=evidence,
         validation=facts.validation.passed or last,
+        boots=facts.boots,
     )
 
 

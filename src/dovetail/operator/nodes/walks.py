@@ -27,6 +27,7 @@ from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.stack import GPUStack, StackStatus
 from dovetail.kube.objects.topology import NodeReadiness
 from dovetail.operator.nodes.blockers import READY
+from dovetail.operator.nodes.boots import boots_now, reboots_in_a_loop
 from dovetail.operator.nodes.facts import AGENT_STALE_MS, WalkFacts, has_startup_taint
 from dovetail.operator.nodes.gathering import NodeObjects
 from dovetail.operator.nodes.pace import WritePace
@@ -218,13 +219,18 @@ class NodeWalks(StackPart):
             return
         facts = await self._objects.facts(node, stack, self._reads, now_ms)
         kept_off = None if self._kept_off is None else name in self._kept_off
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
         facts = replace(facts, before=self._before(name, facts), kept_off=kept_off)
+        # What was found last may not be written yet: writes are paced.
+        known = self.readiness.get(name, facts.before)
+        boots = boots_now(known.boots if known is not None else None, node.status.node_info.boot_id, now)
+        facts = replace(facts, boots=boots, reboots=reboots_in_a_loop(boots, now_ms))
         if validates(facts):
             facts = replace(facts, validation=await self._validating.progress(node, facts, stack, now_ms))
         else:
             await self._validating.clear(name)
         verdict = walk(facts)
-        found = readiness(facts, verdict, datetime.fromtimestamp(now_ms / 1000, UTC))
+        found = readiness(facts, verdict, now)
         if self.readiness.get(name) != found:
             self.readiness[name] = found
             self._report()
