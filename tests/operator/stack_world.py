@@ -57,11 +57,11 @@ _TIMES = re.compile(r'"(started|canary)_ms":\d+,?')
 _VARYING = {"started", "uid", "resourceVersion", "creationTimestamp", "time", "lastTransitionTime", "managedFields"}
 
 
-def _comparable(value: Any) -> Any:
+def comparable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _comparable(one) for name, one in value.items() if name not in _VARYING}
+        return {name: comparable(one) for name, one in value.items() if name not in _VARYING}
     if isinstance(value, list):
-        return [_comparable(one) for one in value]
+        return [comparable(one) for one in value]
     return _TIMES.sub("", value) if isinstance(value, str) else value
 
 
@@ -159,7 +159,7 @@ class World:
                     owner, image = one["metadata"]["ownerReferences"][0]["name"], one["spec"]["containers"][0]["image"]
                     found[f"pod of {owner} on {one['spec'].get('nodeName')}"] = {"image": image}
                 else:
-                    found[f"{collection.name} {'/'.join(key)}"] = _comparable(one)
+                    found[f"{collection.name} {'/'.join(key)}"] = comparable(one)
         return found
 
     @contextlib.asynccontextmanager
