@@ -4,11 +4,14 @@
     python -m benchmarks.operator_speed [--nodes 1000] [--hours 24] [-o json]
 
 Agents are simulated: their pods run, each has a GPUNode with eight GPUs and renews it every five minutes, as kubelets
-renew their Nodes. Nodes are not validated by pods, as no scheduler runs here.
+renew their Nodes. For the hours without a change scheduler and kubelets are simulated, too: every node is validated by
+a pod, NVIDIA's device plugin is taken over on each, a few nodes without a label are searched for GPUs, and a change of
+the image has come to all nodes before the hours begin, so that every part of the operator has worked.
 
 - `install_s`: from the GPUStack to the condition Ready, with the pods of all agents;
 - `change_s`: from a change of the spec to all objects applied, medians of `--changes`;
 - `rss_mib`, `peak_mib`: memory of the operator's process after that;
+- `validated`, `taken_over`, `searched`: nodes on which the parts have done their work before the hours begin;
 - `writes`: in so many simulated hours without a change, by kind, without the heartbeats of Nodes and GPUNodes; of these
   only the renewals of the Lease may be there. `cpu_s` is what these hours cost, playground and operator together.
 """
@@ -43,6 +46,8 @@ GPUS = 8
 STACKS, GPU_NODES = "gpustacks.dovetail.dev", "gpunodes.dovetail.dev"
 HEARTBEAT_S = 300
 _WITHIN_S = 300.0
+_SWITCH = "nvidia.com/gpu.deploy.device-plugin"
+_BARE = 3
 _PRODUCT = "NVIDIA-H100-80GB-HBM3"
 Document = dict[str, Any]
 
@@ -50,8 +55,10 @@ Document = dict[str, Any]
 class Fleet:
     """A playground with nodes, and what agents and kubelets write there."""
 
-    def __init__(self, playground: Playground, nodes: int) -> None:
+    def __init__(self, playground: Playground, nodes: int, *, shared: bool = False) -> None:
+        """`shared`: NVIDIA's device plugin is there, and nodes whose GPUs nobody has looked for."""
         self.playground = playground
+        self._switches = {_SWITCH: "true"} if shared else {}
         self.process: subprocess.Popen[bytes] | None = None
         self.names = [f"gpu-{number:04}" for number in range(nodes)]
         for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
@@ -60,13 +67,55 @@ class Fleet:
                     playground.put(document)
         for name in ("dovetail-system", "dovetail-agent"):
             playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        playground.put(yaml.safe_load((ROOT / "deploy/operator/priority-class.yaml").read_text()))
         for name in self.names:
             self._node(name)
             self._gpu_node(name)
+        if shared:
+            self._put_plugin()
+            for number in range(_BARE):
+                self._put_bare(f"cpu-{number}")
+
+    def _put_plugin(self) -> None:
+        self.playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}})
+        name = {"app": "nvidia-device-plugin-daemonset"}
+        container = {"name": "nvidia-device-plugin", "image": "k8s-device-plugin", "command": ["nvidia-device-plugin"]}
+        pod = {"containers": [container], "nodeSelector": {_SWITCH: "true"}, "tolerations": [{"operator": "Exists"}]}
+        self.playground.put(
+            {
+                "apiVersion": "apps/v1", "kind": "DaemonSet",
+                "metadata": {"name": "nvidia-device-plugin-daemonset", "namespace": "gpu-operator"},
+                "spec": {"selector": {"matchLabels": name}, "template": {"metadata": {"labels": name}, "spec": pod}},
+            }
+        )  # fmt: skip
+
+    def _put_bare(self, name: str) -> None:
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+        info = {"bootID": name, "operatingSystem": "linux"}
+        amounts = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+        status = {"allocatable": amounts, "conditions": [ready], "nodeInfo": info}
+        self.playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status})
+
+    def play(self) -> None:
+        """What scheduler and kubelets do with the pods that search and validate nodes: they end well."""
+        for pod in self.playground.store.list("pods"):
+            marks, spec = pod["metadata"].get("annotations", {}), pod["spec"]
+            name = marks.get("operator.dovetail.dev/node", "")
+            searched = "operator.dovetail.dev/gpu-search" in pod["metadata"].get("labels", {})
+            if pod["status"].get("phase") == "Succeeded" or not (name or searched):
+                continue
+            message = f"visible devices: GPU-{name}-0" if name else "NVIDIA GPUs on the PCI bus: 0\n"
+            ended = {"exitCode": 0, "reason": "Completed", "message": message}
+            status = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": ended}}]}
+            marks = marks | ({"dovetail.dev/devices": "0"} if name else {})
+            meta = pod["metadata"] | {"annotations": marks}
+            spec = spec | {"nodeName": spec.get("nodeName") or name}
+            self.playground.store.put_raw("pods", pod | {"metadata": meta, "spec": spec, "status": status})
 
     def _node(self, name: str) -> None:
         amounts = {"cpu": "192", "memory": "2Ti", "pods": "110", "nvidia.com/gpu": str(GPUS)}
         labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": _PRODUCT}
+        labels |= self._switches
         ready = {
             "type": "Ready",
             "status": "True",
@@ -128,6 +177,24 @@ class Fleet:
         same = found.get("observedGeneration") == stack.get("metadata", {}).get("generation")
         return str(found.get("reason", "")) if same else ""
 
+    def rolled_out(self, tag: str) -> bool:
+        """Whether all agents run this image, and the rollout is done."""
+        stack = self.playground.store.get(STACKS, "", "dovetail") or {}
+        pods = [one for one in self.playground.store.list("pods") if one["metadata"]["namespace"] == "dovetail-agent"]
+        images = {one["spec"]["containers"][0]["image"] for one in pods}
+        return images == {f"dovetail:{tag}"} and stack["status"].get("rollout", {}).get("phase") == "Done"
+
+    def worked(self) -> dict[str, int]:
+        """On how many nodes each part has done its work."""
+        nodes = self.playground.store.list("nodes")
+        gpu_nodes = self.playground.store.list(GPU_NODES)
+        labels = [one["metadata"].get("labels", {}) for one in nodes]
+        return {
+            "validated": sum("validation" in one["status"].get("readiness", {}) for one in gpu_nodes),
+            "taken_over": sum(one.get("dovetail.dev/allocation") == "dovetail" for one in labels),
+            "searched": sum("dovetail.dev/gpu-search" in one["metadata"].get("annotations", {}) for one in nodes),
+        }
+
     async def until(self, kind: str, reason: str) -> float:
         """Seconds until the condition has this reason. Raises TimeoutError."""
         began_s = time.monotonic()
@@ -179,21 +246,29 @@ async def changes(nodes: int, count: int) -> Document:
     }  # fmt: skip
 
 
-def quiet(nodes: int, hours: float) -> Document:
+def quiet(nodes: int, hours: float, *, leader_elect: bool = True) -> Document:
     """Simulated hours without a change."""
     found: Document = {}
 
     async def work(clock: VirtualClock) -> None:
         playground = Playground(clock=clock.time, history=5_000)
         await playground.start()
-        fleet = Fleet(playground, nodes)
-        options = OperatorOptions(listen="", image="dovetail:0.1.0")
+        fleet = Fleet(playground, nodes, shared=True)
+        options = OperatorOptions(leader_elect=leader_elect, listen="", image="dovetail:0.1.0")
         running = asyncio.create_task(run(ClusterConfig(server=playground.url), options))
-        fleet.stack()
-        while fleet.reason("Ready") != "Ready":
-            if running.done():
-                running.result()
-            await asyncio.sleep(1)
+        canary = {"nodes": 1, "soakSeconds": 10}
+        spec = {
+            "validation": {"enabled": True}, "takeOver": ["device-plugin"],
+            "upgrade": {"canary": canary, "maxNodes": "100%", "maxGpus": "100%", "maxNodesPerRack": nodes},
+        }  # fmt: skip
+        for tag in ("0.1.0", "0.1.1"):
+            fleet.stack(**spec, image={"repository": "dovetail", "tag": tag})
+            while not (fleet.reason("Ready") == "Ready" and fleet.rolled_out(tag)):
+                if running.done():
+                    running.result()
+                fleet.play()
+                await asyncio.sleep(1)
+        found.update(fleet.worked())
         await asyncio.sleep(600)
         for name in fleet.names:
             fleet.renew(name)

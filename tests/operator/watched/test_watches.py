@@ -16,7 +16,7 @@ from dovetail.kube.api.reflector import Change
 from dovetail.operator.leader_client import LeaderClient
 from dovetail.operator.parts import SharedByParts
 from dovetail.operator.run import parts
-from dovetail.operator.watched.nodes import WatchedNode
+from dovetail.operator.watched.nodes import WatchedNode, content
 from dovetail.operator.watched.watches import SharedWatches, settled
 from dovetail.playground import Fault, Playground
 
@@ -96,3 +96,35 @@ async def test_a_kind_that_may_not_be_read_is_reported_with_the_text_of_the_serv
             playground.faults.clear()
             await settled(watches.nodes)
     assert watches.nodes.unread == "" and counts[0] == 0 and counts[-1] == 1
+
+
+async def test_a_heartbeat_is_no_change_for_what_does_not_read_it(playground: Playground) -> None:
+    every: list[str] = []
+    some: list[str] = []
+
+    def noting(seen: list[str]) -> object:
+        def note(changes: list[Change[WatchedNode]]) -> None:
+            seen.extend(f"{one.kind} {one.object.metadata.resource_version}" for one in changes)
+
+        return note
+
+    def put(**labels: str) -> str:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "labels": labels}}
+        beat = {"type": "Ready", "status": "True", "lastHeartbeatTime": f"2026-11-26T12:00:{len(every):02}Z"}
+        stored = playground.put(node | {"status": {"conditions": [beat]}})
+        return str(stored["metadata"]["resourceVersion"])
+
+    async with LeaderClient(ClusterConfig(server=playground.url)) as client:
+        watches = SharedWatches(client)
+        watches.nodes.subscribe(noting(every))  # type: ignore[arg-type]
+        watches.nodes.subscribe(noting(some), reads=content)  # type: ignore[arg-type]
+        async with running(watches):
+            await settled(watches.nodes)
+            for labels in ({}, {}, {}, {"a": "b"}, {"a": "b"}):
+                version = put(**labels)
+                async with asyncio.timeout(20):
+                    while f"modified {version}" not in every:  # noqa: ASYNC110 - nothing announces it
+                        await asyncio.sleep(0.002)
+    # The condition comes with the first, the label with the fourth, each in one or two versions.
+    assert 3 <= len(some) <= 5 < len(every)
+    assert some[0].startswith("added")

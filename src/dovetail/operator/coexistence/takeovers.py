@@ -41,6 +41,7 @@ from dovetail.operator.found import Found
 from dovetail.operator.parts import PartNotReady, SharedByParts, StackPart
 from dovetail.operator.pools import pools_of
 from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE
+from dovetail.operator.watched.nodes import content, service_state
 from dovetail.operator.watched.pods import WatchedOwner, WatchedPod
 from dovetail.operator.watched.watches import SharedReflector, settled
 
@@ -74,8 +75,8 @@ class Takeovers(StackPart):
         self._pods: dict[str, SharedReflector[WatchedPod]] = {}
         self._watches.daemon_sets.subscribe(self._owners_changed)
         self._watches.deployments.subscribe(self._owners_changed)
-        self._nodes.subscribe(self._seen)
-        self._watches.gpu_nodes.subscribe(self._seen)
+        self._nodes.subscribe(self._seen, reads=content)
+        self._watches.gpu_nodes.subscribe(self._seen, reads=service_state)
         self._follow_pods()
 
     # What the engine asks.

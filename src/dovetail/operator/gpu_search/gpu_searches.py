@@ -33,7 +33,7 @@ from dovetail.operator.gpu_search.search_pod import (
 from dovetail.operator.nodes.writer import MANAGER, WalkWriter
 from dovetail.operator.parts import SharedByParts, StackPart
 from dovetail.operator.rendering.stack_objects import Document
-from dovetail.operator.watched.nodes import WatchedNode
+from dovetail.operator.watched.nodes import WatchedNode, content
 from dovetail.operator.watched.pods import WatchedPod
 from dovetail.operator.watched.watches import settled
 
@@ -55,8 +55,8 @@ class GpuSearches(StackPart):
         self._image = ""
         self._woken = asyncio.Event()
         self._nodes, self._all_pods = shared.watches.nodes, shared.watches.system_pods
-        for reflector in (self._nodes, self._all_pods):
-            reflector.subscribe(self._changed)
+        self._nodes.subscribe(self._changed, reads=content)
+        self._all_pods.subscribe(self._changed)
         self._failures: dict[str, tuple[int, float]] = {}
         """By node how often its search has failed, and when the next one may begin."""
         self._ended: dict[str, str] = {}

@@ -35,7 +35,7 @@ from dovetail.operator.nodes.reading import NodeReads
 from dovetail.operator.nodes.validation import DEVICE_CLASS, LABEL
 from dovetail.operator.pools import AGENT_LABEL, is_gpu_node, pool_of, pools_of
 from dovetail.operator.rendering.stack_objects import AGENT_NAMESPACE
-from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode
+from dovetail.operator.watched.nodes import WatchedGPUNode, WatchedNode, content
 from dovetail.operator.watched.outline import Outline
 from dovetail.operator.watched.pods import NAME_LABEL, WatchedOwner, WatchedPod, kept_pod, node_of
 from dovetail.operator.watched.watches import SharedWatches, settled
@@ -64,7 +64,7 @@ class NodeObjects:
         self._heard: dict[str, tuple[datetime | None, int]] = {}
         """By GPUNode the time that its agent has written, and when this process saw another one."""
 
-        self.nodes.subscribe(self._nodes_changed)
+        self.nodes.subscribe(self._nodes_changed, reads=content)
         self.gpu_nodes.subscribe(self._agents_wrote)
         watches.agent_pods.subscribe(self._component_pods)
         watches.system_pods.subscribe(self._validation_pods)

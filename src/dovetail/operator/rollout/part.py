@@ -35,6 +35,7 @@ from dovetail.operator.rollout.report import measure, rollout_status
 from dovetail.operator.rollout.revisions import Revisions
 from dovetail.operator.rollout.rollout import RolloutNode, RolloutPass, RolloutPlan, advance
 from dovetail.operator.rollout.templates import stamped
+from dovetail.operator.watched.nodes import content, service_state
 from dovetail.operator.watched.pods import NAME_LABEL, WatchedPod
 from dovetail.operator.watched.watches import SharedReflector, settled
 
@@ -65,8 +66,10 @@ class Rollouts(StackPart):
         self._followed: tuple[SharedReflector[Any], ...] = (
             self._watches.nodes, self._watches.gpu_nodes, self._watches.agent_pods, self._watches.daemon_sets,
         )  # fmt: skip
-        for reflector in self._followed:
-            reflector.subscribe(self.wake)
+        self._watches.nodes.subscribe(self.wake, reads=content)
+        self._watches.gpu_nodes.subscribe(self.wake, reads=service_state)
+        self._watches.agent_pods.subscribe(self.wake)
+        self._watches.daemon_sets.subscribe(self.wake)
         self._share = shared.disruptions.join(self.wake)
         self._shown_unread = ""
         self._in_force = "", False

@@ -89,6 +89,17 @@ def is_gpu_resource(name: str) -> bool:
     return name in ("nvidia.com/gpu", "nvidia.com/gpu.shared") or name.startswith("nvidia.com/mig-")
 
 
+def content(node: WatchedNode) -> object:
+    """What counts of a node: all but its version, which changes with each heartbeat."""
+    return node.metadata.labels, node.metadata.annotations, node.metadata.deletion_timestamp, node.spec, node.status
+
+
+def service_state(gpu_node: WatchedGPUNode) -> object:
+    """What decides whether the node is in service, and how it counts."""
+    status = gpu_node.status
+    return gpu_node.spec.maintenance, status.quarantine, status.readiness, len(status.gpus)
+
+
 def kept_node(node: WatchedNode) -> WatchedNode:
     """A node with its labels, our annotations, its GPUs, and the condition that counts."""
     meta, status = node.metadata, node.status

@@ -4,7 +4,8 @@
 Rules
 - A kind is listed and watched once, however many parts subscribe to it. Pods are followed in Dovetail's two namespaces,
   and in each namespace that is asked for.
-- Subscribers are called in the order in which they subscribed. One that comes later first gets all that is known.
+- Subscribers are called in the order in which they subscribed, with the changes of what they read: the heartbeat of a
+  node is no change. One that comes later first gets all that is known.
 - A kind that cannot be read (RBAC) has the server's text in `refusal`, and its subscribers are called with no change.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dovetail.kube.api.client import Client
-from dovetail.kube.api.decoding import T
+from dovetail.kube.api.decoding import Key, T
 from dovetail.kube.api.errors import ApiError, KubeError
 from dovetail.kube.api.reflector import Change, Reflector, ReflectorHandlers, log_error, whole
 from dovetail.kube.api.resources import DAEMON_SETS, DEPLOYMENTS, GPU_NODES, NODES, PODS, Resource
@@ -43,13 +44,17 @@ class SharedReflector(Reflector[T]):
         keep: Callable[[T], T] = whole,
     ) -> None:
         self.refusal = ""
-        self._subscribers: list[Callable[[list[Change[T]]], None]] = []
+        self._subscribers: list[tuple[Callable[[list[Change[T]]], None], Callable[[T], object] | None]] = []
+        self._before: dict[Key, T] = {}
+        """By key what was kept before the changes that are handed on next."""
         handlers = ReflectorHandlers(error=self._failed)
         super().__init__(client, resource, kind, self._changed, params=params, keep=keep, handlers=handlers)
 
-    def subscribe(self, sink: Callable[[list[Change[T]]], None]) -> None:
-        """Call `sink` with every change from now on."""
-        self._subscribers.append(sink)
+    def subscribe(
+        self, sink: Callable[[list[Change[T]]], None], *, reads: Callable[[T], object] | None = None
+    ) -> None:  # fmt: skip
+        """Call `sink` with every change from now on; of objects that change only with those of what it `reads`."""
+        self._subscribers.append((sink, reads))
         if self.known:
             sink([Change("added", one) for one in self.known.values()])
 
@@ -63,9 +68,26 @@ class SharedReflector(Reflector[T]):
         """Why it has not been listed yet, "" where it has, or where nothing refused it."""
         return "" if self.settled else self.refusal
 
+    def _put(self, key: Key, object: T, changes: list[Change[T]]) -> None:
+        if key in self.known:
+            self._before.setdefault(key, self.known[key])
+        super()._put(key, object, changes)
+
     def _changed(self, changes: list[Change[T]]) -> None:
-        for sink in self._subscribers:
-            sink(changes)
+        before, self._before = self._before, {}
+        for sink, reads in self._subscribers:
+            if reads is None or not changes:
+                sink(changes)
+                continue
+            seen = [one for one in changes if one.kind != "modified" or self._differs(one, before, reads)]
+            if seen:
+                sink(seen)
+
+    def _differs(self, change: Change[T], before: Mapping[Key, T], reads: Callable[[T], object]) -> bool:
+        meta = change.object.metadata
+        key = meta.namespace, meta.name
+        old, new = before.get(key), self.known.get(key)
+        return old is None or new is None or reads(old) != reads(new)
 
     def _failed(self, error: KubeError) -> None:
         log_error(error)
