@@ -13,10 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_config
 from dovetail.kube.objects.stack import GPUStack
+from dovetail.operator.leader_client import LeaderClient
 from dovetail.operator.nodes import NodeWalks
+from dovetail.operator.parts import SharedByParts
+from dovetail.operator.watched.watches import SharedWatches
 from tests.node.cluster import Cluster, running
 from tests.paths import ROOT
 from tools.node.node import IMAGE, Node
@@ -166,18 +168,20 @@ def story(cluster: Cluster) -> None:
     cluster.until(lambda: not walked.tainted(), "the taint is removed")
     listed = f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector=operator.dovetail.dev/validation"
     cluster.until(lambda: not cluster.node.plane.request("GET", listed)["items"], "the pod is deleted")
-    table = kubectl("get", "gpunodes").splitlines()
-    assert "STEP" in table[0] and "ready" in table[1]
+    table = [line.split() for line in kubectl("get", "gpunodes").splitlines()]
+    assert table[0][2:4] == ["READY", "STEP"] and {"True", "ready"} <= set(table[1]), table
 
 
 async def test_a_node_walks_from_nothing_to_validated(cluster: Cluster) -> None:
     plane = cluster.node.plane
     config = load_config(str(plane.service_account_kubeconfig(SYSTEM, "dovetail-operator")))
     stack = msgspec.json.decode(plane.kubectl("get", "gpustack", "walk", "-o=json"), type=GPUStack)
-    async with Client(config) as client:
-        walks = NodeWalks(client, lambda: None)
+    async with LeaderClient(config, leads=lambda: True) as client:
+        watches = SharedWatches(client)
+        walks = NodeWalks(SharedByParts(client, watches, lambda: None))
         walks.follow(stack)
-        task = asyncio.create_task(walks.run())
+        running = (watches.run, watches.runtime_classes.run, walks.run)
+        tasks = [asyncio.create_task(each()) for each in running]
         try:
             await asyncio.to_thread(story, cluster)
             assert walks.waits() == ""
@@ -185,5 +189,6 @@ async def test_a_node_walks_from_nothing_to_validated(cluster: Cluster) -> None:
             with suppress(Exception):
                 walks.follow(None)
                 await walks.release(stack)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

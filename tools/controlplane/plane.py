@@ -226,6 +226,14 @@ class Plane:
         """Write a kubeconfig with a client certificate for a user and its groups. RBAC decides what it may do."""
         return self._write_kubeconfig(f"user-{user}", self._authority.client(user, groups))
 
+    def serving_certificate(self, name: str) -> tuple[Path, Path]:
+        """Write a serving certificate that the plane's authority signed, for this host name, and its key."""
+        pair = self._authority.server([name], [])
+        certificate, key = self._files.pem(f"serving-{name}"), self._files.pem(f"serving-{name}-key")
+        _write_private(certificate, pair.certificate_pem)
+        _write_private(key, pair.key_pem)
+        return certificate, key
+
     def token(self, namespace: str, name: str, seconds: int = 3600) -> str:
         """Request a token of a ServiceAccount from the TokenRequest API. The server rejects less than 600 seconds.
 

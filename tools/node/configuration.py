@@ -161,14 +161,14 @@ default_runtime_name = "runc"
 {runtimes}"""
 
 
-def write_cni(folder: Path, plugin: Path, api_server: str) -> None:
-    """Write the network of the node's pods: see tools/node/network. api_server: host and port for this machine."""
+def write_cni(folder: Path, plugin: Path, api_server: str, kubelet_address: str) -> None:
+    """Write the network of the node's pods: see tools/node/network. api_server, kubelet_address: host and port for this
+    machine."""
     folder.mkdir()
     (folder / plugin.name).symlink_to(plugin)
     network = {
         "type": plugin.name,
-        "service": f"{components.SERVICE_ADDRESS}:443",
-        "apiServer": api_server,
+        "reached": {f"{components.SERVICE_ADDRESS}:443": api_server, kubelet_address: kubelet_address},
         "state": str(folder / "state"),
     }
     settings = {"cniVersion": "1.0.0", "name": "loopback-only", "plugins": [network]}

@@ -96,7 +96,11 @@ class Node:
                 cgroup.mkdir()
             self._space.open(self._own, self._replaced(scratch))
             api_server = self.plane.url.removeprefix("https://")
-            configuration.write_cni(scratch / "cni", self._program("network"), api_server)
+            # A pod that has begun knows the port of then, so a kubelet that starts again keeps it.
+            self._address = programs.address()
+            self._port, self._healthz_port = _free_ports(2)
+            kubelet = f"{self._address}:{self._port}"
+            configuration.write_cni(scratch / "cni", self._program("network"), api_server, kubelet)
             settings = configuration.containerd(self._program("runtime"), scratch / "cni", self._handlers)
             (self.work_dir / "containerd.toml").write_text(settings)
             self._execute("containerd", ["containerd", f"--config={self.work_dir / 'containerd.toml'}"])
@@ -161,9 +165,8 @@ class Node:
 
     def start_kubelet(self) -> None:
         """Start the kubelet and wait until it answers. Raises NodeFailed."""
-        port, self._healthz_port = _free_ports(2)
         settings = configuration.kubelet(
-            self._kubelet_options, self.plane.ca_file, self._cgroup, port, self._healthz_port
+            self._kubelet_options, self.plane.ca_file, self._cgroup, self._port, self._healthz_port
         )
         path = self.work_dir / "kubelet.yaml"
         path.write_text(yaml.safe_dump(settings))
@@ -174,6 +177,7 @@ class Node:
             f"--kubeconfig={self._kubeconfig}",
             f"--hostname-override={self.name}",
             f"--node-labels={labels}",
+            f"--node-ip={self._address}",
         ]
         self._execute("kubelet", argv)
         self._await("kubelet", self._kubelet_answers)

@@ -114,7 +114,7 @@ def _missing_for_root() -> Iterator[str]:
         yield f"a C compiler ({COMPILER}) to build runc with, or runc on PATH"
     if len(os.sched_getaffinity(0)) < NUMA_NODES:
         yield f"{NUMA_NODES} CPUs, one for each NUMA node"
-    if not _has_address():
+    if not address():
         yield "a network interface with an address that is not loopback: a kubelet refuses a node without one"
 
 
@@ -136,11 +136,13 @@ def hierarchies() -> list[tuple[Path, tuple[str, ...]]]:
     return result
 
 
-def _has_address() -> bool:
+def address() -> str:
+    """The address of this machine toward others, by which a node is reached; "" if it has only loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # This only reads the routing table: connecting a datagram socket sends nothing (address from RFC 5737).
             probe.connect(("198.51.100.1", 9))
         except OSError:
-            return False
-        return not ip_address(probe.getsockname()[0]).is_loopback
+            return ""
+        own = str(probe.getsockname()[0])
+        return "" if ip_address(own).is_loopback else own

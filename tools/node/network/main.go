@@ -6,7 +6,8 @@
 // random. A process for each pod, which ends with it, carries connections:
 //   - from the machine to a port of the pod's address, if something in the pod listens on that port on all addresses:
 //     the kubelet's probes, and scrapes;
-//   - from the pod to the service `kubernetes`, so that clients in pods reach the API server as in any cluster.
+//   - from the pod to the service `kubernetes` and to the node's kubelet, so that clients in pods reach both as in any
+//     cluster.
 //
 // Pods do not reach each other, nor anything else.
 package main
@@ -17,12 +18,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,15 +38,15 @@ const pollEvery = 200 * time.Millisecond
 // What the network's configuration has beside CNI's own fields.
 type configuration struct {
 	CNIVersion string `json:"cniVersion"`
-	Service    string `json:"service"`
-	APIServer  string `json:"apiServer"`
-	State      string `json:"state"`
+	// By address and port in the pod, where its connections end on the machine.
+	Reached map[string]string `json:"reached"`
+	State   string            `json:"state"`
 }
 
 func main() {
 	var err error
 	if len(os.Args) > 1 {
-		err = relay(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
+		err = relay(os.Args[1], os.Args[2], os.Args[3])
 	} else {
 		err = plugin(os.Getenv("CNI_COMMAND"))
 	}
@@ -78,7 +81,11 @@ func add(config configuration, note, netns string) error {
 	if err != nil {
 		return err
 	}
-	child := exec.Command(self, netns, address, config.Service, config.APIServer)
+	reached, err := json.Marshal(config.Reached)
+	if err != nil {
+		return err
+	}
+	child := exec.Command(self, netns, address, string(reached))
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	output, err := child.StdoutPipe()
 	if err != nil {
@@ -121,11 +128,15 @@ func remove(note string) error {
 }
 
 // Carries connections of one pod until it is killed.
-func relay(netns, address, service, apiServer string) error {
+func relay(netns, address, reached string) error {
+	var targets map[string]string
+	if err := json.Unmarshal([]byte(reached), &targets); err != nil {
+		return err
+	}
 	ready := make(chan error)
 	dials := make(chan func())
 	opened := make(chan int)
-	go inside(netns, service, apiServer, ready, dials, opened)
+	go inside(netns, targets, ready, dials, opened)
 	if err := <-ready; err != nil {
 		return err
 	}
@@ -142,14 +153,16 @@ func relay(netns, address, service, apiServer string) error {
 }
 
 // Runs on a thread in the pod's namespace: sockets that it makes are the pod's.
-func inside(netns, service, apiServer string, ready chan<- error, dials <-chan func(), opened chan<- int) {
+func inside(netns string, targets map[string]string, ready chan<- error, dials <-chan func(), opened chan<- int) {
 	runtime.LockOSThread()
-	listener, err := enter(netns, service)
+	listeners, err := enter(netns, slices.Sorted(maps.Keys(targets)))
 	ready <- err
 	if err != nil {
 		return
 	}
-	go carry(listener, func() (net.Conn, error) { return net.Dial("tcp", apiServer) })
+	for address, listener := range listeners {
+		go carry(listener, func() (net.Conn, error) { return net.Dial("tcp", targets[address]) })
+	}
 	known := map[int]bool{}
 	ticks := time.NewTicker(pollEvery)
 	for {
@@ -167,7 +180,7 @@ func inside(netns, service, apiServer string, ready chan<- error, dials <-chan f
 	}
 }
 
-func enter(netns, service string) (net.Listener, error) {
+func enter(netns string, addresses []string) (map[string]net.Listener, error) {
 	file, err := os.Open(netns)
 	if err != nil {
 		return nil, err
@@ -176,14 +189,20 @@ func enter(netns, service string) (net.Listener, error) {
 	if _, _, number := syscall.RawSyscall(sysSetns, file.Fd(), syscall.CLONE_NEWNET, 0); number != 0 {
 		return nil, fmt.Errorf("setns: %w", number)
 	}
-	host, _, err := net.SplitHostPort(service)
-	if err != nil {
-		return nil, err
+	listeners := map[string]net.Listener{}
+	for number, address := range addresses {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		if err := addToLoopback(fmt.Sprintf("lo:%d", number+1), net.ParseIP(host).To4()); err != nil {
+			return nil, fmt.Errorf("the address %s on lo: %w", host, err)
+		}
+		if listeners[address], err = net.Listen("tcp", address); err != nil {
+			return nil, err
+		}
 	}
-	if err := addToLoopback(net.ParseIP(host).To4()); err != nil {
-		return nil, fmt.Errorf("the address %s on lo: %w", host, err)
-	}
-	return net.Listen("tcp", service)
+	return listeners, nil
 }
 
 // struct ifreq of netdevice(7): a name, then an address or flags.
@@ -192,7 +211,7 @@ type request struct {
 	value [24]byte
 }
 
-func addToLoopback(ip net.IP) error {
+func addToLoopback(name string, ip net.IP) error {
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM, 0)
 	if err != nil {
 		return err
@@ -202,7 +221,7 @@ func addToLoopback(ip net.IP) error {
 	copy(flags.name[:], "lo")
 	*(*uint16)(unsafe.Pointer(&flags.value[0])) = syscall.IFF_UP | syscall.IFF_RUNNING | syscall.IFF_LOOPBACK
 	alias := request{}
-	copy(alias.name[:], "lo:1")
+	copy(alias.name[:], name)
 	*(*uint16)(unsafe.Pointer(&alias.value[0])) = syscall.AF_INET
 	copy(alias.value[4:8], ip)
 	mask := alias
