@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole stack, installed from the image by its operator on a real kubelet, and a job that gets its GPUs."""
+"""The whole stack, installed from the image by its operator on a real kubelet: a job that gets its GPUs, an agent whose
+image is missing, a node with the wrong devices, and a release of the chart. The tests follow each other, and the job of
+the first runs through all of them."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,122 +13,153 @@ from typing import Any
 
 import pytest
 
-from tests.node.cluster import GPU
+from tests.node.installed import AGENT, JOB, NAME, OURS, SYSTEM, Installation, gpu_machine
+from tests.paths import ROOT
 from tests.patience import PATIENCE_S
-from tools.controlplane.plane import Plane
+from tools.helm.programs import Helm
 from tools.images.build import Built
-from tools.node import gpu_handler
-from tools.node.gpus import dovetail, real_devices
-from tools.node.node import IMAGE, Node
-from tools.standin import Standin
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
-STATE = Path("/var/lib/dovetail")
-RUNTIME_CLASS = {
-    "apiVersion": "node.k8s.io/v1",
-    "kind": "RuntimeClass",
-    "metadata": {"name": gpu_handler.NAME},
-    "handler": gpu_handler.NAME,
-}
+ABSENT = "0.1.0-absent"
+STACK = f"{OURS}/gpustacks/dovetail"
 
 
 @pytest.fixture(scope="module")
-def gpu_node(image: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node with GPUs and the image, in a cluster whose own scheduler runs."""
-    folder = tmp_path_factory.mktemp("gpu-node")
-    standin = Standin(folder / "host", "small-2numa")
-    real_devices(standin.dev)
-    gpu_handler.write(standin, folder / "handler")
-    (folder / "image.tar").write_bytes(image.archive)
-    with (
-        Plane(scheduler=True, work_dir=folder / "plane") as plane,
-        Node(
-            plane,
-            labels={"nvidia.com/gpu.present": "true"},
-            own=[STATE],
-            handlers={gpu_handler.NAME: folder / "handler"},
-            work_dir=folder / "node",
-        ) as node,
-    ):
-        node.load(folder / "image.tar")
-        plane.kubectl("apply", "-f", "-", input=json.dumps(RUNTIME_CLASS))
-        yield node
-
-
-STACK = {
-    "apiVersion": "dovetail.dev/v1alpha1",
-    "kind": "GPUStack",
-    "metadata": {"name": "dovetail"},
-    # The stand-in's library is in the agent's container, not in those of jobs: the default program would miss it there.
-    "spec": {"validation": {"image": IMAGE, "command": ["/pod", "show", "1"], "gpus": 2}},
-}
-
-
-def get_job(node: Node) -> dict[str, Any]:
-    answer: dict[str, Any] = node.plane.request("GET", "/api/v1/namespaces/default/pods/job")
-    return answer
-
-
-def until(node: Node, condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline_s:
-            shown = (node.plane.kubectl("get", kind, "-A", "-o=wide") for kind in ("pods", "events"))
-            raise TimeoutError(f"{what}: not within {PATIENCE_S:g} s\n" + "\n".join(shown))
-        time.sleep(0.1)
+def installation(image: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with gpu_machine(image.archive, tmp_path_factory.mktemp("installed")) as installation:
+        yield installation
 
 
 @pytest.fixture(scope="module")
-def installed_s(gpu_node: Node, tmp_path_factory: pytest.TempPathFactory) -> float:
-    """The whole stack is installed; when that began."""
-    stack = tmp_path_factory.mktemp("stack") / "stack.yaml"
-    stack.write_text(json.dumps(STACK))
+def installed_s(installation: Installation) -> float:
+    """The whole stack is installed, by one command; when that began."""
     started_s = time.monotonic()
-    argv = dovetail("install", f"--kubeconfig={gpu_node.plane.kubeconfig}", f"--stack={stack}")
-    done = subprocess.run([*argv, f"--timeout={PATIENCE_S}"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr + gpu_node.plane.kubectl("get", "gpustacks", "-o=yaml")
+    done = installation.dovetail("install", f"--timeout={PATIENCE_S}")
+    assert done.returncode == 0, done.stdout + done.stderr + json.dumps(installation.gpu_node())
     return started_s
 
 
 def test_two_commands_after_an_empty_cluster_a_job_has_the_gpus_that_were_chosen(
-    gpu_node: Node, installed_s: float, record_property: Callable[[str, object], None]
+    installation: Installation, installed_s: float, record_property: Callable[[str, object], None]
 ) -> None:
-    kubectl: Callable[..., str] = gpu_node.plane.kubectl
-    container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "args": ["show"]}
-    job = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "job"},
-        "spec": {
-            "schedulerName": "dovetail",
-            "restartPolicy": "Never",
-            "containers": [container | {"resources": {"limits": {GPU: "2"}}}],
-        },
-    }
-    kubectl("create", "-f", "-", input=json.dumps(job))
-    until(gpu_node, lambda: "nodeName" in get_job(gpu_node)["spec"], "the job is bound")
+    kubectl = installation.kubectl
+    kubectl("create", "-f", "-", input=json.dumps(JOB))
+    installation.until(lambda: "nodeName" in installation.job()["spec"], "the job is bound")
     # The floor is 60 s on an idle machine; docs/how-to/install.md has what was measured.
     record_property("seconds from the first command to the bind", round(time.monotonic() - installed_s, 1))
-    until(gpu_node, lambda: get_job(gpu_node)["status"]["phase"] == "Running", "the job runs")
-    chosen = get_job(gpu_node)["metadata"]["annotations"]["dovetail.dev/devices"].split(",")
-    devices = gpu_node.resources_of("default", "job")["devices"]
+    installation.until(installation.runs_unbroken, "the job runs")
+    chosen = installation.job()["metadata"]["annotations"]["dovetail.dev/devices"].split(",")
+    devices = installation.node.resources_of("default", "job")["devices"]
     found = {path.removeprefix("/dev/nvidia") for path in devices if path.removeprefix("/dev/nvidia")[:1].isdecimal()}
     assert len(chosen) == 2 and found == set(chosen)
     for component in ("scheduler", "operator"):
-        logs = kubectl("logs", f"deployment/dovetail-{component}", "-n=dovetail-system", "--all-pods=true")
+        logs = kubectl("logs", f"deployment/dovetail-{component}", f"-n={SYSTEM}", "--all-pods=true")
         assert logs.count("dovetail 0.1.0 (compiled core, native kernel)") == 2, logs
-    why = kubectl("exec", "deployment/dovetail-scheduler", "-n=dovetail-system", "--", "dovetail", "why", "default/job")
-    assert f"default/job is on node {gpu_node.name} with GPUs {','.join(chosen)}" in why
+    why = kubectl("exec", "deployment/dovetail-scheduler", f"-n={SYSTEM}", "--", "dovetail", "why", "default/job")
+    assert f"default/job is on node {NAME} with GPUs {','.join(chosen)}" in why
 
 
-def test_the_containers_have_no_more_than_their_manifests_allow(gpu_node: Node, installed_s: float) -> None:
+def test_a_node_that_nothing_labels_is_found_and_validated(installation: Installation, installed_s: float) -> None:
+    """A pod counted its GPUs on the PCI bus; then the check of the image saw the device that was chosen for it."""
+    node = installation.get(f"/api/v1/nodes/{NAME}")
+    boot = node["status"]["nodeInfo"]["bootID"]
+    assert node["metadata"]["annotations"]["dovetail.dev/gpu-search"] == f"8 {boot}"
+    assert node["metadata"]["labels"]["dovetail.dev/agent"] == "true"
+    status = installation.gpu_node()
+    assert status["readiness"]["step"] == "ready"
+    validation = status["readiness"]["validation"]
+    assert validation["chosen"].isdecimal() and validation["given"] == validation["chosen"]
+    # The agent has asked the kubelet for its configuration, too.
+    header, row = (line.split() for line in installation.kubectl("get", "gpunodes").splitlines())
+    assert header[2:4] == ["READY", "STEP"] and {"True", "ready"} <= set(row), (header, row)
+    assert {one["type"]: one["status"] for one in status["conditions"]}["Ready"] == "True", status["conditions"]
+    assert status["kubelet"]["topologyManagerPolicy"] == "none"
+    assert "healthy" in installation.dovetail("nodes").stdout
+    kept = [one["metadata"]["name"] for one in installation.pods(SYSTEM)]
+    assert [name for name in kept if not name.startswith(("dovetail-operator-", "dovetail-scheduler-"))] == []
+
+
+def test_the_containers_have_no_more_than_their_manifests_allow(installation: Installation, installed_s: float) -> None:
     """They run, so that a root that is read-only, a user without rights and no capabilities suffice."""
-    for namespace, user in (("dovetail-system", 65532), ("dovetail-agent", 0)):
-        listed = f"/api/v1/namespaces/{namespace}/pods?labelSelector=%21operator.dovetail.dev/validation"
-        pods = gpu_node.plane.request("GET", listed)["items"]
+    for namespace, user in ((SYSTEM, 65532), (AGENT, 0)):
+        pods = installation.pods(namespace)
         assert pods
         for pod in pods:
             context = pod["spec"]["containers"][0]["securityContext"]
             assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]}
             assert pod["spec"]["securityContext"]["runAsUser"] == user
             assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+@pytest.fixture(scope="module")
+def job(installation: Installation, installed_s: float) -> dict[str, Any]:
+    """The metadata of a job that runs."""
+    installation.kubectl("apply", "-f", "-", input=json.dumps(JOB))
+    installation.until(installation.runs_unbroken, "the job runs")
+    found: dict[str, Any] = installation.job()["metadata"]
+    return found
+
+
+def test_an_agent_whose_image_is_missing_blocks_the_node_and_is_taken_back(
+    installation: Installation, job: dict[str, Any]
+) -> None:
+    """The node is the canary. Its agent is out for as long as a node may take, and no job notices."""
+    installation.patch(STACK, {"spec": {"image": {"tag": ABSENT}, "upgrade": {"readySeconds": 30}}})
+    installation.until(lambda: installation.walked() == ("agent", "ImagePullFailed"), "the node is blocked")
+    shown = installation.dovetail("status")
+    assert shown.returncode == 1
+    assert f"the image dovetail:{ABSENT} of the agent pod cannot be pulled" in shown.stdout
+    # The container runtime's own words.
+    assert "failed to pull and unpack image" in shown.stdout, shown.stdout
+
+    def rollout() -> tuple[str, list[str]]:
+        found = installation.stack()["status"]["rollout"]
+        return found["phase"], found["failed"]
+
+    assert rollout() == ("Canary", [])
+    installation.until(lambda: rollout() == ("Failed", [NAME]), "the rollout has failed")
+    installation.until(lambda: installation.walked() == ("ready", ""), "the node has its agent back")
+    (agent,) = installation.pods(AGENT)
+    assert agent["spec"]["containers"][0]["image"] == "dovetail:0.1.0"
+    assert "the rollout was stopped" in installation.dovetail("status").stdout
+    assert installation.job()["metadata"]["uid"] == job["uid"] and installation.runs_unbroken()
+
+
+def test_a_node_whose_containers_get_other_gpus_than_were_chosen_is_not_ready(
+    installation: Installation, job: dict[str, Any]
+) -> None:
+    """Seen by the check of the image: chosen, allocated and named by CDI is one GPU, and the driver shows another."""
+    corrected = {"image": {"tag": ""}, "validation": {"gpus": 2}}
+    with installation.shifted_devices():
+        # It is validated again; the job proves nothing, as it is older than the agent.
+        installation.patch(f"{OURS}/gpunodes/{NAME}/status", {"status": {"readiness": None}})
+        installation.until(lambda: installation.walked() == ("validated", "DevicesDiffer"), "the devices differ")
+    message = installation.gpu_node()["readiness"]["message"]
+    chosen, had = message.removeprefix("chosen were ").split(", and the pod had ")
+    assert int(had) == (int(chosen) + 1) % 8, message
+    assert message in installation.dovetail("status").stdout
+    installation.patch(STACK, {"spec": corrected})
+    installation.until(lambda: installation.walked() == ("ready", ""), "the node is validated")
+    validation = installation.gpu_node()["readiness"]["validation"]
+    assert len(validation["chosen"].split(",")) == 2 and validation["given"] == validation["chosen"]
+    held = set(job["annotations"]["dovetail.dev/devices"].split(","))
+    assert not held & set(validation["chosen"].split(","))
+
+
+def test_the_chart_takes_over_tests_the_release_and_uninstalls_it(
+    installation: Installation, job: dict[str, Any], helm_folder: Path, tmp_path: Path
+) -> None:
+    """Its Jobs run from the image, with the rights that it gives them. The job runs on when all else is gone."""
+    helm = Helm(helm_folder, tmp_path / "helm", installation.node.plane.kubeconfig)
+    here = f"--namespace={SYSTEM}"
+    helm.run("install", "dovetail", str(ROOT / "deploy/chart"), here, "--take-ownership", "--force-conflicts")
+    tested = helm.run("test", "dovetail", here, "--logs")
+    assert "Dovetail is healthy." in tested and "GPU nodes: 1 of 1 ready" in tested
+    helm.run("uninstall", "dovetail", here, "--timeout=120s")
+    assert helm.releases(SYSTEM) == {}
+    assert installation.get(f"{OURS}/gpustacks")["items"] == []
+    node = installation.get(f"/api/v1/nodes/{NAME}")
+    ours = [key for key in (*node["metadata"]["labels"], *node["metadata"]["annotations"]) if "dovetail" in key]
+    assert ours == [] and not node["spec"].get("taints")
+    assert installation.kubectl("get", "deployments,daemonsets,jobs", "-A", "-o=name") == ""
+    assert installation.job()["metadata"]["uid"] == job["uid"] and installation.runs_unbroken()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tools.controlplane.plane import Plane
 from tools.node.node import Node
-from tools.standin import Standin
+from tools.standin import Standin, library
 
 
 def dovetail(*arguments: str) -> list[str]:
@@ -24,6 +24,14 @@ def real_devices(folder: Path) -> None:
         if path.is_file() and not path.is_symlink():
             path.unlink()
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+
+
+def real_library(standin: Standin) -> None:
+    """Put the stand-in's library in the place of the driver's, whose file has no content: a container that gets the
+    driver's files has it then."""
+    for path in standin.driver_root.rglob(f"{library.NAME.removesuffix('.1')}.*"):
+        if not path.is_symlink():
+            path.write_bytes(standin.library.read_bytes())
 
 
 def start_agent(node: Node, standin: Standin, state: Path, *options: str, log: Path) -> subprocess.Popen[bytes]:

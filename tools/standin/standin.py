@@ -31,6 +31,10 @@ RIGHTS = "DOVETAIL_STANDIN_RIGHTS"
 """The rights of a process: none, monitor (read MIG), config (also change MIG instances), admin (all; the default). A
 container grants them by CAP_SYS_ADMIN or the device nodes of NVIDIA's capabilities."""
 
+DEVICE_NODES = "DOVETAIL_STANDIN_DEV"
+"""The folder of a process's device nodes, whose GPUs alone it sees; unset: all GPUs. MIG instances have no such
+limit."""
+
 
 class Part(NamedTuple):
     """An existing MIG instance. `cis` are the ids of its compute instances."""

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that NVML refuses to an unprivileged user, as in its reference."""
+"""What a process may see: the GPUs whose device nodes it has, and calls that NVML refuses to an unprivileged user (its
+reference)."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pynvml as nvml
 import pytest
 
 from tools.standin.fixture import MakeStandin
-from tools.standin.standin import RIGHTS
+from tools.standin.standin import DEVICE_NODES, RIGHTS
 
 LEVELS = ("none", "monitor", "config", "admin")
 GI, CI, COUNT = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint
@@ -87,3 +89,25 @@ def test_each_call_requires_its_privilege(
         # It was let in, and has its own reasons.
         assert error.value in (nvml.NVML_ERROR_IN_USE, nvml.NVML_ERROR_NOT_SUPPORTED)
     assert refused == (LEVELS.index(rights) < LEVELS.index(needs))
+
+
+def test_a_process_sees_the_gpus_whose_device_nodes_it_has(
+    standin: MakeStandin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = standin("dgx-a100")
+    nvml.nvmlInit()
+    uuids = [nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(8)]
+    minors = [nvml.nvmlDeviceGetMinorNumber(nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(8)]
+    nvml.nvmlShutdown()
+    for index in (6, 3):
+        (machine.dev / f"nvidia{minors[index]}").rename(tmp_path / f"nvidia{minors[index]}")
+    monkeypatch.setenv(DEVICE_NODES, str(tmp_path))
+    nvml.nvmlInit()
+    seen = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    assert [nvml.nvmlDeviceGetUUID(gpu) for gpu in seen] == [uuids[3], uuids[6]]
+    monkeypatch.setenv(DEVICE_NODES, str(machine.dev))
+    # The driver looks when it is opened.
+    assert nvml.nvmlDeviceGetCount() == 2
+    nvml.nvmlShutdown()
+    nvml.nvmlInit()
+    assert nvml.nvmlDeviceGetCount() == 6

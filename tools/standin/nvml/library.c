@@ -3,8 +3,11 @@
 
 #include "nvml.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int opened;
 // Whether the GPUs were found since the library was opened: the first of several that open it at once may be slow.
@@ -78,6 +81,20 @@ int text(char *out, unsigned size, const char *value) {
     return SUCCESS;
 }
 
+// The driver lists the GPUs whose device nodes the process can open: a container sees those that it has. The nodes are
+// in $DOVETAIL_STANDIN_DEV; without it the process sees all.
+static int node_opens(const struct gpu *gpu) {
+    const char *folder = getenv("DOVETAIL_STANDIN_DEV");
+    if (!folder || !*folder)
+        return 1;
+    char path[600];
+    snprintf(path, sizeof path, "%s/nvidia%u", folder, gpu->minor);
+    int node = open(path, O_RDWR | O_CLOEXEC);
+    if (node >= 0)
+        close(node);
+    return node >= 0;
+}
+
 API nvmlInitWithFlags(unsigned flags) {
     if (flags & ~3u)
         return INVALID_ARGUMENT;
@@ -97,7 +114,7 @@ API nvmlInitWithFlags(unsigned flags) {
         listed = 1;
         order_count = 0;
         for (unsigned g = 0; g < host->gpu_count; g++) {
-            if (!host->gpu[g].gone)
+            if (!host->gpu[g].gone && node_opens(&host->gpu[g]))
                 order[order_count++] = g;
             sync_access(&host->gpu[g]);
         }
