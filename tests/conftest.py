@@ -23,7 +23,7 @@ from dovetail.core import cycle
 from dovetail.core.decisions import Decision
 from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.state import State
-from tests.needs import Need, reporter, unavailable
+from tests.needs import Need, reporter, sum_up_fixtures, unavailable
 from tests.paths import ROOT
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
@@ -143,6 +143,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for need in NEEDS:
         need.sum_up(terminalreporter)
+    sum_up_fixtures(terminalreporter)
 
 
 @pytest.fixture(scope="session")

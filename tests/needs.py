@@ -18,6 +18,7 @@ from msgspec import Struct
 from tools.controlplane.binaries import PlaneUnavailable, Report
 
 _NOT_RUN = "not run"
+_CANNOT_BE_HAD = "cannot be had here: "
 
 
 class Need(Struct):
@@ -75,7 +76,23 @@ def unavailable(reason: str, *, hopeless: bool = False) -> NoReturn:
     """End the test: with CI=true it fails, unless it is hopeless; otherwise it is skipped."""
     if os.environ.get("CI") == "true" and not hopeless:
         pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+    pytest.skip(f"{_CANNOT_BE_HAD}{reason}")
+
+
+def sum_up_fixtures(terminal: pytest.TerminalReporter) -> None:
+    """List at the end of the run the tests that were skipped as a fixture could not be made: no image, no Helm."""
+    skipped: dict[str, list[str]] = {}
+    for report in terminal.stats.get("skipped", ()):
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        _, found, reason = text.partition(_CANNOT_BE_HAD)
+        if found and _NOT_RUN not in dict(report.user_properties):
+            skipped.setdefault(reason, []).append(report.nodeid)
+    if skipped:
+        terminal.section("TESTS DID NOT RUN", sep="!", red=True, bold=True)
+    for reason, nodeids in skipped.items():
+        terminal.line(reason)
+        for nodeid in nodeids:
+            terminal.line(f"  {nodeid}")
 
 
 def reporter(config: pytest.Config) -> Report:

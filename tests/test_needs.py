@@ -34,6 +34,15 @@ def test_workers_list_at_the_end_which_tests_had_no_control_plane() -> None:
 
 
 @pytest.mark.slow
+def test_tests_without_an_image_are_listed_at_the_end() -> None:
+    builds = "tests/tools/images/test_build.py"
+    ended = run(*WORKERS, builds, "-k", "small", CI="", XDG_CACHE_HOME=os.devnull)
+    _, _, left_out = ended.stdout.partition("TESTS DID NOT RUN")
+    assert "no wheel: " in left_out and f"  {builds}::test_it_is_small" in left_out, ended.stdout
+    assert ended.returncode == 0
+
+
+@pytest.mark.slow
 def test_a_worker_that_dies_fails_the_test_it_ran_and_the_others_are_run(tmp_path: Path) -> None:
     (tmp_path / "test_dies.py").write_text("import os\n\n\ndef test_dies():\n    os.abort()\n")
     (tmp_path / "test_lives.py").write_text("def test_lives():\n    pass\n")
