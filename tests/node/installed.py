@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dovetail.operator.rollout.record import RECORD
 from tests.node.cluster import GPU
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
@@ -91,6 +92,12 @@ class Installation:
 
     def stack(self) -> dict[str, Any]:
         return self.get(f"{OURS}/gpustacks/dovetail")
+
+    def has_good_revision(self) -> bool:
+        """Whether there is a spec to go back to."""
+        revisions = self.get(f"/apis/apps/v1/namespaces/{SYSTEM}/controllerrevisions")["items"]
+        records = (json.loads(one["metadata"]["annotations"].get(RECORD, "{}")) for one in revisions)
+        return any(record.get("good") for record in records)
 
     def pods(self, namespace: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.get(f"/api/v1/namespaces/{namespace}/pods")["items"]

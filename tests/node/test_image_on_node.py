@@ -21,6 +21,7 @@ from tools.images.build import Built
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 ABSENT = "0.1.0-absent"
+HERE = f"--namespace={SYSTEM}"
 STACK = f"{OURS}/gpustacks/dovetail"
 
 
@@ -100,10 +101,29 @@ def job(installation: Installation, installed_s: float) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def helm(
+    installation: Installation, job: dict[str, Any], helm_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Helm:
+    """Helm, with a release of the chart that has taken over what the command installed."""
+    helm = Helm(helm_folder, tmp_path_factory.mktemp("helm"), installation.node.plane.kubeconfig)
+    chart = str(ROOT / "deploy/chart")
+    helm.run("install", "dovetail", chart, HERE, "--take-ownership", "--force-conflicts")
+    return helm
+
+
+def test_the_chart_takes_it_over_and_tests_it(installation: Installation, helm: Helm) -> None:
+    """Hooks of the chart run from the image, with the rights that it gives them; below, that of its end."""
+    tested = helm.run("test", "dovetail", HERE, "--logs")
+    assert "Dovetail is healthy." in tested and "GPU nodes: 1 of 1 ready" in tested
+    assert installation.stack()["metadata"]["generation"] == 1
+
+
 def test_an_agent_whose_image_is_missing_blocks_the_node_and_is_taken_back(
     installation: Installation, job: dict[str, Any]
 ) -> None:
     """The node is the canary. Its agent is out for as long as a node may take, and no job notices."""
+    installation.until(installation.has_good_revision, "what is installed was seen working")
     installation.patch(STACK, {"spec": {"image": {"tag": ABSENT}, "upgrade": {"readySeconds": 30}}})
     installation.until(lambda: installation.walked() == ("agent", "ImagePullFailed"), "the node is blocked")
     shown = installation.dovetail("status")
@@ -146,16 +166,8 @@ def test_a_node_whose_containers_get_other_gpus_than_were_chosen_is_not_ready(
     assert not held & set(validation["chosen"].split(","))
 
 
-def test_the_chart_takes_over_tests_the_release_and_uninstalls_it(
-    installation: Installation, job: dict[str, Any], helm_folder: Path, tmp_path: Path
-) -> None:
-    """Its Jobs run from the image, with the rights that it gives them. The job runs on when all else is gone."""
-    helm = Helm(helm_folder, tmp_path / "helm", installation.node.plane.kubeconfig)
-    here = f"--namespace={SYSTEM}"
-    helm.run("install", "dovetail", str(ROOT / "deploy/chart"), here, "--take-ownership", "--force-conflicts")
-    tested = helm.run("test", "dovetail", here, "--logs")
-    assert "Dovetail is healthy." in tested and "GPU nodes: 1 of 1 ready" in tested
-    helm.run("uninstall", "dovetail", here, "--timeout=120s")
+def test_the_chart_uninstalls_it_and_jobs_run_on(installation: Installation, job: dict[str, Any], helm: Helm) -> None:
+    helm.run("uninstall", "dovetail", HERE, "--timeout=120s")
     assert helm.releases(SYSTEM) == {}
     assert installation.get(f"{OURS}/gpustacks")["items"] == []
     node = installation.get(f"/api/v1/nodes/{NAME}")
