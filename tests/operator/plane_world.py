@@ -178,6 +178,14 @@ class PlaneWorld:
         else:
             await self.client.request("PUT", path, found | {"spec": spec})
 
+    async def uninstall(self) -> None:
+        """Delete the GPUStack, and wait until the operator lets it go."""
+        await self.client.request("DELETE", GPU_STACKS.path(name=STACK))
+        await self.until(self._gone)
+
+    async def _gone(self) -> bool:
+        return not (await self.get(GPU_STACKS.path()))["items"]
+
     async def status(self) -> Document:
         """Of the GPUStack; empty while it is of an older spec."""
         try:

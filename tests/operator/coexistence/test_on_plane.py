@@ -186,7 +186,7 @@ async def test_component_by_component_node_by_node_and_back(world: PlaneWorld, t
             await world.stack(**SPEC)
             await world.until(lambda: on_all(world, BESIDE))
             assert before == {name: await world.labels(name) for name in NAMES}
-            await world.client.request("DELETE", GPU_STACKS.path(name=STACK))
+            await world.uninstall()
             await world.until(lambda: on_all(world, EVERY))
             await world.until(lambda: not_tainted(world))
         assert before == {name: await world.labels(name) for name in NAMES}

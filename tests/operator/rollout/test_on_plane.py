@@ -169,7 +169,7 @@ async def test_canary_then_the_rest_also_when_the_leader_is_killed_and_back_when
         sets = (await world.get(DAEMON_SETS.path(AGENTS)))["items"]
         assert [one["spec"]["updateStrategy"]["type"] for one in sets] == ["OnDelete"]
 
-        await world.client.request("DELETE", GPU_STACKS.path(name=STACK))
+        await world.uninstall()
         await world.until(lambda: not world.pods())
         assert not [one for one in await revisions(world, SYSTEM) if one["metadata"]["name"].startswith(STACK)]
     for name in NAMES:
