@@ -52,6 +52,9 @@ def lease(name: str, holder: str = "a", renewed: str = "2026-11-26T11:59:58Z") -
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, HeldLease)
 
 
+KINDS = ("agentcontrolplanes", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
+
+
 def waiting(text: str) -> HeldLease:
     """The lease of an operator of which no replica may lead."""
     return msgspec.convert(
@@ -110,7 +113,7 @@ HEALTHY = InstallationFacts(
     daemon_sets=(agents(),),
     leases=(lease("dovetail-operator"), lease("dovetail-scheduler", "b")),
     gpu_nodes=(gpu_node("n0"),),
-    definitions=tuple(map(definition, ("gpunodes", "gpustacks", "queues"))),
+    definitions=tuple(map(definition, KINDS)),
 )
 
 
@@ -141,7 +144,7 @@ def test_a_healthy_installation_has_no_problem() -> None:
         ("dovetail-scheduler", "b"),
     ]
     assert made.versions == {
-        "definitions": {"0.1.0": 3},
+        "definitions": {"0.1.0": 6},
         "operator": {"0.1.0": 1},
         "scheduler": {"0.1.0": 1},
         "agent": {"0.1.0": 1},
@@ -160,7 +163,7 @@ def test_an_installation_without_an_operator_is_healthy() -> None:
         stacks=(),
         deployments=HEALTHY.deployments[1:],
         leases=HEALTHY.leases[1:],
-        definitions=(definition("gpunodes"), definition("queues")),
+        definitions=tuple(definition(one) for one in KINDS if one != "gpustacks"),
     )
     made = view(facts)
     assert made.problems == ()
@@ -172,7 +175,7 @@ def test_an_installation_without_an_operator_is_healthy() -> None:
     [
         ({"stacks": ()}, ("GPUStack", "there is none")),
         ({"deployments": HEALTHY.deployments[1:]}, ("GPUStack dovetail", "no operator is installed")),
-        ({"definitions": HEALTHY.definitions[:2]}, ("definitions", "queues")),
+        ({"definitions": HEALTHY.definitions[:-1]}, ("definitions", "queues")),
         (
             {"stacks": (HEALTHY.stacks[0], stack("b", "2026-11-26T11:00:00Z"))},
             ("GPUStack b", "GPUStack dovetail is older"),

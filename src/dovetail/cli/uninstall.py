@@ -25,7 +25,7 @@ from dovetail.operator.installation.removal import Removal, RemovalRequest, unin
     "keep_crds",
     default=True,
     show_default=True,
-    help="Keep the definitions of GPUNode, GPUStack and Queue. To delete them needs --delete-data.",
+    help="Keep the definitions of Dovetail's kinds. To delete them needs --delete-data.",
 )
 @click.option(
     "--stacks-only", is_flag=True, help="Delete the GPUStacks alone, and wait until the operator has done it."

@@ -18,7 +18,7 @@ OPERATOR = "dovetail-operator"
 
 
 def definitions() -> tuple[Document, ...]:
-    """The definitions of GPUNode, GPUStack and Queue."""
+    """The definitions of Dovetail's kinds."""
     return tuple(kustomize.build(MANIFESTS / "crds"))
 
 

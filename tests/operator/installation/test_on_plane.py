@@ -152,7 +152,7 @@ def test_without_an_operator_it_is_uninstalled_all_the_same_and_the_users_data_s
     assert here.names("queues,gpustacks").split() == ["queue.dovetail.dev/team"]
     assert [text.partition(":")[0] for text in removal["kept"]] == [
         "1 Queue",
-        "the definitions of GPUNode, GPUStack and Queue",
+        "the definitions of Dovetail's kinds",
     ]
     assert here.uninstall()["removed"] == []
     assert here.uninstall("--delete-data", "--delete-crds")["removed"] == [

@@ -45,6 +45,7 @@ class QueueSpec(Wire, frozen=True):
     namespaces: NamespaceChoice | None = None
     by_user: bool = False
     least_served_first: bool = False
+    planes: bool = False
 
 
 class Queue(Wire, frozen=True):

@@ -109,6 +109,7 @@ def queue(obj: wire.Queue) -> Queue:
         namespace_selector=selector,
         by_user=spec.by_user,
         least_served_first=spec.least_served_first,
+        planes=spec.planes,
         created_ms=epoch_ms(obj.metadata.creation_timestamp),
         problem=first_of(problems),
         usage=read_usage(obj)[0],

@@ -209,7 +209,7 @@ async def _data(client: Client, request: RemovalRequest, removal: Removal, repor
         if not request.dry_run:
             await _await_gone(client, refs, report)
     elif any([await _live(client, ref) is not None for ref in refs]):
-        removal.kept.append("the definitions of GPUNode, GPUStack and Queue: --delete-crds deletes them")
+        removal.kept.append("the definitions of Dovetail's kinds: --delete-crds deletes them")
 
 
 async def _names(client: Client, resource: Resource, kind: type[GPUStack] | type[LiveObject]) -> list[str]:

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The definitions of AgentControlPlane, LeaseRequest and GPULease: the same fields as the wire structs and the
+reference have, everything bounded, and a real API server refuses what contradicts itself and what must not change."""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+import yaml
+
+from dovetail.core.bargaining.states import GpuLeaseState, RequestState
+from dovetail.core.bargaining.types import MOST_ALTERNATIVES, EndCause, ServiceClass
+from dovetail.kube.objects import leases as wire
+from dovetail.kube.objects.base import Wire
+from dovetail.kube.objects.queues import Amounts
+from tests.docs.pages import page
+from tests.paths import ROOT
+from tools.controlplane.plane import KubectlFailed, Plane
+
+Document = dict[str, Any]
+NAMES = ("agentcontrolplane", "leaserequest", "gpulease")
+PATHS = {name: ROOT / f"deploy/crds/{name}.yaml" for name in NAMES}
+SCHEMAS: dict[str, Document] = {
+    name: yaml.safe_load(path.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for name, path in PATHS.items()
+}
+PLANE, REQUEST, LEASE = (
+    yaml.safe_load(block.text) for block in page("docs/reference/leases.md").blocks if block.language == "yaml"
+)
+ALTERNATIVE = SCHEMAS["leaserequest"]["properties"]["spec"]["properties"]["alternatives"]["items"]
+VALUES = {Amounts: "cpu", wire.LeaseAlternative: "count"}
+"""Structs that the reference writes as one value, by their first fields."""
+HALVES = [
+    ("agentcontrolplane", "spec", wire.AgentControlPlaneSpec, "Spec of a control plane"),
+    ("agentcontrolplane", "status", wire.AgentControlPlaneStatus, "Status of a control plane"),
+    ("leaserequest", "spec", wire.LeaseRequestSpec, "Spec of a request"),
+    ("leaserequest", "status", wire.LeaseRequestStatus, "Status of a request"),
+    ("gpulease", "spec", wire.GPULeaseSpec, "Spec of a lease"),
+    ("gpulease", "status", wire.GPULeaseStatus, "Status of a lease"),
+]
+
+
+def half(name: str, which: str) -> Document:
+    found: Document = SCHEMAS[name]["properties"][which]
+    return found
+
+
+def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The paths of everything that has no fields below it, as the reference writes them."""
+    below = schema.get("properties")
+    if below and (not path or next(iter(below)) not in VALUES.values()):
+        for name, inner in below.items():
+            yield from leaves(inner, f"{path}.{name}" if path else name)
+    elif "items" in schema and "properties" in schema["items"]:
+        yield from leaves(schema["items"], f"{path}[]")
+    else:
+        yield path
+
+
+def of_struct(hint: Any, path: str = "") -> Iterator[str]:
+    """The same of a wire struct."""
+    if isinstance(hint, types.UnionType):
+        hint = next(arg for arg in get_args(hint) if arg is not type(None))
+    inner = get_args(hint)[0] if get_origin(hint) is tuple else None
+    if isinstance(hint, type) and issubclass(hint, Wire) and (not path or hint not in VALUES):
+        hints = get_type_hints(hint)
+        for field in msgspec.structs.fields(hint):
+            yield from of_struct(hints[field.name], f"{path}.{field.encode_name}" if path else field.encode_name)
+    elif isinstance(inner, type) and issubclass(inner, Wire):
+        yield from of_struct(inner, f"{path}[]")
+    else:
+        yield path
+
+
+@pytest.mark.parametrize(("name", "which", "struct", "section"), HALVES)
+def test_schema_struct_and_reference_have_the_same_fields(
+    name: str, which: str, struct: type[Wire], section: str
+) -> None:
+    fields = list(leaves(half(name, which)))
+    assert list(of_struct(struct)) == fields
+    rows = page("docs/reference/leases.md").section(section).rows("field")
+    assert [row.code[0][0] for row in rows] == fields
+
+
+def test_an_alternative_is_the_same_everywhere() -> None:
+    fields = list(leaves(ALTERNATIVE))
+    assert list(of_struct(wire.LeaseAlternative)) == fields
+    rows = page("docs/reference/leases.md").section("Alternatives").rows("field of an alternative")
+    assert [row.code[0][0] for row in rows] == fields
+    request = SCHEMAS["leaserequest"]["properties"]
+    leased = deepcopy(SCHEMAS["gpulease"]["properties"]["spec"]["properties"]["alternative"])
+    assert leased["x-kubernetes-validations"].pop(0)["rule"] == "self == oldSelf"
+    assert leased == ALTERNATIVE == request["spec"]["properties"]["answer"]["properties"]["counter"]
+    assert request["status"]["properties"]["offers"]["items"]["properties"]["alternative"] == ALTERNATIVE
+
+
+def test_enumerations_are_those_of_the_core() -> None:
+    lease, request = half("gpulease", "status")["properties"], half("leaserequest", "status")["properties"]
+    assert lease["state"]["enum"] == [one.value for one in GpuLeaseState]
+    assert request["state"]["enum"] == [one.value for one in RequestState]
+    assert lease["cause"]["enum"] == lease["revocation"]["properties"]["cause"]["enum"] == [*EndCause]
+    assert ALTERNATIVE["properties"]["class"]["enum"] == [*ServiceClass]
+    assert half("leaserequest", "spec")["properties"]["alternatives"]["maxItems"] == MOST_ALTERNATIVES
+
+
+def _unbounded(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+    if schema.get("x-kubernetes-int-or-string"):
+        yield from () if "maxLength" in schema else (path,)
+        return
+    kind = schema["type"]
+    if kind == "object":
+        if not schema.keys() & {"properties", "additionalProperties"}:
+            yield f"{path}: open"
+        if "additionalProperties" in schema:
+            yield from () if "maxProperties" in schema else (path,)
+            yield from _unbounded(schema["additionalProperties"], f"{path}.*")
+        for name, below in schema.get("properties", {}).items():
+            yield from _unbounded(below, f"{path}.{name}")
+    elif kind == "array":
+        yield from () if "maxItems" in schema else (path,)
+        yield from _unbounded(schema["items"], f"{path}[]")
+    elif kind == "string" and not schema.keys() & {"maxLength", "enum", "format"}:
+        yield path
+
+
+@pytest.mark.parametrize(("name", "which", "struct", "section"), HALVES)
+def test_everything_is_bounded(name: str, which: str, struct: type[Wire], section: str) -> None:
+    assert list(_unbounded(half(name, which), which)) == []
+
+
+def test_the_examples_state_all_that_can_be_written() -> None:
+    assert set(PLANE["spec"]) == set(half("agentcontrolplane", "spec")["properties"])
+    assert set(REQUEST["spec"]) == set(half("leaserequest", "spec")["properties"])
+    assert set(LEASE["spec"]) == set(half("gpulease", "spec")["properties"])
+    assert {name for one in REQUEST["spec"]["alternatives"] for name in one} == set(ALTERNATIVE["properties"])
+
+
+def test_the_defaults_are_those_of_the_structs() -> None:
+    for schema, struct in (
+        (half("agentcontrolplane", "spec"), wire.AgentControlPlaneSpec()),
+        (ALTERNATIVE, wire.LeaseAlternative()),
+        (half("leaserequest", "spec"), wire.LeaseRequestSpec()),
+    ):
+        written = msgspec.to_builtins(struct)
+        found = {name: one["default"] for name, one in schema["properties"].items() if "default" in one}
+        assert found == {name: written[name] for name in found}
+        assert found
+
+
+@pytest.fixture(scope="module")
+def defined(plane: Plane) -> Iterator[Plane]:
+    for name, path in PATHS.items():
+        plane.kubectl("apply", f"--filename={path}")
+        plane.kubectl("wait", "--for=condition=Established", f"crd/{name}s.dovetail.dev", "--timeout=60s")
+    plane.kubectl("create", "namespace", "agent-tuner")
+    yield plane
+    plane.kubectl("delete", "namespace", "agent-tuner", "--wait=false")
+
+
+def apply(plane: Plane, document: Document, *options: str) -> str:
+    return plane.kubectl("apply", "--server-side", "--filename=-", *options, input=json.dumps(document))
+
+
+def with_spec(document: Document, **spec: Any) -> Document:
+    made = deepcopy(document)
+    made["spec"] |= spec
+    return made
+
+
+@pytest.mark.plane
+def test_a_real_server_keeps_the_examples_and_shows_them(defined: Plane) -> None:
+    for document in (PLANE, REQUEST, LEASE):
+        apply(defined, document)
+    found = json.loads(defined.kubectl("get", "gl,acp,lreq", "--namespace=agent-tuner", "--output=json"))["items"]
+    kept = {one["kind"]: one["spec"] for one in found}
+    assert kept["GPULease"]["devices"] == LEASE["spec"]["devices"]
+    assert kept["AgentControlPlane"] == PLANE["spec"]
+    assert kept["LeaseRequest"]["alternatives"][2] == {
+        "gpuMemory": "20Gi",
+        "duration": "1h",
+        "class": "Burst",
+        "count": 1,
+        "perNode": 1,
+        "resource": "nvidia.com/gpu",
+    }
+    shown = defined.kubectl("get", "gpuleases", "--namespace=agent-tuner")
+    assert re.search(r"train-7 +tuner +2 +Burst", shown)
+
+
+def refused(field: str, **spec: Any) -> Any:
+    return pytest.param(spec, field, id=f"{field}={next(iter(spec.values()))}"[:60])
+
+
+def alternative(field: str, **one: Any) -> Any:
+    return refused(f"spec.alternatives[0].{field}", alternatives=[one])
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        alternative("least", count=2, least=3),
+        alternative("perNode", count=6, perNode=4),
+        alternative("perNode", count=8, least=6, perNode=4),
+        alternative("gpuFraction", gpuFraction="0.5", gpuMemory="8Gi"),
+        alternative("perNode", count=2, perNode=2, gpuFraction="0.5"),
+        alternative("perNode", resource="nvidia.com/mig-1g.5gb", gpuFraction="0.5"),
+        alternative("gpuFraction", gpuFraction="0.000"),
+        alternative("gpuFraction", gpuFraction="1.5"),
+        alternative("gpuMemory", gpuMemory=1024),
+        alternative("resource", resource="cpu"),
+        alternative("nvlink", nvlink=True),
+        alternative("leastDuration", duration="1m", leastDuration="2m", **{"class": "Scavenger"}),
+        alternative("leastDuration", duration="2m", leastDuration="1m"),
+        alternative("latest", earliest="2026-01-02T00:00:00Z", latest="2026-01-01T00:00:00Z"),
+        alternative("duration", duration="721h"),
+        alternative("duration", duration="0s"),
+        alternative("duration", duration="1d"),
+        alternative("class", **{"class": "Gold"}),
+        alternative("count", count=0),
+        alternative("count", count=1025),
+        refused("spec.alternatives", alternatives=[]),
+        refused("spec.alternatives", alternatives=[{}] * 9),
+        refused("spec.answer.counter", answer={"offer": "a", "action": "counter"}),
+        refused("spec.answer.counter", answer={"offer": "a", "action": "accept", "counter": {}}),
+        refused("spec.answer.action", answer={"offer": "a", "action": "perhaps"}),
+        refused("spec.grace", grace="25h"),
+    ],
+)
+def test_a_real_server_refuses_a_request_that_contradicts_itself(defined: Plane, spec: Document, field: str) -> None:
+    document = with_spec(REQUEST, **spec) | {"metadata": {"name": "refused", "namespace": "agent-tuner"}}
+    with pytest.raises(KubectlFailed, match=re.escape(field)):
+        apply(defined, document, "--dry-run=server")
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        refused("spec.guarantee.gpu", guarantee={"gpu": 17}),
+        refused("spec.heartbeat", heartbeat="0.5s"),
+        refused("spec.heartbeat", heartbeat="2h"),
+        refused("spec.idle", idle="721h"),
+        refused("spec.weight", weight=0),
+        refused("spec.queue", queue=""),
+        refused("spec.backend", backend="vcluster"),
+    ],
+)
+def test_a_real_server_refuses_a_plane_that_contradicts_itself(defined: Plane, spec: Document, field: str) -> None:
+    document = with_spec(PLANE, **spec) | {"metadata": {"name": "refused", "namespace": "agent-tuner"}}
+    with pytest.raises(KubectlFailed, match=re.escape(field)):
+        apply(defined, document, "--dry-run=server")
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize(
+    ("document", "spec", "field"),
+    [
+        (REQUEST, {"plane": "other"}, "spec.plane"),
+        (LEASE, {"plane": "other"}, "spec.plane"),
+        (LEASE, {"fence": 2, "action": LEASE["spec"]["action"] | {"fence": 2, "number": 2}}, "spec.fence"),
+        (LEASE, {"start": "2026-01-31T12:00:01Z"}, "spec.start"),
+        (LEASE, {"grace": "2m"}, "spec.grace"),
+        (LEASE, {"startup": "2m"}, "spec.startup"),
+        (LEASE, {"alternative": LEASE["spec"]["alternative"] | {"duration": "31m"}}, "spec.alternative"),
+        (LEASE, {"devices": LEASE["spec"]["devices"][:1]}, "spec.devices"),
+        (LEASE, {"action": LEASE["spec"]["action"] | {"until": "2026-01-31T12:55:00Z"}}, "spec.action.number"),
+        (LEASE, {"action": {"number": 2, "fence": 1, "action": "return"}}, "spec.action.fence"),
+        (LEASE, {"action": LEASE["spec"]["action"] | {"number": 2, "action": "return"}}, "spec.action.until"),
+    ],
+)
+def test_a_real_server_lets_nothing_change_that_is_fixed(
+    defined: Plane, document: Document, spec: Document, field: str
+) -> None:
+    apply(defined, document, "--force-conflicts")
+    with pytest.raises(KubectlFailed, match=re.escape(field)):
+        apply(defined, with_spec(document, **spec), "--dry-run=server")
+    returned = {"number": 2, "fence": LEASE["spec"]["fence"], "action": "return"}
+    apply(defined, with_spec(LEASE, action=returned), "--dry-run=server")
