@@ -22,9 +22,9 @@ from typing import TypeVar
 
 from dovetail import __runs__ as runs_on
 from dovetail.core import events as ev
-from dovetail.core.bargaining.types import Alternative, Answer, LeaseAction, LeaseRequest, Plane
+from dovetail.core.bargaining.types import Answer, LeaseAction, LeaseAlternative, LeaseRequest, Plane
 from dovetail.core.cycle import step
-from dovetail.core.decisions import Decision, Grant, MakeOffers
+from dovetail.core.decisions import Decision, GrantLease, MakeOffers
 from dovetail.core.model import GPU, PODS, Node
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import Queue
@@ -49,19 +49,19 @@ def world(nodes: int, planes: int) -> State:
 def one_run(nodes: int, planes: int, requests: int) -> float:
     """Negotiations per second."""
     state, now_ms = world(nodes, planes), 1
-    live: deque[Grant] = deque()
+    live: deque[GrantLease] = deque()
     begun = time.process_time()
     held = 0
     for number in range(requests):
         now_ms += 1
         size = SIZES[number % len(SIZES)]
-        alternatives = (Alternative(count=size, per_node=size, duration_ms=3_600_000),)
+        alternatives = (LeaseAlternative(count=size, per_node=size, duration_ms=3_600_000),)
         plane = f"p{number % planes}"
         request = LeaseRequest(f"r{number}", f"{plane}/{plane}", f"r{number}", alternatives, created_ms=now_ms)
         (offer,) = found(step(state, [ev.LeaseRequestChanged(request)], now_ms), MakeOffers)
         answer = Answer(offer.offers[0].id, "accept")
         accepted = LeaseRequest(request.id, request.plane, request.name, alternatives, created_ms=now_ms, answer=answer)
-        (grant,) = found(step(state, [ev.LeaseRequestChanged(accepted)], now_ms), Grant)
+        (grant,) = found(step(state, [ev.LeaseRequestChanged(accepted)], now_ms), GrantLease)
         live.append(grant)
         held += size
         while held > 4 * nodes:

@@ -158,7 +158,7 @@ class RequestStatus(Struct, frozen=True):
     until_ms: int = 0
 
 
-class Grant(Struct, frozen=True):
+class GrantLease(Struct, frozen=True):
     """The lease is live, and the request with its id is granted."""
 
     lease: GpuLease
@@ -201,7 +201,7 @@ Decision = (
     | Unnominate
     | MakeOffers
     | RequestStatus
-    | Grant
+    | GrantLease
     | LeaseStatus
     | RevokeLease
     | EndLease

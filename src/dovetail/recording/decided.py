@@ -22,7 +22,7 @@ from dovetail.core.decisions import (
     Decision,
     EndLease,
     Evict,
-    Grant,
+    GrantLease,
     LeaseStatus,
     MakeOffers,
     RequestStatus,
@@ -170,7 +170,7 @@ def _concerns(decision: Decision) -> str:
             return decision.nominations[0][0]
         case MakeOffers() | RequestStatus():
             return decision.request
-        case Grant() | LeaseStatus():
+        case GrantLease() | LeaseStatus():
             return decision.lease.id
         case RevokeLease() | EndLease():
             return decision.lease

@@ -23,7 +23,7 @@ from dovetail.core.decisions import (
     Drain,
     EndLease,
     Evict,
-    Grant,
+    GrantLease,
     Hold,
     LeaseStatus,
     MakeOffers,
@@ -225,7 +225,7 @@ def described(state: State, decision: Decision) -> str:
         case RequestStatus():
             why = f": {refused(decision.refusal)}" if decision.refusal is not None else ""
             return f"request {decision.request} is {decision.state}{why}"
-        case Grant():
+        case GrantLease():
             on = ", ".join(f"{one.node} {one.devices or one.instances}" for one in decision.lease.holdings)
             return f"grant {decision.lease.id} to {decision.lease.plane} until {decision.lease.end_ms}: {on}"
         case LeaseStatus():

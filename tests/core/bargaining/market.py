@@ -7,14 +7,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining.types import Alternative, Answer, GpuLease, LeaseAction, LeaseRequest, Offer, Plane
+from dovetail.core.bargaining.types import Answer, GpuLease, LeaseAction, LeaseAlternative, LeaseRequest, Offer, Plane
 from dovetail.core.cycle import step
 from dovetail.core.decisions import (
     Bind,
     Decision,
     EndLease,
     Evict,
-    Grant,
+    GrantLease,
     Hold,
     LeaseStatus,
     MakeOffers,
@@ -56,16 +56,20 @@ class Market:
         self.step(ev.PlaneChanged(plane))
         return plane
 
-    def ask(self, name: str, *alternatives: Alternative, plane: str = "a", firm: bool = False, **more: object) -> str:
+    def ask(
+        self, name: str, *alternatives: LeaseAlternative, plane: str = "a", firm: bool = False, **more: object
+    ) -> str:
         """A request; returns its id."""
         request = LeaseRequest(
-            name, f"{plane}/{plane}", name, alternatives or (Alternative(),), firm, created_ms=self.now_ms, **more
+            name, f"{plane}/{plane}", name, alternatives or (LeaseAlternative(),), firm, created_ms=self.now_ms, **more
         )
         self.requests[name] = request
         self.step(ev.LeaseRequestChanged(request))
         return name
 
-    def answer(self, name: str, action: str = "accept", number: int = 0, counter: Alternative | None = None) -> None:
+    def answer(
+        self, name: str, action: str = "accept", number: int = 0, counter: LeaseAlternative | None = None
+    ) -> None:
         answer = Answer(self.offers[name][number].id, action, counter)
         self.requests[name] = replace(self.requests[name], answer=answer)
         self.step(ev.LeaseRequestChanged(self.requests[name]))
@@ -122,7 +126,7 @@ class Market:
                 self.states[decision.request] = decision.state, decision.refusal
                 if decision.state != "Offered":
                     self.offers.pop(decision.request, None)
-            case Grant():
+            case GrantLease():
                 self.offers.pop(decision.lease.id, None)
                 assert decision.lease.id not in self.leases
                 self.leases[decision.lease.id] = decision.lease

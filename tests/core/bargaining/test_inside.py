@@ -2,16 +2,16 @@
 """Pods within a lease."""
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining.types import Alternative
+from dovetail.core.bargaining.types import LeaseAlternative
 from dovetail.core.model import GPU, Gang, Pod, Request
 from dovetail.core.reasons import Reason
 from tests.core.bargaining.market import MINUTE, Market, nodes
 
 
-def granted(*alternatives: Alternative, **more: object) -> Market:
+def granted(*alternatives: LeaseAlternative, **more: object) -> Market:
     market = Market(*nodes(2))
     market.plane(**more)
-    market.ask("r", *(alternatives or (Alternative(count=4, per_node=4, duration_ms=10 * MINUTE),)), firm=True)
+    market.ask("r", *(alternatives or (LeaseAlternative(count=4, per_node=4, duration_ms=10 * MINUTE),)), firm=True)
     return market
 
 
@@ -62,7 +62,7 @@ def test_the_plane_is_charged_the_same_with_pods_and_without() -> None:
 
 
 def test_a_gang_starts_within_a_lease_as_a_whole() -> None:
-    market = granted(Alternative(count=8, duration_ms=10 * MINUTE))
+    market = granted(LeaseAlternative(count=8, duration_ms=10 * MINUTE))
     fence = market.leases["r"].fence
     events = [
         ev.PodChanged(Pod(f"w{i}", "a", f"w{i}", Request(((GPU, 3),)), gang="g", lease="r", fence=fence))

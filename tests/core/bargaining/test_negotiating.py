@@ -2,7 +2,7 @@
 """From a request to offers, answers and a grant."""
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining.types import Alternative, ServiceClass
+from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
 from dovetail.core.queues.types import Queue
 from dovetail.core.reasons import Reason
 from tests.core.bargaining.market import MINUTE, Market, nodes
@@ -12,7 +12,7 @@ from tests.core.gang_oracle import gpu_pod
 def test_a_request_that_fits_is_offered_whole_and_now_with_its_devices() -> None:
     market = Market(*nodes())
     market.plane()
-    market.ask("r", Alternative(count=4, per_node=4))
+    market.ask("r", LeaseAlternative(count=4, per_node=4))
     (offer,) = market.offers["r"]
     assert offer.now and offer.why == "" and offer.alternative.count == 4
     assert [len(one.devices) for one in offer.holdings] == [4]
@@ -22,7 +22,7 @@ def test_a_request_that_fits_is_offered_whole_and_now_with_its_devices() -> None
 def test_an_accepted_offer_is_a_lease_of_the_same_devices_until_its_end() -> None:
     market = Market(*nodes())
     market.plane()
-    market.ask("r", Alternative(count=4, per_node=4, duration_ms=10 * MINUTE))
+    market.ask("r", LeaseAlternative(count=4, per_node=4, duration_ms=10 * MINUTE))
     (offer,) = market.offers["r"]
     market.answer("r")
     lease = market.leases["r"]
@@ -34,7 +34,7 @@ def test_an_accepted_offer_is_a_lease_of_the_same_devices_until_its_end() -> Non
 def test_a_firm_request_is_granted_without_an_offer() -> None:
     market = Market(*nodes())
     market.plane()
-    market.ask("r", Alternative(count=16), firm=True)
+    market.ask("r", LeaseAlternative(count=16), firm=True)
     assert market.leases["r"].alternative.count == 16 and market.free() == 0
 
 
@@ -68,8 +68,8 @@ def test_fewer_devices_are_offered_where_fewer_will_do() -> None:
     market = Market(*nodes(1))
     market.plane()
     market.plane("b")
-    market.ask("other", Alternative(count=5), plane="b", firm=True)
-    market.ask("r", Alternative(count=8, least=2))
+    market.ask("other", LeaseAlternative(count=5), plane="b", firm=True)
+    market.ask("r", LeaseAlternative(count=8, least=2))
     (offer,) = market.offers["r"]
     assert offer.alternative.count == 3 and offer.why == "3 of 8 devices are free"
 
@@ -78,8 +78,8 @@ def test_another_alternative_is_offered_with_the_later_start_of_the_first() -> N
     market = Market(*nodes(1))
     market.plane()
     market.plane("b")
-    market.ask("other", Alternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
-    market.ask("r", Alternative(count=8, per_node=8), Alternative(count=2, duration_ms=5 * MINUTE))
+    market.ask("other", LeaseAlternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
+    market.ask("r", LeaseAlternative(count=8, per_node=8), LeaseAlternative(count=2, duration_ms=5 * MINUTE))
     now, later = market.offers["r"]
     assert now.now and now.alternative.count == 2
     assert not later.now and later.alternative.count == 8
@@ -94,11 +94,11 @@ def test_a_later_offer_keeps_its_room_from_others() -> None:
     market = Market(*nodes(1))
     for name in "abc":
         market.plane(name)
-    market.ask("other", Alternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
-    market.ask("r", Alternative(count=8, per_node=8), Alternative(count=2, duration_ms=5 * MINUTE))
+    market.ask("other", LeaseAlternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
+    market.ask("r", LeaseAlternative(count=8, per_node=8), LeaseAlternative(count=2, duration_ms=5 * MINUTE))
     market.answer("r", number=1)
-    market.ask("long", Alternative(count=1, duration_ms=60 * MINUTE), plane="c", firm=True)
-    market.ask("short", Alternative(count=1, duration_ms=10 * MINUTE), plane="c", firm=True)
+    market.ask("long", LeaseAlternative(count=1, duration_ms=60 * MINUTE), plane="c", firm=True)
+    market.ask("short", LeaseAlternative(count=1, duration_ms=10 * MINUTE), plane="c", firm=True)
     assert set(market.leases) == {"other", "short"}
     market.wait(20 * MINUTE)
     assert "r" in market.leases
@@ -108,12 +108,12 @@ def test_a_scavenger_is_offered_the_time_until_a_reservation_begins() -> None:
     market = Market(*nodes(1))
     for name in "abc":
         market.plane(name)
-    market.ask("other", Alternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
-    market.ask("big", Alternative(count=8, per_node=8), firm=True)
+    market.ask("other", LeaseAlternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
+    market.ask("big", LeaseAlternative(count=8, per_node=8), firm=True)
     scavenger = ServiceClass.SCAVENGER
     market.ask(
         "s",
-        Alternative(count=3, duration_ms=60 * MINUTE, least_duration_ms=MINUTE, service=scavenger),
+        LeaseAlternative(count=3, duration_ms=60 * MINUTE, least_duration_ms=MINUTE, service=scavenger),
         plane="c",
         firm=True,
     )
@@ -125,10 +125,10 @@ def test_a_scavenger_is_offered_the_time_until_a_reservation_begins() -> None:
 def test_a_counter_offer_within_the_request_is_negotiated_anew() -> None:
     market = Market(*nodes())
     market.plane()
-    market.ask("r", Alternative(count=8, duration_ms=10 * MINUTE))
-    market.answer("r", "counter", counter=Alternative(count=2, duration_ms=5 * MINUTE))
+    market.ask("r", LeaseAlternative(count=8, duration_ms=10 * MINUTE))
+    market.answer("r", "counter", counter=LeaseAlternative(count=2, duration_ms=5 * MINUTE))
     assert market.offers["r"][0].alternative.count == 2
-    market.answer("r", "counter", counter=Alternative(count=9, duration_ms=5 * MINUTE))
+    market.answer("r", "counter", counter=LeaseAlternative(count=9, duration_ms=5 * MINUTE))
     refusal = market.states["r"][1]
     assert refusal is not None and refusal.reason is Reason.COUNTER_REFUSED and "more devices" in refusal.detail
 
@@ -136,11 +136,11 @@ def test_a_counter_offer_within_the_request_is_negotiated_anew() -> None:
 def test_there_are_at_most_three_counter_offers() -> None:
     market = Market(*nodes())
     market.plane()
-    market.ask("r", Alternative(count=8))
+    market.ask("r", LeaseAlternative(count=8))
     for count in (7, 6, 5):
-        market.answer("r", "counter", counter=Alternative(count=count))
+        market.answer("r", "counter", counter=LeaseAlternative(count=count))
         assert market.offers["r"][0].alternative.count == count
-    market.answer("r", "counter", counter=Alternative(count=4))
+    market.answer("r", "counter", counter=LeaseAlternative(count=4))
     refusal = market.states["r"][1]
     assert refusal is not None and refusal.reason is Reason.COUNTER_REFUSED
 
@@ -186,7 +186,7 @@ def test_an_answer_comes_too_late() -> None:
 def test_a_withdrawn_request_holds_nothing() -> None:
     market = Market(*nodes())
     market.plane()
-    market.ask("r", Alternative(count=16))
+    market.ask("r", LeaseAlternative(count=16))
     assert market.free() == 0
     market.withdraw("r")
     assert market.free() == 16 and not market.state.workloads.pods
@@ -196,14 +196,14 @@ def test_an_alternative_starts_no_earlier_and_no_later_than_it_may() -> None:
     market = Market(*nodes(1))
     market.plane()
     market.plane("b")
-    market.ask("r", Alternative(earliest_ms=market.now_ms + MINUTE), firm=True)
+    market.ask("r", LeaseAlternative(earliest_ms=market.now_ms + MINUTE), firm=True)
     assert market.states["r"][1].reason is Reason.TOO_EARLY
     market.wait(MINUTE - 1)
     assert not market.leases
     market.wait(1)
     assert "r" in market.leases
-    market.ask("all", Alternative(count=7), plane="b", firm=True)
-    market.ask("late", Alternative(count=8, latest_ms=market.now_ms + MINUTE), firm=True)
+    market.ask("all", LeaseAlternative(count=7), plane="b", firm=True)
+    market.ask("late", LeaseAlternative(count=8, latest_ms=market.now_ms + MINUTE), firm=True)
     market.wait(MINUTE + 1)
     state, refusal = market.states["late"]
     assert state == "Denied" and refusal is not None and refusal.reason is Reason.TOO_LATE

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.bargaining.states import GpuLeaseState
-from dovetail.core.bargaining.types import Alternative, ServiceClass
+from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.decisions import EndLease
 from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS, Queue
@@ -61,11 +61,11 @@ class RandomMarket(Market):
                     count = sum(len(one.devices) for one in lease.holdings)
                     self.used[lease.plane.partition("/")[0]] += 1000 * count * missing_ms
 
-    def alternative(self) -> Alternative:
+    def alternative(self) -> LeaseAlternative:
         chance = self.random
         per_node = chance.choice((1, 1, 2, 4))
         count = per_node * chance.randint(1, 4)
-        return Alternative(
+        return LeaseAlternative(
             count=count,
             least=per_node * chance.randint(1, count // per_node),
             per_node=per_node,

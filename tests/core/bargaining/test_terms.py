@@ -5,16 +5,16 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining.types import Alternative, ServiceClass
+from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
 from dovetail.core.model import Maintenance
 from dovetail.core.queues.types import Queue
 from tests.core.bargaining.market import MINUTE, Market, nodes
 from tests.core.gang_oracle import gpu_node, gpu_pod
 
-TEN = Alternative(count=4, duration_ms=10 * MINUTE)
+TEN = LeaseAlternative(count=4, duration_ms=10 * MINUTE)
 
 
-def granted(*alternatives: Alternative, **more: object) -> Market:
+def granted(*alternatives: LeaseAlternative, **more: object) -> Market:
     market = Market(*nodes(1))
     market.plane(**more)
     market.ask("r", *(alternatives or (TEN,)), firm=True)
@@ -33,7 +33,7 @@ def test_notice_is_given_one_grace_before_the_end() -> None:
 
 
 def test_the_grace_is_at_most_half_of_the_term() -> None:
-    market = granted(Alternative(duration_ms=2 * MINUTE), grace_ms=10 * MINUTE)
+    market = granted(LeaseAlternative(duration_ms=2 * MINUTE), grace_ms=10 * MINUTE)
     assert market.leases["r"].grace_ms == MINUTE
 
 
@@ -51,7 +51,7 @@ def test_a_stale_fence_and_a_repeated_action_change_nothing() -> None:
 
 
 def test_fences_grow() -> None:
-    market = granted(Alternative(count=1))
+    market = granted(LeaseAlternative(count=1))
     market.ask("s", firm=True)
     assert market.leases["s"].fence > market.leases["r"].fence
 
@@ -76,7 +76,7 @@ def test_no_renewal_is_longer_than_a_term() -> None:
 def test_no_renewal_passes_a_reserved_head() -> None:
     market = granted()
     market.plane("b")
-    market.ask("big", Alternative(count=8, per_node=8), plane="b", firm=True)
+    market.ask("big", LeaseAlternative(count=8, per_node=8), plane="b", firm=True)
     assert market.states["big"][0] == "Reserved"
     market.wait(8 * MINUTE)
     market.act("r", "renew", market.now_ms + 5 * MINUTE)
@@ -89,9 +89,9 @@ def test_a_renewal_beside_a_reservation_is_granted() -> None:
     market = Market(*nodes(2))
     market.plane()
     market.plane("b")
-    market.ask("r", Alternative(count=4, per_node=4, duration_ms=10 * MINUTE), firm=True)
-    market.ask("s", Alternative(count=8, per_node=8, duration_ms=9 * MINUTE), firm=True, plane="b")
-    market.ask("big", Alternative(count=8, per_node=8, duration_ms=MINUTE), plane="b", firm=True)
+    market.ask("r", LeaseAlternative(count=4, per_node=4, duration_ms=10 * MINUTE), firm=True)
+    market.ask("s", LeaseAlternative(count=8, per_node=8, duration_ms=9 * MINUTE), firm=True, plane="b")
+    market.ask("big", LeaseAlternative(count=8, per_node=8, duration_ms=MINUTE), plane="b", firm=True)
     assert market.states["big"][0] == "Reserved"
     market.wait(8 * MINUTE)
     market.act("r", "renew", market.now_ms + 9 * MINUTE)
@@ -101,7 +101,7 @@ def test_a_renewal_beside_a_reservation_is_granted() -> None:
 
 
 def test_a_lease_without_pods_is_idle_and_taken_back() -> None:
-    market = granted(Alternative(count=4, duration_ms=60 * MINUTE), idle_ms=5 * MINUTE, grace_ms=MINUTE)
+    market = granted(LeaseAlternative(count=4, duration_ms=60 * MINUTE), idle_ms=5 * MINUTE, grace_ms=MINUTE)
     market.wait(4 * MINUTE)
     market.pod("p", "r")
     market.wait(10 * MINUTE)
@@ -146,15 +146,15 @@ def test_a_node_that_is_lost_takes_its_leases_along() -> None:
 def test_a_gpu_that_is_out_takes_its_lease_along_and_no_other() -> None:
     market = Market(*nodes(1))
     market.plane()
-    market.ask("r", Alternative(count=2), firm=True)
-    market.ask("s", Alternative(count=2), firm=True)
+    market.ask("r", LeaseAlternative(count=2), firm=True)
+    market.ask("s", LeaseAlternative(count=2), firm=True)
     gpu = market.leases["s"].holdings[0].devices[0]
     market.step(ev.NodeChanged(replace(gpu_node("n0", 8), gpus_out=1 << gpu)))
     assert set(market.revoked) == {"s"}
 
 
 def test_a_node_in_maintenance_gets_its_leases_back_after_their_grace() -> None:
-    market = granted(Alternative(count=4, duration_ms=60 * MINUTE), grace_ms=MINUTE)
+    market = granted(LeaseAlternative(count=4, duration_ms=60 * MINUTE), grace_ms=MINUTE)
     market.step(ev.NodeChanged(replace(gpu_node("n0", 8), maintenance=Maintenance("Evict", market.now_ms))))
     market.wait(MINUTE)
     assert market.revoked["r"].revocation.cause == "NodeMaintenance"
@@ -163,7 +163,7 @@ def test_a_node_in_maintenance_gets_its_leases_back_after_their_grace() -> None:
 
 
 def test_a_queue_that_is_due_its_guarantee_takes_a_burst_lease_back_as_a_whole() -> None:
-    market = granted(Alternative(count=8, duration_ms=60 * MINUTE), grace_ms=MINUTE)
+    market = granted(LeaseAlternative(count=8, duration_ms=60 * MINUTE), grace_ms=MINUTE)
     market.pod("inside", "r", 3)
     market.step(ev.QueueChanged(Queue("owner", guarantee=(("gpu", 4000),))))
     market.wait(15 * MINUTE)
@@ -175,7 +175,7 @@ def test_a_queue_that_is_due_its_guarantee_takes_a_burst_lease_back_as_a_whole()
 
 
 def test_a_guaranteed_lease_is_not_taken_back_for_others() -> None:
-    guaranteed = Alternative(count=8, duration_ms=60 * MINUTE, service=ServiceClass.GUARANTEED)
+    guaranteed = LeaseAlternative(count=8, duration_ms=60 * MINUTE, service=ServiceClass.GUARANTEED)
     market = granted(guaranteed, guarantee=(("gpu", 8000),))
     market.step(ev.QueueChanged(Queue("owner", guarantee=(("gpu", 4000),))))
     market.wait(15 * MINUTE)
@@ -187,21 +187,23 @@ def test_a_guaranteed_lease_is_not_taken_back_for_others() -> None:
 def test_a_guaranteed_request_beyond_the_guarantee_is_refused() -> None:
     market = Market(*nodes(1))
     market.plane(guarantee=(("gpu", 2000),))
-    market.ask("r", Alternative(count=4, service=ServiceClass.GUARANTEED), firm=True)
+    market.ask("r", LeaseAlternative(count=4, service=ServiceClass.GUARANTEED), firm=True)
     assert market.states["r"][1].reason.code == "BeyondGuarantee"
 
 
 def test_a_request_beyond_the_limit_of_its_plane_is_refused() -> None:
     market = Market(*nodes(1))
     market.plane(limit=(("gpu", 2000),))
-    market.ask("r", Alternative(count=4), firm=True)
+    market.ask("r", LeaseAlternative(count=4), firm=True)
     assert market.states["r"][1].reason.code == "QueueLimit"
 
 
 def test_a_scavenger_makes_room_for_a_burst_request_of_its_plane() -> None:
-    market = granted(Alternative(count=8, duration_ms=60 * MINUTE, service=ServiceClass.SCAVENGER), grace_ms=MINUTE)
+    market = granted(
+        LeaseAlternative(count=8, duration_ms=60 * MINUTE, service=ServiceClass.SCAVENGER), grace_ms=MINUTE
+    )
     market.wait(MINUTE)
-    market.ask("burst", Alternative(count=4), firm=True)
+    market.ask("burst", LeaseAlternative(count=4), firm=True)
     assert market.revoked["r"].revocation.cause == "Reclaimed"
     market.act("r", "return")
     assert "burst" in market.leases
@@ -212,7 +214,7 @@ def test_asking_and_returning_all_the_time_is_charged_as_a_minute_each() -> None
     market.plane()
     market.plane("b")
     for number in range(10):
-        market.ask(f"r{number}", Alternative(count=8), firm=True)
+        market.ask(f"r{number}", LeaseAlternative(count=8), firm=True)
         market.wait(1000)
         market.act(f"r{number}", "return")
     usage = market.state.shares.accounts.of("planes/a/a").at(market.now_ms)

@@ -24,10 +24,10 @@ from dovetail.core.bargaining.requests import Negotiation
 from dovetail.core.bargaining.states import RequestEvent, RequestState
 from dovetail.core.bargaining.types import (
     MOST_ROUNDS,
-    Alternative,
     Answer,
     GpuLease,
     Holding,
+    LeaseAlternative,
     LeaseRequest,
     Offer,
     Plane,
@@ -300,7 +300,7 @@ def _offer(
     state: State,
     one: Negotiation,
     index: int,
-    offered: Alternative,
+    offered: LeaseAlternative,
     holdings: tuple[Holding, ...],
     refusal: Refusal | None,
 ) -> Decision:
@@ -350,7 +350,7 @@ def _answered(state: State, one: Negotiation, answer: Answer) -> list[Decision]:
     return _report(state, one, None)
 
 
-def _countered(state: State, one: Negotiation, counter: Alternative | None) -> list[Decision]:
+def _countered(state: State, one: Negotiation, counter: LeaseAlternative | None) -> list[Decision]:
     why = "no alternative is named" if counter is None else _beyond(one.request.alternatives, counter)
     if one.rounds >= MOST_ROUNDS:
         why = f"it is one more than {MOST_ROUNDS}"
@@ -363,13 +363,13 @@ def _countered(state: State, one: Negotiation, counter: Alternative | None) -> l
     return reconsider(state, one)
 
 
-def _beyond(asked: Sequence[Alternative], counter: Alternative) -> str:
+def _beyond(asked: Sequence[LeaseAlternative], counter: LeaseAlternative) -> str:
     """In what the counter-offer goes beyond each of the alternatives; "" where it stays within one of them."""
     reasons = [_beyond_one(alternative, counter) for alternative in asked]
     return "" if "" in reasons else reasons[0]
 
 
-def _beyond_one(asked: Alternative, counter: Alternative) -> str:
+def _beyond_one(asked: LeaseAlternative, counter: LeaseAlternative) -> str:
     ranks = list(ServiceClass)
     if counter.resource != asked.resource or (counter.gpu_milli or 1000) > (asked.gpu_milli or 1000):
         return "another or a greater device"
@@ -398,7 +398,7 @@ def _back_off(state: State, one: Negotiation, event: RequestEvent) -> list[Decis
     return _report(state, one, Refusal(Reason.BACKING_OFF, When.NOT_YET, what))
 
 
-def _grant(state: State, one: Negotiation, offered: Alternative, holdings: tuple[Holding, ...]) -> list[Decision]:
+def _grant(state: State, one: Negotiation, offered: LeaseAlternative, holdings: tuple[Holding, ...]) -> list[Decision]:
     request, workload, now_ms = one.request, one.workload, state.now_ms
     plane = state.requests.planes[request.plane]
     lease = GpuLease(
@@ -418,7 +418,7 @@ def _grant(state: State, one: Negotiation, offered: Alternative, holdings: tuple
     return terms.begin(state, lease, workload, state.workloads.members(workload))
 
 
-def grace_of(plane: Plane, request: LeaseRequest, offered: Alternative) -> int:
+def grace_of(plane: Plane, request: LeaseRequest, offered: LeaseAlternative) -> int:
     """The time to save the work: what is asked for, at most what the plane has, and at most half of the term."""
     return min(request.grace_ms or plane.grace_ms, plane.grace_ms, offered.duration_ms // 2)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dovetail.core.bargaining.types import Alternative, GpuLease, Holding, LeaseRequest, Plane, ServiceClass
+from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAlternative, LeaseRequest, Plane, ServiceClass
 from dovetail.core.model import CPU, MEMORY, Gang, NodeTerm, Pod, Request, Requirement, Toleration, Work
 from dovetail.core.queues.types import MODEL_LABEL
 
@@ -24,7 +24,7 @@ _TOLERATIONS = (Toleration("nvidia.com/gpu", "Exists"),)
 """The admission plugin ExtendedResourceToleration gives it to pods that ask for GPUs."""
 
 
-def gang_of(plane: Plane, request: LeaseRequest, number: str, alternative: Alternative, pods: int) -> Gang | None:
+def gang_of(plane: Plane, request: LeaseRequest, number: str, alternative: LeaseAlternative, pods: int) -> Gang | None:
     """The gang of an alternative; None where one pod is all of it. `pods` is the number of its placeholders, of which
     as many are needed as the least number of devices takes."""
     if pods == 1 and not alternative.within:
@@ -37,7 +37,7 @@ def gang_of(plane: Plane, request: LeaseRequest, number: str, alternative: Alter
 
 
 def pods_of(
-    plane: Plane, request: LeaseRequest, number: str, alternative: Alternative, firm: bool, term_ms: int
+    plane: Plane, request: LeaseRequest, number: str, alternative: LeaseAlternative, firm: bool, term_ms: int
 ) -> list[Pod]:
     """The waiting placeholders of an alternative, for this term. `number` distinguishes them from the placeholders
     of other alternatives."""
@@ -55,7 +55,7 @@ def pods_of(
     ]  # fmt: skip
 
 
-def work_of(plane: Plane, request: LeaseRequest, alternative: Alternative, firm: bool, term_ms: int) -> Work:
+def work_of(plane: Plane, request: LeaseRequest, alternative: LeaseAlternative, firm: bool, term_ms: int) -> Work:
     """The term is the limit of the run time; a guaranteed lease must not be preempted. It is never moved."""
     return Work(
         max_runtime_ms=term_ms,
@@ -68,7 +68,7 @@ def work_of(plane: Plane, request: LeaseRequest, alternative: Alternative, firm:
     )
 
 
-def request_of(alternative: Alternative, devices: int) -> Request:
+def request_of(alternative: LeaseAlternative, devices: int) -> Request:
     """What so many devices of one node are as a request."""
     amounts = {alternative.resource: devices}
     if alternative.cpu_milli:
@@ -116,7 +116,7 @@ def _gang(lease: GpuLease) -> str:
     return "" if alone else lease.holdings[0].uid.rpartition("/")[0]
 
 
-def left(whole: Pod, alternative: Alternative, taken: Sequence[Holding]) -> Pod:
+def left(whole: Pod, alternative: LeaseAlternative, taken: Sequence[Holding]) -> Pod:
     """What a placeholder still holds beside these parts of its devices, which pods have."""
     gpus = {gpu for part in taken for gpu in part.devices}
     instances = [one for part in taken for one in part.instances]

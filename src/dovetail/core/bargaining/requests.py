@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dovetail.core.bargaining.states import REQUESTS, RequestEvent, RequestState
 from dovetail.core.bargaining.timers import Timers
-from dovetail.core.bargaining.types import Alternative, LeaseRequest, Offer, Plane
+from dovetail.core.bargaining.types import LeaseAlternative, LeaseRequest, Offer, Plane
 from dovetail.core.reasons import Refusal
 
 
@@ -27,7 +27,7 @@ class Negotiation(Struct):
 
     request: LeaseRequest
     state: RequestState = RequestState.PENDING
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[LeaseAlternative, ...] = ()
     waiting: str = ""
     number: int = -1
     workload: str = ""

@@ -20,7 +20,7 @@ from dovetail.core.bargaining import placeholders
 from dovetail.core.bargaining.leases import LiveLease
 from dovetail.core.bargaining.states import GpuLeaseState, LeaseEvent
 from dovetail.core.bargaining.types import EndCause, GpuLease, LeaseAction, Revocation, ServiceClass
-from dovetail.core.decisions import Decision, EndLease, Grant, LeaseStatus, RevokeLease
+from dovetail.core.decisions import Decision, EndLease, GrantLease, LeaseStatus, RevokeLease
 from dovetail.core.event_handlers import apply
 from dovetail.core.model import Pod
 from dovetail.core.state import State
@@ -36,7 +36,7 @@ def begin(state: State, lease: GpuLease, workload: str, pods: Sequence[Pod]) -> 
     by_uid = {pod.uid: pod for pod in pods}
     whole = {one.uid: placeholders.bound(by_uid[one.uid], one, lease) for one in lease.holdings}
     _enter(state, LiveLease(lease, workload, whole))
-    return [Grant(lease, state.steps)]
+    return [GrantLease(lease, state.steps)]
 
 
 def _enter(state: State, live: LiveLease) -> None:

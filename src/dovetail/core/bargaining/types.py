@@ -62,7 +62,7 @@ class Plane(Struct, frozen=True):
         return f"planes/{self.id}"
 
 
-class Alternative(Struct, frozen=True):
+class LeaseAlternative(Struct, frozen=True):
     """One thing that would do. `count` devices, but at least `least` (0: all of them); `per_node` of them together on
     one node each time. A device is one of `resource`: a whole GPU, a MIG instance, or with `gpu_milli` or
     `gpu_memory_mib` a share of a GPU. `models` are the products that will do (none: any). `nvlink`: those on one node
@@ -95,7 +95,7 @@ class Answer(Struct, frozen=True):
 
     offer: str
     action: Literal["accept", "decline", "counter"]
-    counter: Alternative | None = None
+    counter: LeaseAlternative | None = None
 
 
 class LeaseRequest(Struct, frozen=True):
@@ -107,7 +107,7 @@ class LeaseRequest(Struct, frozen=True):
     id: str
     plane: str
     name: str
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[LeaseAlternative, ...]
     firm: bool = False
     created_ms: int = 0
     grace_ms: int = 0
@@ -133,7 +133,7 @@ class Offer(Struct, frozen=True):
 
     id: str
     now: bool
-    alternative: Alternative
+    alternative: LeaseAlternative
     start_ms: int
     holdings: tuple[Holding, ...] = ()
     why: str = ""
@@ -169,7 +169,7 @@ class GpuLease(Struct, frozen=True):
     id: str
     plane: str
     name: str
-    alternative: Alternative
+    alternative: LeaseAlternative
     holdings: tuple[Holding, ...]
     start_ms: int
     end_ms: int
