@@ -22,7 +22,7 @@ def granted(*alternatives: LeaseAlternative, **more: object) -> Market:
     return market
 
 
-def test_notice_is_given_one_grace_before_the_end() -> None:
+def test_notice_comes_one_grace_before_the_end() -> None:
     market = granted(grace_ms=2 * MINUTE)
     market.wait(8 * MINUTE - 1)
     assert market.state.leases.live["r"].state.value == "Active"
