@@ -34,6 +34,9 @@ class LeaseBooks:
         self._per_node = [max(map(len, map(free.of_node, range(len(nodes))))) for free in self.free]
         self.part_of = part_of
         self.demands: dict[int, LeaseDemand] = {}
+        self.least: dict[int, int] = {}
+        self.most: dict[int, int] = {}
+        """The fewest and the most GPUs that each open demand asks for."""
         self.held: dict[int, set[int]] = {}
         """The devices of each demand, those that are leaving included."""
         self.leaving: set[int] = set()
@@ -52,15 +55,17 @@ class LeaseBooks:
                 if demand.least > most:
                     reason = f"{demand.least} GPUs are asked for, and there are never more than {most}"
                     return [Refuses(demand.agent, demand.id, reason)]
-                self.demands[demand.id] = demand
+                self._note(demand)
                 self.held[demand.id] = set()
                 self.agent_of[demand.id] = demand.agent
             case AgentChanges(demand):
                 if demand.id in self.demands:
-                    self.demands[demand.id] = demand
+                    self._note(demand)
             case AgentWithdraws(_, number):
-                if self.demands.pop(number, None) is not None and not self.held[number]:
-                    self._forget(number)
+                if self.demands.pop(number, None) is not None:
+                    del self.least[number], self.most[number]
+                    if not self.held[number]:
+                        self._forget(number)
             case AgentReturns(_, lease, devices) | TakenBack(_, lease, devices):
                 number = self._demand_of[lease]
                 self.held[number].difference_update(devices)
@@ -94,6 +99,10 @@ class LeaseBooks:
             self.leaving.add(device)
         agent = self.agent_of[number]
         return [Revokes(lease, agent, tuple(mine), deadline_ms, reason) for lease, mine in by_lease.items()]
+
+    def _note(self, demand: LeaseDemand) -> None:
+        self.demands[demand.id] = demand
+        self.least[demand.id], self.most[demand.id] = demand.least, demand.most
 
     def _forget(self, number: int) -> None:
         del self.held[number], self.agent_of[number]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
 
 from dovetail.sim.agents.books import LeaseBooks
 from dovetail.sim.agents.protocol import LeaseDemand, Message, Ruling
@@ -48,8 +49,8 @@ class Divided(ABC):
         for message in messages:
             rulings += self.books.apply(message)
         wanted = [0] * len(self.weights)
-        for demand in self.books.demands.values():
-            wanted[demand.agent] += demand.most
+        for number, demand in self.books.demands.items():
+            wanted[demand.agent] += self.books.most[number]
         targets = self.targets(now_ms, wanted)
         return rulings + self._realise(now_ms, targets, self.sizes(targets))
 
@@ -57,29 +58,57 @@ class Divided(ABC):
         """How many devices each demand is to have: none, or from `least` to `most`."""
         books, left = self.books, list(targets)
         sizes = dict.fromkeys(books.demands, 0)
-        running = [demand for demand in books.demands.values() if books.staying(demand.id)]
-        waiting = [demand for demand in books.demands.values() if not books.staying(demand.id)]
-        for demand in running:
-            _take(demand, min(demand.most, books.staying(demand.id)), left, sizes)
-        for demand in waiting:
-            _take(demand, demand.most, left, sizes)
-        for demand in running:
-            _take(demand, demand.most, left, sizes)
-        over = self.capacity - sum(sizes.values())
-        got = [0] * len(targets)
-        for number, size in sizes.items():
-            got[books.agent_of[number]] += size
-        while over:
-            # Running ones first, as the others cost nothing yet.
-            able = [d for d in (*running, *waiting) if sizes[d.id] < d.most and (sizes[d.id] or d.least <= over)]
-            if not able:
-                break
-            first = min(able, key=lambda d: got[d.agent] / self.weights[d.agent])
-            more = 1 if sizes[first.id] else first.least
-            sizes[first.id] += more
-            got[first.agent] += more
-            over -= more
+
+        def take(number: int, upto: int) -> None:
+            """Up to this many of what is left of the agent's target, or nothing if that is too little."""
+            agent = books.agent_of[number]
+            more = min(upto - sizes[number], left[agent])
+            if more > 0 and sizes[number] + more >= books.least[number]:
+                sizes[number] += more
+                left[agent] -= more
+
+        staying = {number: books.staying(number) for number in sizes}
+        running = [number for number, count in staying.items() if count]
+        waiting = [number for number, count in staying.items() if not count]
+        for number in running:
+            take(number, min(books.most[number], staying[number]))
+        for number in waiting:
+            take(number, books.most[number])
+        for number in running:
+            take(number, books.most[number])
+        self._add_rest([*running, *waiting], sizes)
         return sizes
+
+    def _add_rest(self, numbers: list[int], sizes: dict[int, int]) -> None:
+        """Add what the targets leave over, to the agent with the least for its weight; its demands in this order."""
+        books, over = self.books, self.capacity - sum(sizes.values())
+        if not over:
+            return
+        got = [0] * len(self.weights)
+        able: list[list[int]] = [[] for _ in self.weights]
+        for number in numbers:
+            got[books.agent_of[number]] += sizes[number]
+            if sizes[number] < books.most[number]:
+                able[books.agent_of[number]].append(number)
+        line = [(got[agent] / self.weights[agent], agent) for agent, its in enumerate(able) if its]
+        heapify(line)
+        able = [its[::-1] for its in able]
+        while over and line:
+            _, agent = line[0]
+            its = able[agent]
+            number = its[-1]
+            more = 1 if sizes[number] else books.least[number]
+            fits = more <= over
+            if fits:
+                sizes[number] += more
+                got[agent] += more
+                over -= more
+            if not fits or sizes[number] == books.most[number]:
+                its.pop()  # what does not fit now never will, as less and less is over
+            if its:
+                heapreplace(line, (got[agent] / self.weights[agent], agent))
+            else:
+                heappop(line)
 
     def _realise(self, now_ms: int, targets: Sequence[int], sizes: dict[int, int]) -> list[Ruling]:
         books, free = self.books, self.books.free[0]
@@ -107,7 +136,7 @@ class Divided(ABC):
             have = len(found) + len(on_way)
             chosen = self._surplus(lacks - have, node, targets, sizes, held)
             gained = [device for devices in chosen.values() for device in devices if self._is_of(device, node)]
-            if have + len(gained) < (1 if running else demand.least):
+            if have + len(gained) < (1 if running else books.least[demand.id]):
                 continue
             for number, devices in chosen.items():
                 rulings += books.revoke(number, devices, now_ms + self._grace_ms, "above the fair share of its agent")
@@ -132,7 +161,7 @@ class Divided(ABC):
         # A gang that is leaving its devices starts again when they are back.
         if held and not books.staying(demand.id):
             return []
-        least = max(1, demand.least - len(held))
+        least = max(1, books.least[demand.id] - len(held))
         devices = books.free[0].pick(least, lacks, same_node=demand.same_node, node=node)
         return [books.grant(demand, devices)] if devices else []
 
@@ -149,7 +178,7 @@ class Divided(ABC):
                 there = Counter(books.node_of[device] for device in devices - books.leaving)
                 for node, count in there.items():
                     most[node] += min(count, above)
-        able = [node for node in range(len(ready)) if most[node] >= demand.least]
+        able = [node for node in range(len(ready)) if most[node] >= books.least[demand.id]]
         return max(able, key=lambda node: (ready[node], -node)) if able else None
 
     def _surplus(
@@ -182,17 +211,10 @@ class Divided(ABC):
             for demand in books.demands.values():
                 if not free.count:
                     return rulings
-                if starting == (not books.held[demand.id]) and len(books.held[demand.id]) < demand.most:
-                    rulings += self._grant(demand, demand.most - len(books.held[demand.id]))
+                lacks = books.most[demand.id] - len(books.held[demand.id])
+                if lacks > 0 and starting == (not books.held[demand.id]):
+                    rulings += self._grant(demand, lacks)
         return rulings
-
-
-def _take(demand: LeaseDemand, upto: int, left: list[int], sizes: dict[int, int]) -> None:
-    """Give the demand up to this many of what is left of its agent's target, or nothing if that is too little."""
-    more = min(upto - sizes[demand.id], left[demand.agent])
-    if more > 0 and sizes[demand.id] + more >= demand.least:
-        sizes[demand.id] += more
-        left[demand.agent] -= more
 
 
 class MaxMin(Divided):

@@ -36,10 +36,10 @@ class FirstComeFirstServed:
         for starting in (True, False):
             for demand in books.demands.values():
                 part, held = books.part_of[demand.agent], books.held[demand.id]
-                if starting == bool(held) or part in blocked or len(held) >= demand.most:
+                if starting == bool(held) or part in blocked or len(held) >= books.most[demand.id]:
                     continue
                 node = books.node_of[min(held)] if held and demand.same_node else None
-                least, most = max(1, demand.least - len(held)), demand.most - len(held)
+                least, most = max(1, books.least[demand.id] - len(held)), books.most[demand.id] - len(held)
                 free = books.free[part]
                 devices = free.pick(least, most, same_node=demand.same_node, node=node) if free.count >= least else ()
                 if devices:

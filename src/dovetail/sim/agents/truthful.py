@@ -103,6 +103,8 @@ class Truthful:
         self.waiting: dict[int, TaskRun] = {}
         """The tasks without devices, by number, in order of arrival."""
         self.leases: dict[int, OwnLease] = {}
+        self._ending: dict[int, OwnLease] = {}
+        """Those of them that have an end."""
         self._run_of: dict[int, TaskRun] = {}
         """The task that each held device is for."""
         self._demand_of: dict[int, int] = {}
@@ -168,7 +170,9 @@ class Truthful:
 
     def wake_ms(self) -> int | None:
         """When this agent has something to do by itself."""
-        times = [at_ms for held in self.leases.values() for at_ms in (held.renewal_ms, held.leave_ms)]
+        if not self._ending and not self._again_ms:
+            return None
+        times = [at_ms for held in self._ending.values() for at_ms in (held.renewal_ms, held.leave_ms)]
         times += self._again_ms.values()
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
@@ -178,7 +182,7 @@ class Truthful:
             del self._again_ms[number]
             if number in self.waiting:
                 actions += self.ask(now_ms, self.waiting[number])
-        for held in list(self.leases.values()):
+        for held in list(self._ending.values()):
             if held.renewal_ms is not None and held.renewal_ms <= now_ms:
                 held.renewal_ms = None
                 missing_ms = self._missing_ms(now_ms, held)
@@ -378,6 +382,7 @@ class Truthful:
 
     def _set_end(self, now_ms: int, held: OwnLease, end_ms: int) -> None:
         held.end_ms = end_ms
+        self._ending[held.id] = held
         held.renewal_ms = now_ms + (end_ms - now_ms) * RENEW_PERCENT // 100
         saving_ms = max(self._run_of[device].task.checkpoint_ms for device in held.devices)
         held.leave_ms = max(now_ms, end_ms - saving_ms)
@@ -399,3 +404,4 @@ class Truthful:
             self._leaving.pop(device, None)
         if not held.devices:
             del self.leases[lease]
+            self._ending.pop(lease, None)
