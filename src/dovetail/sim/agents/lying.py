@@ -50,6 +50,14 @@ class Greedy(Truthful):
             actions += [*self.run_on(other, tuple(taken)), *self.withdraw_of(other)]
         return [*actions, *self.unused(now_ms, run, left)]
 
+    def pays(self, now_ms: int, run: TaskRun, gpus: int) -> bool:
+        # What it just left is not taken again at once.
+        return run.since_ms < now_ms and super().pays(now_ms, run, gpus)
+
+    def narrow(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        # The task may run on devices of another demand, so that its own seems to lack some: then it is closed.
+        return super().narrow(now_ms, run) or self.withdraw_of(run)
+
     def unused(self, now_ms: int, run: TaskRun, devices: Sequence[int]) -> list[AgentAction]:
         """No task of this agent can use these, which were for this task."""
         return self.give_back(devices)

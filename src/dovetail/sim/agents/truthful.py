@@ -180,7 +180,7 @@ class Truthful:
         actions: list[AgentAction] = []
         for number in [number for number, at_ms in self._again_ms.items() if at_ms <= now_ms]:
             del self._again_ms[number]
-            if number in self.waiting:
+            if number in self.waiting and self._demand_of[number] not in self.open:
                 actions += self.ask(now_ms, self.waiting[number])
         for held in list(self._ending.values()):
             if held.renewal_ms is not None and held.renewal_ms <= now_ms:
@@ -276,13 +276,15 @@ class Truthful:
         more = [device for device in there if device not in run.devices]
         if not run.active:
             if len(there) < task.least:
-                return self.give_back(there)
+                # Other tasks use the rest of what this demand holds.
+                self._again_ms[run.number] = now_ms + BACKOFF_MS
+                return [*self.give_back(there), *self.withdraw_of(run)]
             return [*self.run_on(run, tuple(there[: task.most])), *self.spare_of(now_ms, run, there[task.most :])]
         room = task.most - len(run.devices)
         chosen = (*run.devices, *more[:room])
-        if room > 0 and more and self._pays(now_ms, run, len(chosen)):
+        if room > 0 and more and self.pays(now_ms, run, len(chosen)):
             return [*self.run_on(run, chosen), *self.spare_of(now_ms, run, more[room:])]
-        return [*self.spare_of(now_ms, run, more), *self._narrow(now_ms, run)]
+        return [*self.spare_of(now_ms, run, more), *self.narrow(now_ms, run)]
 
     def run_on(self, run: TaskRun, devices: tuple[int, ...]) -> list[AgentAction]:
         """The task runs on these devices from now on."""
@@ -344,11 +346,12 @@ class Truthful:
         self._again_ms[run.number] = now_ms + BACKOFF_MS
         return actions
 
-    def _pays(self, now_ms: int, run: TaskRun, gpus: int) -> bool:
+    def pays(self, now_ms: int, run: TaskRun, gpus: int) -> bool:
+        """Whether to go on with so many GPUs ends the task early enough."""
         left, pause_ms = run.remaining(now_ms), 2 * run.task.restart_ms
         return left // len(run.devices) - left // gpus >= pause_ms
 
-    def _narrow(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+    def narrow(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
         """Ask for no more than the task has now."""
         number = self._demand_of[run.number]
         if number not in self.open or number in self._narrowed:
