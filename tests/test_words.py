@@ -9,7 +9,7 @@ recordings, and stay as they are. The right words are in docs/glossary.md.
 import ast
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -83,17 +83,17 @@ def prose(text: str) -> str:
     return re.sub(r"`[^`]*`", "", text)
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _docstrings(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """All strings that are statements, with their lines."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
 
 
-def _messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _messages(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """All strings of three words or more that are not statements, with their lines, without what they quote."""
-    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    statements = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
             text = node.value
             if text.count(" ") >= 2:
@@ -104,10 +104,10 @@ def _messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def of_python(text: str, names: set[str]) -> Iterator[tuple[int, str]]:
     """Line and word of each use in a Python module; identifiers in `names` are permitted."""
-    tree = ast.parse(text)
-    for line, docstring in _docstrings(tree):
+    nodes = list(ast.walk(ast.parse(text)))
+    for line, docstring in _docstrings(nodes):
         yield from ((line, word) for word in words_in(prose(docstring)))
-    for line, message in _messages(tree):
+    for line, message in _messages(nodes):
         yield from ((line, word) for word in words_in(prose(message)))
     for token in tokenize.generate_tokens(StringIO(text).readline):
         if token.type == tokenize.COMMENT:

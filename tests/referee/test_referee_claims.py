@@ -261,7 +261,7 @@ BLIND: dict[str, Callable[[Manifest], object]] = {
 
 @pytest.fixture(scope="module")
 def answered(program: Path) -> list[Manifest]:
-    return allocate(program, "default", [asked(seed, "default") for seed in range(3000)])
+    return allocate(program, "default", [asked(seed, "default") for seed in range(1500)])
 
 
 @pytest.mark.plane
