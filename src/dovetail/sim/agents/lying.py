@@ -43,12 +43,15 @@ class Greedy(Truthful):
         left, actions = list(devices), list[AgentAction]()
         for other in list(self.waiting.values()):
             # A task on one node would need to know the nodes.
-            if other is run or other.task.same_node or other.task.least > len(left):
+            if other is run or other.task.same_node or other.task.least > len(left) or _stopped(now_ms, other):
                 continue
             taken, left = left[: other.task.most], left[other.task.most :]
             self.assign(taken, other)
             actions += [*self.run_on(other, tuple(taken)), *self.withdraw_of(other)]
         return [*actions, *self.unused(now_ms, run, left)]
+
+    def place(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        return self.ask_later(now_ms, run) if _stopped(now_ms, run) else super().place(now_ms, run)
 
     def pays(self, now_ms: int, run: TaskRun, gpus: int) -> bool:
         # What it just left is not taken again at once.
@@ -247,6 +250,11 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     mean, freedom = fmean(values), len(values) - 1
     half = _STUDENT[min(freedom, len(_STUDENT)) - 1] * stdev(values) / sqrt(len(values))
     return mean, mean - half, mean + half
+
+
+def _stopped(now_ms: int, run: TaskRun) -> bool:
+    """Whether the task was stopped at this very time: started again at once, it would only be passed to and fro."""
+    return not run.active and run.ended_ms is None and run.starts > 0 and run.since_ms == now_ms
 
 
 def _first(*times: int | None) -> int | None:

@@ -277,14 +277,18 @@ class Truthful:
         if not run.active:
             if len(there) < task.least:
                 # Other tasks use the rest of what this demand holds.
-                self._again_ms[run.number] = now_ms + BACKOFF_MS
-                return [*self.give_back(there), *self.withdraw_of(run)]
+                return self.ask_later(now_ms, run)
             return [*self.run_on(run, tuple(there[: task.most])), *self.spare_of(now_ms, run, there[task.most :])]
         room = task.most - len(run.devices)
         chosen = (*run.devices, *more[:room])
         if room > 0 and more and self.pays(now_ms, run, len(chosen)):
             return [*self.run_on(run, chosen), *self.spare_of(now_ms, run, more[room:])]
         return [*self.spare_of(now_ms, run, more), *self.narrow(now_ms, run)]
+
+    def ask_later(self, now_ms: int, run: TaskRun) -> list[AgentAction]:
+        """Return what there is for a task that waits, and ask for it again after a while."""
+        self._again_ms[run.number] = now_ms + BACKOFF_MS
+        return [*self.give_back(self.usable(run)), *self.withdraw_of(run)]
 
     def run_on(self, run: TaskRun, devices: tuple[int, ...]) -> list[AgentAction]:
         """The task runs on these devices from now on."""
