@@ -13,6 +13,7 @@ from dovetail.kube.api.resources import (
     DAEMON_SETS,
     DEPLOYMENTS,
     DEVICE_CLASSES,
+    NAMESPACES,
     PDBS,
     Resource,
 )
@@ -41,9 +42,17 @@ OWNED = (
     Resource("monitoring.coreos.com", "v1", "podmonitors", True, "PodMonitor"),
     Resource("monitoring.coreos.com", "v1", "prometheusrules", True, "PrometheusRule"),
 )  # fmt: skip
+_INSTALLED = (NAMESPACES, Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass"))
+"""What is installed with the operator, besides kinds that it makes itself."""
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in OWNED}
+_BY_INSTALLED_KIND = _BY_KIND | {(resource.api_version, resource.kind): resource for resource in _INSTALLED}
 
 
 def resource_of(document: dict[str, object]) -> Resource:
     """Where a document's kind lives. Raises KeyError for a kind that the operator does not make."""
     return _BY_KIND[str(document.get("apiVersion")), str(document.get("kind"))]
+
+
+def installed_resource_of(document: dict[str, object]) -> Resource:
+    """Where the kind of an installation's document lives. Raises KeyError for another."""
+    return _BY_INSTALLED_KIND[str(document.get("apiVersion")), str(document.get("kind"))]

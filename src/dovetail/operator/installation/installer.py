@@ -26,7 +26,7 @@ from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator import manifest_objects
 from dovetail.operator.comparison import differences
 from dovetail.operator.definitions import DefinitionAction, bring_up_to_date
-from dovetail.operator.kinds import resource_of
+from dovetail.operator.kinds import installed_resource_of
 from dovetail.operator.live import LiveObject, ObjectRef
 from dovetail.operator.manifest_objects import OPERATOR
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Document
@@ -98,7 +98,7 @@ async def _install(client: Client, request: InstallRequest) -> tuple[InstalledOb
 
 
 async def _refuse_helms(client: Client) -> None:
-    live = await _live(client, ObjectRef(resource_of(_DEPLOYMENT), SYSTEM_NAMESPACE, OPERATOR))
+    live = await _live(client, ObjectRef(installed_resource_of(_DEPLOYMENT), SYSTEM_NAMESPACE, OPERATOR))
     release = live.metadata.annotations.get(_HELM_RELEASE) if live is not None else None
     if release:
         raise InstallRefused(f"Helm has installed the operator, as release {release}: use helm upgrade {release}")
@@ -109,7 +109,7 @@ _DEPLOYMENT: Document = {"apiVersion": "apps/v1", "kind": "Deployment"}
 
 async def _bring(client: Client, document: Document, *, dry_run: bool) -> InstalledObject:
     meta = document["metadata"]
-    ref = ObjectRef(resource_of(document), meta.get("namespace", ""), meta["name"])
+    ref = ObjectRef(installed_resource_of(document), meta.get("namespace", ""), meta["name"])
     live = await _live(client, ref)
     changed = list(differences(document, live, INSTALLER)) if live is not None else []
     if live is not None and not changed:

@@ -28,7 +28,7 @@ from dovetail.kube.objects.base import Wire
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator import manifest_objects
 from dovetail.operator.installation.installer import InstallRefused
-from dovetail.operator.kinds import WORKLOADS, resource_of
+from dovetail.operator.kinds import WORKLOADS, installed_resource_of
 from dovetail.operator.live import LiveObject, ObjectRef
 from dovetail.operator.run import LeaseLost, OperatorOptions, run
 from dovetail.operator.surroundings import DEFINITIONS
@@ -137,7 +137,7 @@ async def _operate(config: ClusterConfig) -> None:
 
 async def _operator(client: Client, request: RemovalRequest, removal: Removal, report: Report) -> None:
     documents = [one for one in manifest_objects.operator_objects() if one["kind"] != GPU_STACKS.kind]
-    workloads = [_ref(one) for one in documents if resource_of(one) in WORKLOADS]
+    workloads = [_ref(one) for one in documents if installed_resource_of(one) in WORKLOADS]
     namespaces = [_ref(one) for one in documents if one["kind"] == NAMESPACES.kind]
     others = [ref for ref in map(_ref, documents) if ref not in (*workloads, *namespaces)]
     # Its pods end before its rights do.
@@ -221,7 +221,7 @@ async def _names(client: Client, resource: Resource, kind: type[GPUStack] | type
 
 def _ref(document: dict[str, dict[str, str]]) -> ObjectRef:
     meta = document["metadata"]
-    return ObjectRef(resource_of(dict(document)), meta.get("namespace", ""), meta["name"])
+    return ObjectRef(installed_resource_of(dict(document)), meta.get("namespace", ""), meta["name"])
 
 
 async def _live(client: Client, ref: ObjectRef) -> LiveObject | None:
