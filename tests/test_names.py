@@ -20,6 +20,7 @@ PAIRS = {
     "core/dra/types.py": {
         "kube/objects/claims.py": {"CounterSet", "DeviceClass", "DeviceRequest", "DeviceTaint", "RequestPolicy"},
     },
+    "core/bargaining/types.py": {"kube/objects/leases.py": {"LeaseAlternative", "LeaseRequest"}},
     "core/queues/types.py": {"kube/objects/queues.py": {"Queue"}},
 }
 """By the core's module and the wire's."""

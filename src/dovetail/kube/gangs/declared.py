@@ -24,7 +24,16 @@ from msgspec.structs import replace
 
 from dovetail.core.model import Gang, Pod, Problem
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, NOTHING, PREFIX, WorkloadOptions
+from dovetail.kube.translate.annotations import (
+    FENCE,
+    FRACTION,
+    ISOLATION,
+    LEASE,
+    MEMORY,
+    NOTHING,
+    PREFIX,
+    WorkloadOptions,
+)
 from dovetail.kube.translate.limits import MOST_SUBGANGS, too_many
 from dovetail.kube.translate.problems import first_of
 
@@ -231,7 +240,13 @@ def _agreed(key: str, own: T, declared_values: Iterable[T], problems: list[Probl
 
 def _of_pods(own: WorkloadOptions) -> Iterable[Problem]:
     """Problems for declarations on an object that only its pods can make."""
-    for key, value in ((MEMORY, own.gpu_memory_mib), (FRACTION, own.gpu_milli), (ISOLATION, own.isolation)):
+    for key, value in (
+        (MEMORY, own.gpu_memory_mib),
+        (FRACTION, own.gpu_milli),
+        (ISOLATION, own.isolation),
+        (LEASE, own.lease),
+        (FENCE, own.fence),
+    ):
         if value:
             yield Problem(_path(key), str(value), "is of a pod: write it in the metadata of the pod template")
 

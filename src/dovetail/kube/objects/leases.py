@@ -117,9 +117,7 @@ class LeaseRequestStatus(Wire, frozen=True):
     offers: tuple[LeaseOffer, ...] = ()
 
 
-class LeaseRequestObject(Wire, frozen=True):
-    """A LeaseRequest."""
-
+class LeaseRequest(Wire, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: LeaseRequestSpec = LeaseRequestSpec()
     status: LeaseRequestStatus | None = None

@@ -54,12 +54,15 @@ LEVELS = {
 }
 MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
 CHECKPOINT = "last-checkpoint"
+LEASE, FENCE = "lease", "lease-fence"
 _LAST_CHECKPOINT = PREFIX + CHECKPOINT
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _DURATION = re.compile("".join(f"(?:([0-9]{{1,9}}){unit})?" for unit in "dhms"))
 _SECONDS = (86400, 3600, 60, 1)
 _COUNT = re.compile(r"[0-9]{1,9}")
+_FENCE = re.compile(r"[1-9][0-9]{0,15}")
+_OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _INDEX = re.compile(r"0|[1-9][0-9]?")
 _DECIMAL = re.compile(r"-?([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})")
 _MIB = 2**20
@@ -89,6 +92,8 @@ class WorkloadOptions(Struct, frozen=True):
     last_checkpoint_ms: int = 0
     preemptible: bool | None = None
     movable: bool | None = None
+    lease: str = ""
+    fence: int = 0
     problems: tuple[Problem, ...] = ()
 
 
@@ -114,6 +119,18 @@ def _name(text: str) -> str:
 
 def _count(text: str) -> int:
     if _COUNT.fullmatch(text) is None or int(text) < 1:
+        raise _BadValue
+    return int(text)
+
+
+def _object(text: str) -> str:
+    if _OBJECT.fullmatch(text) is None:
+        raise _BadValue
+    return text
+
+
+def _fence(text: str) -> int:
+    if _FENCE.fullmatch(text) is None:
         raise _BadValue
     return int(text)
 
@@ -213,6 +230,8 @@ TABLE: dict[str, Key] = {
     ),
     "preemptible": Key("preemptible", "must be true or false", _truth, ("true", "false")),
     "movable": Key("movable", "must be true or false", _truth, ("true", "false")),
+    LEASE: Key("lease", "must be the name of a GPULease in the namespace of the pod", _object, ("my-lease",)),
+    FENCE: Key("fence", "must be the fence of the lease, a whole number of at least 1", _fence, ("1",)),
 }
 _Items = tuple[tuple[str, str], ...]
 

@@ -42,7 +42,8 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     decision; `gang` the id of the gang ("" for none), `gang_min` its minimum of pods that start together, and
     `gang_priority` its priority (None: that of its pods). `gpu_milli` or `gpu_memory_mib` is the pod's share of each
     GPU (0: all of it). `devices` are the chosen ones, in the format of the annotation dovetail.dev/devices. `owner` is
-    the uid of the controller."""
+    the uid of the controller. `lease` is the name of the GPULease within which it is placed,
+    `fence` the fence of that."""
 
     version: int = 0
     uid: str = ""
@@ -62,6 +63,8 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     checkpoint_interval_ms: _Count = 0
     startup_ms: _Count = 0
     movable: bool | None = None
+    lease: str = ""
+    fence: _Count = 0
 
     @property
     def recorded(self) -> bool:
@@ -77,6 +80,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
                 gpu_memory_mib=self.gpu_memory_mib, gpu_milli=self.gpu_milli, isolation=self.isolation,
                 max_runtime_ms=self.max_runtime_ms, checkpoint_interval_ms=self.checkpoint_interval_ms,
                 startup_ms=self.startup_ms, preemptible=self.preemptible, movable=self.movable,
+                lease=self.lease, fence=self.fence,
             )
         )  # fmt: skip
 
@@ -126,7 +130,7 @@ class BoundRecords:
             _VERSION, pod.uid, queue, pod.user, work.preemptible, pod.gang, least, priority,
             pod.owner.rpartition("/")[2], devices,
             request.gpu_milli, request.gpu_memory_mib, request.isolation, request.nvlink_required, work.max_runtime_ms,
-            work.checkpoint_interval_ms, work.startup_ms, work.movable,
+            work.checkpoint_interval_ms, work.startup_ms, work.movable, pod.lease.rpartition("/")[2], pod.fence,
         )  # fmt: skip
         kept = self._kept[pod.uid] = Kept(bound, text_of(bound), node)
         return kept

@@ -178,6 +178,8 @@ def pod(
         recorded,
         own_volumes,
         own_claims,
+        f"{meta.namespace}/{options.lease}" if managed and options.lease else "",
+        options.fence if managed else 0,
     )
 
 

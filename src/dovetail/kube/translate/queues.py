@@ -88,17 +88,17 @@ _SHOWN = {found.name: field for field, found in _CLASSES.items()}
 def queue(obj: wire.Queue) -> Queue:
     """The record of a queue. It never fails: `problem` has the invalid values of the spec."""
     spec, problems = obj.spec, list[Problem]()
-    guarantee = _amounts(spec.guarantee, "spec.guarantee", problems)
-    limit = _amounts(spec.limit, "spec.limit", problems)
-    _check_guarantee(dict(guarantee), dict(limit), problems)
+    guarantee = amounts(spec.guarantee, "spec.guarantee", problems)
+    limit = amounts(spec.limit, "spec.limit", problems)
+    check_guarantee(dict(guarantee), dict(limit), problems)
     names, selector = _namespaces(spec.namespaces, problems)
     return Queue(
         name=obj.metadata.name,
         parent=spec.parent,
         guarantee=guarantee,
         limit=limit,
-        weight=_number(spec.weight, 1, MAX_WEIGHT, "spec.weight", problems),
-        priority=_number(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "spec.priority", problems),
+        weight=number(spec.weight, 1, MAX_WEIGHT, "spec.weight", problems),
+        priority=number(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "spec.priority", problems),
         half_life_ms=_duration(spec.half_life, "spec.halfLife", problems) or DEFAULT_HALF_LIFE_MS,
         reclaim_min_runtime_ms=None
         if spec.min_runtime.reclaim is None
@@ -117,7 +117,8 @@ def queue(obj: wire.Queue) -> Queue:
     )
 
 
-def _amounts(quantities: wire.Resources, path: str, problems: list[Problem]) -> Amounts:
+def amounts(quantities: wire.Resources, path: str, problems: list[Problem]) -> Amounts:
+    """Amounts by resource class; those that are invalid are in `problems` and left out."""
     found: dict[str, int] = {}
     for field, value in quantities.items():
         at = f"{path}.{field}"
@@ -171,7 +172,7 @@ def _amount(of: _Class, value: Quantity, path: str, problems: list[Problem]) -> 
     return None
 
 
-def _check_guarantee(guarantee: dict[str, int], limit: dict[str, int], problems: list[Problem]) -> None:
+def check_guarantee(guarantee: dict[str, int], limit: dict[str, int], problems: list[Problem]) -> None:
     """Check that no guarantee is above the queue's own limit."""
     of_models = sum(amount for name, amount in guarantee.items() if name.startswith(MODEL_PREFIX))
     for name, amount in guarantee.items():
@@ -189,7 +190,8 @@ def _path(path: str, name: str) -> str:
     return f"{path}.{_MODELS}[{model}]" if model != name else f"{path}.{_SHOWN[name]}"
 
 
-def _number(value: int, least: int, most: int, path: str, problems: list[Problem]) -> int:
+def number(value: int, least: int, most: int, path: str, problems: list[Problem]) -> int:
+    """The value, or the nearest one within the bounds, with a Problem."""
     valid = min(max(value, least), most)
     if valid != value:
         rule = f"must be a whole number from {least} to {most}; nearest valid value: {valid}"
@@ -348,11 +350,11 @@ def _conditions(obj: wire.Queue | None) -> Iterable[wire.QueueCondition]:
         return ()
 
 
-def amounts_document(amounts: Amounts) -> dict[str, Any]:
+def amounts_document(exact: Amounts) -> dict[str, Any]:
     """The exact amounts in the format of the object."""
     document: dict[str, Any] = {}
     models: dict[str, str] = {}
-    for name, amount in amounts:
+    for name, amount in exact:
         if name.startswith(MODEL_PREFIX):
             models[name.removeprefix(MODEL_PREFIX)] = _shown(name, amount)
         else:

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of the objects of leases as events of the core.
+
+Rules
+- Of the control planes of a namespace the oldest is reported, the others are not. When it goes, the next one takes its
+  place, which is another plane.
+- A request that is granted is settled: it is reported as removed, and its lease goes on alone. While a GPULease of its
+  name exists, a request has a Problem.
+- A lease is reported when it is first read; what the scheduler itself writes later is no event. It is removed when its
+  object is gone or has ended.
+- An action is reported once; a heartbeat when its time has moved on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from dovetail.core import events as ev
+from dovetail.core.bargaining.types import LeaseRequest, Plane
+from dovetail.kube.nodes.layouts import LayoutFinding
+from dovetail.kube.objects import leases as wire
+from dovetail.kube.translate import leases
+from dovetail.kube.translate.leases import lease_id
+from dovetail.kube.translate.standalone import AnyChange, Find
+
+
+class LeaseRecords:
+    """Each method takes the changes of one resource and returns their events, in order. `find` receives the findings of
+    an object ("GPULease NAMESPACE/NAME"): one that the scheduler cannot have written."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._planes: dict[str, dict[str, wire.AgentControlPlane]] = {}
+        self._counting: dict[str, Plane] = {}
+        self._requests: dict[str, wire.LeaseRequest] = {}
+        self._reported: dict[str, LeaseRequest] = {}
+        self._leases: dict[str, str] = {}
+        self._live: set[str] = set()
+        self._actions: dict[str, tuple[str, int]] = {}
+        self._heard: dict[str, datetime] = {}
+
+    def planes(self, changes: Iterable[AnyChange[wire.AgentControlPlane]]) -> list[ev.Event]:
+        events: list[ev.Event] = []
+        for change in changes:
+            meta = change.object.metadata
+            there = self._planes.setdefault(meta.namespace, {})
+            if change.kind == "deleted":
+                there.pop(meta.name, None)
+            else:
+                there[meta.name] = change.object
+            counting = leases.counting(there)
+            if counting is None:
+                del self._planes[meta.namespace]
+            events += self._count(meta.namespace, leases.plane(counting) if counting is not None else None)
+        return events
+
+    def _count(self, namespace: str, plane: Plane | None) -> list[ev.Event]:
+        """This plane counts in the namespace now."""
+        before, events = self._counting.get(namespace), list[ev.Event]()
+        if before == plane:
+            return []
+        if before is not None and (plane is None or (plane.id, plane.uid) != (before.id, before.uid)):
+            events.append(ev.PlaneRemoved(before.id))
+            del self._counting[namespace]
+        if plane is not None:
+            self._counting[namespace] = plane
+            events.append(ev.PlaneChanged(plane))
+        return events
+
+    def requests(self, changes: Iterable[AnyChange[wire.LeaseRequest]]) -> list[ev.Event]:
+        events: list[ev.Event] = []
+        for change in changes:
+            id_ = lease_id(change.object.metadata)
+            if change.kind == "deleted":
+                self._requests.pop(id_, None)
+            else:
+                self._requests[id_] = change.object
+            events += self._report(id_)
+        return events
+
+    def _report(self, id_: str) -> list[ev.Event]:
+        obj, before = self._requests.get(id_), self._reported.get(id_)
+        record = leases.request(obj, live=id_ in self._leases) if obj is not None else None
+        if record == before:
+            return []
+        if record is None:
+            del self._reported[id_]
+            return [ev.LeaseRequestRemoved(id_)]
+        self._reported[id_] = record
+        return [ev.LeaseRequestChanged(record)]
+
+    def leases(self, changes: Iterable[AnyChange[wire.GPULease]]) -> list[ev.Event]:
+        events: list[ev.Event] = []
+        for change in changes:
+            obj, meta = change.object, change.object.metadata
+            id_ = lease_id(meta)
+            record, problem = leases.lease(obj) if change.kind != "deleted" else (None, None)
+            self._find(f"GPULease {id_}", (LayoutFinding("GPULease", id_, problem),) if problem is not None else ())
+            if record is None:
+                if id_ in self._live:
+                    self._live.discard(id_)
+                    events.append(ev.LeaseRemoved(id_))
+            elif id_ not in self._live:
+                self._live.add(id_)
+                events.append(ev.LeaseChanged(record))
+            if change.kind == "deleted":
+                self._leases.pop(id_, None)
+                self._actions.pop(id_, None)
+            else:
+                self._leases[id_] = meta.uid
+                events += self._action(id_, obj)
+            events += self._report(id_)
+        return events
+
+    def _action(self, id_: str, obj: wire.GPULease) -> list[ev.Event]:
+        asked = leases.action(obj)
+        if asked is None or self._actions.get(id_) == (obj.metadata.uid, asked.number):
+            return []
+        self._actions[id_] = (obj.metadata.uid, asked.number)
+        return [ev.LeaseActed(asked)]
+
+    def heartbeats(self, changes: Iterable[AnyChange[wire.Heartbeat]]) -> list[ev.Event]:
+        """Of Leases (coordination.k8s.io) those count that have the name of the plane of their namespace."""
+        events: list[ev.Event] = []
+        for change in changes:
+            meta, moment = change.object.metadata, change.object.spec.renew_time
+            id_, plane = lease_id(meta), self._counting.get(meta.namespace)
+            if change.kind == "deleted":
+                self._heard.pop(id_, None)
+            elif plane is not None and plane.id == id_ and moment is not None and self._heard.get(id_) != moment:
+                self._heard[id_] = moment
+                events.append(ev.PlaneHeartbeat(id_))
+        return events
