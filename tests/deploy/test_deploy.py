@@ -44,6 +44,10 @@ def _granted() -> set[tuple[str, str, str]]:
     }
 
 
+_LEASES = (resources.CONTROL_PLANES, resources.LEASE_REQUESTS, resources.GPU_LEASES, resources.LEASES)
+"""Kinds of the leases of software agents, the last one for heartbeats."""
+
+
 def _needed() -> set[tuple[str, str, str]]:
     """What the code does, written down from its tables; the tests on the real plane run under the role itself."""
     needed = {
@@ -68,6 +72,10 @@ def _needed() -> set[tuple[str, str, str]]:
         (resources.EVENTS.group, resources.EVENTS.plural, "create"),
         (resources.GPU_NODES.group, resources.GPU_NODES.plural, "patch"),
         (resources.QUEUES.group, "queues/status", "patch"),
+        *((kind.group, kind.plural, verb) for kind in _LEASES for verb in ("get", "list", "watch")),
+        *((kind.group, f"{kind.plural}/status", "patch") for kind in _LEASES[:3]),
+        (resources.GPU_LEASES.group, resources.GPU_LEASES.plural, "create"),
+        (resources.GPU_LEASES.group, resources.GPU_LEASES.plural, "delete"),
         ("resource.k8s.io", "resourceclaims", "patch"),
         ("resource.k8s.io", "resourceclaims", "create"),
         ("resource.k8s.io", "resourceclaims", "delete"),

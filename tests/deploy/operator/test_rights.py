@@ -89,7 +89,8 @@ def test_it_may_write_each_named_object_of_deploy_and_no_other() -> None:
     definitions = {one["metadata"]["name"] for path in (DEPLOY / "crds").glob("*.yaml") for one in documents(path)
                    if one["kind"] == "CustomResourceDefinition"}  # fmt: skip
     assert named["clusterroles"] == by_kind["ClusterRole"]
-    assert named["clusterrolebindings"] | {"dovetail-metrics-reader"} == by_kind["ClusterRole"]
+    bound_by_people = {"dovetail-metrics-reader", "dovetail-software-agent"}
+    assert named["clusterrolebindings"] | bound_by_people == by_kind["ClusterRole"]
     assert named["roles"] == named["rolebindings"] == by_kind["Role"]
     assert named["validatingadmissionpolicies"] == by_kind["ValidatingAdmissionPolicy"]
     assert named["customresourcedefinitions"] == definitions | {"gpustacks.dovetail.dev"}
