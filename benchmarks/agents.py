@@ -11,7 +11,8 @@ Philly's that is part of Dovetail. In `large-60` one of the agents asks for 60 G
 the 15 others bring the load of `bursts-110`. Checkpoints and restarts cost the same under all policies.
 
 The policies: `static` (each agent its part, first come first served), `fifo` (first come first served, to completion),
-`max-min` (divided at every event, with preemption), `karma` (divided each minute, by credits). Figures are those of
+`max-min` (divided at every event, with preemption), `karma` (divided each minute, by credits), `leases` (Dovetail's own
+broker, `sim/agents/leased`: each agent's plane tries its shortest work first). Figures are those of
 `sim/agents/outcome`. Tables have medians over the seeds, and with several seeds the least and the largest value.
 Results do not depend on the machine; CPU time does.
 

@@ -56,7 +56,7 @@ def test_fences_grow() -> None:
     assert market.leases["s"].fence > market.leases["r"].fence
 
 
-@pytest.mark.parametrize(("after_min", "refused"), [(6, "it can be renewed in the last 30 %"), (7, "")])
+@pytest.mark.parametrize(("after_min", "refused"), [(6, "it can be renewed in the last third"), (7, "")])
 def test_a_lease_is_renewed_in_the_last_part_of_its_term(after_min: int, refused: str) -> None:
     market = granted()
     market.wait(after_min * MINUTE)
@@ -219,3 +219,14 @@ def test_asking_and_returning_all_the_time_is_charged_as_a_minute_each() -> None
         market.act(f"r{number}", "return")
     usage = market.state.shares.accounts.of("planes/a/a").at(market.now_ms)
     assert usage == pytest.approx(10 * 8 * 1000 * MINUTE, rel=0.01)
+
+
+def test_a_burst_lease_runs_to_its_end_and_a_scavenger_leaves_for_a_queue_that_is_due_more() -> None:
+    for service, revoked in ((ServiceClass.BURST, False), (ServiceClass.SCAVENGER, True)):
+        market = granted(LeaseAlternative(count=8, duration_ms=60 * MINUTE, service=service), grace_ms=MINUTE)
+        market.step(ev.QueueChanged(Queue("owner", weight=9)))
+        market.wait(30 * MINUTE)
+        market.step(ev.PodChanged(gpu_pod("job", 4, queue="owner", created_ms=market.now_ms)))
+        assert ("r" in market.revoked) == revoked
+        market.wait(30 * MINUTE)
+        assert "job" in market.bound

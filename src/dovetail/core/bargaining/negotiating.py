@@ -218,12 +218,16 @@ def _put(state: State, one: Negotiation, index: int, number: str, term_ms: int) 
 
 def _try(state: State, one: Negotiation, index: int, term_ms: int) -> tuple[str, Refusal | None]:
     """Place an alternative that does not wait in the queue. Returns its workload, "" where it does not fit, and why."""
+    plane, alternative = state.requests.planes[one.request.plane], one.alternatives[index]
+    pod = placeholders.pods_of(plane, one.request, "", replace(alternative, count=alternative.per_node), False, term_ms)
+    wanted = wanted_by(state, plane.leaf, placeholders.group_of(alternative, pod[0]))
+    if wanted is not None and (known := state.equivalence.no_room.get(wanted)) is not None:
+        return "", known
     workload, pods = _put(state, one, index, f"{index}~", term_ms)
     state.queue.forget(workload)
-    queue = state.requests.planes[one.request.plane].leaf
-    phase, refusal = PlacementPhase(state, workload, queue, pods), None
+    phase, refusal = PlacementPhase(state, workload, plane.leaf, pods), None
     for group in state.workloads.groups(workload):
-        binds, refusal = phase.place(group, wanted_by(state, queue, group))
+        binds, refusal = phase.place(group, wanted)
         if binds:
             return workload, None
     _remove(state, workload)

@@ -14,12 +14,14 @@ from msgspec.structs import replace
 
 from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAlternative, LeaseRequest, Plane, ServiceClass
 from dovetail.core.model import CPU, MEMORY, Gang, NodeTerm, Pod, Request, Requirement, Toleration, Work
+from dovetail.core.placing.gangs import Group
 from dovetail.core.queues.types import MODEL_LABEL
 
 PREFIX = "lease/"
 """How the ids of placeholders and of their gangs begin. No pod has such a uid."""
 _PRIORITIES = {ServiceClass.GUARANTEED: 2, ServiceClass.BURST: 1, ServiceClass.SCAVENGER: 0}
-"""Within the queue of one plane."""
+_OF_A_CLASS = 10_000
+"""Within the queue of one plane the class comes before the priority of the request."""
 _TOLERATIONS = (Toleration("nvidia.com/gpu", "Exists"),)
 """The admission plugin ExtendedResourceToleration gives it to pods that ask for GPUs."""
 
@@ -41,18 +43,25 @@ def pods_of(
 ) -> list[Pod]:
     """The waiting placeholders of an alternative, for this term. `number` distinguishes them from the placeholders
     of other alternatives."""
-    count = alternative.count // alternative.per_node
-    gang = f"{PREFIX}{request.id}/{number}" if count > 1 or alternative.within else ""
-    asked = request_of(alternative, alternative.per_node)
-    work = work_of(plane, request, alternative, firm, term_ms)
-    return [
-        Pod(
-            f"{PREFIX}{request.id}/{number}/{index}", plane.namespace, request.name, asked,
-            priority=_PRIORITIES[alternative.service], created_ms=request.created_ms, gang=gang, queue=plane.leaf,
-            work=work, lease=request.id,
-        )
-        for index in range(count)
-    ]  # fmt: skip
+    count, begins = alternative.count // alternative.per_node, f"{PREFIX}{request.id}/{number}"
+    first = Pod(
+        f"{begins}/0", plane.namespace, request.name, request_of(alternative, alternative.per_node),
+        priority=_PRIORITIES[alternative.service] * _OF_A_CLASS + request.priority, created_ms=request.created_ms,
+        gang=begins if count > 1 or alternative.within else "", queue=plane.leaf,
+        work=work_of(plane, request, alternative, firm, term_ms), lease=request.id,
+    )  # fmt: skip
+    return [first, *[replace(first, uid=f"{begins}/{index}") for index in range(1, count)]]
+
+
+def group_of(alternative: LeaseAlternative, pod: Pod) -> Group:
+    """The group of an alternative of which that is a placeholder: good for asking what it wants."""
+    count, least = alternative.count, alternative.least or alternative.count
+    if count == alternative.per_node and not alternative.within:
+        return Group(pods=[pod], uniform=True)
+    pods = count // alternative.per_node
+    return Group(
+        pods=[pod] * pods, missing=least // alternative.per_node, room=pods, required=alternative.within, uniform=True
+    )
 
 
 def work_of(plane: Plane, request: LeaseRequest, alternative: LeaseAlternative, firm: bool, term_ms: int) -> Work:

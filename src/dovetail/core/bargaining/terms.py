@@ -27,7 +27,7 @@ from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 
 LEAST_CHARGED_MS = 60_000
-_RENEWED_MILLI = 300
+_RENEWED_MILLI = 333
 """The last part of a term, in which it can be renewed."""
 
 
@@ -138,7 +138,7 @@ def _renew(state: State, live: LiveLease, until_ms: int) -> list[Decision]:
         return [_refused(state, live, "it ends later than that already")]
     if 1000 * (lease.end_ms - now_ms) > _RENEWED_MILLI * term_ms:
         from_ms = lease.end_ms - _RENEWED_MILLI * term_ms // 1000
-        return [_refused(state, live, f"it can be renewed in the last 30 % of its term, in {from_ms - now_ms} ms")]
+        return [_refused(state, live, f"it can be renewed in the last third of its term, in {from_ms - now_ms} ms")]
     if until_ms > now_ms + term_ms:
         return [_refused(state, live, f"a renewal is for {term_ms} ms from now at most")]
     renewed = replace(lease, end_ms=until_ms, renewals=lease.renewals + 1)

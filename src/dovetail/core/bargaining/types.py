@@ -100,9 +100,10 @@ class Answer(Struct, frozen=True):
 
 class LeaseRequest(Struct, frozen=True):
     """A request of `plane` for one of the `alternatives`, the most wanted first. `firm`: the first of them that can be
-    had is granted at once, without an offer; only such a request evicts others.
-    `checkpoint_interval_ms` and `startup_ms` are those of the work that it is for. `grace_ms` is asked for after a
-    revocation, at most that of the plane (0: that). `answer` is the last answer to an offer."""
+    had is granted at once, without an offer; only such a request evicts others. `checkpoint_interval_ms` and
+    `startup_ms` are those of the work that it is for. `grace_ms` is asked for after a revocation, at most that of the
+    plane (0: that). Within its plane a higher `priority` (-1000 to 1000) goes first, and may evict a lower one of the
+    same class. `answer` is the last answer to an offer."""
 
     id: str
     plane: str
@@ -113,6 +114,7 @@ class LeaseRequest(Struct, frozen=True):
     grace_ms: int = 0
     checkpoint_interval_ms: int = 0
     startup_ms: int = 0
+    priority: int = 0
     answer: Answer | None = None
     problem: Problem | None = None
 

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dovetail.core import labels
+from dovetail.core.bargaining.types import ServiceClass
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
 from dovetail.core.preemption.cascades import follow, follow_beyond
@@ -238,6 +239,10 @@ class Victims:
         settled = min(LONG_SETTLED, ran_ms // settled_ms) if settled_ms else LONG_SETTLED
         if settled and self._ends_soon(pods, name, lost):
             settled = 0
+        live = self._state.leases.by_workload.get(workload)
+        if live is not None:
+            # A lease ends by itself: beyond their guarantee others wait for that, unless it is a scavenger's.
+            settled = LONG_SETTLED if live.lease.alternative.service is ServiceClass.SCAVENGER else 0
         unit = Unit(
             len(self.units), workload, name, self._precedence, tuple([pod.uid for pod in pods]), tuple(slots), lost,
             max(started_ms), pool, covers, settled, _CHEAP * cost <= done,
