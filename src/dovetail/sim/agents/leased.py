@@ -224,8 +224,10 @@ class Leased:
                 return [RefusesRenewal(known.number, self._agent(known), refused)]
             case RequestStatus(request, "Denied" | "Pending", refusal) if refusal is not None:
                 number = self._demand_of.get(request, -1)
-                if refusal.when is When.NEVER and number in self._demands:
-                    return [Refuses(self._demands[number].agent, number, str(refusal))]
+                found = self._demands.get(number)
+                if refusal.when is When.NEVER and found is not None and not self._held.get(number):
+                    self._later += self._closed(number)
+                    return [Refuses(found.agent, number, str(refusal))]
         return []
 
     def _agent(self, known: _Lease) -> int:
