@@ -22,7 +22,6 @@ PAIRS = {
     },
     "core/bargaining/types.py": {"kube/objects/leases.py": {"LeaseAlternative", "LeaseRequest"}},
     "core/queues/types.py": {"kube/objects/queues.py": {"Queue"}},
-    "core/bargaining/types.py": {"kube/objects/leases.py": {"LeaseAlternative", "LeaseRequest"}},
 }
 """By the core's module and the wire's."""
 
