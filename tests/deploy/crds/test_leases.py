@@ -16,10 +16,27 @@ import pytest
 import yaml
 
 from dovetail.core.bargaining.states import GpuLeaseState, RequestState
-from dovetail.core.bargaining.types import MOST_ALTERNATIVES, EndCause, ServiceClass
+from dovetail.core.bargaining.types import (
+    MOST_ALTERNATIVES,
+    EndCause,
+    GpuLease,
+    Holding,
+    LeaseAlternative,
+    Offer,
+    Revocation,
+    ServiceClass,
+)
+from dovetail.core.bargaining.types import Plane as CorePlane
+from dovetail.core.decisions import EndLease, GrantLease, MakeOffers, RequestStatus, RevokeLease
+from dovetail.core.model import Instance
+from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.resources import CONTROL_PLANES, GPU_LEASES, LEASE_REQUESTS, Resource
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import Wire
 from dovetail.kube.objects.queues import Amounts
+from dovetail.kube.translate import lease_documents, leases
 from tests.docs.pages import page
 from tests.paths import ROOT
 from tools.controlplane.plane import KubectlFailed, Plane
@@ -284,3 +301,85 @@ def test_a_real_server_lets_nothing_change_that_is_fixed(
         apply(defined, with_spec(document, **spec), "--dry-run=server")
     returned = {"number": 2, "fence": LEASE["spec"]["fence"], "action": "return"}
     apply(defined, with_spec(LEASE, action=returned), "--dry-run=server")
+
+
+WHOLE = LeaseAlternative(
+    4, 2, 2, models=("NVIDIA-H100-80GB-HBM3",), nvlink=True, within=("dovetail.dev/rack",), cpu_milli=500,
+    memory_bytes=2**30, duration_ms=1_800_250, earliest_ms=1_769_860_800_001, latest_ms=1_769_860_800_002,
+)  # fmt: skip
+PART = LeaseAlternative(gpu_milli=1, duration_ms=90_500, least_duration_ms=1000, service=ServiceClass.SCAVENGER)
+MIG = LeaseAlternative(2, resource="nvidia.com/mig-1g.5gb", service=ServiceClass.GUARANTEED)
+
+
+def leased(name: str, granted: LeaseAlternative, *holdings: tuple[tuple[int, ...], tuple[Instance, ...]]) -> GpuLease:
+    id_ = f"agent-tuner/{name}"
+    parts = tuple([Holding(f"lease/{id_}/12.0~/{n}", "gpu-1", *one) for n, one in enumerate(holdings)])
+    start_ms = 1_769_860_800_250
+    return GpuLease(
+        id_, "agent-tuner/tuner", name, granted, parts, start_ms, start_ms + granted.duration_ms, start_ms, 60_000,
+        startup_ms=30_500,
+    )  # fmt: skip
+
+
+LEASES = [
+    leased("whole", WHOLE, ((0, 1), ()), ((6, 7), ())),
+    leased("part", PART, ((3,), ())),
+    leased("mig", MIG, ((), (Instance(2, "1g.5gb", 0),)), ((), (Instance(2, "1g.5gb", 6),))),
+    leased("memory", LeaseAlternative(gpu_memory_mib=10_240), ((61,), ())),
+]
+
+
+async def _write(client: Client, resource: Resource, name: str, status: Document) -> None:
+    path = resource.path("agent-tuner", name, "status")
+    patch = [{"op": "add", "path": "/status", "value": status}]
+    await client.request("PATCH", path, patch, content_type="application/json-patch+json")
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize("lease", LEASES, ids=lambda lease: lease.name)
+async def test_a_real_server_takes_a_lease_as_it_is_written_and_returns_it(defined: Plane, lease: GpuLease) -> None:
+    async with Client(load_kubeconfig([defined.kubeconfig])) as client:
+        path = GPU_LEASES.path("agent-tuner")
+        await client.request("POST", path, lease_documents.lease_object(lease, {"gpu-1": ["GPU-0"]}))
+        await _write(client, GPU_LEASES, lease.name, lease_documents.lease_status(lease, action=3, refused="x" * 5000))
+        one = GPU_LEASES.path("agent-tuner", lease.name)
+        found = await client.request("GET", one, decode=wire.GPULease)
+        assert found is not None and found.status is not None
+        assert leases.lease(found) == (lease, None)
+        revocation = Revocation(EndCause.RECLAIMED, lease.start_ms + 1, "for \u202e others \x00")
+        await _write(
+            client, GPU_LEASES, lease.name, lease_documents.revoked(RevokeLease(lease.id, revocation, 1), found.status)
+        )
+        found = await client.request("GET", one, decode=wire.GPULease)
+        assert found is not None and found.status is not None
+        assert leases.lease(found) == (msgspec.structs.replace(lease, revocation=revocation), None)
+        over = lease_documents.ended(EndLease(lease.id, EndCause.RECLAIMED, (), 1), found.status, lease.start_ms)
+        await _write(client, GPU_LEASES, lease.name, over)
+        await client.request("DELETE", one)
+
+
+@pytest.mark.plane
+async def test_a_real_server_takes_each_status_of_a_request_and_of_a_plane(defined: Plane) -> None:
+    apply(defined, with_spec(REQUEST) | {"metadata": {"name": "status", "namespace": "agent-tuner"}})
+    apply(defined, with_spec(PLANE) | {"metadata": {"name": "reported", "namespace": "agent-tuner"}})
+    offers = tuple([Offer(f"agent-tuner/{n}", n == 0, one, 1_769_860_800_250, (), "why" * n) for n, one in
+                    enumerate((WHOLE, PART, MIG))])  # fmt: skip
+    refusal = Refusal(Reason.PLANE_LIMIT, When.NOT_YET, "leases: 1", expected=Expected(Sure.KNOWN, 1_769_860_800_250))
+    async with Client(load_kubeconfig([defined.kubeconfig])) as client:
+        made = lease_documents.offered(MakeOffers("r", offers, 1_769_860_815_250, 1), 1)
+        await _write(client, LEASE_REQUESTS, "status", made)
+        path = LEASE_REQUESTS.path("agent-tuner", "status")
+        found = await client.request("GET", path, decode=wire.LeaseRequest)
+        assert found is not None and found.status is not None
+        assert found.status == msgspec.convert(made, wire.LeaseRequestStatus)
+        for state in RequestState:
+            decision = RequestStatus("r", state.value, refusal, 1, 1_769_860_815_250)
+            await _write(client, LEASE_REQUESTS, "status", lease_documents.request_status(decision, 1, found.status))
+        await _write(client, LEASE_REQUESTS, "status", lease_documents.granted(GrantLease(LEASES[0], 1), 1))
+        held = (("cpu", 1500), ("gpu", 500), ("gpu-memory", 81_920), ("gpu/A100", 500))
+        plane = CorePlane("agent-tuner/reported", "agents")
+        for silent in (False, True):
+            status = lease_documents.plane_status(plane, held, (1, 2), 1_769_860_800_250, silent)
+            await _write(client, CONTROL_PLANES, "reported", status)
+    shown = defined.kubectl("get", "acp", "reported", "--namespace=agent-tuner")
+    assert re.search(r"reported +agents +2 +Silent +1 +0.5", shown)

@@ -28,7 +28,7 @@ from dovetail.core.bargaining.types import (
 )
 from dovetail.core.decisions import EndLease, GrantLease, LeaseStatus, MakeOffers, RequestStatus, RevokeLease
 from dovetail.core.model import Instance
-from dovetail.core.reasons import Reason, Refusal, When
+from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import lease_documents, leases, pods
@@ -269,8 +269,8 @@ def test_each_decision_is_a_status() -> None:
     assert (status["state"], status["observedGeneration"], status["offers"][0]["id"]) == ("Offered", 3, "ns/one/1")
     assert len(status["offers"][0]["why"].encode()) <= 4096
     assert msgspec.convert(status, wire.LeaseRequestStatus).offers[0].alternative.count == 2
-    refusal = Refusal(Reason.PLANE_LIMIT, When.NOT_YET, "leases: 1")
-    status = lease_documents.request_status(RequestStatus("ns/one", "BackingOff", refusal, 1, NOW_MS), 3, NOW_MS)
+    refusal = Refusal(Reason.PLANE_LIMIT, When.NOT_YET, "leases: 1", expected=Expected(Sure.KNOWN, NOW_MS))
+    status = lease_documents.request_status(RequestStatus("ns/one", "BackingOff", refusal, 1, NOW_MS), 3)
     assert (status["reason"], status["tried"]) == (Reason.PLANE_LIMIT.code, status["expectedStart"])
     assert lease_documents.granted(GrantLease(ONE, 1), 3) == {
         "observedGeneration": 3,

@@ -80,15 +80,20 @@ def _offer(offer: Offer) -> Document:
     return found | ({"why": clipped(offer.why, MESSAGE_BYTES)} if offer.why else {})
 
 
-def request_status(decision: RequestStatus, generation: int, expected_ms: int = 0) -> Document:
-    """The status of a request that waits or is denied. `expected_ms`: its latest start, 0 where none is known."""
+def request_status(decision: RequestStatus, generation: int, before: wire.LeaseRequestStatus | None = None) -> Document:
+    """The status of a request that waits or is denied. `before` is the status as it was last written: offers that are
+    still outstanding stay, as where an answer named another one."""
     found: Document = {"observedGeneration": generation, "state": decision.state}
-    if decision.refusal is not None:
-        found["reason"] = decision.refusal.reason.code
-        found["message"] = clipped(str(decision.refusal), MESSAGE_BYTES)
-    if decision.until_ms:
-        found["tried"] = timestamp(decision.until_ms)
-    return found | ({"expectedStart": timestamp(expected_ms)} if expected_ms else {})
+    if decision.state == RequestState.OFFERED.value and before is not None and before.offers:
+        kept: Document = msgspec.to_builtins(before)
+        found |= {"offersUntil": kept["offersUntil"], "offers": [_without_empty(one) for one in kept["offers"]]}
+    refusal = decision.refusal
+    if refusal is not None:
+        found["reason"] = refusal.reason.code
+        found["message"] = clipped(str(refusal), MESSAGE_BYTES)
+        if refusal.expected is not None and refusal.expected.start_ms:
+            found["expectedStart"] = timestamp(refusal.expected.start_ms)
+    return found | ({"tried": timestamp(decision.until_ms)} if decision.until_ms else {})
 
 
 def granted(decision: GrantLease, generation: int) -> Document:
@@ -166,8 +171,16 @@ def ended(decision: EndLease, before: wire.GPULeaseStatus, now_ms: int) -> Docum
 
 def _kept(before: wire.GPULeaseStatus) -> Document:
     """What a status that was read holds, as it is written."""
-    found: Document = msgspec.to_builtins(before)
-    return {name: value for name, value in found.items() if value not in ("", None)}
+    return _without_empty(msgspec.to_builtins(before))
+
+
+def _without_empty(document: Document) -> Document:
+    """The document without texts and lists that are empty, in all its objects."""
+    return {
+        name: _without_empty(value) if isinstance(value, dict) else value
+        for name, value in document.items()
+        if value not in ("", None, [])
+    }
 
 
 def plane_status(plane: Plane, held: Amounts, counts: tuple[int, int], heard_ms: int, silent: bool) -> Document:
