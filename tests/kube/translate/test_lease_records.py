@@ -9,7 +9,9 @@ import msgspec
 
 from dovetail.core import events as ev
 from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAlternative
+from dovetail.kube.api.decoding import Reader
 from dovetail.kube.api.reflector import Change
+from dovetail.kube.api.resources import LEASE_REQUESTS
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.translate import lease_documents
 from dovetail.kube.translate.lease_records import LeaseRecords
@@ -121,3 +123,14 @@ def test_heartbeats_are_those_of_the_plane_of_the_namespace_when_their_time_move
     feed.planes([plane("p", 1)])
     assert feed.heartbeats([beat(1), beat(1, kind="modified"), beat(2, "other")]) == [ev.PlaneHeartbeat("ns/p")]
     assert feed.heartbeats([beat(3)]) == [ev.PlaneHeartbeat("ns/p")]
+
+
+def test_a_request_as_long_as_the_schema_admits_is_read_and_a_longer_one_is_not() -> None:
+    one = {"models": ["m" * 63] * 16, "within": [f"{'w' * 253}/{'l' * 63}"] * 4}
+    document = {"metadata": {"name": "one", "namespace": "ns", "annotations": {}}, "spec": {"alternatives": [one] * 8}}
+    reader = Reader(LEASE_REQUESTS, wire.LeaseRequest)
+    page, left_out = reader.page(msgspec.json.encode({"metadata": {}, "items": [document]}))
+    assert (len(page.items), len(left_out)) == (1, 0)
+    document["metadata"]["annotations"] = {"long": "x" * 65_536}
+    page, left_out = reader.page(msgspec.json.encode({"metadata": {}, "items": [document]}))
+    assert (len(page.items), len(left_out)) == (0, 1)

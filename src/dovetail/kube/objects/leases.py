@@ -11,8 +11,20 @@ from datetime import datetime
 
 from msgspec import field
 
-from dovetail.kube.objects.base import ObjectMeta, Quantity, Wire
+from dovetail.kube.objects.base import Quantity, Wire
 from dovetail.kube.objects.queues import Amounts, DayUsage, QueueCondition, Resources
+
+
+class LeaseMeta(Wire, frozen=True):
+    """Without labels and annotations: they decide nothing, and may be long."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
 
 
 class AgentControlPlaneSpec(Wire, frozen=True):
@@ -53,7 +65,7 @@ class AgentControlPlaneStatus(Wire, frozen=True):
 
 
 class AgentControlPlane(Wire, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: LeaseMeta = LeaseMeta()
     spec: AgentControlPlaneSpec = AgentControlPlaneSpec()
     status: AgentControlPlaneStatus | None = None
 
@@ -118,7 +130,7 @@ class LeaseRequestStatus(Wire, frozen=True):
 
 
 class LeaseRequest(Wire, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: LeaseMeta = LeaseMeta()
     spec: LeaseRequestSpec = LeaseRequestSpec()
     status: LeaseRequestStatus | None = None
 
@@ -175,7 +187,7 @@ class GPULeaseStatus(Wire, frozen=True):
 
 
 class GPULease(Wire, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: LeaseMeta = LeaseMeta()
     spec: GPULeaseSpec = GPULeaseSpec()
     status: GPULeaseStatus | None = None
 
@@ -187,5 +199,5 @@ class HeartbeatSpec(Wire, frozen=True):
 class Heartbeat(Wire, frozen=True):
     """A Lease (coordination.k8s.io), which an agent renews."""
 
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: LeaseMeta = LeaseMeta()
     spec: HeartbeatSpec = HeartbeatSpec()

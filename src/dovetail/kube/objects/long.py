@@ -35,6 +35,7 @@ from dovetail.kube.objects.claims import (
     ResourceClaimStatus,
 )
 from dovetail.kube.objects.groups import CompositePodGroup, CoschedulingPodGroup, PodGroup, VolcanoPodGroup
+from dovetail.kube.objects.leases import LeaseRequest
 from dovetail.kube.objects.pods import (
     Affinity,
     Container,
@@ -315,6 +316,7 @@ _UNREAD = Long(LONGEST_PART)
 LONG: dict[type, Long] = {
     Pod: Long(LONGEST, _Long, _long_pod),
     ResourceClaim: Long(16 * 1024, _Claim, _long_claim),
+    LeaseRequest: _UNREAD,
     PersistentVolumeClaim: _UNREAD,
     PodDisruptionBudget: _UNREAD,
     PodGroup: _UNREAD,

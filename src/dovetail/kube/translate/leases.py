@@ -36,7 +36,7 @@ from dovetail.core.bargaining.types import (
 from dovetail.core.model import GPU, MAX_GPUS, WHOLE_GPU_MILLI, Instance, Problem
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.objects import leases as wire
-from dovetail.kube.objects.base import ObjectMeta, Quantity, epoch_ms
+from dovetail.kube.objects.base import Quantity, epoch_ms
 from dovetail.kube.translate import queues
 from dovetail.kube.translate.annotations import NAME, level
 from dovetail.kube.translate.problems import first_of, nearest, one_of, shown
@@ -58,7 +58,7 @@ _ENDED = "Ended"
 _SETTLED = "Granted"
 
 
-def lease_id(meta: ObjectMeta) -> str:
+def lease_id(meta: wire.LeaseMeta) -> str:
     """The id of a request or a lease in the core."""
     return f"{meta.namespace}/{meta.name}"
 
