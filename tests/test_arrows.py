@@ -31,6 +31,7 @@ ROOMS = {
     "operator": {"core", "kube", "monitoring"},
     "apiserver": {"core"},
     "playground": {"apiserver", "core", "kube"},
+    "plane": {"core", "kube"},
     "monitoring": set(),
     "views": {"core", "kube", "kubecel", "monitoring", "topology"},
     "sim": {"core"},
