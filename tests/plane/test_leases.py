@@ -122,7 +122,7 @@ async def test_a_renewal_too_early_is_refused_with_the_reason() -> None:
     async def agent() -> None:
         async with Plane(broker, "team/a") as plane, plane.lease(Option(minutes=10)) as lease:
             await broker.clock.sleep(5 * MINUTE)
-            with pytest.raises(RenewalRefused, match="in the last 30 % of its term"):
+            with pytest.raises(RenewalRefused, match="in the last third of its term"):
                 await lease.renew(10)
             await broker.clock.sleep(3 * MINUTE)
             assert await lease.renew(10) == timedelta(minutes=10)

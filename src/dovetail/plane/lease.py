@@ -144,7 +144,7 @@ class PlaneLease:
         return timedelta(milliseconds=max(0, left_ms))
 
     async def renew(self, minutes: float) -> timedelta:
-        """Let it end in so many minutes from now, at most a term. The broker takes it in the last 30 % of a term.
+        """Let it end in so many minutes from now, at most a term. The broker takes it in the last third of a term.
         Returns the time that remains. Raises RenewalRefused."""
         async with self._renewing:
             number = self._next_number()
