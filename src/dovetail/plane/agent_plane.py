@@ -46,7 +46,7 @@ from dovetail.plane.reasons import sentence
 FIRST_WAIT_MS = 100
 MOST_WAIT_MS = 10_000
 CLOSING_MS = 5_000
-"""How long the end of a plane waits for a broker that is away."""
+"""How long the end of a plane, or of a block with a lease, waits for a broker that is away."""
 _MINUTE_MS = 60_000
 _NEVER_MS = 2**62
 T = TypeVar("T")
@@ -136,7 +136,12 @@ class AgentPlane:
         try:
             yield held
         finally:
-            await asyncio.shield(self._spawn(held.give_back()))
+            # It goes on by itself where this is cancelled, or the broker is away for longer.
+            limit = asyncio.ensure_future(self.clock.sleep(CLOSING_MS))
+            try:
+                await asyncio.wait([self._spawn(held.give_back()), limit], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                limit.cancel()
 
     async def negotiate(
         self,
