@@ -39,11 +39,14 @@ class Agents:
         self.random = Random(seed)
         self.broker = FakeBroker({f"n{n}": 4 for n in range(3)}, grace_ms=GRACE_MS, faults=self.fault)
         self.faulty = 0.2
+        self.away = False
         self.held: list[PlaneLease] = []
         self.ended = self.begun = 0
 
     def fault(self, operation: str) -> FakeFault | None:
         chance = self.random
+        if self.away:
+            return FakeFault(FaultKind.LOST)
         if chance.random() >= (self.faulty / 4 if operation == "news" else self.faulty):
             return None
         return FakeFault(chance.choice(list(FaultKind)), chance.choice((10, 1000, 20_000)))
@@ -111,14 +114,23 @@ async def test_nothing_is_used_without_a_live_lease_and_everything_ends(seed: in
             broker.restart()
         elif act == 1:
             broker.cut()
-        elif act == 2:
+        elif act <= 4:
+            broker.maintain(f"n{chance.randrange(3)}")
+        elif act <= 8:
+            for number in range(3):
+                broker.repair(f"n{number}")
+        elif act == 9:
+            agents.away = not agents.away
+        elif act == 10:
+            agents.away = False
+        elif act == 11:
             number = chance.randrange(len(tasks))
             tasks[number].cancel()
             cancelled.append(tasks[number])
             tasks[number] = asyncio.create_task(agents.agent(planes[number // 2]))
     assert all(not task.done() for task in tasks)
     assert agents.held and agents.ended > 5
-    agents.faulty = 0
+    agents.faulty, agents.away = 0, False
     for task in tasks:
         task.cancel()
     await broker.advance(10 * MINUTE)

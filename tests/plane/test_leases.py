@@ -185,6 +185,21 @@ async def test_leases_of_an_earlier_process_are_returned_or_adopted(adopt: bool)
         assert len(plane.leases) == len(broker.leases) == int(adopt)
 
 
+async def test_requests_of_an_earlier_process_are_withdrawn() -> None:
+    broker = FakeBroker({"n0": 2})
+    first = Plane(broker, "team/a")
+    await first.__aenter__()
+    task = asyncio.create_task(first.negotiate(Option(gpus=4)))
+    await broker.advance(1000)
+    assert len(broker.requests) == 1
+    for loop in first._loops:
+        loop.cancel()
+    async with Plane(broker, "team/a"):
+        await broker.advance(1000)
+        assert broker.requests == ()
+    task.cancel()
+
+
 async def test_a_plane_that_the_broker_refuses_fails_at_once() -> None:
     class Strict(FakeBroker):
         async def heartbeat(self, plane: str) -> None:

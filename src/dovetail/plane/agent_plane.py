@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from inspect import isawaitable
@@ -107,20 +107,26 @@ class AgentPlane:
             self._spawn(lease.give_back())
         for request_id in list(self._requests):
             self._remove(request_id)
-        limit = asyncio.ensure_future(self.clock.sleep(CLOSING_MS))
         try:
-            while self._tasks and not limit.done():
-                done, _ = await asyncio.wait(
-                    [*self._tasks, limit], timeout=CLOSING_MS / 1000, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not done:
-                    # The clock of a test stands still.
-                    break
+            await self._finish(self._tasks)
         finally:
-            left = [limit, *self._loops, *self._tasks]
+            left = [*self._loops, *self._tasks]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
+
+    async def _finish(self, tasks: Collection[asyncio.Task[None]]) -> None:
+        """Wait for these, but no longer than CLOSING_MS: of the broker's clock, and of this machine's, since the clock
+        of a test may stand still. They go on after that."""
+        limit = asyncio.ensure_future(self.clock.sleep(CLOSING_MS))
+        try:
+            while (left := [task for task in tasks if not task.done()]) and not limit.done():
+                waiting = [*left, limit]
+                done, _ = await asyncio.wait(waiting, timeout=CLOSING_MS / 1000, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    return
+        finally:
+            limit.cancel()
 
     @asynccontextmanager
     async def lease(
@@ -136,12 +142,8 @@ class AgentPlane:
         try:
             yield held
         finally:
-            # It goes on by itself where this is cancelled, or the broker is away for longer.
-            limit = asyncio.ensure_future(self.clock.sleep(CLOSING_MS))
-            try:
-                await asyncio.wait([self._spawn(held.give_back()), limit], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                limit.cancel()
+            # Also where this is cancelled, the return goes on by itself.
+            await self._finish([self._spawn(held.give_back())])
 
     async def negotiate(
         self,

@@ -228,6 +228,10 @@ class FakeBroker:
         """The node goes into maintenance now: leases on it are revoked, with their grace."""
         self.submit(ev.NodeChanged(replace(self._nodes[node], maintenance=Maintenance("Evict", self.clock.now_ms()))))
 
+    def repair(self, node: str) -> None:
+        """The node is as it was at first."""
+        self.submit(ev.NodeChanged(self._nodes[node]))
+
     def lose(self, node: str) -> None:
         """The node is gone."""
         self.submit(ev.NodeRemoved(node))
