@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dovetail.core.bargaining.states import REQUESTS, RequestEvent, RequestState
 from dovetail.core.bargaining.timers import Timers
-from dovetail.core.bargaining.types import LeaseAlternative, LeaseRequest, Offer, Plane
+from dovetail.core.bargaining.types import LeaseAlternative, LeaseRequest, Offer, Plane, ServiceClass
 from dovetail.core.reasons import Refusal
 
 
@@ -155,6 +155,11 @@ class Requests:
     def waiting_of(self, plane_id: str) -> int:
         """How many requests of the plane wait in its queue."""
         return self._waiting.get(plane_id, 0)
+
+    def scavenges(self, workload: str) -> bool:
+        """Whether the workload waits for what is idle: nothing is held for it."""
+        one = self.by_workload.get(workload)
+        return one is not None and one.alternatives[one.number].service is ServiceClass.SCAVENGER
 
     def by_age(self, plane_id: str) -> list[Negotiation]:
         """The requests of a plane that are not settled, the oldest first."""

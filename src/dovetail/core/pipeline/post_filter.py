@@ -237,7 +237,7 @@ class PostFilter:
         reservations, precedences = state.reservations, state.precedences
         own = reservations.by_workload.get(self._workload)
         precedence = state.precedence(self._workload)
-        if not precedences.may_hold(precedence):
+        if not precedences.may_hold(precedence) or state.requests.scavenges(self._workload):
             reservations.release(self._workload)
             return refusal
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
