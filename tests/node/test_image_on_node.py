@@ -128,9 +128,11 @@ def test_an_agent_whose_image_is_missing_blocks_the_node_and_is_taken_back(
     installation.until(lambda: installation.walked() == ("agent", "ImagePullFailed"), "the node is blocked")
     shown = installation.dovetail("status")
     assert shown.returncode == 1
-    assert f"the image dovetail:{ABSENT} of the agent pod cannot be pulled" in shown.stdout
-    # The container runtime's own words.
-    assert "failed to pull and unpack image" in shown.stdout, shown.stdout
+    # The line of the node comes into the stack's status after its own, with the container runtime's own words.
+    lines = f"the image dovetail:{ABSENT} of the agent pod cannot be pulled", "failed to pull and unpack image"
+    installation.until(
+        lambda: all(line in installation.dovetail("status").stdout for line in lines), "the status shows the node"
+    )
 
     def rollout() -> tuple[str, list[str]]:
         found = installation.stack()["status"]["rollout"]

@@ -33,8 +33,8 @@ LOCK = Path(__file__).with_name("debian.lock")
 SUITE, RELEASE, ARCHITECTURE = "bookworm", "12", "amd64"
 PACKAGES = (
     "base-files", "ca-certificates", "gcc-12-base", "libbz2-1.0", "libc6", "libcrypt1", "libexpat1", "libffi8",
-    "libgcc-s1", "liblzma5", "libpython3.11-minimal", "libpython3.11-stdlib", "libssl3", "libstdc++6", "libuuid1",
-    "python3.11-minimal", "zlib1g",
+    "libgcc-s1", "liblzma5", "libpython3.11-minimal", "libpython3.11-stdlib", "libsqlite3-0", "libssl3", "libstdc++6",
+    "libuuid1", "python3.11-minimal", "zlib1g",
 )  # fmt: skip
 _SCRIPTS = "only for maintainer scripts"
 _UNUSED = "of modules of the standard library that are left out"
@@ -46,13 +46,12 @@ LEFT_OUT = {
     "libncursesw6": _UNUSED,
     "libnsl2": _UNUSED,
     "libreadline8": _UNUSED,
-    "libsqlite3-0": _UNUSED,
     "libtinfo6": _UNUSED,
     "libtirpc3": _UNUSED,
     "media-types": "Python has a table of its own",
 }
 """Dependencies of these packages that the image lacks, with the reason."""
-_MODULES_LEFT_OUT = ("_curses", "_curses_panel", "_dbm", "_sqlite3", "nis", "readline")
+_MODULES_LEFT_OUT = ("_curses", "_curses_panel", "_dbm", "nis", "readline")
 _UNUSED_PATHS = re.compile(
     r"usr/share/(man|lintian|locale|info|bug|doc-base|applications|pixmaps|binfmts|menu)(/|$)"
     # Licences have to come along.

@@ -24,6 +24,7 @@ from dovetail.apiserver.change_log import StoredContents
 from dovetail.apiserver.changes import StoreChange, at_version
 from dovetail.apiserver.failures import Failure
 from dovetail.apiserver.objects import Key, Object, key_of
+from dovetail.core.json_text import decode_json
 
 FORMAT = 1
 """Of the file. A program opens its own format only."""
@@ -227,4 +228,4 @@ class SqliteLog:
 
 
 def _decoded(blob: bytes) -> Object:
-    return msgspec.json.decode(blob, type=dict)
+    return decode_json(blob, dict)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.bargaining import placeholders, terms
-from dovetail.core.bargaining.requests import Negotiation
+from dovetail.core.bargaining.negotiation import Negotiation
 from dovetail.core.bargaining.states import RequestEvent, RequestState
 from dovetail.core.bargaining.types import (
     MOST_ROUNDS,

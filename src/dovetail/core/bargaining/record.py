@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.bargaining.leases import LiveLease
-from dovetail.core.bargaining.requests import Negotiation
+from dovetail.core.bargaining.negotiation import Negotiation
 from dovetail.core.bargaining.states import GpuLeaseState
 from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAction, LeaseRequest, Plane
 from dovetail.core.model import Pod

@@ -8,48 +8,10 @@ offer outstanding at a time, so what it can keep from others without a lease is 
 
 from __future__ import annotations
 
-from msgspec import Struct
-
-from dovetail.core.bargaining.states import REQUESTS, RequestEvent, RequestState
+from dovetail.core.bargaining.negotiation import Negotiation
+from dovetail.core.bargaining.states import RequestState
 from dovetail.core.bargaining.timers import Timers
-from dovetail.core.bargaining.types import LeaseAlternative, LeaseRequest, Offer, Plane, ServiceClass
-from dovetail.core.reasons import Refusal
-
-
-class Negotiation(Struct):
-    """How far a request is. `alternatives` are those that count now, after counter-offers. `waiting` is the workload
-    that waits in the queue, of the alternative `number`; "" while none does. While it is OFFERED, `held` are the
-    placeholders (uid) of its first offer and `workload` is their workload. `until_ms` is when the offers lapse, or its
-    back-off ends. `chosen` is the alternative that it accepted for later, -1 for none. `lapses` counts declined and
-    lapsed offers in a row, `rounds`
-    counter-offers, `made` the offers ever made. `reported` is the refusal that was last reported, `reported_ms` when.
-    `revision` changes whenever its workloads are made anew."""
-
-    request: LeaseRequest
-    state: RequestState = RequestState.PENDING
-    alternatives: tuple[LeaseAlternative, ...] = ()
-    waiting: str = ""
-    number: int = -1
-    workload: str = ""
-    held: tuple[str, ...] = ()
-    offers: tuple[Offer, ...] = ()
-    until_ms: int = 0
-    chosen: int = -1
-    rounds: int = 0
-    lapses: int = 0
-    made: int = 0
-    reported: Refusal | None = None
-    reported_ms: int = 0
-    revision: int = 0
-
-    @property
-    def firm(self) -> bool:
-        """Whether what fits is granted without an offer."""
-        return self.request.firm or self.chosen >= 0
-
-    def handle(self, event: RequestEvent) -> None:
-        """Raises KeyError where the state has no such event."""
-        self.state = REQUESTS[self.state][event]
+from dovetail.core.bargaining.types import LeaseRequest, Plane, ServiceClass
 
 
 class Requests:
