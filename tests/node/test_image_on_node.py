@@ -143,7 +143,8 @@ def test_an_agent_whose_image_is_missing_blocks_the_node_and_is_taken_back(
     installation.until(lambda: installation.walked() == ("ready", ""), "the node has its agent back")
     (agent,) = installation.pods(AGENT)
     assert agent["spec"]["containers"][0]["image"] == "dovetail:0.1.0"
-    assert "the rollout was stopped" in installation.dovetail("status").stdout
+    stopped = "the rollout was stopped"
+    installation.until(lambda: stopped in installation.dovetail("status").stdout, "the status shows the rollout")
     assert installation.job()["metadata"]["uid"] == job["uid"] and installation.runs_unbroken()
 
 
@@ -159,7 +160,7 @@ def test_a_node_whose_containers_get_other_gpus_than_were_chosen_is_not_ready(
     message = installation.gpu_node()["readiness"]["message"]
     chosen, had = message.removeprefix("chosen were ").split(", and the pod had ")
     assert int(had) == (int(chosen) + 1) % 8, message
-    assert message in installation.dovetail("status").stdout
+    installation.until(lambda: message in installation.dovetail("status").stdout, "the status shows the node")
     installation.patch(STACK, {"spec": corrected})
     installation.until(lambda: installation.walked() == ("ready", ""), "the node is validated")
     validation = installation.gpu_node()["readiness"]["validation"]

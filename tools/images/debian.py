@@ -58,7 +58,7 @@ _UNUSED_PATHS = re.compile(
     r"|usr/share/doc/[^/]+/(?!copyright$)"
     # Encodings of texts in other character sets: 8 MB that only iconv reads.
     r"|usr/lib/x86_64-linux-gnu/gconv(/|$)"
-    r"|usr/lib/python3[.]11/(lib-dynload/(" + "|".join(_MODULES_LEFT_OUT) + r")[.].*|(sqlite3|curses|dbm)(/|$))"
+    r"|usr/lib/python3[.]11/(lib-dynload/(" + "|".join(_MODULES_LEFT_OUT) + r")[.].*|(curses|dbm)(/|$))"
     r"|usr/sbin/|usr/bin/(?!python3[.]11$)|usr/share/base-files|usr/lib/systemd|usr/games"
     r"|etc/(default|skel|update-motd[.]d|profile[.]d|issue|motd|dpkg|ca-certificates|kernel|terminfo)"
     r"|(home|boot|media|mnt|opt|srv|root|usr/local|usr/src|usr/include|var/backups|var/local|var/lock|var/mail|var/spool)(/|$)"
