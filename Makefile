@@ -4,7 +4,7 @@ BIN := .venv/bin
 IMAGE ?= dovetail:0.1.0
 # Tests are handed out to so many processes. One of them mostly waits, for the control plane; each may start one of its own
 # (about 1 GiB).
-WORKERS ?= 4
+WORKERS ?= 3
 # The quick tests wait for more than half of their time, and start nothing large.
 QUICK_WORKERS ?= 4
 # Containers often set it. Without bytecode each of these processes compiles all tests, with their assertions: 7 s.

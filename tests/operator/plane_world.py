@@ -176,7 +176,9 @@ class PlaneWorld:
             document = {"apiVersion": GPU_STACKS.api_version, "kind": GPU_STACKS.kind, "metadata": {"name": STACK}}
             await self.create(GPU_STACKS.path(), document | {"spec": spec})
         else:
-            await self.client.request("PUT", path, found | {"spec": spec})
+            # Without the version, as `kubectl replace` without one: the operator writes the status all the time.
+            metadata = {key: value for key, value in found["metadata"].items() if key != "resourceVersion"}
+            await self.client.request("PUT", path, found | {"metadata": metadata, "spec": spec})
 
     async def uninstall(self) -> None:
         """Delete the GPUStack, and wait until the operator lets it go."""
