@@ -168,17 +168,19 @@ class PlaneWorld:
         await self.patch(NODES.path(name=node), {"metadata": {"labels": labels}})
 
     async def stack(self, **spec: Any) -> None:
-        """Make the GPUStack, or replace its spec."""
+        """Make the GPUStack, or replace its spec, whatever the operator writes meanwhile."""
         path = GPU_STACKS.path(name=STACK)
-        try:
-            found = await self.get(path)
-        except NotFound:
-            document = {"apiVersion": GPU_STACKS.api_version, "kind": GPU_STACKS.kind, "metadata": {"name": STACK}}
-            await self.create(GPU_STACKS.path(), document | {"spec": spec})
-        else:
-            # Without the version, as `kubectl replace` without one: the operator writes the status all the time.
-            metadata = {key: value for key, value in found["metadata"].items() if key != "resourceVersion"}
-            await self.client.request("PUT", path, found | {"metadata": metadata, "spec": spec})
+        while True:
+            try:
+                found = await self.get(path)
+                await self.client.request("PUT", path, found | {"spec": spec})
+                return
+            except NotFound:
+                document = {"apiVersion": GPU_STACKS.api_version, "kind": GPU_STACKS.kind, "metadata": {"name": STACK}}
+                await self.create(GPU_STACKS.path(), document | {"spec": spec})
+                return
+            except Conflict:
+                continue
 
     async def uninstall(self) -> None:
         """Delete the GPUStack, and wait until the operator lets it go."""
