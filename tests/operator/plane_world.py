@@ -12,7 +12,7 @@ from typing import Any
 
 from dovetail.kube.api.client import APPLY_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client
 from dovetail.kube.api.config import load_config
-from dovetail.kube.api.errors import ApiError, NotFound
+from dovetail.kube.api.errors import ApiError, Conflict, NotFound
 from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import GPU_NODES, GPU_STACKS, NODES, PODS
 from dovetail.operator.run import OperatorOptions, run
