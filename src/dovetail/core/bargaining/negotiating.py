@@ -423,7 +423,7 @@ def _grant(state: State, one: Negotiation, offered: LeaseAlternative, holdings: 
 
 
 def grace_of(plane: Plane, request: LeaseRequest, offered: LeaseAlternative) -> int:
-    """The time to save the work: what is asked for, at most what the plane has, and at most half of the term."""
+    """The time to save the work: as requested, at most that of the plane, and at most half of the term."""
     return min(request.grace_ms or plane.grace_ms, plane.grace_ms, offered.duration_ms // 2)
 
 

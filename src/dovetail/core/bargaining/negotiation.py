@@ -17,7 +17,7 @@ class Negotiation(Struct):
     back-off ends. `chosen` is the alternative that it accepted for later, -1 for none. `lapses` counts declined and
     lapsed offers in a row, `rounds`
     counter-offers, `made` the offers ever made. `reported` is the refusal that was last reported, `reported_ms` when.
-    `revision` changes whenever its workloads are made anew."""
+    `revision` changes whenever its workloads are made again."""
 
     request: LeaseRequest
     state: RequestState = RequestState.PENDING
