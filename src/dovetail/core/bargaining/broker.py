@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's part of a step: what is new of planes, requests and leases, and what is due with time.
 
-Rules: leases that were read come first, so that no workload gets their devices; then leases end; then requests are read.
-A decision that evicts placeholders, or pods within a lease, revokes the whole lease instead.
+Rules: leases that were read come first, so that no workload gets their devices; then leases end; then requests are
+read. A decision that evicts placeholders, or pods within a lease, revokes the whole lease instead.
 """
 
 from __future__ import annotations
