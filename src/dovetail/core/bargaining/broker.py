@@ -7,7 +7,7 @@ read. A decision that evicts placeholders, or pods within a lease, revokes the w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -38,7 +38,8 @@ def due(state: State) -> list[Decision]:
     for lease in recorded:
         decisions += terms.resume(state, lease)
     removed, leases.removed = list(leases.removed), {}
-    decisions += _ended(state, removed, EndCause.RETURNED)
+    for lease_id in removed:
+        decisions += terms.end(state, leases.live[lease_id], EndCause.RETURNED)
     actions, leases.actions = list(leases.actions.values()), {}
     for action in actions:
         decisions += terms.act(state, action)
@@ -92,16 +93,9 @@ def _moved(state: State, plane_id: str) -> list[Decision]:
         for one in live:
             decisions += terms.revoke(state, one, EndCause.LOST, f"no heartbeat of {plane_id} for {seconds} s")
     for negotiation in requests.by_age(plane_id):
-        decisions += negotiating.reconsider_all(state, negotiation)
+        decisions += negotiating.plane_moved(state, negotiation)
     if plane is None and not live:
         apply(state, ev.QueueRemoved(f"planes/{plane_id}"))
-    return decisions
-
-
-def _ended(state: State, lease_ids: Iterable[str], cause: EndCause) -> list[Decision]:
-    decisions: list[Decision] = []
-    for lease_id in lease_ids:
-        decisions += terms.end(state, state.leases.live[lease_id], cause)
     return decisions
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.bargaining import placeholders
@@ -194,10 +195,7 @@ def _bind(
         parts = live.parts(node, one.gpus, one.instances)
         for pod in state.leases.enter(one.pod, parts):
             apply(state, ev.PodChanged(pod))
-        exact = Pod(
-            one.pod.uid, one.pod.namespace, one.pod.name, one.pod.request, one.pod.labels, node=node,
-            claims=one.pod.claims, devices=one.gpus, instances=one.instances,
-        )  # fmt: skip
+        exact = replace(one.pod, node=node, devices=one.gpus, instances=one.instances)
         placement = cluster.place(exact, one.slot, one.picks, cluster.shape_of(one.pod))
         placement.pod = one.pod
         placed.append(placement)

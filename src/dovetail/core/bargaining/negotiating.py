@@ -98,7 +98,7 @@ def reconsider(state: State, one: Negotiation) -> list[Decision]:
     return []
 
 
-def reconsider_all(state: State, one: Negotiation) -> list[Decision]:
+def plane_moved(state: State, one: Negotiation) -> list[Decision]:
     """The plane of the request has changed, is silent, or is gone."""
     if one.state is RequestState.BACKING_OFF:
         return []
@@ -230,23 +230,15 @@ def _try(state: State, one: Negotiation, index: int, term_ms: int) -> tuple[str,
         binds, refusal = phase.place(group, wanted)
         if binds:
             return workload, None
-    _remove(state, workload)
+    terms.remove(state, workload)
     return "", refusal
-
-
-def _remove(state: State, workload: str) -> None:
-    """Take the placeholders of a workload out of everything, with what they hold."""
-    for pod in state.workloads.members(workload):
-        apply(state, ev.PodRemoved(pod.uid))
-    if not workload.startswith(LONE):
-        apply(state, ev.GangRemoved(workload))
 
 
 def withdraw(state: State, one: Negotiation) -> None:
     """Nothing waits and nothing is held for the request any more."""
     _release(state, one)
     if one.waiting:
-        _remove(state, one.waiting)
+        terms.remove(state, one.waiting)
         state.requests.wait(one, "", -1)
     one.revision += 1
 
@@ -254,12 +246,15 @@ def withdraw(state: State, one: Negotiation) -> None:
 def _release(state: State, one: Negotiation) -> None:
     """Release what is offered."""
     if one.workload:
-        if one.workload != one.waiting:
-            _remove(state, one.workload)
-        else:
-            _remove(state, one.waiting)
+        terms.remove(state, one.workload)
+        if one.workload == one.waiting:
             state.requests.wait(one, "", -1)
-    one.workload, one.held, one.offers = "", (), ()
+    one.workload, one.offers = "", ()
+    _answer_is_in(state, one)
+
+
+def _answer_is_in(state: State, one: Negotiation) -> None:
+    """The plane may have another offer, if it was this request that had one."""
     if state.requests.offered.get(one.request.plane) == one.request.id:
         del state.requests.offered[one.request.plane]
         _wake(state, one.request.plane)
@@ -287,7 +282,7 @@ def _placed(
         apply(state, ev.GangChanged(replace(gang, min_count=len(placed), max_count=len(placed))))
     asked = one.alternatives[index]
     offered = replace(asked, count=len(placed) * asked.per_node, least=0, duration_ms=term_ms)
-    one.workload, one.held = workload, tuple([pod.uid for pod in placed])
+    one.workload = workload
     holdings = tuple([_holding(state, pod) for pod in placed])
     if one.firm:
         return _grant(state, one, offered, holdings)
@@ -411,14 +406,12 @@ def _grant(state: State, one: Negotiation, offered: LeaseAlternative, holdings: 
         request.startup_ms,
     )  # fmt: skip
     if one.waiting and one.waiting != workload:
-        _remove(state, one.waiting)
+        terms.remove(state, one.waiting)
     state.requests.wait(one, "", -1)
-    one.workload, one.held, one.offers, one.lapses = "", (), (), 0
+    one.workload, one.offers, one.lapses = "", (), 0
     one.handle(RequestEvent.ACCEPTED)
     state.requests.timers.drop(request.id)
-    if state.requests.offered.get(plane.id) == request.id:
-        del state.requests.offered[plane.id]
-        _wake(state, plane.id)
+    _answer_is_in(state, one)
     return terms.begin(state, lease, workload, state.workloads.members(workload))
 
 

@@ -31,6 +31,14 @@ _RENEWED_MILLI = 333
 """The last part of a term, in which it can be renewed."""
 
 
+def remove(state: State, workload: str) -> None:
+    """Take the placeholders of a workload out of everything, with what they hold."""
+    for pod in state.workloads.members(workload):
+        apply(state, ev.PodRemoved(pod.uid))
+    if not workload.startswith(LONE):
+        apply(state, ev.GangRemoved(workload))
+
+
 def begin(state: State, lease: GpuLease, workload: str, pods: Sequence[Pod]) -> list[Decision]:
     """The lease is live from now on; its placeholders, which are placed, are bound."""
     by_uid = {pod.uid: pod for pod in pods}
@@ -42,6 +50,11 @@ def begin(state: State, lease: GpuLease, workload: str, pods: Sequence[Pod]) -> 
 def _enter(state: State, live: LiveLease) -> None:
     state.leases.add(live)
     live.idle_ms = 0 if live.inside else state.now_ms
+    _put(state, live)
+
+
+def _put(state: State, live: LiveLease) -> None:
+    """The placeholders and the timer are those of the lease as it is now."""
     for uid in live.whole:
         apply(state, ev.PodChanged(live.left(uid)))
     _set_timer(state, live)
@@ -110,9 +123,7 @@ def revoke(state: State, live: LiveLease, cause: EndCause, message: str) -> list
     revocation = Revocation(cause, deadline_ms, message)
     live.lease = replace(lease, revocation=revocation)
     live.whole = {uid: replace(pod, deleting=True) for uid, pod in live.whole.items()}
-    for uid in live.whole:
-        apply(state, ev.PodChanged(live.left(uid)))
-    _set_timer(state, live)
+    _put(state, live)
     return [RevokeLease(lease.id, revocation, state.steps)]
 
 
@@ -160,9 +171,7 @@ def _renew(state: State, live: LiveLease, until_ms: int) -> list[Decision]:
         uid: replace(pod, work=replace(pod.work, max_runtime_ms=until_ms - lease.start_ms))
         for uid, pod in live.whole.items()
     }
-    for uid in live.whole:
-        apply(state, ev.PodChanged(live.left(uid)))
-    _set_timer(state, live)
+    _put(state, live)
     return [LeaseStatus(renewed, live.state.value, state.steps)]
 
 
@@ -178,10 +187,7 @@ def end(state: State, live: LiveLease, cause: EndCause) -> list[Decision]:
     if missing_ms > 0 and lease.alternative.service is not ServiceClass.SCAVENGER:
         _charge(state, live, missing_ms)
     state.leases.end(live)
-    for uid in live.whole:
-        apply(state, ev.PodRemoved(uid))
-    if not live.workload.startswith(LONE):
-        apply(state, ev.GangRemoved(live.workload))
+    remove(state, live.workload)
     return [EndLease(lease.id, cause, uids, state.steps)]
 
 
