@@ -103,6 +103,18 @@ class Installation:
         found: list[dict[str, Any]] = self.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
         return found
 
+    def replace_agent(self) -> None:
+        """Delete the pod of the agent, and wait for the next one."""
+        (before,) = (one["metadata"]["uid"] for one in self.pods(AGENT))
+        self.kubectl("delete", "pods", "--all", f"-n={AGENT}")
+
+        def replaced() -> bool:
+            now = [one for one in self.pods(AGENT) if one["metadata"]["uid"] != before]
+            return bool(now) and all(one["ready"] for one in now[0]["status"].get("containerStatuses", [{"ready": 0}]))
+
+        self.until(replaced, "the agent is replaced")
+        self.until(lambda: self.walked() == ("ready", ""), "the node is ready again")
+
     def job(self) -> dict[str, Any]:
         return self.get("/api/v1/namespaces/default/pods/job")
 

@@ -153,8 +153,9 @@ def test_a_node_whose_containers_get_other_gpus_than_were_chosen_is_not_ready(
 ) -> None:
     """Seen by the check of the image: chosen, allocated and named by CDI is one GPU, and the driver shows another."""
     corrected = {"image": {"tag": ""}, "validation": {"gpus": 2}}
+    # A job that was placed after the agent started would prove the node.
+    installation.replace_agent()
     with installation.shifted_devices():
-        # It is validated again; the job proves nothing, as it is older than the agent.
         installation.patch(f"{OURS}/gpunodes/{NAME}/status", {"status": {"readiness": None}})
         installation.until(lambda: installation.walked() == ("validated", "DevicesDiffer"), "the devices differ")
     message = installation.gpu_node()["readiness"]["message"]

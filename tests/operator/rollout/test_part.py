@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +21,7 @@ from dovetail.operator.found import Found
 from dovetail.operator.parts import SharedByParts, StackPart
 from dovetail.operator.rendering.stack_objects import Desired
 from dovetail.operator.rollout.part import Rollouts
+from dovetail.operator.rollout.record import RECORD
 from dovetail.playground.faults import Fault
 from tests.operator.stack_world import STACKS, World, small, stamped, workload
 from tests.paths import ROOT
@@ -110,9 +112,15 @@ def all_have(world: World, image: str, phase: str = "Done") -> Callable[[], bool
     return lambda: images(world) == {f"n{i}": image for i in range(4)} and rollout(world).get("phase") == phase
 
 
+def good(world: World) -> bool:
+    """Whether the newest revision was seen working."""
+    return bool(json.loads(revisions(world)[-1]["metadata"]["annotations"][RECORD]).get("good"))
+
+
 async def installed(world: World, **spec: Any) -> None:
     world.stack(image={"repository": "dovetail", "tag": "1"}, upgrade=UPGRADE, **spec)
     await world.until(all_have(world, "dovetail:1"))
+    await world.until(lambda: good(world))
 
 
 async def test_a_new_agent_comes_to_one_node_after_the_other(fleet: World) -> None:
