@@ -27,7 +27,7 @@ def test_the_agent_of_the_guide_runs() -> None:
 @pytest.mark.parametrize(
     ("kind", "section", "aside"),
     [
-        (Plane, "Plane", {"act", "answer_to", "clock", "heard_ms"}),
+        (Plane, "Plane", {"act", "answer_to", "clock", "heard_ms", "lease_of", "until"}),
         (PlaneLease, "Lease", {"close", "see", "notice", "record", "id", "name", "granted", "end_ms", "sure_until_ms"}),
         (FakeBroker, "FakeBroker", {"act", "heartbeat", "put", "withdraw", "follow", "end_ms"}),
     ],

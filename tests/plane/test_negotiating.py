@@ -168,3 +168,28 @@ async def test_several_requests_of_one_plane_are_granted_one_after_the_other() -
             return [device.gpu for lease in leases for device in lease.devices]
 
         assert sorted(await broker.run(all_of_them())) == list(range(8))
+
+
+async def test_a_request_is_negotiated_by_its_own_moves_and_withdrawn_in_the_end() -> None:
+    broker = FakeBroker({"n0": 8})
+    other = await occupied(broker, 5, 20)
+    async with Plane(broker, "team/a") as plane:
+
+        async def bargain() -> tuple[int, int]:
+            asked = AgentRequest(options=(Option(gpus=8, same_node=True), Option(gpus=2)))
+            async with plane.opened(asked) as negotiation:
+                with pytest.raises(ValueError, match="nothing to answer"):
+                    await negotiation.answer(KeepWaiting())
+                await negotiation.put()
+                first = await negotiation.turn()
+                assert isinstance(first, OfferRound)
+                await negotiation.answer(CounterOffer(Option(gpus=1, minutes=5).alternative(first.now_ms)))
+                second = await negotiation.turn()
+                assert isinstance(second, OfferRound)
+            return first.rounds, second.rounds
+
+        assert await broker.run(bargain()) == (0, 1)
+        await broker.advance(1)
+        assert all(one.startswith("other/") for one in broker.requests)
+        assert not plane.leases
+    await other.__aexit__(None, None, None)

@@ -5,7 +5,8 @@
     async with plane, plane.lease(Option(gpus=4, minutes=20), on_revoke=save) as lease:
         await train(lease.devices, lease.fence)
 
-- `agent_plane`: the control plane of one agent; `lease`: what it holds; `known`: what it knows from the broker.
+- `agent_plane`: the control plane of one agent; `lease`: what it holds; `negotiation`: one open request;
+  `waiting`: for answers and news.
 - `options`: what to ask for; `policies`: which offer to take; `placement`: pods onto devices of held leases.
 - `broker`: what a broker has to do; `fake`: one in memory with the real rules, on a virtual clock, for tests.
 """

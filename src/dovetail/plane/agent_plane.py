@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane of one agent: heartbeats, news from the broker, negotiations, and the leases that it holds.
+"""The control plane of one agent: heartbeats, news from the broker, and what is open: negotiations and leases.
 
 Rules
 - One task sends heartbeats, one follows the broker. After BrokerUnavailable each call is repeated after a back-off that
@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from inspect import isawaitable
 from types import TracebackType
 from typing import TypeVar
 
-from msgspec.structs import replace
-
-from dovetail.core.bargaining.types import Answer, EndCause, LeaseAction, LeaseRequest
+from dovetail.core.bargaining.types import EndCause, LeaseAction, LeaseRequest
 from dovetail.plane import placement
 from dovetail.plane.broker import (
     Broker,
@@ -37,18 +34,16 @@ from dovetail.plane.broker import (
     RequestGone,
     RequestNotice,
 )
-from dovetail.plane.lease import NotGranted, OnRevoke, PlaneLease, RevokeNotice, advice
+from dovetail.plane.lease import OnRevoke, PlaneLease, RevokeNotice, advice
+from dovetail.plane.negotiation import PlaneNegotiation
 from dovetail.plane.options import AgentRequest, Option, request_of
 from dovetail.plane.placement import AgentPod, Assignment
-from dovetail.plane.policies import Accept, CounterOffer, Decline, FirstFit, Move, OfferPolicy, OfferRound
-from dovetail.plane.reasons import sentence
+from dovetail.plane.policies import FirstFit, OfferPolicy
+from dovetail.plane.waiting import FIRST_WAIT_MS, NEVER_MS, Backoff, News, answered
 
-FIRST_WAIT_MS = 100
-MOST_WAIT_MS = 10_000
 CLOSING_MS = 5_000
 """How long the end of a plane, or of a block with a lease, waits for a broker that is away."""
 _MINUTE_MS = 60_000
-_NEVER_MS = 2**62
 T = TypeVar("T")
 
 
@@ -60,21 +55,17 @@ class AgentPlane:
         self, broker: Broker, plane: str, *, heartbeat_ms: int = 10_000, adopt: bool = False, session: str = ""
     ) -> None:
         self.id = plane
-        self._broker = broker
+        self.broker = broker
         self._heartbeat_ms = heartbeat_ms
         self._adopt = adopt
         self._session = session or uuid.uuid4().hex[:12]
         self._count = 0
         self._heard_ms = 0
         self._listed = False
-        self._requests: dict[str, LeaseRequest] = {}
-        """Those that are negotiated."""
-        self._callbacks: dict[str, OnRevoke | None] = {}
-        self._notices: dict[str, RequestNotice] = {}
-        self._gone: set[str] = set()
+        self._open: dict[str, PlaneNegotiation] = {}
         self._leases: dict[str, PlaneLease] = {}
         self._removing: set[str] = set()
-        self._news = asyncio.Event()
+        self._news = News()
         self._failed: BrokerRefused | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,7 +73,7 @@ class AgentPlane:
 
     @property
     def clock(self) -> BrokerClock:
-        return self._broker.clock
+        return self.broker.clock
 
     @property
     def heard_ms(self) -> int:
@@ -105,7 +96,7 @@ class AgentPlane:
         self._closing = True
         for lease in list(self._leases.values()):
             self._spawn(lease.give_back())
-        for request_id in list(self._requests):
+        for request_id in list(self._open):
             self._remove(request_id)
         try:
             await self._finish(self._tasks)
@@ -154,59 +145,28 @@ class AgentPlane:
         """Ask, answer offers by the policy (FirstFit), and return the lease. It is held until it is returned, or the
         plane ends. Raises NotGranted: denied, declined by the policy, or not granted within `within_minutes`."""
         asked = request_of(request)
-        decide: OfferPolicy = policy if policy is not None else FirstFit()
+        limit_ms = self.clock.now_ms() + round(_MINUTE_MS * asked.within_minutes) if asked.within_minutes else NEVER_MS
+        async with self.opened(asked, limit_ms, on_revoke) as negotiation:
+            return await negotiation.run(policy if policy is not None else FirstFit())
+
+    @asynccontextmanager
+    async def opened(
+        self, asked: AgentRequest, limit_ms: int = NEVER_MS, on_revoke: OnRevoke | None = None
+    ) -> AsyncIterator[PlaneNegotiation]:
+        """A request that is negotiated while the block runs, by its own moves (`PlaneNegotiation`). In the end it is
+        withdrawn, unless there is a lease: that is held as after `negotiate`."""
         record = self._record(asked)
-        limit_ms = self.clock.now_ms() + round(_MINUTE_MS * asked.within_minutes) if asked.within_minutes else _NEVER_MS
-        self._requests[record.id] = record
-        self._callbacks[record.id] = on_revoke
+        self._open[record.id] = negotiation = PlaneNegotiation(self, record, limit_ms, on_revoke)
         try:
-            await self._retry(lambda: self._broker.put(self._requests[record.id]), limit_ms)
-            return await self._negotiate(record, decide, limit_ms)
+            yield negotiation
         finally:
-            self._requests.pop(record.id, None)
-            self._callbacks.pop(record.id, None)
+            self._open.pop(record.id, None)
             if record.id not in self._leases:
                 self._remove(record.id)
 
-    async def _negotiate(self, record: LeaseRequest, decide: OfferPolicy, limit_ms: int) -> PlaneLease:
-        answered: tuple[str, int] | None = None
-        rounds = 0
-        while True:
-            turn = partial(self._turn, record.id, answered)
-            found: PlaneLease | RequestNotice | None = await self._until(turn, limit_ms)
-            if found is None:
-                raise NotGranted(f"not granted in time: {self._sentence(record.id)}")
-            if isinstance(found, PlaneLease):
-                return found
-            answered, refused = _key(found), ""
-            if found.refused_number:
-                refused = found.answer_refused
-            table = OfferRound(found.offers, record.alternatives, self.clock.now_ms(), found.until_ms, rounds, refused)
-            move = decide(table)
-            if isinstance(move, Decline):
-                raise NotGranted(f"declined: {move.why}")
-            rounds += isinstance(move, CounterOffer)
-            self._requests[record.id] = replace(self._requests[record.id], answer=_answer(found, move))
-            await self._retry(lambda: self._broker.put(self._requests[record.id]), limit_ms)
-
-    def _turn(self, request_id: str, answered: tuple[str, int] | None) -> PlaneLease | RequestNotice | None:
-        """The lease, or offers that are not answered yet. Raises NotGranted."""
-        lease = self._leases.get(request_id)
-        if lease is not None:
-            if lease.over.is_set():
-                raise NotGranted(f"the lease was over at once: {lease.cause}")
-            return lease
-        if request_id in self._gone:
-            raise NotGranted("the request was withdrawn")
-        notice = self._notices.get(request_id)
-        if notice is None:
-            return None
-        if notice.state == "Denied":
-            raise NotGranted(f"denied: {notice.why}")
-        if notice.state == "Granted":
-            # The lease is in the news before this.
-            raise NotGranted("the lease was over before the broker could be heard")
-        return notice if notice.offers and _key(notice) != answered else None
+    def lease_of(self, request_id: str) -> PlaneLease | None:
+        """The lease that the request led to, as long as it is not over."""
+        return self._leases.get(request_id)
 
     def _record(self, asked: AgentRequest) -> LeaseRequest:
         now_ms = self.clock.now_ms()
@@ -225,29 +185,26 @@ class AgentPlane:
     async def why(self, request: AgentRequest | str) -> str:
         """One sentence: what is in the way of an open request, and when that clears. By the request's name."""
         name = request if isinstance(request, str) else request.name
-        await self._until(lambda: self._listed or None, _NEVER_MS)
-        for request_id, record in self._requests.items():
-            if record.name == name:
-                return self._sentence(request_id)
+        await self.until(lambda: self._listed or None, NEVER_MS)
+        for negotiation in self._open.values():
+            if negotiation.record.name == name:
+                return negotiation.sentence
         for lease in self._leases.values():
             if lease.name == name and not lease.over.is_set():
                 minutes = lease.remaining().total_seconds() / 60
                 return f"The lease {name} is granted, and ends in {minutes:.1f} minutes."
         return f"No request {name} is open."
 
-    def _sentence(self, request_id: str) -> str:
-        return sentence(self._notices.get(request_id), self.clock.now_ms())
-
     async def _beat(self) -> None:
-        waits = _Waits()
+        waits = Backoff()
         while True:
             try:
-                await self._broker.heartbeat(self.id)
-                waits = _Waits()
+                await self.broker.heartbeat(self.id)
+                waits = Backoff()
                 due_ms = self.clock.now_ms() + self._heartbeat_ms
                 # Leases of a short grace need news more often.
                 while (now_ms := self.clock.now_ms()) < (next_ms := min(due_ms, self._beat_again_ms(due_ms))):
-                    await self._sleep(next_ms - now_ms)
+                    await self._news.wait(self.clock, next_ms - now_ms)
             except BrokerUnavailable:
                 await self.clock.sleep(waits.next_ms())
             except BrokerRefused as error:
@@ -256,14 +213,14 @@ class AgentPlane:
 
     def _beat_again_ms(self, due_ms: int) -> int:
         graces = [lease.record.grace_ms for lease in self._leases.values() if lease.record.grace_ms]
-        return due_ms - self._heartbeat_ms + max(FIRST_WAIT_MS, min(graces, default=_NEVER_MS) // 3)
+        return due_ms - self._heartbeat_ms + max(FIRST_WAIT_MS, min(graces, default=NEVER_MS) // 3)
 
     async def _follow(self) -> None:
-        waits = _Waits()
+        waits = Backoff()
         while True:
             try:
-                async for notice in self._broker.follow(self.id):
-                    waits = _Waits()
+                async for notice in self.broker.follow(self.id):
+                    waits = Backoff()
                     self._take(notice)
             except BrokerUnavailable:
                 pass
@@ -276,14 +233,13 @@ class AgentPlane:
         """News, in the order of the broker."""
         match notice:
             case RequestNotice():
-                self._notices[notice.id] = notice
-                self._gone.discard(notice.id)
-                if notice.id not in self._requests and notice.state != "Granted":
+                if notice.id in self._open:
+                    self._open[notice.id].see(notice)
+                elif notice.state != "Granted":
                     self._remove(notice.id)
             case RequestGone():
-                self._notices.pop(notice.id, None)
-                if notice.id in self._requests:
-                    self._gone.add(notice.id)
+                if notice.id in self._open:
+                    self._open[notice.id].withdrawn()
             case LeaseNotice():
                 self._lease_seen(notice)
             case LeaseGone():
@@ -292,14 +248,14 @@ class AgentPlane:
                 self._all_listed(notice)
             case Current():
                 self._heard_ms = max(self._heard_ms, notice.at_ms)
-        self._news.set()
-        self._news = asyncio.Event()
+        self._news.put()
 
     def _lease_seen(self, notice: LeaseNotice) -> None:
         lease = self._leases.get(notice.lease.id)
         if lease is None:
-            wanted = notice.lease.id in self._requests or (self._adopt and not self._listed)
-            lease = PlaneLease(self, notice, self._callbacks.get(notice.lease.id))
+            negotiation = self._open.get(notice.lease.id)
+            wanted = negotiation is not None or (self._adopt and not self._listed)
+            lease = PlaneLease(self, notice, negotiation.on_revoke if negotiation is not None else None)
             lease.see(notice)
             if not wanted or self._closing:
                 if notice.lease.id not in self._removing:
@@ -331,18 +287,20 @@ class AgentPlane:
             expired = self.clock.now_ms() >= lease.record.end_ms
             cause = lease.revocation.cause if lease.revocation is not None else EndCause.EXPIRED
             self._over(lease_id, cause if expired or lease.revocation is not None else EndCause.LOST)
-        self._notices = {key: value for key, value in self._notices.items() if key in listed.requests}
-        for request_id in self._requests:
-            if request_id not in listed.requests and request_id not in self._leases:
-                # The list may be older than the request: it is put once more.
-                self._spawn(self._again(request_id))
+        for request_id, negotiation in self._open.items():
+            if request_id not in listed.requests:
+                negotiation.see(None)
+                if request_id not in self._leases:
+                    # The list may be older than the request: it is put once more.
+                    self._spawn(self._again(negotiation))
 
-    async def _again(self, request_id: str) -> None:
-        record = self._requests.get(request_id)
-        if record is not None:
-            await self._retry(lambda: self._broker.put(self._requests.get(request_id, record)), _NEVER_MS)
-            if request_id not in self._requests and request_id not in self._leases:
-                self._remove(request_id)
+    async def _again(self, negotiation: PlaneNegotiation) -> None:
+        request_id = negotiation.record.id
+        if request_id not in self._open:
+            return
+        await answered(self.clock, lambda: self.broker.put(negotiation.record))
+        if request_id not in self._open and request_id not in self._leases:
+            self._remove(request_id)
 
     async def _keep(self, lease: PlaneLease) -> None:
         """Report the end of the lease when it comes near, and close it when it is there."""
@@ -358,7 +316,7 @@ class AgentPlane:
                 if near and lease.on_revoke is not None and lease.reported_ms != lease.end_ms:
                     lease.reported_ms = lease.end_ms
                     called = self._spawn(_called(lease.on_revoke, advice(lease, now_ms)))
-                await self._sleep(lease.end_ms - now_ms)
+                await self._news.wait(self.clock, lease.end_ms - now_ms)
         finally:
             if called is not None and not lease.over.is_set():
                 called.cancel()
@@ -372,17 +330,16 @@ class AgentPlane:
     async def _withdraw(self, request_id: str) -> None:
         try:
             with suppress(BrokerRefused):
-                await self._retry(lambda: self._broker.withdraw(self.id, request_id), _NEVER_MS)
+                await answered(self.clock, lambda: self.broker.withdraw(self.id, request_id))
         finally:
             self._removing.discard(request_id)
-            self._gone.discard(request_id)
 
     async def act(self, lease: PlaneLease, action: LeaseAction) -> None:
         """Have the broker read the action, as long as the lease could be live."""
         if action.action == "return":
             self._leases.pop(lease.id, None)
         with suppress(BrokerUnavailable, BrokerRefused):
-            await self._retry(lambda: self._broker.act(self.id, action), lease.record.end_ms)
+            await answered(self.clock, lambda: self.broker.act(self.id, action), lease.record.end_ms)
         if action.action == "return":
             self._remove(lease.id)
 
@@ -394,21 +351,10 @@ class AgentPlane:
                 return "the lease is over"
             return f"={lease.notice.refused}" if lease.notice.answered >= number else None
 
-        found = await self._until(answer, lease.record.end_ms)
+        found = await self.until(answer, lease.record.end_ms)
         return "the broker did not answer" if found is None else found.removeprefix("=")
 
-    async def _retry(self, call: Callable[[], Awaitable[None]], limit_ms: int) -> None:
-        """Repeat a call until it is answered. Raises BrokerUnavailable once the limit has come."""
-        waits = _Waits()
-        while True:
-            try:
-                return await call()
-            except BrokerUnavailable:
-                if self.clock.now_ms() >= limit_ms:
-                    raise
-            await self.clock.sleep(waits.next_ms())
-
-    async def _until(self, ready: Callable[[], T | None], limit_ms: int) -> T | None:
+    async def until(self, ready: Callable[[], T | None], limit_ms: int) -> T | None:
         """Wait for something; None where the limit comes first. Raises BrokerRefused where the plane has failed."""
         while True:
             if self._failed is not None:
@@ -418,25 +364,11 @@ class AgentPlane:
             now_ms = self.clock.now_ms()
             if now_ms >= limit_ms:
                 return None
-            await self._sleep(limit_ms - now_ms)
-
-    async def _sleep(self, ms: int) -> None:
-        """Until there is news, or so much time has passed."""
-        news = self._news
-        if ms >= _NEVER_MS // 2:
-            await news.wait()
-            return
-        waiting = [asyncio.ensure_future(news.wait()), asyncio.ensure_future(self.clock.sleep(ms))]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waiting:
-                one.cancel()
+            await self._news.wait(self.clock, limit_ms - now_ms)
 
     def _fail(self, error: BrokerRefused) -> None:
         self._failed = error
-        self._news.set()
-        self._news = asyncio.Event()
+        self._news.put()
 
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Work that the end of the plane waits for."""
@@ -450,29 +382,6 @@ class AgentPlane:
         task = asyncio.create_task(work)
         self._loops.append(task)
         task.add_done_callback(lambda done: self._loops.remove(done) if done in self._loops else None)
-
-
-class _Waits:
-    """The back-offs after errors in a row."""
-
-    def __init__(self) -> None:
-        self._ms = FIRST_WAIT_MS
-
-    def next_ms(self) -> int:
-        ms, self._ms = self._ms, min(2 * self._ms, MOST_WAIT_MS)
-        return ms
-
-
-def _key(notice: RequestNotice) -> tuple[str, int]:
-    return notice.offers[0].id, notice.refused_number
-
-
-def _answer(notice: RequestNotice, move: Move) -> Answer:
-    if isinstance(move, Accept):
-        return Answer(move.offer, "accept")
-    if isinstance(move, CounterOffer):
-        return Answer(notice.offers[0].id, "counter", move.alternative)
-    return Answer(notice.offers[0].id, "decline")
 
 
 async def _called(on_revoke: OnRevoke, notice: RevokeNotice) -> None:

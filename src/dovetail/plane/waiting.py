@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent's plane waits for: answers of the broker, and news.
+
+Rules: a call that is not answered is repeated after a wait that doubles from FIRST_WAIT_MS to MOST_WAIT_MS. All waits
+are by the broker's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dovetail.plane.broker import BrokerClock, BrokerUnavailable
+
+FIRST_WAIT_MS = 100
+MOST_WAIT_MS = 10_000
+NEVER_MS = 2**62
+"""A limit that does not come."""
+
+
+class Backoff:
+    """The waits after errors in a row."""
+
+    def __init__(self) -> None:
+        self._ms = FIRST_WAIT_MS
+
+    def next_ms(self) -> int:
+        ms, self._ms = self._ms, min(2 * self._ms, MOST_WAIT_MS)
+        return ms
+
+
+async def answered(clock: BrokerClock, call: Callable[[], Awaitable[None]], limit_ms: int = NEVER_MS) -> None:
+    """Repeat the call until it is answered. Raises BrokerUnavailable once the limit has come."""
+    waits = Backoff()
+    while True:
+        try:
+            return await call()
+        except BrokerUnavailable:
+            if clock.now_ms() >= limit_ms:
+                raise
+        await clock.sleep(waits.next_ms())
+
+
+class News:
+    """Something has happened: all that wait for it go on, and check what there is now."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def put(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, clock: BrokerClock, ms: int) -> None:
+        """Until there is news, or so much time has passed."""
+        news = self._next
+        if ms >= NEVER_MS // 2:
+            await news.wait()
+            return
+        waiting = [asyncio.ensure_future(news.wait()), asyncio.ensure_future(clock.sleep(ms))]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
