@@ -15,6 +15,8 @@ from dovetail.plane import (
     DeadlineAware,
     Decline,
     FakeBroker,
+    FakeFault,
+    FaultKind,
     KeepWaiting,
     NotGranted,
     OfferRound,
@@ -23,6 +25,7 @@ from dovetail.plane import (
     ServiceClass,
 )
 from dovetail.plane.policies import Move
+from dovetail.plane.waiting import NEVER_MS
 
 MINUTE = 60_000
 
@@ -193,3 +196,47 @@ async def test_a_request_is_negotiated_by_its_own_moves_and_withdrawn_in_the_end
         assert all(one.startswith("other/") for one in broker.requests)
         assert not plane.leases
     await other.__aexit__(None, None, None)
+
+
+async def test_a_grant_that_comes_while_the_request_is_withdrawn_is_returned() -> None:
+    broker = FakeBroker({"n0": 8})
+    delays = {"news": 500, "withdraw": 1000}
+    async with Plane(broker, "team/a") as plane:
+        async with plane.opened(AgentRequest(options=(Option(gpus=4),))) as negotiation:
+            await negotiation.put()
+            found = await broker.run(negotiation.turn())
+            assert isinstance(found, OfferRound)
+            broker.faults = lambda call: FakeFault(FaultKind.DELAYED, delays[call]) if call in delays else None
+            await negotiation.answer(Accept(found.offers[0].id))
+        await broker.advance(3000)
+        assert "withdraw" in broker.calls and not broker.leases
+
+
+async def test_a_policy_that_is_cancelled_with_the_grant_returns_the_lease() -> None:
+    broker = FakeBroker({"n0": 8})
+    async with Plane(broker, "team/a") as plane:
+        broker.faults = lambda call: FakeFault(FaultKind.DELAYED, 500) if call == "news" else None
+        task = asyncio.ensure_future(plane.negotiate(AgentRequest(options=(Option(gpus=4),), firm=True)))
+        time = asyncio.ensure_future(broker.advance(1000))
+        assert await plane.until(lambda: plane.leases or None, NEVER_MS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await time
+        await broker.advance(2000)
+        assert not broker.leases and not plane.leases
+
+
+async def test_offers_are_there_until_they_are_answered_or_gone() -> None:
+    broker = FakeBroker({"n0": 8})
+    async with Plane(broker, "team/a") as plane, plane.opened(AgentRequest(options=(Option(gpus=4),))) as negotiation:
+        assert negotiation.offers is None
+        await negotiation.put()
+        found = await broker.run(negotiation.turn())
+        assert isinstance(found, OfferRound) and negotiation.offers == found
+        await broker.advance(found.until_ms - found.now_ms)
+        assert negotiation.offers is None
+        found = await broker.run(negotiation.turn())
+        assert isinstance(found, OfferRound)
+        await negotiation.answer(KeepWaiting())
+        assert negotiation.offers is None

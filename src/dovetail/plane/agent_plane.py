@@ -65,6 +65,7 @@ class AgentPlane:
         self._open: dict[str, PlaneNegotiation] = {}
         self._leases: dict[str, PlaneLease] = {}
         self._removing: set[str] = set()
+        self._returning: set[str] = set()
         self._news = News()
         self._failed: BrokerRefused | None = None
         self._loops: list[asyncio.Task[None]] = []
@@ -147,7 +148,14 @@ class AgentPlane:
         asked = request_of(request)
         limit_ms = self.clock.now_ms() + round(_MINUTE_MS * asked.within_minutes) if asked.within_minutes else NEVER_MS
         async with self.opened(asked, limit_ms, on_revoke) as negotiation:
-            return await negotiation.run(policy if policy is not None else FirstFit())
+            try:
+                return await negotiation.run(policy if policy is not None else FirstFit())
+            except BaseException:
+                # Cancelled after the grant was heard, and before the caller has it.
+                held = self.lease_of(negotiation.record.id)
+                if held is not None:
+                    self._spawn(held.give_back())
+                raise
 
     @asynccontextmanager
     async def opened(
@@ -258,8 +266,8 @@ class AgentPlane:
             lease = PlaneLease(self, notice, negotiation.on_revoke if negotiation is not None else None)
             lease.see(notice)
             if not wanted or self._closing:
-                if notice.lease.id not in self._removing:
-                    self._removing.add(notice.lease.id)
+                if notice.lease.id not in self._returning:
+                    self._returning.add(notice.lease.id)
                     self._spawn(self._return(lease))
                 return
             # A grant is news of its own: it was decided after all that is known.
@@ -272,7 +280,7 @@ class AgentPlane:
         try:
             await lease.give_back()
         finally:
-            self._removing.discard(lease.id)
+            self._returning.discard(lease.id)
 
     def _over(self, lease_id: str, cause: EndCause) -> None:
         lease = self._leases.pop(lease_id, None)

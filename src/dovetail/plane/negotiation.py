@@ -81,9 +81,21 @@ class PlaneNegotiation:
         if isinstance(found, PlaneLease):
             return found
         self._offered = found
-        refused = found.answer_refused if found.refused_number else ""
+        return self._round(found)
+
+    @property
+    def offers(self) -> OfferRound | None:
+        """The offers that can be answered now."""
+        notice = self._notice
+        return self._round(notice) if notice is not None and self._is_open(notice) else None
+
+    def _round(self, notice: RequestNotice) -> OfferRound:
+        refused = notice.answer_refused if notice.refused_number else ""
         now_ms = self._owner.broker.clock.now_ms()
-        return OfferRound(found.offers, self.record.alternatives, now_ms, found.until_ms, self.rounds, refused)
+        return OfferRound(notice.offers, self.record.alternatives, now_ms, notice.until_ms, self.rounds, refused)
+
+    def _is_open(self, notice: RequestNotice) -> bool:
+        return bool(notice.offers) and _key(notice) != self._answered
 
     def _ready(self) -> PlaneLease | RequestNotice | None:
         lease, notice = self._owner.lease_of(self.record.id), self._notice
@@ -100,7 +112,7 @@ class PlaneNegotiation:
         if notice.state == "Granted":
             # The lease is in the news before this.
             raise NotGranted("the lease was over before the broker could be heard")
-        return notice if notice.offers and _key(notice) != self._answered else None
+        return notice if self._is_open(notice) else None
 
     async def answer(self, move: Move) -> None:
         """Answer the offers of the last turn. Raises NotGranted where the move ends the negotiation, and
