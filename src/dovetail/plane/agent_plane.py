@@ -19,7 +19,7 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import TypeVar
 
-from dovetail.core.bargaining.types import EndCause, LeaseAction, LeaseRequest
+from dovetail.core.bargaining.types import EndCause, LeaseAction
 from dovetail.plane import placement
 from dovetail.plane.broker import (
     Broker,
@@ -34,9 +34,9 @@ from dovetail.plane.broker import (
     RequestGone,
     RequestNotice,
 )
-from dovetail.plane.lease import OnRevoke, PlaneLease, RevokeNotice, advice
+from dovetail.plane.lease import NotGranted, OnRevoke, PlaneLease, RevokeNotice, advice
 from dovetail.plane.negotiation import PlaneNegotiation
-from dovetail.plane.options import AgentRequest, Option, request_of
+from dovetail.plane.options import AgentRequest, Option, record_of, request_of
 from dovetail.plane.placement import AgentPod, Assignment
 from dovetail.plane.policies import FirstFit, OfferPolicy
 from dovetail.plane.waiting import FIRST_WAIT_MS, NEVER_MS, Backoff, News, answered
@@ -146,7 +146,9 @@ class AgentPlane:
         """Ask, answer offers by the policy (FirstFit), and return the lease. It is held until it is returned, or the
         plane ends. Raises NotGranted: denied, declined by the policy, or not granted within `within_minutes`."""
         asked = request_of(request)
-        limit_ms = self.clock.now_ms() + round(_MINUTE_MS * asked.within_minutes) if asked.within_minutes else NEVER_MS
+        within_ms = round(_MINUTE_MS * asked.within_minutes) or NEVER_MS
+        await self._met(within_ms)
+        limit_ms = self.clock.now_ms() + within_ms
         async with self.opened(asked, limit_ms, on_revoke) as negotiation:
             try:
                 return await negotiation.run(policy if policy is not None else FirstFit())
@@ -163,8 +165,10 @@ class AgentPlane:
     ) -> AsyncIterator[PlaneNegotiation]:
         """A request that is negotiated while the block runs, by its own moves (`PlaneNegotiation`). In the end it is
         withdrawn, unless there is a lease: that is held as after `negotiate`."""
-        record = self._record(asked)
-        self._open[record.id] = negotiation = PlaneNegotiation(self, record, limit_ms, on_revoke)
+        await self._met(NEVER_MS)
+        self._count += 1
+        record = record_of(asked, self.id, f"{self._session}-{self._count}", self.clock.now_ms())
+        self._open[record.id] = negotiation = PlaneNegotiation(self, record, limit_ms, on_revoke, asked.name)
         try:
             yield negotiation
         finally:
@@ -176,15 +180,10 @@ class AgentPlane:
         """The lease that the request led to, as long as it is not over."""
         return self._leases.get(request_id)
 
-    def _record(self, asked: AgentRequest) -> LeaseRequest:
-        now_ms = self.clock.now_ms()
-        self._count += 1
-        return LeaseRequest(
-            f"{self.id}/{self._session}-{self._count}", self.id, asked.name or f"request-{self._count}",
-            tuple([option.alternative(now_ms) for option in asked.options]), asked.firm, now_ms,
-            round(_MINUTE_MS * asked.grace_minutes), round(_MINUTE_MS * asked.checkpoint_minutes),
-            round(1000 * asked.startup_seconds),
-        )  # fmt: skip
+    async def _met(self, within_ms: int) -> None:
+        """Wait until the broker was heard: before that its time is not known. Raises NotGranted."""
+        if await self.until(lambda: self._heard_ms or None, self.clock.now_ms() + within_ms) is None:
+            raise NotGranted("not granted in time: the broker was not heard")
 
     def place(self, pods: Sequence[AgentPod], beside: Iterable[Assignment] = ()) -> tuple[Assignment, ...] | None:
         """Where the pods go among the devices of the live leases, all of them or None (see `placement.place`)."""
@@ -195,10 +194,10 @@ class AgentPlane:
         name = request if isinstance(request, str) else request.name
         await self.until(lambda: self._listed or None, NEVER_MS)
         for negotiation in self._open.values():
-            if negotiation.record.name == name:
+            if name in (negotiation.name, negotiation.record.name):
                 return negotiation.sentence
         for lease in self._leases.values():
-            if lease.name == name and not lease.over.is_set():
+            if name in (lease.asked_as, lease.name) and not lease.over.is_set():
                 minutes = lease.remaining().total_seconds() / 60
                 return f"The lease {name} is granted, and ends in {minutes:.1f} minutes."
         return f"No request {name} is open."
@@ -263,15 +262,15 @@ class AgentPlane:
         if lease is None:
             negotiation = self._open.get(notice.lease.id)
             wanted = negotiation is not None or (self._adopt and not self._listed)
-            lease = PlaneLease(self, notice, negotiation.on_revoke if negotiation is not None else None)
+            lease = PlaneLease(self, notice)
+            if negotiation is not None:
+                lease.on_revoke, lease.asked_as = negotiation.on_revoke, negotiation.name
             lease.see(notice)
             if not wanted or self._closing:
                 if notice.lease.id not in self._returning:
                     self._returning.add(notice.lease.id)
                     self._spawn(self._return(lease))
                 return
-            # A grant is news of its own: it was decided after all that is known.
-            self._heard_ms = max(self._heard_ms, notice.lease.start_ms)
             self._leases[lease.id] = lease
             self._spawn_loop(self._keep(lease))
         lease.see(notice)
@@ -295,6 +294,8 @@ class AgentPlane:
             expired = self.clock.now_ms() >= lease.record.end_ms
             cause = lease.revocation.cause if lease.revocation is not None else EndCause.EXPIRED
             self._over(lease_id, cause if expired or lease.revocation is not None else EndCause.LOST)
+        for request_id in listed.requests - self._open.keys() - listed.leases:
+            self._remove(request_id)
         for request_id, negotiation in self._open.items():
             if request_id not in listed.requests:
                 negotiation.see(None)

@@ -67,11 +67,13 @@ class LeaseOwner(Protocol):
 class PlaneLease:
     """`revoked` is set once the lease is revoked, `over` once it has ended; both can be awaited (`.wait()`)."""
 
-    def __init__(self, owner: LeaseOwner, notice: LeaseNotice, on_revoke: OnRevoke | None) -> None:
+    def __init__(self, owner: LeaseOwner, notice: LeaseNotice) -> None:
         self.revoked = asyncio.Event()
         self.over = asyncio.Event()
         self.cause: EndCause | None = None
-        self.on_revoke = on_revoke
+        self.on_revoke: OnRevoke | None = None
+        self.asked_as = ""
+        """The name in the AgentRequest that led to it."""
         self._owner = owner
         self._notice = notice
         self._renewing = asyncio.Lock()
@@ -98,6 +100,7 @@ class PlaneLease:
 
     @property
     def name(self) -> str:
+        """The last part of its id: the name of the GPULease, which pods within it name."""
         return self.record.name
 
     @property
@@ -118,8 +121,10 @@ class PlaneLease:
     @property
     def sure_until_ms(self) -> int:
         """Until when it is surely live without further news."""
-        grace_ms = self.record.grace_ms
-        return min(self.end_ms, self._owner.heard_ms + grace_ms) if grace_ms else self.end_ms
+        record = self.record
+        # Nothing about it was decided before it was granted.
+        heard_ms = max(self._owner.heard_ms, record.start_ms)
+        return min(self.end_ms, heard_ms + record.grace_ms) if record.grace_ms else self.end_ms
 
     @property
     def live(self) -> bool:

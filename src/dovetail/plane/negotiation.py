@@ -35,12 +35,13 @@ class NegotiationOwner(Protocol):
 
 
 class PlaneNegotiation:
-    """`record` is the request as it was last put, `on_revoke` is for its lease. `limit_ms` is when the agent gives
-    up."""
+    """`record` is the request as it was last put, `on_revoke` is for its lease. `limit_ms` is when the agent gives up,
+    `name` what the agent calls it."""
 
     def __init__(
-        self, owner: NegotiationOwner, record: LeaseRequest, limit_ms: int, on_revoke: OnRevoke | None
+        self, owner: NegotiationOwner, record: LeaseRequest, limit_ms: int, on_revoke: OnRevoke | None, name: str
     ) -> None:
+        self.name = name
         self.record = record
         self.on_revoke = on_revoke
         self.limit_ms = limit_ms

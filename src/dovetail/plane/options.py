@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dovetail.core.bargaining.types import MOST_ALTERNATIVES, LeaseAlternative, ServiceClass
+from dovetail.core.bargaining.types import MOST_ALTERNATIVES, LeaseAlternative, LeaseRequest, ServiceClass
 from dovetail.core.model import GPU
 
 _MINUTE_MS = 60_000
 _MIG_PREFIX = "nvidia.com/mig-"
+_MOST_NAME = 63
+"""Of a LeaseRequest (deploy/crds/leaserequest.yaml)."""
+_UNNAMED = re.compile("[^a-z0-9-]+")
 
 
 class Option(Struct, frozen=True, kw_only=True):
@@ -113,3 +117,18 @@ def request_of(options: Option | Sequence[Option] | AgentRequest) -> AgentReques
     if isinstance(options, AgentRequest):
         return options
     return AgentRequest(options=(options,) if isinstance(options, Option) else tuple(options))
+
+
+def record_of(asked: AgentRequest, plane: str, number: str, now_ms: int) -> LeaseRequest:
+    """The request as the broker reads it. `number` makes its name unique in the namespace; `now_ms` is the broker's
+    time. The name is one that an object can have, and begins with that of the AgentRequest."""
+    namespace, _, agent = plane.partition("/")
+    number = _UNNAMED.sub("-", number.lower()).strip("-")[:_MOST_NAME]
+    begin = _UNNAMED.sub("-", (asked.name or agent).lower())[: max(0, _MOST_NAME - 1 - len(number))].strip("-")
+    name = f"{begin}-{number}" if begin else number
+    return LeaseRequest(
+        f"{namespace}/{name}", plane, name,
+        tuple([option.alternative(now_ms) for option in asked.options]), asked.firm, now_ms,
+        round(_MINUTE_MS * asked.grace_minutes), round(_MINUTE_MS * asked.checkpoint_minutes),
+        round(1000 * asked.startup_seconds),
+    )  # fmt: skip
