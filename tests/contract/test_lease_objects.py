@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from dovetail.core.bargaining.types import EndCause, GpuLease, Holding, LeaseAlternative, Revocation
-from dovetail.core.decisions import RevokeLease
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.translate import lease_documents, leases
 from tests.contract.api import JSON_PATCH, MERGE, Api
@@ -57,7 +56,7 @@ async def test_a_lease_is_read_as_it_was_written_and_an_action_leaves_its_status
     assert acted is not None and (acted.lease, acted.action) == (lease.id, "return")
     assert found.status is not None
     revocation = Revocation(EndCause.IDLE, START_MS + 60_000, "idle")
-    status = lease_documents.revoked(RevokeLease(lease.id, revocation, 1), found.status)
+    status = lease_documents.lease_status(msgspec.structs.replace(lease, revocation=revocation), "Revoking")
     reply = await api.patch(f"{path}/status", [{"op": "add", "path": "/status", "value": status}], JSON_PATCH)
     assert reply.body["spec"]["action"] == action
     read, _ = leases.lease(msgspec.convert(reply.body, wire.GPULease))

@@ -64,6 +64,7 @@ def _needed() -> set[tuple[str, str, str]]:
     return needed | {
         (protection.POLICIES.group, protection.POLICIES.plural, "get"),
         (protection.BINDINGS.group, protection.BINDINGS.plural, "get"),
+        ("", "pods", "delete"),
         ("", "pods/binding", "create"),
         ("", "pods/eviction", "create"),
         ("", "pods/status", "patch"),

@@ -70,7 +70,8 @@ class NotLeader(Exception):
 
 class Binder:
     """`put` takes each Bind; its devices and record are written to the pod with the bind. `bound` is called for each
-    success. `failed` is called with the event for the core and with the pod to report on (None: no report)."""
+    success. `failed` is called with the event for the core and with the pod to report on (None: no report). `forbidden`
+    answers why a pod must not be bound any more."""
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class Binder:
         failed: Callable[[BindFailed, PodRef | None], None],
         bound: Callable[[Bind, PodRef], None],
         run_id: str,
+        forbidden: Callable[[str], str] = lambda uid: "",
     ) -> None:
         self._client = client
         self._clock = clock
@@ -90,6 +92,7 @@ class Binder:
         self._failed = failed
         self._bound = bound
         self._run_id = run_id
+        self._forbidden = forbidden
         self._fences = NumaGuards(client, mirror.feed, run_id)
         self._reservations = DeviceReservations(client, clock, mirror, self._check_leader)
         self._queue: deque[_Item] = deque()
@@ -196,6 +199,8 @@ class Binder:
             self._check_leader()
             if self._turns.barred(bind.node, bind.uid):
                 return await self._withdraw(bind)
+        if why := self._forbidden(bind.uid):
+            return await self._fail(bind, target, "", _SOON_MS, why, "lease over")
         self._check_leader()
         body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id, item.record)
         path = kinds.PODS.path(target.namespace, target.name, "binding")

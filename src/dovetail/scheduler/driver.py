@@ -22,10 +22,24 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from dovetail.core import cycle
-from dovetail.core.decisions import Bind, Decision, Drain, Evict, Hold, Release, Unnominate
+from dovetail.core.decisions import (
+    Bind,
+    Decision,
+    Drain,
+    EndLease,
+    Evict,
+    GrantLease,
+    Hold,
+    LeaseStatus,
+    MakeOffers,
+    Release,
+    RequestStatus,
+    RevokeLease,
+    Unnominate,
+)
 from dovetail.core.devices.layout import Layout
 from dovetail.core.dra.extended import claim_key
-from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged, PodRejected, PodRemoved
+from dovetail.core.events import BindFailed, Event, GangRemoved, LeaseChanged, PodChanged, PodRejected, PodRemoved
 from dovetail.core.model import Pod
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
@@ -39,6 +53,7 @@ from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import EventKind, Events, SchedulerRun
 from dovetail.scheduler.informers import Informers
+from dovetail.scheduler.lease_writer import LeaseWriter
 from dovetail.scheduler.messages import refusal_text
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
 from dovetail.scheduler.nominations import Nominations
@@ -77,13 +92,18 @@ class Driver:
         self._recorder = recorder
         self._divider = divider
         self.binder = Binder(
-            client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run.id
-        )
+            client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run.id,
+            forbidden=self._forbidden,
+        )  # fmt: skip
         self.reporter = Reporter(client, self.binder.idle, leads)
         self._events = Events(self.reporter, clock, run)
         self._preemptions = Preemptions(
             client, clock, mirror, self._events, Nominations(mirror, self.reporter, run.id),
             may_write=leads, spawn=lambda work: self._tasks.create_task(work),
+        )  # fmt: skip
+        self.leases = LeaseWriter(
+            client, clock, mirror, state=lambda: self.state, may_write=leads,
+            spawn=lambda work: self._tasks.create_task(work),
         )  # fmt: skip
         self._tasks: asyncio.TaskGroup
         self._starting: dict[str, str] = {}
@@ -166,6 +186,8 @@ class Driver:
                 self._preemptions.drain(decision)
             case Unnominate():
                 self._preemptions.give_up(decision)
+            case MakeOffers() | RequestStatus() | GrantLease() | LeaseStatus() | RevokeLease() | EndLease():
+                self.leases.put(decision)
 
     def _bind(self, bind: Bind) -> None:
         """Pass a bind to the binder, after older reports of the pod are withdrawn: an "unschedulable" condition or a
@@ -194,6 +216,16 @@ class Driver:
             self.binder.put(bind, target, record)
 
         self._tasks.create_task(when_withdrawn())
+
+    def _forbidden(self, uid: str) -> str:
+        """Why the pod must not be bound any more, "" if it may: the lease that it is within may be over by now."""
+        pod = self.state.workloads.pods.get(uid)
+        if pod is None or not pod.lease:
+            return ""
+        live = self.state.leases.live.get(pod.lease)
+        if live is None or live.lease.fence != pod.fence or self._clock.now_ms() >= self.state.leases.end_ms(pod.lease):
+            return f"the lease {pod.lease} with the fence {pod.fence} is over"
+        return ""
 
     def _layout(self, node: str) -> Layout | None:
         nodes = self.state.cluster.nodes
@@ -239,6 +271,7 @@ class Driver:
         if not self._has_led:
             for pod in self.state.workloads.pods.values():
                 self._preemptions.seen(pod)
+            self.leases.begin()
         for event in events:
             match event:
                 case PodChanged(pod):
@@ -248,6 +281,8 @@ class Driver:
                         self._note_start(pod)
                 case PodRemoved(uid):
                     self._preemptions.gone(uid)
+                case LeaseChanged(lease):
+                    self.leases.read(lease.id)
                 case PodRejected():
                     metrics.count(metrics.REJECTIONS, event.reason, event.owner.partition("/")[0])
                     metrics.log.warning("the kubelet of %s rejected a pod: %s", event.node, event.reason)

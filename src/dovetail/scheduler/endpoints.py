@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from dovetail.kube.api.reflector import Reflector
 from dovetail.kube.probe_server import Answer
-from dovetail.scheduler import metrics, queue_metrics, waiting_metrics
+from dovetail.scheduler import lease_metrics, metrics, queue_metrics, waiting_metrics
 from dovetail.scheduler.driver import Driver
 
 PATHS = ("/healthz", "/readyz", "/metrics")
@@ -82,3 +82,4 @@ class Endpoints:
         metrics.REPORTS_QUEUED.set(driver.reporter.queued)
         queue_metrics.measure(driver.state)
         waiting_metrics.measure(driver.state)
+        lease_metrics.measure(driver.state)

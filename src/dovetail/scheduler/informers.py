@@ -24,6 +24,7 @@ from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.gangs.dialects import Dialect
 from dovetail.kube.objects.base import Node
 from dovetail.kube.objects.claims import DeviceClass, ResourceClaim
+from dovetail.kube.objects.leases import AgentControlPlane, GPULease, LeaseRequest
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.queues import Queue
 from dovetail.kube.objects.storage import PersistentVolume, PersistentVolumeClaim
@@ -58,6 +59,9 @@ class Informers:
         self.volumes: Reflector[PersistentVolume] = by_resource[kinds.PVS]
         self.device_claims: Reflector[ResourceClaim] = by_resource[kinds.RESOURCE_CLAIMS]
         self.device_classes: Reflector[DeviceClass] = by_resource[kinds.DEVICE_CLASSES]
+        self.control_planes: Reflector[AgentControlPlane] = by_resource[kinds.CONTROL_PLANES]
+        self.lease_requests: Reflector[LeaseRequest] = by_resource[kinds.LEASE_REQUESTS]
+        self.gpu_leases: Reflector[GPULease] = by_resource[kinds.GPU_LEASES]
 
     def resource_of(self, dialect: Dialect[Any]) -> Resource:
         """The version of a dialect's resource that has a reflector."""
@@ -79,6 +83,7 @@ class Informers:
             source.resource,
             source.kind,
             sink,
+            params=source.params,
             keep=source.keep,
             handlers=ReflectorHandlers(drift=drifted),
             times=ReflectorTimes(apart_s=_APART_S),

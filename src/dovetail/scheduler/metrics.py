@@ -65,6 +65,22 @@ QUEUE_BORROWED = Gauge("dovetail_queue_borrowed", "What a queue holds beyond its
 QUEUE_USAGE_SHARE = Gauge("dovetail_queue_usage_share", "Decayed usage as a part of the cluster's", ["queue"])
 QUEUE_PENDING = Gauge("dovetail_queue_pending_jobs", "Gangs and lone pods that wait", ["queue"])
 QUEUE_STATUSES = Counter("dovetail_queue_statuses_total", "Writes of a Queue's status by how they ended", ["result"])
+LEASES = Gauge("dovetail_leases", "Live leases of software agents", ["state", "class"])
+LEASED_DEVICES = Gauge("dovetail_leased_devices", "Devices in live leases", ["class"])
+LEASE_REQUESTS = Gauge("dovetail_lease_requests", "Requests for leases that are not settled", ["state"])
+LEASE_WAIT_SECONDS = Histogram(
+    "dovetail_lease_wait_seconds",
+    "Time from the creation of a request to its first offer, or its lease",
+    buckets=(0.03, 0.1, 0.2, 0.5, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800),
+)
+LEASE_ENDS = Counter("dovetail_lease_ends_total", "Leases that ended, by cause", ["cause"])
+LEASE_WRITES = Counter("dovetail_lease_writes_total", "Writes about leases by how they ended", ["kind", "result"])
+LEASE_WRITE_SECONDS = Histogram(
+    "dovetail_lease_write_seconds",
+    "Time from a decision about a lease to its write",
+    ["kind"],
+    buckets=(0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1, 3, 10, 60),
+)
 RESERVATIONS = Gauge("dovetail_reservations", "Jobs that room is held for")
 RESERVED_WAIT_SECONDS = Gauge(
     "dovetail_reserved_wait_seconds", "How long room has been held for the job for which that is longest"

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the status of every Queue: its allocation, its fair share, and its usage history, which survives a restart.
+"""Writes the status of every Queue and of every AgentControlPlane (`plane_status`): what it holds, its fair share, and
+its usage history, which survives a restart.
 
 Rules
 - Only the leader writes.
-- A change of the queue or its jobs is written at most once a second. A change of only the fair share or of an expected
-  start, which other queues also cause, is written after ten seconds. A queue that is being charged is written every
-  minute. If many are due, the one written longest ago comes first.
+- A change of the queue or its jobs, or of the plane or its leases, is written at most once a second. A change of only
+  the fair share or of an expected start, which other queues also cause, is written after ten seconds. A queue that is
+  being charged is written every minute. If many are due, the one written longest ago comes first.
 - A status is written as a whole, and only into the object with the uid that was read: a queue recreated under the same
   name starts from zero. A queue without an object (`default`, unless it was created) has no status.
 - At shutdown all statuses are written once more, within a few seconds. Otherwise jobs that began or ended since the
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -37,31 +38,38 @@ _LOOK_EVERY_S = 1.0
 _AT_LEAST_EVERY_MS = 60_000
 _DRIFT_MS = 10_000
 _REFUSED_RETRY_MS = 10_000
-_AT_ONCE = 50
+_AT_ONCE = 100
 _PART = 20
 """The search for due statuses takes at most one twentieth of the time."""
 _LAST_S = 3.0
 
 
 class _Written(Struct, frozen=True):
-    """The last write into the object `uid`. `own` is the part that only the queue and its jobs change (None: the write
-    was refused), `drift` the part that other queues also change."""
+    """The last write into the object `uid`. `own` is the part that only the object and its jobs change (None: the write
+    was refused), `drift` the part that others also change."""
 
     uid: str
     at_ms: int
-    own: dict[str, Any] | None
-    drift: tuple[Any, ...] = ()
+    own: object
+    drift: object = ()
 
 
-class _Due(Struct, frozen=True):
+class StatusDue(Struct, frozen=True):
+    """A status of the object of this path and uid, as of `at_ms`. `charged`: its usage grows with time."""
+
+    path: str
     name: str
     uid: str
     at_ms: int
     status: dict[str, Any]
+    own: object
+    drift: object
+    charged: bool
 
 
 class QueueStatusWriter:
-    """`run` keeps the objects up to date. `state` is called each time, as the state may be replaced."""
+    """`run` keeps the objects up to date. `state` is called each time, as the state may be replaced; `planes` are the
+    statuses of control planes."""
 
     def __init__(
         self,
@@ -71,12 +79,14 @@ class QueueStatusWriter:
         *,
         state: Callable[[], State],
         may_write: Callable[[], bool],
+        planes: Callable[[dict[str, QueueSnapshot], int], Iterable[StatusDue]] = lambda snapshots, now_ms: (),
     ) -> None:
         self._client = client
         self._clock = clock
         self._mirror = mirror
         self._state = state
         self._may_write = may_write
+        self._planes = planes
         self._written: dict[str, _Written] = {}
 
     async def run(self) -> None:
@@ -94,66 +104,67 @@ class QueueStatusWriter:
                 async with asyncio.timeout(_LAST_S):
                     await self._write_all(self._due(0) if self._may_write() else [])
 
-    def _due(self, at_least_every_ms: int) -> list[_Due]:
+    def _due(self, at_least_every_ms: int) -> list[StatusDue]:
         """The statuses to write now; the one written longest ago first."""
-        now_ms, state, due = self._clock.now_ms(), self._state(), []
-        queue_snapshots = {snapshot.name: snapshot for snapshot in state.queue_snapshots(now_ms)}
-        self._written = {name: written for name, written in self._written.items() if name in queue_snapshots}
-        for name, snapshot in queue_snapshots.items():
-            obj = self._mirror.queues.known.get(("", name))
-            if obj is None:
-                continue
-            one = _Due(name, obj.metadata.uid, now_ms, queue_status(snapshot, now_ms, head_of(state, snapshot), obj))
-            if self._is_due(one, at_least_every_ms if snapshot.rate_milli else None):
-                due.append(one)
-        return sorted(due, key=lambda one: (self._last_ms(one), one.name))
+        now_ms, state = self._clock.now_ms(), self._state()
+        snapshots = {snapshot.name: snapshot for snapshot in state.queue_snapshots(now_ms)}
+        all_ = [*self._queues(state, snapshots, now_ms), *self._planes(snapshots, now_ms)]
+        self._written = {one.path: self._written[one.path] for one in all_ if one.path in self._written}
+        due = [one for one in all_ if self._is_due(one, at_least_every_ms if one.charged else None)]
+        return sorted(due, key=lambda one: (self._last_ms(one), one.path))
 
-    def _is_due(self, one: _Due, at_least_every_ms: int | None) -> bool:
-        written = self._written.get(one.name)
+    def _queues(self, state: State, snapshots: dict[str, QueueSnapshot], now_ms: int) -> Iterator[StatusDue]:
+        for name, snapshot in snapshots.items():
+            obj = self._mirror.queues.known.get(("", name))
+            if obj is not None:
+                status = queue_status(snapshot, now_ms, head_of(state, snapshot), obj)
+                path = QUEUES.path(name=name, subresource="status")
+                yield StatusDue(
+                    path, f"queue {name}", obj.metadata.uid, now_ms, status, _own(status), _drift(status),
+                    bool(snapshot.rate_milli),
+                )  # fmt: skip
+
+    def _is_due(self, one: StatusDue, at_least_every_ms: int | None) -> bool:
+        written = self._written.get(one.path)
         if written is None or written.uid != one.uid:
             return True
         since_ms = one.at_ms - written.at_ms
         if written.own is None:
             return since_ms >= _REFUSED_RETRY_MS
-        if written.own != _own(one.status) or (at_least_every_ms is not None and since_ms >= at_least_every_ms):
+        if written.own != one.own or (at_least_every_ms is not None and since_ms >= at_least_every_ms):
             return True
-        return since_ms >= _DRIFT_MS and written.drift != _drift(one.status)
+        return since_ms >= _DRIFT_MS and written.drift != one.drift
 
-    def _last_ms(self, due: _Due) -> int:
-        written = self._written.get(due.name)
+    def _last_ms(self, due: StatusDue) -> int:
+        written = self._written.get(due.path)
         return written.at_ms if written is not None else 0
 
-    async def _write_all(self, due: list[_Due]) -> None:
+    async def _write_all(self, due: list[StatusDue]) -> None:
         await asyncio.gather(*(self._write(one) for one in due))
 
-    async def _write(self, due: _Due) -> None:
+    async def _write(self, due: StatusDue) -> None:
         if not self._may_write():
             return
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": due.uid},
             {"op": "add", "path": "/status", "value": due.status},
         ]
-        path = QUEUES.path(name=due.name, subresource="status")
         try:
             await self._client.request(
-                "PATCH", path, patch, content_type=JSON_PATCH, attempts=Attempts(idempotent=True)
+                "PATCH", due.path, patch, content_type=JSON_PATCH, attempts=Attempts(idempotent=True)
             )
-        except (NotFound, Invalid) as error:
-            known = self._mirror.queues.known.get(("", due.name))
-            if isinstance(error, NotFound) or known is None or known.metadata.uid != due.uid:
+        except NotFound:
+            metrics.count(metrics.QUEUE_STATUSES, "gone")
+        except KubeError as error:
+            if isinstance(error, Invalid) and all(one.uid != due.uid for one in self._due(0) if one.path == due.path):
                 metrics.count(metrics.QUEUE_STATUSES, "gone")
                 return
-            self._refused(due, error)
-        except KubeError as error:
-            self._refused(due, error)
+            metrics.log.warning("the status of %s cannot be written: %s", due.name, error)
+            metrics.count(metrics.QUEUE_STATUSES, "refused")
+            self._written[due.path] = _Written(due.uid, due.at_ms, None)
         else:
-            self._written[due.name] = _Written(due.uid, due.at_ms, _own(due.status), _drift(due.status))
+            self._written[due.path] = _Written(due.uid, due.at_ms, due.own, due.drift)
             metrics.count(metrics.QUEUE_STATUSES, "written")
-
-    def _refused(self, due: _Due, error: KubeError) -> None:
-        metrics.log.warning("the status of queue %s cannot be written: %s", due.name, error)
-        metrics.count(metrics.QUEUE_STATUSES, "refused")
-        self._written[due.name] = _Written(due.uid, due.at_ms, None)
 
 
 def _own(status: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.events import SchedulerRun
 from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
+from dovetail.scheduler.plane_status import PlaneStatuses
 from dovetail.scheduler.queue_status import QueueStatusWriter
 from dovetail.scheduler.reviews import Reviews
 
@@ -115,7 +116,10 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
             )  # fmt: skip
             if endpoints is not None:
                 endpoints.follow(driver, mirror.reflectors)
-            statuses = QueueStatusWriter(client, clock, mirror, state=lambda: driver.state, may_write=leads)
+            statuses = QueueStatusWriter(
+                client, clock, mirror, state=lambda: driver.state, may_write=leads,
+                planes=PlaneStatuses(mirror, lambda: driver.state, driver.leases.pending),
+            )  # fmt: skip
             try:
                 # The election ends last: the writes at shutdown need the lease.
                 async with asyncio.TaskGroup() as election, asyncio.TaskGroup() as tasks:

@@ -9,6 +9,7 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from datetime import UTC, datetime
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -26,10 +27,11 @@ from dovetail.core.bargaining.types import (
     Revocation,
     ServiceClass,
 )
-from dovetail.core.bargaining.types import Plane as CorePlane
-from dovetail.core.decisions import EndLease, GrantLease, MakeOffers, RequestStatus, RevokeLease
+from dovetail.core.decisions import MakeOffers, RequestStatus
 from dovetail.core.model import Instance
+from dovetail.core.policy import Policy
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
+from dovetail.core.state import State
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.api.resources import CONTROL_PLANES, GPU_LEASES, LEASE_REQUESTS, Resource
@@ -340,20 +342,20 @@ async def _write(client: Client, resource: Resource, name: str, status: Document
 async def test_a_real_server_takes_a_lease_as_it_is_written_and_returns_it(defined: Plane, lease: GpuLease) -> None:
     async with Client(load_kubeconfig([defined.kubeconfig])) as client:
         path = GPU_LEASES.path("agent-tuner")
-        await client.request("POST", path, lease_documents.lease_object(lease, {"gpu-1": ["GPU-0"]}))
+        await client.request("POST", path, lease_documents.lease_object(lease, "uid", {"gpu-1": ["GPU-0"]}))
         await _write(client, GPU_LEASES, lease.name, lease_documents.lease_status(lease, action=3, refused="x" * 5000))
         one = GPU_LEASES.path("agent-tuner", lease.name)
         found = await client.request("GET", one, decode=wire.GPULease)
         assert found is not None and found.status is not None
         assert leases.lease(found) == (lease, None)
         revocation = Revocation(EndCause.RECLAIMED, lease.start_ms + 1, "for \u202e others \x00")
-        await _write(
-            client, GPU_LEASES, lease.name, lease_documents.revoked(RevokeLease(lease.id, revocation, 1), found.status)
-        )
+        revoked = msgspec.structs.replace(lease, revocation=revocation)
+        status = lease_documents.lease_status(revoked, "Revoking")
+        await _write(client, GPU_LEASES, lease.name, status)
         found = await client.request("GET", one, decode=wire.GPULease)
         assert found is not None and found.status is not None
-        assert leases.lease(found) == (msgspec.structs.replace(lease, revocation=revocation), None)
-        over = lease_documents.ended(EndLease(lease.id, EndCause.RECLAIMED, (), 1), found.status, lease.start_ms)
+        assert leases.lease(found) == (revoked, None)
+        over = lease_documents.ended(EndCause.RECLAIMED, lease.start_ms, status)
         await _write(client, GPU_LEASES, lease.name, over)
         await client.request("DELETE", one)
 
@@ -374,12 +376,19 @@ async def test_a_real_server_takes_each_status_of_a_request_and_of_a_plane(defin
         assert found.status == msgspec.convert(made, wire.LeaseRequestStatus)
         for state in RequestState:
             decision = RequestStatus("r", state.value, refusal, 1, 1_769_860_815_250)
-            await _write(client, LEASE_REQUESTS, "status", lease_documents.request_status(decision, 1, found.status))
-        await _write(client, LEASE_REQUESTS, "status", lease_documents.granted(GrantLease(LEASES[0], 1), 1))
+            await _write(client, LEASE_REQUESTS, "status", lease_documents.request_status(decision, 1, made))
+        await _write(client, LEASE_REQUESTS, "status", lease_documents.granted(LEASES[0].name, 1))
         held = (("cpu", 1500), ("gpu", 500), ("gpu-memory", 81_920), ("gpu/A100", 500))
-        plane = CorePlane("agent-tuner/reported", "agents")
-        for silent in (False, True):
-            status = lease_documents.plane_status(plane, held, (1, 2), 1_769_860_800_250, silent)
-            await _write(client, CONTROL_PLANES, "reported", status)
+        snapshot = msgspec.structs.replace(State(Policy()).queue_snapshots(1_769_860_800_250)[0], allocated=held)
+        for phase in ("Ready", "Invalid", "Ignored", "Silent"):
+            heard = datetime.fromtimestamp(1_769_860_800.25, UTC)
+            report = lease_documents.PlaneReport(phase, "why", 1, 2, heard, snapshot)
+            await _write(client, CONTROL_PLANES, "reported", lease_documents.plane_status(report, 1_769_860_800_250))
+        found = await client.request(
+            "GET", CONTROL_PLANES.path("agent-tuner", "reported"), decode=wire.AgentControlPlane
+        )
+        read, findings = leases.usage(found)
+        assert read is not None and findings == () and found.status is not None
+        assert found.status.last_heartbeat == heard
     shown = defined.kubectl("get", "acp", "reported", "--namespace=agent-tuner")
     assert re.search(r"reported +agents +2 +Silent +1 +0.5", shown)

@@ -26,7 +26,7 @@ from dovetail.core.bargaining.types import (
     Revocation,
     ServiceClass,
 )
-from dovetail.core.decisions import EndLease, GrantLease, LeaseStatus, MakeOffers, RequestStatus, RevokeLease
+from dovetail.core.decisions import MakeOffers, RequestStatus
 from dovetail.core.model import Instance
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.kube.objects import leases as wire
@@ -199,8 +199,11 @@ def test_requests_that_cannot_be_honoured_name_their_field() -> None:
 
 
 def test_a_request_waits_while_a_lease_of_its_name_is_there_and_is_settled_once_granted() -> None:
-    document = {"metadata": {"name": "r", "namespace": "ns"}, "spec": {"plane": "p", "alternatives": [{}]}}
-    found = leases.request(msgspec.convert(document, wire.LeaseRequest), live=True)
+    meta = {"name": "r", "namespace": "ns", "uid": "second"}
+    document = {"metadata": meta, "spec": {"plane": "p", "alternatives": [{}]}}
+    asked = msgspec.convert(document, wire.LeaseRequest)
+    assert leases.request(asked, wire.GPULease(spec=wire.GPULeaseSpec(request_uid="second"))) is None
+    found = leases.request(asked, wire.GPULease(spec=wire.GPULeaseSpec(request_uid="first")))
     assert found is not None and found.problem is not None and found.problem.field == "metadata.name"
     settled = document | {"status": {"state": "Granted", "lease": "r"}}
     assert leases.request(msgspec.convert(settled, wire.LeaseRequest)) is None
@@ -272,24 +275,22 @@ def test_each_decision_is_a_status() -> None:
     refusal = Refusal(Reason.PLANE_LIMIT, When.NOT_YET, "leases: 1", expected=Expected(Sure.KNOWN, NOW_MS))
     status = lease_documents.request_status(RequestStatus("ns/one", "BackingOff", refusal, 1, NOW_MS), 3)
     assert (status["reason"], status["tried"]) == (Reason.PLANE_LIMIT.code, status["expectedStart"])
-    assert lease_documents.granted(GrantLease(ONE, 1), 3) == {
+    assert lease_documents.granted("one", 3) == {
         "observedGeneration": 3,
         "state": "Granted",
         "lease": "one",
     }
-    status = lease_documents.status_of(LeaseStatus(ONE, "Expiring", 1, "too late"), 4)
+    status = lease_documents.lease_status(ONE, "Expiring", "too late", 4)
     assert (status["state"], status["refused"], status["action"]) == ("Expiring", "too late", 4)
 
 
-def test_a_revocation_and_an_end_keep_what_the_status_had() -> None:
-    before = msgspec.convert(lease_documents.lease_status(replace(ONE, renewals=2), action=7), wire.GPULeaseStatus)
-    revocation = Revocation(EndCause.IDLE, NOW_MS + 1000, "idle")
-    status = lease_documents.revoked(RevokeLease("ns/one", revocation, 1), before)
+def test_a_status_of_a_revoked_lease_is_read_again_and_its_end_keeps_it() -> None:
+    revoked = replace(ONE, renewals=2, revocation=Revocation(EndCause.IDLE, NOW_MS + 1000, "idle"))
+    status = lease_documents.lease_status(revoked, "Revoking", action=7)
     found = lease_of(lease_documents.lease_object(ONE), **status)
-    assert leases.lease(found) == (replace(ONE, renewals=2, revocation=revocation), None)
+    assert leases.lease(found) == (revoked, None)
     assert (status["state"], status["action"]) == ("Revoking", 7)
-    assert found.status is not None
-    over = lease_documents.ended(EndLease("ns/one", EndCause.IDLE, (), 1), found.status, NOW_MS)
+    over = lease_documents.ended(EndCause.IDLE, NOW_MS, status)
     assert (over["state"], over["cause"], over["renewals"], over["revocation"]["message"]) == (
         "Ended",
         "Idle",
@@ -300,7 +301,7 @@ def test_a_revocation_and_an_end_keep_what_the_status_had() -> None:
 
 
 def test_devices_have_their_uuids_where_these_are_known() -> None:
-    devices = lease_documents.lease_object(ONE, {"n": ("", "", "", "GPU-3")})["spec"]["devices"]
+    devices = lease_documents.lease_object(ONE, uuids={"n": ("", "", "", "GPU-3")})["spec"]["devices"]
     assert [one.get("uuid") for one in devices] == ["GPU-3", None]
 
 

@@ -52,6 +52,7 @@ class Broker:
         self.requests: dict[str, Document] = {}
         self.leases: dict[str, Document] = {}
         self.granted: list[GpuLease] = []
+        self.asked = 0
         self.now_ms = START_MS
         self.begin()
 
@@ -89,33 +90,28 @@ class Broker:
             case MakeOffers():
                 return self._report(decision.request, lease_documents.offered(decision, 1))
             case RequestStatus():
-                return self._report(
-                    decision.request, lease_documents.request_status(decision, 1, self._offers(decision.request))
-                )
+                before = self.requests.get(decision.request, {}).get("status")
+                return self._report(decision.request, lease_documents.request_status(decision, 1, before))
             case GrantLease():
                 self.granted.append(decision.lease)
-                document = lease_documents.lease_object(decision.lease)
+                uid = self.requests[decision.lease.id]["metadata"]["uid"]
+                document = lease_documents.lease_object(decision.lease, uid)
                 document["status"] = lease_documents.lease_status(decision.lease)
                 assert leases.lease(_read(document, wire.GPULease)) == (decision.lease, None)
                 self.leases[decision.lease.id] = document
                 created = self._lease("added", document)
-                return created + self._report(decision.lease.id, lease_documents.granted(decision, 1))
+                return created + self._report(decision.lease.id, lease_documents.granted(decision.lease.name, 1))
             case LeaseStatus():
                 number = self.leases[decision.lease.id]["spec"].get("action", {}).get("number", 0)
-                return self._change(decision.lease.id, lease_documents.status_of(decision, number))
+                status = lease_documents.lease_status(decision.lease, decision.state, decision.refused, number)
+                return self._change(decision.lease.id, status)
             case RevokeLease():
-                return self._change(decision.lease, lease_documents.revoked(decision, self._before(decision.lease)))
+                live = self.state.leases.live[decision.lease]
+                return self._change(decision.lease, lease_documents.lease_status(live.lease, live.state.value))
             case EndLease():
-                status = lease_documents.ended(decision, self._before(decision.lease), self.now_ms)
-                return self._change(decision.lease, status)
+                before = self.leases[decision.lease]["status"]
+                return self._change(decision.lease, lease_documents.ended(decision.cause, self.now_ms, before))
         return []
-
-    def _offers(self, id_: str) -> wire.LeaseRequestStatus | None:
-        status = self.requests.get(id_, {}).get("status")
-        return _read(status, wire.LeaseRequestStatus) if status is not None else None
-
-    def _before(self, id_: str) -> wire.GPULeaseStatus:
-        return _read(self.leases[id_]["status"], wire.GPULeaseStatus)
 
     def _report(self, id_: str, status: Document) -> list[ev.Event]:
         if id_ not in self.requests:
@@ -128,7 +124,8 @@ class Broker:
         return self._lease("modified", self.leases[id_])
 
     def ask(self, name: str, *alternatives: Document, **spec: Any) -> str:
-        document = {"metadata": {"name": name, "namespace": "ns", "uid": name}}
+        self.asked += 1
+        document = {"metadata": {"name": name, "namespace": "ns", "uid": str(self.asked)}}
         document["spec"] = {"plane": "p", "alternatives": list(alternatives)} | spec
         self.requests[f"ns/{name}"] = document
         self.step(*self._request("added", document))

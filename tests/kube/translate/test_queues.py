@@ -199,7 +199,7 @@ def test_a_status_that_was_edited_by_hand_is_a_finding_and_counts_as_no_usage(
     assert (event.queue.usage, event.queue.problem, event.queue.weight) == (None, None, 2)
     (finding,) = feed.findings["Queue research"]
     assert (finding.problem.field, finding.problem.value) == (field, value)
-    assert "what the queue used before is not known" in str(finding)
+    assert "what was used before is not known" in str(finding)
     feed.records.queues([Change("modified", obj("{weight: 2}", f"{{usage: {USAGE % DAYS}}}"))])
     assert feed.findings == {}
 

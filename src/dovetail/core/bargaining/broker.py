@@ -76,7 +76,7 @@ def _enter_queue(state: State, plane_id: str) -> None:
 def _leaf(plane: Plane) -> Queue:
     return Queue(
         plane.leaf, plane.queue, plane.guarantee, plane.limit, plane.weight, namespaces=(plane.namespace,),
-        created_ms=plane.created_ms, uid=plane.uid,
+        created_ms=plane.created_ms, usage=plane.usage, uid=plane.uid,
     )  # fmt: skip
 
 

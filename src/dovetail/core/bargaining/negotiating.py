@@ -304,7 +304,8 @@ def _offer(
     refusal: Refusal | None,
 ) -> Decision:
     now_ms, asked = state.now_ms, one.alternatives[index]
-    one.made += 1
+    # Unique also after a restart: an answer to an older offer is no answer to this one.
+    one.made = max(one.made + 1, now_ms)
     name = f"{one.request.id}.{one.made}"
     why = ""
     if refusal is not None:

@@ -41,10 +41,9 @@ class Requests:
         return bool(self.news or self.gone or self.moved)
 
     def put(self, request: LeaseRequest) -> None:
-        """A request is new, has changed, or was answered."""
-        self.gone.pop(request.id, None)
+        """A request is new, has changed, or was answered. One that was removed just before begins anew."""
         known = self.negotiations.get(request.id)
-        if known is None or known.request != request:
+        if known is None or known.request != request or request.id in self.gone:
             self.news[request.id] = request
 
     def remove(self, request_id: str) -> None:

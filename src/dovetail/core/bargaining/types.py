@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.core.model import GPU, Instance, Problem
-from dovetail.core.queues.types import Amounts
+from dovetail.core.queues.types import Amounts, Usage
 
 MOST_ALTERNATIVES = 8
 MOST_ROUNDS = 3
@@ -36,7 +36,8 @@ class Plane(Struct, frozen=True):
     the queue that it is a leaf of, with `weight`, `guarantee` and `limit` there. At most `most_leases` leases are live
     and `most_requests` requests wait at a time. It sends a heartbeat every `heartbeat_ms` (0: none is expected); its
     leases are lost after three are missing. `grace_ms` is the time that it has after a revocation. A lease without pods
-    is idle after `idle_ms` (0: never), and revoked. `uid` differs from that of an older plane of its name."""
+    is idle after `idle_ms` (0: never), and revoked. `uid` differs from that of an older plane of its name. `usage` is
+    what it used before it was first read."""
 
     id: str
     queue: str
@@ -50,6 +51,7 @@ class Plane(Struct, frozen=True):
     idle_ms: int = 300_000
     created_ms: int = 0
     uid: str = ""
+    usage: Usage | None = None
     problem: Problem | None = None
 
     @property

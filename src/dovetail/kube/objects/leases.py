@@ -41,7 +41,7 @@ class AgentControlPlaneSpec(Wire, frozen=True):
 
 
 class PlaneUsage(Wire, frozen=True):
-    """As that of a Queue."""
+    """As that of a Queue, without users and jobs."""
 
     as_of: datetime | None = None
     used: str = ""
@@ -154,9 +154,10 @@ class LeaseActionSpec(Wire, frozen=True):
 
 
 class GPULeaseSpec(Wire, frozen=True):
-    """`action` is the agent's, the rest the scheduler's."""
+    """`action` is the agent's, the rest the scheduler's. `request_uid` is that of the LeaseRequest that led to it."""
 
     plane: str = ""
+    request_uid: str = ""
     alternative: LeaseAlternative = LeaseAlternative()
     devices: tuple[LeasedDevice, ...] = ()
     start: datetime | None = None

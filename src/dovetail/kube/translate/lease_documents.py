@@ -2,8 +2,7 @@
 """Leases of software agents: from the core's decisions to the objects and their status.
 
 Rules
-- Pure: each function returns a document. A status is written as a whole, so what is absent in it is removed; the
-  functions that take `before` keep the parts of the other decisions, as far as a status that was read has them.
+- Pure: each function returns a document. A status is written as a whole, so what is absent in it is removed.
 - `lease_object` and `lease_status` together have all of a GpuLease: `leases.lease` reads the same record again.
 - Messages are cut to the length that the schema admits.
 """
@@ -11,21 +10,23 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-import msgspec
+from msgspec import Struct
 
 from dovetail.core.bargaining.placeholders import PREFIX
 from dovetail.core.bargaining.states import GpuLeaseState, RequestState
-from dovetail.core.bargaining.types import GpuLease, LeaseAlternative, Offer, Plane
-from dovetail.core.decisions import EndLease, GrantLease, LeaseStatus, MakeOffers, RequestStatus, RevokeLease
-from dovetail.core.queues.types import Amounts
+from dovetail.core.bargaining.types import EndCause, GpuLease, LeaseAlternative, Offer
+from dovetail.core.decisions import MakeOffers, RequestStatus
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.kube.api.resources import GPU_LEASES
 from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.objects import leases as wire
+from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate.leases import text_of_ms
-from dovetail.kube.translate.queues import amounts_document, timestamp
+from dovetail.kube.translate.queues import READY, amounts_document, timestamp, usage_document
 
 Document = dict[str, Any]
 _MOST_OFFERS = 4
@@ -80,13 +81,12 @@ def _offer(offer: Offer) -> Document:
     return found | ({"why": clipped(offer.why, MESSAGE_BYTES)} if offer.why else {})
 
 
-def request_status(decision: RequestStatus, generation: int, before: wire.LeaseRequestStatus | None = None) -> Document:
+def request_status(decision: RequestStatus, generation: int, before: Document | None = None) -> Document:
     """The status of a request that waits or is denied. `before` is the status as it was last written: offers that are
     still outstanding stay, as where an answer named another one."""
     found: Document = {"observedGeneration": generation, "state": decision.state}
-    if decision.state == RequestState.OFFERED.value and before is not None and before.offers:
-        kept: Document = msgspec.to_builtins(before)
-        found |= {"offersUntil": kept["offersUntil"], "offers": [_without_empty(one) for one in kept["offers"]]}
+    if decision.state == RequestState.OFFERED.value and before is not None:
+        found |= {name: before[name] for name in ("offersUntil", "offers") if name in before}
     refusal = decision.refusal
     if refusal is not None:
         found["reason"] = refusal.reason.code
@@ -96,13 +96,16 @@ def request_status(decision: RequestStatus, generation: int, before: wire.LeaseR
     return found | ({"tried": timestamp(decision.until_ms)} if decision.until_ms else {})
 
 
-def granted(decision: GrantLease, generation: int) -> Document:
-    """The status of the request that led to the lease: the last one that it gets."""
-    return {"observedGeneration": generation, "state": RequestState.GRANTED.value, "lease": decision.lease.name}
+def granted(lease: str, generation: int) -> Document:
+    """The status of the request that led to the lease of this name: the last one that it gets."""
+    return {"observedGeneration": generation, "state": RequestState.GRANTED.value, "lease": lease}
 
 
-def lease_object(lease: GpuLease, uuids: Mapping[str, Sequence[str]] | None = None) -> Document:
-    """The GPULease to create, without its status. `uuids` are those of the GPUs by node and index, where known."""
+def lease_object(
+    lease: GpuLease, request_uid: str = "", uuids: Mapping[str, Sequence[str]] | None = None
+) -> Document:  # fmt: skip
+    """The GPULease to create, without its status. `request_uid` is the uid of the LeaseRequest that led to it, `uuids`
+    are those of the GPUs by node and index, where known."""
     namespace, _, plane = lease.plane.partition("/")
     devices: list[Document] = []
     for holding in lease.holdings:
@@ -118,6 +121,7 @@ def lease_object(lease: GpuLease, uuids: Mapping[str, Sequence[str]] | None = No
         "metadata": {"name": lease.name, "namespace": namespace},
         "spec": {
             "plane": plane,
+            "requestUid": request_uid,
             "alternative": alternative_document(lease.alternative),
             "devices": devices,
             "start": timestamp(lease.start_ms),
@@ -132,60 +136,51 @@ def lease_object(lease: GpuLease, uuids: Mapping[str, Sequence[str]] | None = No
 def lease_status(
     lease: GpuLease, state: str = GpuLeaseState.ACTIVE.value, refused: str = "", action: int = 0
 ) -> Document:
-    """The whole status of a live lease, for GrantLease and LeaseStatus. `action` is the number of the last action that
-    was dealt with, `refused` why it was refused."""
+    """The whole status of a live lease. `action` is the number of the last action that was dealt with, `refused` why it
+    was refused."""
     found: Document = {"state": state, "end": timestamp(lease.end_ms), "renewals": lease.renewals, "action": action}
     if refused:
         found["refused"] = clipped(refused, MESSAGE_BYTES)
     if lease.revocation is not None:
-        found["revocation"] = _revocation(
-            lease.revocation.cause, lease.revocation.deadline_ms, lease.revocation.message
-        )
+        one = lease.revocation
+        found["revocation"] = {
+            "cause": one.cause.value,
+            "deadline": timestamp(one.deadline_ms),
+            "message": clipped(one.message, MESSAGE_BYTES),
+        }
     return found
 
 
-def status_of(decision: LeaseStatus, action: int) -> Document:
-    """The status for a LeaseStatus."""
-    return lease_status(decision.lease, decision.state, decision.refused, action)
+def ended(cause: EndCause, now_ms: int, before: Document) -> Document:
+    """The status of a lease that is over; `before` is the status as it was last written."""
+    return before | {"state": GpuLeaseState.ENDED.value, "cause": cause.value, "ended": timestamp(now_ms)}
 
 
-def _revocation(cause: str, deadline_ms: int, message: str) -> Document:
-    return {"cause": str(cause), "deadline": timestamp(deadline_ms), "message": clipped(message, MESSAGE_BYTES)}
+class PlaneReport(Struct, frozen=True):
+    """What is reported of a control plane. `message` is why it is not Ready, `heard` when it was last heard, `snapshot`
+    that of its queue; None where it has none."""
+
+    phase: str
+    message: str = ""
+    leases: int = 0
+    requests: int = 0
+    heard: datetime | None = None
+    snapshot: QueueSnapshot | None = None
 
 
-def revoked(decision: RevokeLease, before: wire.GPULeaseStatus) -> Document:
-    """The status of a lease that is taken back."""
-    one = decision.revocation
-    changed = {
-        "state": GpuLeaseState.REVOKING.value,
-        "revocation": _revocation(one.cause, one.deadline_ms, one.message),
-    }
-    return _kept(before) | changed
-
-
-def ended(decision: EndLease, before: wire.GPULeaseStatus, now_ms: int) -> Document:
-    """The status of a lease that is over."""
-    over = {"state": GpuLeaseState.ENDED.value, "cause": decision.cause.value, "ended": timestamp(now_ms)}
-    return _kept(before) | over
-
-
-def _kept(before: wire.GPULeaseStatus) -> Document:
-    """What a status that was read holds, as it is written."""
-    return _without_empty(msgspec.to_builtins(before))
-
-
-def _without_empty(document: Document) -> Document:
-    """The document without texts and lists that are empty, in all its objects."""
-    return {
-        name: _without_empty(value) if isinstance(value, dict) else value
-        for name, value in document.items()
-        if value not in ("", None, [])
-    }
-
-
-def plane_status(plane: Plane, held: Amounts, counts: tuple[int, int], heard_ms: int, silent: bool) -> Document:
-    """The status of a control plane, without its usage. `counts` are its live leases and its requests that are not
-    settled, `heard_ms` when it was last heard (0: never)."""
-    phase = "Invalid" if plane.problem is not None else "Silent" if silent else "Ready"
-    found: Document = {"phase": phase, "leases": counts[0], "requests": counts[1], "held": amounts_document(held)}
-    return found | ({"lastHeartbeat": timestamp(heard_ms)} if heard_ms else {})
+def plane_status(report: PlaneReport, now_ms: int, before: wire.AgentControlPlaneStatus | None = None) -> Document:
+    """The whole status of a control plane. `before` is the status that was read, for the time of the condition."""
+    found: Document = {"phase": report.phase, "leases": report.leases, "requests": report.requests}
+    if report.heard is not None:
+        found["lastHeartbeat"] = timestamp(epoch_ms(report.heard))
+    snapshot = report.snapshot
+    found["held"] = amounts_document(snapshot.allocated if snapshot is not None else ())
+    if snapshot is not None:
+        usage = usage_document(snapshot)
+        found["usage"] = {name: usage[name] for name in ("asOf", "used", "rate", "share", "credit", "days")}
+    status, since = "True" if report.phase == READY else "False", timestamp(now_ms)
+    for one in before.conditions if before is not None else ():
+        if (one.type, one.status) == (READY, status) and one.last_transition_time is not None:
+            since = timestamp(epoch_ms(one.last_transition_time))
+    condition = {"type": READY, "status": status, "reason": report.phase, "lastTransitionTime": since}
+    return found | {"conditions": [condition | {"message": clipped(report.message, MESSAGE_BYTES)}]}

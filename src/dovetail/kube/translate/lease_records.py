@@ -5,7 +5,8 @@ Rules
 - Of the control planes of a namespace the oldest is reported, the others are not. When it goes, the next one takes its
   place, which is another plane.
 - A request that is granted is settled: it is reported as removed, and its lease goes on alone. While a GPULease of its
-  name exists, a request has a Problem.
+  name exists that another request led to, a request has a Problem.
+- The usage of a plane is read when the plane is first reported: later writes of its status are no event.
 - A lease is reported when it is first read; what the scheduler itself writes later is no event. It is removed when its
   object is gone or has ended.
 - An action is reported once; a heartbeat when its time has moved on.
@@ -16,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from dovetail.core import events as ev
 from dovetail.core.bargaining.types import LeaseRequest, Plane
 from dovetail.kube.nodes.layouts import LayoutFinding
@@ -24,6 +27,9 @@ from dovetail.kube.translate import leases
 from dovetail.kube.translate.leases import lease_id
 from dovetail.kube.translate.standalone import AnyChange, Find
 
+HEARTBEAT = "dovetail.dev/heartbeat"
+"""The label of Leases (coordination.k8s.io) that are read: each node and each leader renews one, too."""
+
 
 class LeaseRecords:
     """Each method takes the changes of one resource and returns their events, in order. `find` receives the findings of
@@ -31,11 +37,13 @@ class LeaseRecords:
 
     def __init__(self, find: Find) -> None:
         self._find = find
+        self.follows = True
+        """Whether heartbeats are read: else none are expected."""
         self._planes: dict[str, dict[str, wire.AgentControlPlane]] = {}
         self._counting: dict[str, Plane] = {}
         self._requests: dict[str, wire.LeaseRequest] = {}
         self._reported: dict[str, LeaseRequest] = {}
-        self._leases: dict[str, str] = {}
+        self._leases: dict[str, wire.GPULease] = {}
         self._live: set[str] = set()
         self._actions: dict[str, tuple[str, int]] = {}
         self._heard: dict[str, datetime] = {}
@@ -52,15 +60,23 @@ class LeaseRecords:
             counting = leases.counting(there)
             if counting is None:
                 del self._planes[meta.namespace]
-            events += self._count(meta.namespace, leases.plane(counting) if counting is not None else None)
+            about = f"AgentControlPlane {lease_id(meta)}"
+            self._find(about, leases.usage(change.object)[1] if change.kind != "deleted" else ())
+            record = leases.plane(counting) if counting is not None else None
+            if record is not None and not self.follows:
+                record = replace(record, heartbeat_ms=0)
+            events += self._count(meta.namespace, record)
         return events
 
     def _count(self, namespace: str, plane: Plane | None) -> list[ev.Event]:
         """This plane counts in the namespace now."""
         before, events = self._counting.get(namespace), list[ev.Event]()
+        same = before is not None and plane is not None and (plane.id, plane.uid) == (before.id, before.uid)
+        if plane is not None and before is not None and same:
+            plane = replace(plane, usage=before.usage)
         if before == plane:
             return []
-        if before is not None and (plane is None or (plane.id, plane.uid) != (before.id, before.uid)):
+        if before is not None and not same:
             events.append(ev.PlaneRemoved(before.id))
             del self._counting[namespace]
         if plane is not None:
@@ -81,7 +97,7 @@ class LeaseRecords:
 
     def _report(self, id_: str) -> list[ev.Event]:
         obj, before = self._requests.get(id_), self._reported.get(id_)
-        record = leases.request(obj, live=id_ in self._leases) if obj is not None else None
+        record = leases.request(obj, self._leases.get(id_)) if obj is not None else None
         if record == before:
             return []
         if record is None:
@@ -108,10 +124,24 @@ class LeaseRecords:
                 self._leases.pop(id_, None)
                 self._actions.pop(id_, None)
             else:
-                self._leases[id_] = meta.uid
+                self._leases[id_] = obj
                 events += self._action(id_, obj)
             events += self._report(id_)
         return events
+
+    def again(self, id_: str) -> list[ev.Event]:
+        """The request begins anew, if it is still reported."""
+        record = self._reported.get(id_)
+        return [ev.LeaseRequestRemoved(id_), ev.LeaseRequestChanged(record)] if record is not None else []
+
+    def heard(self, plane_id: str) -> datetime | None:
+        """The time in the last heartbeat of a plane, which its agent wrote."""
+        return self._heard.get(plane_id)
+
+    def counts(self, namespace: str, name: str) -> bool:
+        """Whether this control plane is the one of its namespace that counts."""
+        plane = self._counting.get(namespace)
+        return plane is not None and plane.id == f"{namespace}/{name}"
 
     def _action(self, id_: str, obj: wire.GPULease) -> list[ev.Event]:
         asked = leases.action(obj)

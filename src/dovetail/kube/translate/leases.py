@@ -35,8 +35,11 @@ from dovetail.core.bargaining.types import (
 )
 from dovetail.core.model import GPU, MAX_GPUS, WHOLE_GPU_MILLI, Instance, Problem
 from dovetail.core.quantities import QuantityError, parse
+from dovetail.core.queues.types import Usage
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import Quantity, epoch_ms
+from dovetail.kube.objects.queues import QueueUsage
 from dovetail.kube.translate import queues
 from dovetail.kube.translate.annotations import NAME, level
 from dovetail.kube.translate.problems import first_of, nearest, one_of, shown
@@ -97,18 +100,28 @@ def plane(obj: wire.AgentControlPlane, older: str = "") -> Plane:
         idle_ms=_time(spec.idle, 1000, LONGEST_TERM_MS, "spec.idle", problems, zero=True),
         created_ms=epoch_ms(obj.metadata.creation_timestamp),
         uid=obj.metadata.uid,
+        usage=usage(obj)[0],
         problem=first_of(problems),
     )
 
 
-def request(obj: wire.LeaseRequest, live: bool = False) -> LeaseRequest | None:
-    """The record of a request; None where it is settled: it led to its lease. `live`: a lease of its name, of an older
-    request, is live."""
-    if obj.status is not None and obj.status.state == _SETTLED:
+def usage(obj: wire.AgentControlPlane) -> tuple[Usage | None, tuple[LayoutFinding, ...]]:
+    """The usage history in the status, and a finding if it is invalid and not used."""
+    written = obj.status.usage if obj.status is not None else None
+    known = (
+        QueueUsage(as_of=written.as_of, used=written.used, rate=written.rate, days=written.days) if written else None
+    )
+    return queues.usage_of(known, "AgentControlPlane", lease_id(obj.metadata))
+
+
+def request(obj: wire.LeaseRequest, lease: wire.GPULease | None = None) -> LeaseRequest | None:
+    """The record of a request; None where it is settled: it led to its lease. `lease` is that of its name."""
+    led_to_it = lease is not None and bool(obj.metadata.uid) and lease.spec.request_uid == obj.metadata.uid
+    if led_to_it or (obj.status is not None and obj.status.state == _SETTLED):
         return None
     spec, problems = obj.spec, list[Problem]()
     meta = obj.metadata
-    if live:
+    if lease is not None:
         rule = "must be another name, or wait: a lease of this name, of an older request, is live"
         problems.append(Problem("metadata.name", meta.name, rule))
     if not 1 <= len(spec.alternatives) <= MOST_ALTERNATIVES:

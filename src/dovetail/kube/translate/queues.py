@@ -236,19 +236,28 @@ class _UsageAlone(Wire, frozen=True):
 
 def read_usage(obj: wire.Queue) -> tuple[Usage | None, tuple[LayoutFinding, ...]]:
     """The usage history in the status, and a finding if it is invalid and not used."""
+    name = obj.metadata.name
     if obj.status is None:
         return None, ()
     try:
-        usage = msgspec.convert(obj.status, _UsageAlone).usage
-        return (_usage(usage) if usage is not None else None), ()
+        return usage_of(msgspec.convert(obj.status, _UsageAlone).usage, "Queue", name)
     except msgspec.ValidationError as error:
         match = _AT.fullmatch(str(error))
         rule, field = match.groups() if match else (str(error), "")
-        problem = Problem(f"status.{field}" if field else "status", "", rule)
+        return None, (_not_used(Problem(f"status.{field}" if field else "status", "", rule), "Queue", name),)
+
+
+def usage_of(usage: wire.QueueUsage | None, kind: str, name: str) -> tuple[Usage | None, tuple[LayoutFinding, ...]]:
+    """The usage history of an object of this kind, and a finding if it is invalid and not used."""
+    try:
+        return (_usage(usage) if usage is not None else None), ()
     except _NotOurs as error:
-        problem = error.problem
-    rule = f"{problem.rule}: what the queue used before is not known, and counts as nothing"
-    return None, (LayoutFinding("Queue", obj.metadata.name, Problem(problem.field, problem.value, rule)),)
+        return None, (_not_used(error.problem, kind, name),)
+
+
+def _not_used(problem: Problem, kind: str, name: str) -> LayoutFinding:
+    rule = f"{problem.rule}: what was used before is not known, and counts as nothing"
+    return LayoutFinding(kind, name, Problem(problem.field, problem.value, rule))
 
 
 class _NotOurs(Exception):
@@ -307,18 +316,7 @@ def queue_status(
         "due": amounts_document(snapshot.due),
         "pending": amounts_document(snapshot.pending),
         "pendingJobs": snapshot.pending_jobs,
-        "usage": {
-            "asOf": timestamp(snapshot.as_of_ms),
-            "used": str(snapshot.used),
-            "rate": str(snapshot.rate_milli),
-            "share": f"{Decimal(snapshot.share_ppm) / 1_000_000:.6f}",
-            "credit": gpu_hours(snapshot.credit),
-            "days": [
-                {"day": (_EPOCH + timedelta(days=day)).isoformat(), "used": str(used)} for day, used in snapshot.days
-            ],
-            "users": [{"name": name, "used": str(used)} for name, used in snapshot.users],
-            "jobs": [{"name": name, "used": str(used)} for name, used in snapshot.jobs],
-        },
+        "usage": usage_document(snapshot),
         "conditions": [_ready(snapshot, now_ms, before)],
     }
     if head is not None:
@@ -329,6 +327,20 @@ def queue_status(
             if expected.start_ms:
                 document["head"]["expectedStart"] = timestamp(expected.start_ms)
     return document
+
+
+def usage_document(snapshot: QueueSnapshot) -> dict[str, Any]:
+    """What a queue used, as its status has it."""
+    return {
+        "asOf": timestamp(snapshot.as_of_ms),
+        "used": str(snapshot.used),
+        "rate": str(snapshot.rate_milli),
+        "share": f"{Decimal(snapshot.share_ppm) / 1_000_000:.6f}",
+        "credit": gpu_hours(snapshot.credit),
+        "days": [{"day": (_EPOCH + timedelta(days=day)).isoformat(), "used": str(used)} for day, used in snapshot.days],
+        "users": [{"name": name, "used": str(used)} for name, used in snapshot.users],
+        "jobs": [{"name": name, "used": str(used)} for name, used in snapshot.jobs],
+    }
 
 
 def _ready(snapshot: QueueSnapshot, now_ms: int, before: wire.Queue | None) -> dict[str, str]:

@@ -8,7 +8,7 @@ A resource that the server does not serve stays in the table in its preferred ve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.objects.base import Namespace, Node, ObjectMeta, PodDisruptionBudget
 from dovetail.kube.objects.claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimSpec, ResourceSlice
+from dovetail.kube.objects.leases import AgentControlPlane, GPULease, Heartbeat, LeaseRequest
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.queues import Queue
 from dovetail.kube.objects.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -37,6 +38,7 @@ from dovetail.kube.objects.topology import GPUNode, NodeResourceTopology
 from dovetail.kube.translate import standalone
 from dovetail.kube.translate.annotations import LONGEST, MOST_KEYS, PREFIX
 from dovetail.kube.translate.claims import MOST_RESULTS
+from dovetail.kube.translate.lease_records import HEARTBEAT
 from dovetail.kube.translate.limits import MOST_EXPRESSIONS
 from dovetail.kube.translate.translator import Translator
 
@@ -47,12 +49,15 @@ Changes = list[Change[Any]]
 
 class Source(Struct, frozen=True):
     """`translate` turns the changes of one batch into events, in order; `keep` reduces an object to the parts that are
-    read after that."""
+    read after that; `params` select the objects that are read.
+    `followed`: they matter only to a process that goes on reading."""
 
     resource: Resource
     kind: type[Any]
     translate: Callable[[Changes], list[Event]]
     keep: Callable[[Any], Any] = whole
+    params: Mapping[str, str] | None = None
+    followed: bool = False
 
 
 def sources(feed: Translator, served: Served) -> Iterator[Source]:
@@ -76,6 +81,10 @@ def sources(feed: Translator, served: Served) -> Iterator[Source]:
         resource = served.first(dialect.resources) or dialect.resources[0]
         yield Source(resource, dialect.kind, partial(feed.gangs.pod_groups, dialect))
     yield Source(kinds.QUEUES, Queue, feed.records.queues)
+    yield Source(kinds.CONTROL_PLANES, AgentControlPlane, feed.leases.planes)
+    yield Source(kinds.GPU_LEASES, GPULease, feed.leases.leases)
+    yield Source(kinds.LEASE_REQUESTS, LeaseRequest, feed.leases.requests)
+    yield Source(kinds.LEASES, Heartbeat, feed.leases.heartbeats, params={"labelSelector": HEARTBEAT}, followed=True)
     yield Source(kinds.PDBS, PodDisruptionBudget, feed.records.budgets)
     yield Source(kinds.PODS, Pod, feed.pods, keep=outline)
 
@@ -95,10 +104,11 @@ def rank(event: Event) -> int:
 async def read_once(client: Client, served: Served, feed: Translator) -> list[Event]:
     """The whole cluster as events, owners of gangs included. Raises ApiError where something served cannot be read."""
     events: list[Event] = []
+    feed.leases.follows = False
     for source in sources(feed, served):
-        if not served.has(source.resource):
+        if source.followed or not served.has(source.resource):
             continue
-        listing = await list_all(client, source.resource, source.kind)
+        listing = await list_all(client, source.resource, source.kind, params=source.params)
         events += source.translate([Change("added", object) for object in listing.objects.values()])
     wanted = feed.gangs.wanted_owners()
     for ref, answer in zip(wanted, await asyncio.gather(*(_owner(client, ref) for ref in wanted)), strict=True):

@@ -5,8 +5,9 @@ Rules
 - An event is reported only if the translated record differs from the last one reported: heartbeats and status writes
   that the core does not read end here. A finished pod is reported as removed; if its kubelet rejected it, the rejection
   with the owner of the pod comes first. Pods that were finished when first seen are in `finished`.
-- Pods are translated here, their gangs in `gang_records`, nodes in `node_records`, and objects that depend on no others
-  in `standalone`. Gangs are settled at the end of each batch of pods.
+- Pods are translated here, their gangs in `gang_records`, nodes in `node_records`, leases of software agents in
+  `lease_records`, and objects that depend on no others in `standalone`. Gangs are settled at the end of each batch of
+  pods.
 - For a pod that is bound or has a decision, only the record counts (see `bound`). Later changes of its metadata, its
   PodGroup, its owner or its namespace are kept, and used if the bind fails.
 - Only pods with the name of this scheduler belong to gangs; the others count for the resources that they hold.
@@ -34,6 +35,7 @@ from dovetail.kube.translate.bound import BoundRecords, read
 from dovetail.kube.translate.finished import Finished
 from dovetail.kube.translate.gang_records import GangRecords
 from dovetail.kube.translate.known import KnownPod, pod_known
+from dovetail.kube.translate.lease_records import LeaseRecords
 from dovetail.kube.translate.node_records import NodeRecords
 from dovetail.kube.translate.standalone import AnyChange, Records
 
@@ -80,6 +82,7 @@ class Translator:
         self.records = Records(self._find)
         self.node_records = NodeRecords(self._find)
         self.gangs = GangRecords(self._pods)
+        self.leases = LeaseRecords(self._find)
 
     def pods(self, changes: Iterable[AnyChange[PodObject]]) -> list[ev.Event]:
         changes = list(changes)

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out what the core decides about leases: makes GPULeases, writes their status and that of LeaseRequests, and
+ends leases.
+
+Rules
+- What concerns a request and its lease is written in the order of the decisions; a status that is not written yet is
+  replaced by a later one. Different requests are written at the same time.
+- A write is repeated until the server has taken it, as long as the object is there. A lease that cannot be made is
+  reported to the core as removed, and its request begins again.
+- A lease is made after the ends of leases on its nodes, so that no device is in two leases in the API.
+- At the end of a lease its status comes first, then its pods are deleted with ENDED_GRACE_S at most: budgets and longer
+  grace periods are the agent's, which had its notice. When the server has taken all of that, the object is deleted. So
+  a process that starts finds what is left to do: leases that have ended, and pods of leases that are no more.
+- Nothing is written unless this process is the leader at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from dovetail.core.bargaining.leases import LiveLease
+from dovetail.core.bargaining.states import GpuLeaseState, RequestState
+from dovetail.core.bargaining.types import GpuLease
+from dovetail.core.decisions import Decision, EndLease, GrantLease, LeaseStatus, MakeOffers, RequestStatus, RevokeLease
+from dovetail.core.events import LeaseRemoved
+from dovetail.core.model import Pod
+from dovetail.core.state import State
+from dovetail.kube.api.client import JSON_PATCH, Attempts, Client
+from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, Invalid, KubeError, NotFound
+from dovetail.kube.api.resources import GPU_LEASES, LEASE_REQUESTS, PODS, Resource
+from dovetail.kube.objects import leases as wire
+from dovetail.kube.objects.base import Wire, epoch_ms
+from dovetail.kube.translate import lease_documents
+from dovetail.kube.translate.leases import lease_id
+from dovetail.scheduler import metrics
+from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.informers import Informers
+
+ENDED_GRACE_S = 30
+GRANTED = RequestState.GRANTED.value
+_AGAIN_S, _AGAIN_MAX_S = 0.5, 30.0
+_BEGIN_AGAIN_S = 10.0
+_FOR_NOW = (0, 408, 409, 429, 500, 502, 503, 504)
+"""Statuses after which a write is repeated, as the cause is not the write; 0 is no reply."""
+Document = dict[str, Any]
+
+
+class _NotMade(Exception):
+    """The lease cannot be made."""
+
+
+class _Write(Struct, frozen=True):
+    """One write, decided at `decided_s` (time.monotonic). `replaces`: of several of its kind only the last counts."""
+
+    kind: str
+    carry_out: Callable[[], Coroutine[None, None, object]]
+    decided_s: float
+    replaces: bool = False
+
+
+class _Lease(Struct, frozen=True):
+    """A lease in the API: its fence, its nodes, and its status as it was last decided."""
+
+    fence: int
+    nodes: frozenset[str]
+    status: Document
+
+
+class LeaseWriter:
+    """`put` takes each decision of the core about leases, after the step. `begin` is to be called once, when this
+    process begins to lead, and `read` with each lease that was read. `spawn` runs work in the background."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        mirror: Informers,
+        *,
+        state: Callable[[], State],
+        may_write: Callable[[], bool],
+        spawn: Callable[[Coroutine[None, None, None]], object],
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._mirror = mirror
+        self._state = state
+        self._may_write = may_write
+        self._spawn = spawn
+        self._writes: dict[str, deque[_Write]] = {}
+        """By id of a request and its lease what is to be written, in order; the first is under way."""
+        self._open: Counter[str] = Counter()
+        """By namespace how many of these there are."""
+        self._requests: dict[str, Document] = {}
+        """The status of each request that waits, as it was last decided."""
+        self._leases: dict[str, _Lease] = {}
+        self._ending: dict[str, frozenset[str]] = {}
+        """The nodes of leases with an end that is not written yet, by lease."""
+        self._ended = asyncio.Event()
+
+    def pending(self, namespace: str) -> bool:
+        """Whether something that was decided about the namespace is not written yet."""
+        return self._open[namespace] > 0
+
+    def begin(self) -> None:
+        """Finish what the last leader left behind."""
+        state, left = self._state(), dict[str, int]()
+        for obj in self._mirror.gpu_leases.known.values():
+            id_ = lease_id(obj.metadata)
+            if id_ in state.leases.live:
+                self.read(id_)
+            elif obj.status is not None and obj.status.state == GpuLeaseState.ENDED.value:
+                left[id_] = obj.spec.fence
+        for pod in state.workloads.pods.values():
+            if _inside(pod) and pod.lease not in state.leases.live:
+                left.setdefault(pod.lease, 0)
+        for id_, fence in left.items():
+            pods = [pod.uid for pod in state.workloads.pods.values() if _inside(pod) and pod.lease == id_]
+            self._add(id_, "end", partial(self._over, id_, fence, None, pods))
+
+    def read(self, id_: str) -> None:
+        """A lease was read. What an earlier process has not written of it is written now."""
+        live, obj = self._state().leases.live.get(id_), self._mirror.gpu_leases.known.get(_key(id_))
+        if live is None or obj is None or id_ in self._leases:
+            return
+        before = obj.status.state if obj.status is not None else ""
+        if before != live.state.value:
+            self._status(live, "")
+        else:
+            self._remember(live, "")
+        asked = self._mirror.lease_requests.known.get(_key(id_))
+        led_to_it = asked is not None and asked.metadata.uid == obj.spec.request_uid
+        if led_to_it and asked is not None and (asked.status is None or asked.status.state != GRANTED):
+            self._granted(live.lease)
+
+    def put(self, decision: Decision) -> None:
+        match decision:
+            case MakeOffers():
+                self._first_answer(decision.request)
+                self._request(decision.request, lease_documents.offered(decision, self._generation(decision.request)))
+            case RequestStatus():
+                before, generation = self._requests.get(decision.request), self._generation(decision.request)
+                self._request(decision.request, lease_documents.request_status(decision, generation, before))
+            case GrantLease():
+                self._first_answer(decision.lease.id)
+                self._grant(decision.lease)
+            case LeaseStatus(lease, _, _, refused):
+                self._changed(lease.id, refused)
+            case RevokeLease(lease_id):
+                self._changed(lease_id, "")
+            case EndLease():
+                self._end(decision)
+
+    def _first_answer(self, id_: str) -> None:
+        """Measure how long the first offer of a request, or its lease, took."""
+        known = self._mirror.lease_requests.known.get(_key(id_))
+        state = self._requests.get(id_, {}).get("offers")
+        if known is not None and state is None and known.metadata.creation_timestamp is not None:
+            waited_ms = self._clock.now_ms() - epoch_ms(known.metadata.creation_timestamp)
+            metrics.LEASE_WAIT_SECONDS.observe(max(0, waited_ms) / 1000)
+
+    def _generation(self, request: str) -> int:
+        known = self._mirror.lease_requests.known.get(_key(request))
+        return known.metadata.generation if known is not None else 0
+
+    def _request(self, id_: str, status: Document) -> None:
+        known = self._mirror.lease_requests.known.get(_key(id_))
+        if known is None:
+            self._requests.pop(id_, None)
+            return
+        self._requests[id_] = status
+        test = {"op": "test", "path": "/metadata/uid", "value": known.metadata.uid}
+        self._add(id_, "request", partial(self._patch, LEASE_REQUESTS, id_, test, status), replaces=True)
+
+    def _granted(self, lease: GpuLease) -> None:
+        self._request(lease.id, lease_documents.granted(lease.name, self._generation(lease.id)))
+        self._requests.pop(lease.id, None)
+
+    def _grant(self, lease: GpuLease) -> None:
+        self._add(lease.id, "lease", partial(self._make, lease))
+        nodes = frozenset(holding.node for holding in lease.holdings)
+        self._write_status(lease.id, _Lease(lease.fence, nodes, lease_documents.lease_status(lease)))
+        self._granted(lease)
+
+    def _changed(self, id_: str, refused: str) -> None:
+        live = self._state().leases.live.get(id_)
+        # One that ended in the same step has no other status.
+        if live is not None:
+            self._status(live, refused)
+
+    def _remember(self, live: LiveLease, refused: str) -> _Lease:
+        lease = live.lease
+        nodes = frozenset(holding.node for holding in lease.holdings)
+        status = lease_documents.lease_status(lease, live.state.value, refused, live.action)
+        found = self._leases[lease.id] = _Lease(lease.fence, nodes, status)
+        return found
+
+    def _status(self, live: LiveLease, refused: str) -> None:
+        self._write_status(live.lease.id, self._remember(live, refused))
+
+    def _write_status(self, id_: str, lease: _Lease) -> None:
+        self._leases[id_] = lease
+        write = partial(self._patch, GPU_LEASES, id_, _of_fence(lease.fence), lease.status)
+        self._add(id_, "status", write, replaces=True)
+
+    def _end(self, decision: EndLease) -> None:
+        id_, known = decision.lease, self._mirror.gpu_leases.known.get(_key(decision.lease))
+        lease = self._leases.pop(id_, None)
+        if lease is None:
+            # Read by this process, and over at once.
+            fence = known.spec.fence if known is not None else 0
+            lease = _Lease(fence, frozenset(), {})
+        self._ending[id_] = lease.nodes
+        status = lease_documents.ended(decision.cause, self._clock.now_ms(), lease.status)
+        self._add(id_, "end", partial(self._over, id_, lease.fence, status, decision.uids))
+        metrics.count(metrics.LEASE_ENDS, decision.cause.value)
+
+    def _add(
+        self, id_: str, kind: str, carry_out: Callable[[], Coroutine[None, None, object]], *, replaces: bool = False
+    ) -> None:
+        waiting = self._writes.get(id_)
+        write = _Write(kind, carry_out, time.monotonic(), replaces)
+        if waiting is None:
+            waiting = self._writes[id_] = deque([write])
+            self._open[_key(id_)[0]] += 1
+            self._spawn(self._work(id_, waiting))
+            return
+        # The first one may be under way.
+        if replaces and len(waiting) > 1 and waiting[-1].kind == kind:
+            waiting.pop()
+        waiting.append(write)
+
+    async def _work(self, id_: str, waiting: deque[_Write]) -> None:
+        wait_s = _AGAIN_S
+        while waiting:
+            write = waiting[0]
+            result = await self._try(id_, write)
+            metrics.count(metrics.LEASE_WRITES, write.kind, result)
+            if result == "again":
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _AGAIN_MAX_S)
+                if len(waiting) == 1 or not write.replaces or waiting[1].kind != write.kind:
+                    continue
+            wait_s = _AGAIN_S
+            if result == "refused":
+                # There is nothing to write about a lease that was not made.
+                waiting.clear()
+                break
+            waiting.popleft()
+            metrics.LEASE_WRITE_SECONDS.labels(write.kind).observe(time.monotonic() - write.decided_s)
+        del self._writes[id_]
+        namespace = _key(id_)[0]
+        self._open[namespace] -= 1
+        if not self._open[namespace]:
+            del self._open[namespace]
+
+    async def _try(self, id_: str, write: _Write) -> str:
+        """Carry out once. Returns the result as the metric labels it."""
+        if not self._may_write():
+            # A process that does not lead any more ends.
+            return "not leader"
+        try:
+            await write.carry_out()
+        except NotFound:
+            return "gone"
+        except Invalid as error:
+            metrics.log.warning("%s of %s is not written: %s", write.kind, id_, error)
+            return "gone"
+        except _NotMade as error:
+            metrics.log.warning("the lease %s cannot be made: %s", id_, error)
+            self._leases.pop(id_, None)
+            self._mirror.put([LeaseRemoved(id_)])
+            self._spawn(self._begin_again(id_))
+            return "refused"
+        except KubeError as error:
+            metrics.log.warning("%s of %s is not written yet: %s", write.kind, id_, error)
+            return "again"
+        return "written"
+
+    async def _begin_again(self, id_: str) -> None:
+        """The request of a lease that was not made begins again, after a while."""
+        await asyncio.sleep(_BEGIN_AGAIN_S)
+        self._mirror.put(self._mirror.feed.leases.again(id_))
+
+    async def _make(self, lease: GpuLease) -> None:
+        """Make the object. Raises _NotMade."""
+        nodes = {holding.node for holding in lease.holdings}
+        while any(one != lease.id and nodes & ending for one, ending in self._ending.items()):
+            await self._ended.wait()
+        asked = self._mirror.lease_requests.known.get(_key(lease.id))
+        uuids = {node: self._uuids(node) for node in nodes}
+        body = lease_documents.lease_object(lease, asked.metadata.uid if asked is not None else "", uuids)
+        path = GPU_LEASES.path(_key(lease.id)[0])
+        try:
+            await self._client.request("POST", path, body, attempts=Attempts(idempotent=True))
+        except AlreadyExists:
+            await self._replace(lease)
+        except ApiError as error:
+            if error.status in _FOR_NOW:
+                raise
+            raise _NotMade(str(error)) from error
+
+    async def _replace(self, lease: GpuLease) -> None:
+        """An object of the name is there: ours, if an answer was lost, or one of an earlier lease. Raises _NotMade."""
+        path = GPU_LEASES.path(*_key(lease.id))
+        found = await self._client.request("GET", path, decode=wire.GPULease)
+        if found.spec.fence == lease.fence:
+            return
+        if found.spec.fence > lease.fence:
+            raise _NotMade(f"there is a later one, with the fence {found.spec.fence}")
+        await self._delete(path, found.metadata.uid)
+        raise Conflict(409, "AlreadyExists", "an earlier lease of the name is being deleted", path)
+
+    def _uuids(self, node: str) -> tuple[str, ...]:
+        known = self._mirror.feed.node_records.gpu_node(node)
+        return tuple([gpu.uuid for gpu in known.status.gpus]) if known is not None else ()
+
+    async def _over(self, id_: str, fence: int, status: Document | None, pods: Iterable[str]) -> None:
+        uid = ""
+        try:
+            if status is not None and fence:
+                uid = await self._patch(GPU_LEASES, id_, _of_fence(fence), status)
+        except (NotFound, Invalid) as error:
+            metrics.log.info("the lease %s has ended, and has no object any more: %s", id_, error)
+        self._ending.pop(id_, None)
+        self._ended.set()
+        self._ended = asyncio.Event()
+        await asyncio.gather(*(self._delete_pod(pod) for pod in pods))
+        known = self._mirror.gpu_leases.known.get(_key(id_))
+        if not uid and known is not None and known.spec.fence == fence:
+            uid = known.metadata.uid
+        if uid:
+            await self._delete(GPU_LEASES.path(*_key(id_)), uid)
+
+    async def _delete_pod(self, uid: str) -> None:
+        target = self._mirror.feed.pod_ref(uid)
+        if target is not None:
+            await self._delete(PODS.path(target.namespace, target.name), uid, ENDED_GRACE_S)
+
+    async def _delete(self, path: str, uid: str, grace_s: int | None = None) -> None:
+        """Delete the object of this uid, if it is still there."""
+        body: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        try:
+            await self._client.request("DELETE", path, body, attempts=Attempts(idempotent=True))
+        except (NotFound, Conflict):
+            # Gone, or another object has the name by now.
+            return
+
+    async def _patch(self, resource: Resource, id_: str, test: Document, status: Document) -> str:
+        """Write a status. Returns the uid of the object."""
+        patch = [test, {"op": "add", "path": "/status", "value": status}]
+        path = resource.path(*_key(id_), "status")
+        found = await self._client.request(
+            "PATCH", path, patch, content_type=JSON_PATCH, attempts=Attempts(idempotent=True), decode=_Written
+        )
+        return found.metadata.uid
+
+
+class _Written(Wire, frozen=True):
+    metadata: wire.LeaseMeta = wire.LeaseMeta()
+
+
+def _of_fence(fence: int) -> Document:
+    return {"op": "test", "path": "/spec/fence", "value": fence}
+
+
+def _inside(pod: Pod) -> bool:
+    """Whether the scheduler has placed the pod within a lease."""
+    return bool(pod.lease and pod.node and pod.recorded)
+
+
+def _key(id_: str) -> tuple[str, str]:
+    namespace, _, name = id_.partition("/")
+    return namespace, name

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status of control planes: whether each can have leases, what it has and used, and when it was last heard.
+
+Rules
+- `lastHeartbeat` is the time in the agent's last heartbeat, as the agent wrote it, once all that was decided about its
+  namespace before is written. So an agent that reads it back knows: what is in the API then has all that was decided
+  until it sent that heartbeat.
+- It is written four times within the shortest grace of its live leases, as the agent counts on its leases no longer
+  than that without it; without leases every minute. Each heartbeat that comes less often than that is written.
+- Of several control planes in a namespace one counts; the others are Ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from dovetail.core.bargaining.negotiating import takes_planes
+from dovetail.core.bargaining.types import Plane
+from dovetail.core.queues.status import QueueSnapshot
+from dovetail.core.state import State
+from dovetail.kube.api.resources import CONTROL_PLANES
+from dovetail.kube.objects import leases as wire
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.translate.lease_documents import PlaneReport, plane_status
+from dovetail.kube.translate.leases import lease_id
+from dovetail.scheduler.informers import Informers
+from dovetail.scheduler.queue_status import StatusDue
+
+_HEARD_MS = 60_000
+READY, SILENT, INVALID, IGNORED = "Ready", "Silent", "Invalid", "Ignored"
+
+
+class PlaneStatuses:
+    """Called with the snapshots of all queues by name and the time. `pending`: whether something that was decided about
+    a namespace is not written yet."""
+
+    def __init__(self, mirror: Informers, state: Callable[[], State], pending: Callable[[str], bool]) -> None:
+        self._mirror = mirror
+        self._state = state
+        self._pending = pending
+        self._heard: dict[str, datetime] = {}
+        """The heartbeat of each plane that is in its status, or is to be."""
+
+    def __call__(self, snapshots: dict[str, QueueSnapshot], now_ms: int) -> Iterator[StatusDue]:
+        """The status of each control plane."""
+        state, known = self._state(), self._mirror.control_planes.known
+        ids = {lease_id(obj.metadata) for obj in known.values()}
+        self._heard = {id_: heard for id_, heard in self._heard.items() if id_ in ids}
+        for obj in known.values():
+            meta = obj.metadata
+            report = self._report(state, obj, snapshots)
+            status = plane_status(report, now_ms, obj.status)
+            path = CONTROL_PLANES.path(meta.namespace, meta.name, "status")
+            charged = report.snapshot is not None and bool(report.snapshot.rate_milli)
+            name = f"the control plane {lease_id(meta)}"
+            yield StatusDue(path, name, meta.uid, now_ms, status, _own(status), (), charged)
+
+    def _report(
+        self, state: State, obj: wire.AgentControlPlane, snapshots: dict[str, QueueSnapshot]
+    ) -> PlaneReport:  # fmt: skip
+        id_ = lease_id(obj.metadata)
+        plane = state.requests.planes.get(id_)
+        if plane is None or plane.uid != obj.metadata.uid:
+            return PlaneReport(IGNORED, "an older control plane of the namespace counts")
+        phase, message = _phase(state, plane)
+        requests = len(state.requests.by_age(id_))
+        leases = len(state.leases.by_plane.get(id_, ()))
+        heard = self._acknowledged(state, obj, plane)
+        return PlaneReport(phase, message, leases, requests, heard, snapshots.get(plane.leaf))
+
+    def _acknowledged(self, state: State, obj: wire.AgentControlPlane, plane: Plane) -> datetime | None:
+        """The heartbeat that is to be in the status."""
+        heard = self._mirror.feed.leases.heard(plane.id)
+        last = self._heard.get(plane.id) or (obj.status.last_heartbeat if obj.status is not None else None)
+        if heard is None or self._pending(plane.namespace):
+            return last
+        graces = [state.leases.live[one].lease.grace_ms for one in state.leases.by_plane.get(plane.id, ())]
+        every_ms = min([_HEARD_MS, *[grace_ms // 4 for grace_ms in graces]])
+        if last is None or plane.id not in self._heard or abs(epoch_ms(heard) - epoch_ms(last)) >= every_ms:
+            self._heard[plane.id] = last = heard
+        return last
+
+
+def _phase(state: State, plane: Plane) -> tuple[str, str]:
+    """The phase of a plane that counts, and why it is not Ready."""
+    if plane.problem is not None:
+        return INVALID, str(plane.problem)
+    if not takes_planes(state, plane):
+        return INVALID, f"the queue {plane.queue!r} does not exist or takes no control planes (spec.planes)"
+    if plane.id in state.requests.silent:
+        return SILENT, f"no heartbeat for {3 * plane.heartbeat_ms // 1000} s"
+    return READY, ""
+
+
+def _own(status: dict[str, Any]) -> dict[str, Any]:
+    """The status without the parts that change with time alone."""
+    conditions = [{k: v for k, v in one.items() if k != "lastTransitionTime"} for one in status["conditions"]]
+    usage = status.get("usage", {}).get("rate")
+    return status | {"usage": usage, "conditions": conditions}

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The negotiation on a cluster: what agents write is decided, and what is decided is written, through kills and
+errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+
+from dovetail.playground.faults import Fault
+from dovetail.scheduler import lease_writer
+from tests.scheduler.leased import LEASES, PLANES, REQUESTS, LeasedCluster
+
+
+@pytest.fixture
+async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LeasedCluster]:
+    monkeypatch.setattr(lease_writer, "_AGAIN_S", 0.02)
+    async with LeasedCluster.opened("one", "two") as cluster:
+        yield cluster
+
+
+async def test_an_offer_is_accepted_and_the_lease_is_returned(cluster: LeasedCluster) -> None:
+    async with cluster.scheduler():
+        cluster.ask("one", "train", {"count": 4, "perNode": 4, "duration": "30m"})
+        await cluster.offered("one", "train")
+        status = cluster.request("one", "train")
+        assert status["observedGeneration"] == 1
+        assert status["offers"][0]["now"] and status["offers"][0]["alternative"]["count"] == 4
+        cluster.answer("one", "train", "accept")
+        await cluster.until(lambda: cluster.state("one", "train") == "Active")
+        await cluster.until(lambda: cluster.request("one", "train").get("state") == "Granted")
+        spec = cluster.lease("one", "train")["spec"]
+        assert len(spec["devices"]) == 4 and len({one["node"] for one in spec["devices"]}) == 1
+        await cluster.until(lambda: cluster.plane_status("one").get("leases") == 1)
+        assert cluster.plane_status("one")["held"] == {"gpu": "4"}
+        cluster.act("one", "train", 1, "return")
+        await cluster.until(lambda: not cluster.lease("one", "train"))
+        await cluster.until(lambda: cluster.plane_status("one").get("leases") == 0)
+        assert int(cluster.plane_status("one")["usage"]["used"]) > 0
+
+
+async def test_a_pod_runs_on_the_devices_of_its_lease_and_ends_with_it(cluster: LeasedCluster) -> None:
+    async with cluster.scheduler():
+        spec = await cluster.lease_of("one", "train", {"count": 2, "perNode": 2, "duration": "1h"})
+        cluster.pod("one", "stale", 1, "train", spec["fence"] - 1)
+        cluster.pod("one", "none", 1)
+        cluster.pod("two", "forged", 1, "train", spec["fence"])
+        cluster.pod("one", "works", 2, "train", spec["fence"], terminationGracePeriodSeconds=86_400)
+        await cluster.until(lambda: cluster.node_of("one", "works"))
+        pod = cluster.playground.store.get("pods", "one", "works")
+        assert pod is not None
+        assert pod["spec"]["nodeName"] == spec["devices"][0]["node"]
+        for agent, name, reason in (("one", "stale", "fence"), ("one", "none", "lease"), ("two", "forged", "lease")):
+            await cluster.until(partial(_condition, cluster, agent, name))
+            assert reason in _condition(cluster, agent, name)
+            assert cluster.node_of(agent, name) == ""
+        cluster.act("one", "train", 1, "return")
+        await cluster.until(lambda: _deleting(cluster, "one", "works"))
+        await cluster.until(lambda: not cluster.lease("one", "train"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("carried_out", [False, True])
+async def test_killed_at_each_write_the_next_process_finishes_it(cluster: LeasedCluster, carried_out: bool) -> None:
+    """From the request over a pod in the lease to the return, at the first, second, ... write of the first process."""
+    for number in range(1, 30):
+        name = f"lease-{number}"
+        async with cluster.scheduler():
+            await cluster.settled()
+            cluster.playground.faults.cut_off_at_write(number, carried_out=carried_out)
+            finished = await _lived(cluster, name, until_cut_off=True)
+        cluster.playground.faults.clear()
+        if finished:
+            break
+        async with cluster.scheduler():
+            assert await _lived(cluster, name, until_cut_off=False)
+        assert cluster.playground.store.list(LEASES) == []
+    assert number > 5
+
+
+async def _lived(cluster: LeasedCluster, name: str, *, until_cut_off: bool) -> bool:
+    """The agent takes the next step whenever it can: whether it comes to the end."""
+    playground = cluster.playground
+    while not (until_cut_off and playground.faults.cut_off.is_set()):
+        await asyncio.sleep(0.002)
+        state, request = cluster.state("one", name), playground.store.get(REQUESTS, "one", name)
+        pod = playground.store.get("pods", "one", name)
+        devices = [
+            (one["node"], one["gpu"]) for lease in playground.store.list(LEASES) for one in lease["spec"]["devices"]
+        ]
+        assert len(devices) == len(set(devices))
+        if request is None and not pod:
+            cluster.ask("one", name, {"count": 2, "perNode": 2, "duration": "1h"}, firm=True)
+        elif state == "Active" and cluster.request("one", name).get("state") == "Granted":
+            if pod is None:
+                cluster.pod("one", name, 2, name, cluster.lease("one", name)["spec"]["fence"])
+            elif cluster.node_of("one", name) and "action" not in cluster.lease("one", name)["spec"]:
+                cluster.act("one", name, 1, "return")
+        elif request and request.get("status", {}).get("state") == "Granted" and not state and not pod:
+            playground.delete(REQUESTS, "one", name)
+            return True
+    return False
+
+
+async def test_errors_of_the_server_delay_a_lease_and_lose_nothing(cluster: LeasedCluster) -> None:
+    async with cluster.scheduler():
+        for method, resource in (
+            ("POST", "gpuleases"),
+            ("PATCH", "gpuleases/status"),
+            ("PATCH", "leaserequests/status"),
+        ):
+            cluster.playground.faults.add(Fault("answer", method, resource, "train|", times=3, status=503))
+        cluster.ask("one", "train", {"duration": "1h"}, firm=True)
+        await cluster.until(lambda: cluster.state("one", "train") == "Active")
+        await cluster.until(lambda: cluster.request("one", "train").get("state") == "Granted")
+
+
+async def test_a_lease_that_the_server_refuses_is_no_lease_and_its_request_begins_again(
+    cluster: LeasedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_writer, "_BEGIN_AGAIN_S", 0.1)
+    async with cluster.scheduler():
+        cluster.playground.faults.add(Fault("answer", "POST", "gpuleases", times=1, status=403))
+        cluster.ask("one", "train", {"duration": "1h"}, firm=True)
+        await cluster.until(lambda: cluster.state("one", "train") == "Active")
+        await cluster.until(lambda: cluster.request("one", "train").get("state") == "Granted")
+        await cluster.until(lambda: cluster.plane_status("one").get("leases") == 1)
+
+
+async def test_no_device_is_in_two_leases_although_an_end_is_written_late(cluster: LeasedCluster) -> None:
+    async with cluster.scheduler():
+        first = await cluster.lease_of("one", "whole", {"count": 16, "perNode": 8, "duration": "1h"})
+        cluster.playground.faults.add(Fault("answer", "PATCH", "gpuleases/status", "whole", times=5, status=503))
+        cluster.ask("two", "next", {"count": 8, "perNode": 8, "duration": "1h"}, firm=True)
+        cluster.act("one", "whole", 1, "return")
+        seen = []
+        while cluster.state("two", "next") != "Active":
+            if cluster.lease("two", "next"):
+                seen.append(cluster.state("one", "whole"))
+            await asyncio.sleep(0.002)
+        assert set(seen) <= {"Ended", ""}
+        assert len(first["devices"]) == 16
+
+
+async def test_a_revoked_lease_has_its_deadline_and_a_deleted_plane_loses_its_leases(cluster: LeasedCluster) -> None:
+    async with cluster.scheduler():
+        await cluster.lease_of("one", "train", {"duration": "1h"})
+        cluster.playground.delete(PLANES, "one", "one")
+        await cluster.until(lambda: cluster.state("one", "train") == "Revoking")
+        revocation = cluster.lease("one", "train")["status"]["revocation"]
+        assert revocation["cause"] == "PlaneDeleted" and revocation["deadline"]
+
+
+def _condition(cluster: LeasedCluster, namespace: str, name: str) -> str:
+    pod = cluster.playground.store.get("pods", namespace, name) or {}
+    conditions = pod.get("status", {}).get("conditions", [])
+    return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), "")
+
+
+def _deleting(cluster: LeasedCluster, namespace: str, name: str) -> bool:
+    pod = cluster.playground.store.get("pods", namespace, name)
+    if pod is None:
+        return True
+    return bool(pod["metadata"].get("deletionGracePeriodSeconds", 10**9) <= lease_writer.ENDED_GRACE_S)
