@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.agentplanes.facts import CarryLimits, CarriedLease, PlaneFacts
+from dovetail.agentplanes.facts import CarriedLease, CarryLimits, PlaneFacts
 from dovetail.agentplanes.host_pod import HostTarget
 from dovetail.apiserver.objects import Object
 from dovetail.apiserver.pods import born, defaulted

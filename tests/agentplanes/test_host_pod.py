@@ -200,7 +200,9 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from([*POD_FIELDS, "unknown"]), VALUES, max_size=5),
        st.dictionaries(st.sampled_from([*CONTAINER_FIELDS, "unknown"]), VALUES, max_size=5))  # fmt: skip
 def test_whatever_is_written_nothing_forbidden_is_on_the_host(spec: Object, container: Object) -> None:
-    plan = host_pod(pod("x", **{**spec, "containers": [{"name": "m", "image": "i"} | container]}), TARGET)
+    made = pod("x")
+    made["spec"] |= spec | {"containers": [{"name": "m", "image": "i"} | container]}
+    plan = host_pod(made, TARGET)
     if isinstance(plan, NotCarried):
         assert plan.message
         return

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from dovetail.agentplanes import statuses
-from dovetail.agentplanes.facts import CarriedLease, HostPod, RequestKey, PlaneFacts
+from dovetail.agentplanes.facts import CarriedLease, HostPod, PlaneFacts, RequestKey
 from dovetail.agentplanes.host_pod import HostPodPlan, NotCarried, host_pod, with_lease
 from dovetail.agentplanes.wants import MOST_DEVICES, PodGang, PodWant, gang_of, want_of
 from dovetail.apiserver.objects import Key, Object, condition_of, key_of, objects_at, text_at, value_at
