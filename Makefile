@@ -21,7 +21,7 @@ demo: .venv/.run ## run a small cluster on this machine and show what Dovetail d
 
 test: .venv/.native lint ## all tests, with those on a real kube-apiserver (first time: builds it, some minutes)
 	@$(BIN)/python -m tools.controlplane build || echo "going on without the real control plane: the end of the test run says what was left out" >&2
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 quick: lint ## after each change, within two minutes: lint, and the tests that are quick and need no control plane
 	$(BIN)/python -m pytest -q -n $(QUICK_WORKERS) --dist worksteal -m "not plane and not node and not slow" --durations=10 --durations-min=1

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -110,15 +111,14 @@ def pytest_collection(session: pytest.Session) -> None:
             import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the tests for workers, each of which begins with a share of the list and then takes from the others' ends.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Give out whole files, in the order of `distribution`, where `--dist loadfile` asks for that."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.distribution import ByFile
 
-    What waits for a control plane goes first, so that no worker is left alone with it at the end, and stays together,
-    so that one worker starts it.
-    """
-    if hasattr(config, "workerinput"):
-        marked = {mark: {item.path for item in items if item.get_closest_marker(mark)} for mark in ("plane", "node")}
-        items.sort(key=lambda item: (item.path not in marked["plane"], item.path not in marked["node"]))
+    return ByFile(config, log)
 
 
 def pytest_collection_finish() -> None:

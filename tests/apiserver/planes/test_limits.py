@@ -60,15 +60,21 @@ async def test_a_job_without_room_for_its_pods_waits_until_something_is_deleted(
     job["spec"] |= {"parallelism": 2, "completions": 2}
     jobs = api.path("jobs", version="batch/v1")
     await api.create(jobs, job)
-    async with api.watch(jobs) as events:
-        while not (conditions := (await events.next())["object"]["status"].get("conditions")):
-            pass
-        assert (conditions[0]["type"], conditions[0]["status"]) == ("dovetail.dev/PodsRefused", "True")
-        assert "exceeded quota: requested: 1 object, used: 4, limited: 4" in conditions[0]["message"]
-        assert len((await api.get(api.path("pods"))).names) == 1
-        await api.delete(api.path("configmaps", "in-the-way"))
-        while (await events.next())["object"]["status"]["conditions"][0]["status"] == "True":
-            pass
+
+    async def condition(status: str) -> dict[str, str]:
+        """The first condition of the job, once it has this status."""
+        while True:
+            found = (await api.get(f"{jobs}/train")).body.get("status", {}).get("conditions")
+            if found and found[0]["status"] == status:
+                return dict(found[0])
+            await asyncio.sleep(0.01)
+
+    refused = await condition("True")
+    assert refused["type"] == "dovetail.dev/PodsRefused"
+    assert "exceeded quota: requested: 1 object, used: 4, limited: 4" in refused["message"]
+    assert len((await api.get(api.path("pods"))).names) == 1
+    await api.delete(api.path("configmaps", "in-the-way"))
+    await condition("False")
     assert len((await api.get(api.path("pods"))).names) == 2
 
 
