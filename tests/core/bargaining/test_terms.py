@@ -80,7 +80,7 @@ def test_no_renewal_passes_a_reserved_head() -> None:
     assert market.states["big"][0] == "Reserved"
     market.wait(8 * MINUTE)
     market.act("r", "renew", market.now_ms + 5 * MINUTE)
-    assert "b/big is to have the devices" in market.refused["r"]
+    assert "the devices are reserved for another workload" in market.refused["r"]
     market.wait(2 * MINUTE)
     assert set(market.leases) == {"big"}
 

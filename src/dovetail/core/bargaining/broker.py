@@ -21,6 +21,8 @@ from dovetail.core.event_handlers import apply
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 
+_RECLAIMED = "another workload has a better right to the devices"
+
 
 def active(state: State) -> bool:
     """Whether there is anything to negotiate about."""
@@ -150,7 +152,8 @@ def revoking(state: State, decisions: Sequence[Decision]) -> list[Decision]:
         for live in {live.lease.id: live for live in leases.values()}.values():
             drained = isinstance(decision, Drain)
             cause = EndCause.MAINTENANCE if drained else EndCause.RECLAIMED
-            message = decision.message if isinstance(decision, Evict | Drain) else ""
+            # That of an eviction has the names of the workload that starts instead, and of its queue.
+            message = decision.message if isinstance(decision, Drain) else _RECLAIMED
             found += terms.revoke(state, live, cause, message)
     return found
 

@@ -45,6 +45,8 @@ from dovetail.core.workloads.index import LONE
 
 _OTHERS_MAY_FIT = NO_ROOM | LIMITS | {Reason.RESERVED, Reason.EVICTING, Reason.SEARCH_LIMIT}
 _MOST_BACK_OFF_MS = 60_000
+_LATER = "it starts when enough of what holds its room has ended"
+"""Why a later start is offered; what that is waits for has names that are not the agent's."""
 
 
 def read(state: State, request: LeaseRequest) -> list[Decision]:
@@ -309,14 +311,15 @@ def _offer(
     name = f"{one.request.id}.{one.made}"
     why = ""
     if refusal is not None:
-        why = f"alternative {one.number}: {refusal}"
+        # Without the details: they may name workloads of others.
+        why = f"alternative {one.number}: {refusal.reason.text}"
     elif offered.count < asked.count:
         why = f"{offered.count} of {asked.count} devices are free"
     offers = [Offer(f"{name}.0", True, offered, now_ms, holdings, why)]
     expected = refusal.expected if refusal is not None else None
     if expected is not None and expected.start_ms and one.waiting:
         first = one.alternatives[one.number]
-        offers.append(Offer(f"{name}.1", False, first, expected.start_ms, (), f"it starts {expected.basis}"))
+        offers.append(Offer(f"{name}.1", False, first, expected.start_ms, (), _LATER))
     one.offers, one.until_ms = tuple(offers), now_ms + state.policy.offer_ms
     one.handle(RequestEvent.OFFER_MADE)
     one.reported = None

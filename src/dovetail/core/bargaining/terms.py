@@ -163,7 +163,7 @@ def _renew(state: State, live: LiveLease, until_ms: int) -> list[Decision]:
     kept = state.planner.kept(waiting, state.workloads.groups) if waiting else []
     if kept is None:
         live.lease = lease
-        return [_refused(state, live, f"{state.workloads.name_of(waiting[0].workload)} is to have the devices")]
+        return [_refused(state, live, "the devices are reserved for another workload")]
     for one in kept:
         state.reservations.put(one)
     live.handle(LeaseEvent.RENEWED)

@@ -15,12 +15,14 @@ from decimal import Decimal
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.bargaining.placeholders import PREFIX
 from dovetail.core.bargaining.states import GpuLeaseState, RequestState
 from dovetail.core.bargaining.types import EndCause, GpuLease, LeaseAlternative, Offer
 from dovetail.core.decisions import MakeOffers, RequestStatus
 from dovetail.core.queues.status import QueueSnapshot
+from dovetail.core.reasons import Reason
 from dovetail.kube.api.resources import GPU_LEASES
 from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.objects import leases as wire
@@ -88,6 +90,9 @@ def request_status(decision: RequestStatus, generation: int, before: Document | 
     if decision.state == RequestState.OFFERED.value and before is not None:
         found |= {name: before[name] for name in ("offersUntil", "offers") if name in before}
     refusal = decision.refusal
+    if refusal is not None and refusal.reason is Reason.RESERVED:
+        # The detail has the name of another workload.
+        refusal = replace(refusal, detail="")
     if refusal is not None:
         found["reason"] = refusal.reason.code
         found["message"] = clipped(str(refusal), MESSAGE_BYTES)
