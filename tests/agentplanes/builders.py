@@ -53,4 +53,4 @@ def lease(name: str, gang: str, per_node: int, *nodes: int, start_ms: int = NOW_
 
 
 def facts(*pods: Object, now_ms: int = NOW_MS, limits: CarryLimits = LIMITS, **fields: Any) -> PlaneFacts:
-    return PlaneFacts(now_ms, TARGET, limits, pods, **fields)
+    return PlaneFacts(now_ms, NOW_MS / 1000, TARGET, limits, pods, **fields)

@@ -127,10 +127,6 @@ class _Decision:
         self._running: set[str] = set()
         """Leases that pods name, and of these the ones that pods still need."""
 
-    @property
-    def _now_s(self) -> float:
-        return self._facts.now_ms / 1000
-
     def plan(self) -> CarryPlan:
         facts = self._facts
         waiting: list[Object] = []
@@ -169,7 +165,7 @@ class _Decision:
             self._follow(pod, host)
             return False
         if statuses.was_carried(pod):
-            self._set(pod, statuses.failed(pod, *self._why_gone(pod), self._now_s))
+            self._set(pod, statuses.failed(pod, *self._why_gone(pod), self._facts.now_s))
             return False
         return True
 
@@ -182,17 +178,17 @@ class _Decision:
     def _follow(self, pod: Object, host: HostPod) -> None:
         lease = self._leases.get((host.lease, host.fence))
         stopped = host.deleting and host.finished
-        if host.lease and (not host.finished or stopped):
+        if host.lease and self._facts.leases_known and (not host.finished or stopped):
             over = "LeaseOver" if lease is None else lease.over
             if lease is not None and not over and self._facts.now_ms >= lease.end_ms:
                 over = lease.revoked or "Expired"
             if over:
                 message = lease.message if lease is not None and lease.message else f"the lease has ended: {over}"
-                self._set(pod, statuses.failed(pod, over, message, self._now_s))
+                self._set(pod, statuses.failed(pod, over, message, self._facts.now_s))
                 return
         if stopped:
             reason, message = self._why_ended(host)
-            self._set(pod, statuses.failed(pod, reason, message, self._now_s))
+            self._set(pod, statuses.failed(pod, reason, message, self._facts.now_s))
             return
         if host.node and not text_at(pod, "spec.nodeName"):
             self._actions.append(BindOnEndpoint(key_of(pod), text_at(pod, "metadata.uid"), host.node))
@@ -208,7 +204,7 @@ class _Decision:
             plan = host_pod(pod, self._facts.target)
             without = plan.without if isinstance(plan, HostPodPlan) else ()
             how = f"as {host.name}" + (f", without {', '.join(without)}" if without else "")
-        self._set(pod, statuses.shown(pod, host, how, ending, self._now_s))
+        self._set(pod, statuses.shown(pod, host, how, ending, self._facts.now_s))
         if ending is not None and lease is not None and condition_of(pod, statuses.ENDING).get("message") != ending[1]:
             uid = text_at(pod, "metadata.uid")
             self._actions.append(Announce(key_of(pod), uid, ending[0], ending[1], lease.end_ms))
@@ -326,7 +322,9 @@ class _Decision:
             return 0
         gang, more, reason, message = rest[0].gang, 0, "WaitingForLease", "the broker is asked for a lease"
         begun = any(lease.gang == key.gang and not lease.over for lease in facts.leases)
-        if gang.missing:
+        if not facts.leases_known:
+            reason, message = "BrokerUnavailable", "the broker has not been heard"
+        elif gang.missing:
             reason, message = "PodGroupMissing", f"the PodGroup {gang.missing} is not there"
         elif in_gang < gang.least and not begun:
             reason, message = "GangIncomplete", f"{in_gang} of {gang.least} pods of the gang are there"
@@ -365,7 +363,7 @@ class _Decision:
             self._actions.append(CreateOnHost(uid, document))
 
     def _wait(self, pod: Object, reason: str, message: str) -> None:
-        self._set(pod, statuses.waiting(pod, reason, message, self._now_s))
+        self._set(pod, statuses.waiting(pod, reason, message, self._facts.now_s))
 
     # Leases.
 

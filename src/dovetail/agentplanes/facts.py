@@ -99,10 +99,12 @@ class RequestKey(Struct, frozen=True):
 
 
 class PlaneFacts(Struct, frozen=True):
-    """`hosts` are by the uid of the endpoint's pod, `last` the last states of those that are gone. `leases` are
-    complete: what is not among them is over. `creations` is how many pods may be created now."""
+    """`now_ms` is the broker's time, `now_s` that of this machine. `hosts` are by the uid of the endpoint's pod, `last`
+    the last states of those that are gone. `leases` are complete if they are `leases_known`: what is not among them is
+    over. `creations` is how many pods may be created now."""
 
     now_ms: int
+    now_s: float
     target: HostTarget
     limits: CarryLimits
     pods: Sequence[Object] = ()
@@ -110,6 +112,7 @@ class PlaneFacts(Struct, frozen=True):
     hosts: Mapping[str, HostPod] = {}
     last: Mapping[str, HostPod] = {}
     leases: Sequence[CarriedLease] = ()
+    leases_known: bool = True
     negotiations: Mapping[RequestKey, OpenRequest] = {}
     refusals: Mapping[str, HostRefusal] = {}
     creations: int = 1_000

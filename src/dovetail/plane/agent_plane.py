@@ -52,12 +52,14 @@ class AgentPlane:
     has to differ from that of every earlier process of this plane (by default it is random)."""
 
     def __init__(
-        self, broker: Broker, plane: str, *, heartbeat_ms: int = 10_000, adopt: bool = False, session: str = ""
-    ) -> None:
+        self, broker: Broker, plane: str, *, heartbeat_ms: int = 10_000, adopt: bool = False, leave: bool = False,
+        session: str = "",
+    ) -> None:  # fmt: skip
         self.id = plane
         self.broker = broker
         self._heartbeat_ms = heartbeat_ms
         self._adopt = adopt
+        self._leave = leave
         self._session = session or uuid.uuid4().hex[:12]
         self._count = 0
         self._heard_ms = 0
@@ -93,12 +95,14 @@ class AgentPlane:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Return all leases, and withdraw all requests, as far as the broker can be reached within CLOSING_MS."""
+        """Return all leases, and withdraw all requests, as far as the broker can be reached within CLOSING_MS; with
+        `leave` they stay."""
         self._closing = True
-        for lease in list(self._leases.values()):
-            self._spawn(lease.give_back())
-        for request_id in list(self._open):
-            self._remove(request_id)
+        if not self._leave:
+            for lease in list(self._leases.values()):
+                self._spawn(lease.give_back())
+            for request_id in list(self._open):
+                self._remove(request_id)
         try:
             await self._finish(self._tasks)
         finally:
@@ -119,6 +123,11 @@ class AgentPlane:
                     return
         finally:
             limit.cancel()
+
+    async def listed(self) -> None:
+        """Wait until all that the plane has is known: with `adopt`, the leases of an earlier process. Raises
+        BrokerRefused."""
+        await self.until(lambda: (self._listed and self._heard_ms) or None, NEVER_MS)
 
     @asynccontextmanager
     async def lease(

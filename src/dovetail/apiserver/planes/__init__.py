@@ -8,5 +8,5 @@
     host.url_of("team-a", "researcher")              # https://HOST:PORT/planes/team-a/researcher
 
 `host` routes and opens planes, `registry` knows which there are and their tokens, `plane` is one that is open,
-`limits` what each may use. Pods are stored and not run: what carries them to a cluster is not here.
+`limits` what each may use. Pods are stored and not run: `agentplanes` carries them to a cluster.
 """

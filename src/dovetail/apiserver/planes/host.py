@@ -12,13 +12,15 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 from msgspec import Struct
 
 from dovetail.apiserver import failures
+from dovetail.apiserver.changes import StoreChange
 from dovetail.apiserver.connections import LOOPBACK, Connections
 from dovetail.apiserver.objects import Clock
 from dovetail.apiserver.planes.limits import PlaneLimits, RequestBudget
@@ -29,6 +31,7 @@ from dovetail.apiserver.sqlite_log import StoreUnreadable
 
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _BODY_TIMEOUT_S = 30.0
+_FOLLOWED = ("pods", "podgroups.scheduling.k8s.io")
 
 
 class HostOptions(Struct, frozen=True):
@@ -50,7 +53,8 @@ class HostOptions(Struct, frozen=True):
 class _Place:
     """A plane that is registered, open or not."""
 
-    def __init__(self, uid: str, limits: PlaneLimits) -> None:
+    def __init__(self, name: PlaneName, uid: str, limits: PlaneLimits) -> None:
+        self.name = name
         self.uid = uid
         self.budget = RequestBudget(limits, time.monotonic())
         self.turn = asyncio.Lock()
@@ -73,6 +77,8 @@ class PlaneHost:
         self._registry = PlaneRegistry(folder)
         self._places: dict[PlaneName, _Place] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self.listeners: list[Callable[[PlaneName, StoreChange], None]] = []
+        """Called with every write of a pod or PodGroup while it is being made; they only record it."""
         self._connections = Connections(
             options.port,
             host=options.host,
@@ -114,9 +120,21 @@ class PlaneHost:
         """The URL that a kubeconfig file has as its server."""
         return f"{self._connections.url}/planes/{namespace}/{name}"
 
-    async def create(self, namespace: str, name: str) -> None:
-        """Makes a plane if it is not there. Raises ValueError for an impossible name."""
-        await asyncio.to_thread(self._registry.add, PlaneName(namespace, name))
+    async def create(self, namespace: str, name: str, origin: str = "") -> None:
+        """Makes a plane if it is not there. One of another `origin` (the uid of the AgentControlPlane) is another
+        plane: it is deleted with all that it has. Raises ValueError for an impossible name."""
+        plane = PlaneName(namespace, name)
+        if self._registry.origin_of(plane) not in (None, origin):
+            await self.delete(namespace, name)
+        await asyncio.to_thread(self._registry.add, plane, origin)
+
+    def origin_of(self, namespace: str, name: str) -> str | None:
+        """The uid of the AgentControlPlane for which the plane was made; None if there is no such plane."""
+        return self._registry.origin_of(PlaneName(namespace, name))
+
+    def owns(self, namespace: str, name: str, token: str) -> bool:
+        """Whether the token is one of this plane."""
+        return self._registry.owner(f"Bearer {token}") == PlaneName(namespace, name)
 
     async def issue_token(self, namespace: str, name: str, *, only: bool = False) -> str:
         """A new token of the plane; `only` ends all others. Raises KeyError if there is no such plane."""
@@ -154,7 +172,7 @@ class PlaneHost:
         uid = self._registry.uid_of(name)
         place = self._places.get(name)
         if uid is not None and (place is None or place.uid != uid):
-            place = self._places[name] = _Place(uid, self._options.limits)
+            place = self._places[name] = _Place(name, uid, self._options.limits)
         return place if uid is not None else None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -240,8 +258,14 @@ class PlaneHost:
             if place.plane is None:
                 file = self._folder / f"{place.uid}.sqlite"
                 store = await asyncio.to_thread(opened_store, file, self._options.limits, self._clock)
+                for collection in _FOLLOWED:
+                    store.collection(collection).listeners.append(partial(self._note, place.name))
                 place.plane = PlaneApi(store, self._options.limits, place.budget, self._clock)
             return place.plane
+
+    def _note(self, name: PlaneName, change: StoreChange) -> None:
+        for listener in self.listeners:
+            listener(name, change)
 
     def _close_idle(self, place: _Place) -> None:
         task = asyncio.get_running_loop().create_task(self._close(place, idle=True))

@@ -21,9 +21,11 @@ from msgspec import Struct
 
 from dovetail.apiserver.sqlite_log import StoreUnreadable
 
-FORMAT = 1
+FORMAT = 2
 _SCHEMA = """
-CREATE TABLE planes (uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, UNIQUE (namespace, name));
+CREATE TABLE planes (
+  uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, origin TEXT NOT NULL, UNIQUE (namespace, name)
+);
 CREATE TABLE tokens (id TEXT PRIMARY KEY, plane TEXT NOT NULL, digest BLOB NOT NULL);
 """
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -50,6 +52,7 @@ class PlaneRegistry:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._uids: dict[PlaneName, str] = {}
         self._names: dict[str, PlaneName] = {}
+        self._origins: dict[PlaneName, str] = {}
         self._tokens: dict[str, tuple[str, bytes]] = {}
         path = folder / "planes.sqlite"
         try:
@@ -69,12 +72,13 @@ class PlaneRegistry:
         if found == 0:
             self._file.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
         path.chmod(0o600)
-        for uid, namespace, name in run("SELECT uid, namespace, name FROM planes"):
-            self._remember(uid, PlaneName(namespace, name))
+        for uid, namespace, name, origin in run("SELECT uid, namespace, name, origin FROM planes"):
+            self._remember(uid, PlaneName(namespace, name), origin)
         self._tokens = {id: (plane, digest) for id, plane, digest in run("SELECT id, plane, digest FROM tokens")}
 
-    def _remember(self, uid: str, name: PlaneName) -> None:
+    def _remember(self, uid: str, name: PlaneName, origin: str) -> None:
         self._uids[name] = uid
+        self._origins[name] = origin
         self._names[uid] = name
 
     @property
@@ -84,15 +88,19 @@ class PlaneRegistry:
     def uid_of(self, name: PlaneName) -> str | None:
         return self._uids.get(name)
 
-    def add(self, name: PlaneName) -> str:
+    def origin_of(self, name: PlaneName) -> str | None:
+        """For what the plane was made."""
+        return self._origins.get(name)
+
+    def add(self, name: PlaneName, origin: str = "") -> str:
         """Makes a plane, or finds the one that is there. Returns its uid. Raises ValueError for an impossible name."""
         if not _NAMESPACE.fullmatch(name.namespace) or not _NAME.fullmatch(name.name):
             raise ValueError(f"{name}: a DNS label and a DNS subdomain are needed")
         uid = self._uids.get(name)
         if uid is None:
             uid = uuid.uuid4().hex
-            self._file.execute("INSERT INTO planes VALUES (?, ?, ?)", (uid, name.namespace, name.name))
-            self._remember(uid, name)
+            self._file.execute("INSERT INTO planes VALUES (?, ?, ?, ?)", (uid, name.namespace, name.name, origin))
+            self._remember(uid, name, origin)
         return uid
 
     def remove(self, name: PlaneName) -> str | None:
@@ -104,7 +112,7 @@ class PlaneRegistry:
         self._file.execute("DELETE FROM tokens WHERE plane = ?", (uid,))
         self._file.execute("DELETE FROM planes WHERE uid = ?", (uid,))
         self._file.execute("COMMIT")
-        del self._uids[name], self._names[uid]
+        del self._uids[name], self._names[uid], self._origins[name]
         self._tokens = {id: token for id, token in self._tokens.items() if token[0] != uid}
         return uid
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 VERSION = re.compile(r"v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?")
 """A version of an API (https://kubernetes.io/docs/reference/using-api/#api-versioning)."""
@@ -18,13 +19,19 @@ NAME = re.compile(r"[0-9A-Za-z](?:[-_.0-9A-Za-z]{0,251}[0-9A-Za-z])?")
 
 
 class Resource(Struct, frozen=True, cache_hash=True):
-    """One kind in one API version. `group` is "" for the core group, `plural` is the name used in paths."""
+    """One kind in one API version. `group` is "" for the core group, `plural` is the name used in paths. Where
+    `namespace` is set, its collection is that of this namespace alone (`inside`)."""
 
     group: str
     version: str
     plural: str
     namespaced: bool
     kind: str
+    namespace: str = ""
+
+    def inside(self, namespace: str) -> "Resource":
+        """The objects of this kind in one namespace, for identities that may read no other."""
+        return replace(self, namespace=namespace)
 
     @property
     def api_version(self) -> str:
@@ -36,6 +43,7 @@ class Resource(Struct, frozen=True, cache_hash=True):
 
         Without a namespace, a namespaced kind means all namespaces; to name an object of such a kind raises ValueError.
         """
+        namespace = namespace or self.namespace
         path = _collection(self, namespace)
         if name:
             if self.namespaced and not namespace:
@@ -45,7 +53,8 @@ class Resource(Struct, frozen=True, cache_hash=True):
         return f"{path}/{subresource}" if subresource else path
 
     def __str__(self) -> str:
-        return f"{self.plural}.{self.group}/{self.version}" if self.group else f"{self.plural}/{self.version}"
+        name = f"{self.plural}.{self.group}/{self.version}" if self.group else f"{self.plural}/{self.version}"
+        return f"{name} in {self.namespace}" if self.namespace else name
 
 
 @lru_cache(maxsize=1024)
