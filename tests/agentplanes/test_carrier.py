@@ -67,6 +67,7 @@ async def test_a_revocation_is_announced_and_ends_the_pod_at_its_deadline(tmp_pa
         warned = condition_of(pod, statuses.ENDING)
         assert warned["reason"] == "NodeMaintenance" and "save a checkpoint now" in warned["message"]
         assert len(w.host_pods) == 1
+        await w.when("events", lambda events: len(events) == 1)
         (event,) = await w.listed("events")
         assert event["reason"] == "NodeMaintenance" and event["involvedObject"]["uid"] == pod["metadata"]["uid"]
         for _ in range(20):

@@ -61,7 +61,7 @@ class HostNamespace:
         return f"{names.PLANE_UID}={self._plane_uid}"
 
     def pods(self) -> Mapping[str, HostPod]:
-        """By the uid of the endpoint's pod. Pods that others have given our labels are not among them."""
+        """By the uid of the endpoint's pod. Pods with our labels that others made are not among them."""
         late_s = time.monotonic() - _UNSEEN_S
         self._made = {uid: made for uid, made in self._made.items() if made[0] > late_s}
         found = {uid: host for uid, (_, host) in self._made.items()}
