@@ -170,7 +170,10 @@ class World:
             return "node-0"
         for lease in self.broker.leases:
             if (lease.name, str(lease.fence)) == (annotations[names.LEASE], annotations[names.FENCE]):
-                return lease.holdings[0].node
+                inside = [p for p in self.host_pods if p["metadata"]["annotations"].get(names.LEASE) == lease.name]
+                taken = [p["spec"].get("nodeName") for p in inside if text_at(p, "status.phase") not in FINISHED]
+                nodes = [holding.node for holding in lease.holdings]
+                return next((node for node in nodes if taken.count(node) < nodes.count(node)), "")
         return ""
 
     async def create(self, collection: str, document: Object, namespace: str = "default") -> None:
