@@ -50,6 +50,7 @@ ROOMS = {
         "agent",
         "monitoring",
         "operator",
+        "plane",
     },
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""

@@ -109,7 +109,9 @@ def test_policies_of_the_simulator() -> None:
 
 
 def test_ports() -> None:
-    assert first(reference("environment", "port")) == [SchedulerOptions().listen.rpartition(":")[2]]
+    (listen,) = [option.default for option in command("plane mcp").params if option.name == "listen"]
+    addresses = [SchedulerOptions().listen, str(listen)]
+    assert first(reference("environment", "port")) == [address.rpartition(":")[2] for address in addresses]
 
 
 def test_labels_and_annotations() -> None:

@@ -27,7 +27,7 @@ def test_the_agent_of_the_guide_runs() -> None:
 @pytest.mark.parametrize(
     ("kind", "section", "aside"),
     [
-        (Plane, "Plane", {"act", "answer_to", "clock", "heard_ms", "lease_of", "until"}),
+        (Plane, "Plane", {"act", "answer_to", "clock", "heard_ms", "lease_of", "until", "wake"}),
         (PlaneLease, "Lease", {"close", "see", "notice", "record", "id", "name", "granted", "end_ms", "sure_until_ms"}),
         (FakeBroker, "FakeBroker", {"act", "heartbeat", "put", "withdraw", "follow", "end_ms"}),
     ],
@@ -49,6 +49,6 @@ def test_the_faults_are_named() -> None:
     assert [kind.name for kind in FaultKind if f"`{kind.name}`" not in text] == []
 
 
-def test_the_library_is_loaded_without_numpy() -> None:
-    program = "import sys, dovetail.plane; assert not {'numpy', 'aiohttp'} & set(sys.modules)"
+def test_the_library_is_loaded_without_numpy_and_the_sdk_of_models() -> None:
+    program = "import sys, dovetail.plane; assert not {'numpy', 'aiohttp', 'mcp', 'pydantic'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -29,6 +29,7 @@ _COMMANDS = {
     "monitoring": "Write what Prometheus needs to watch GPUs, jobs and the scheduler.",
     "nodes": "List the GPU nodes: state, GPUs by state, since when, why, and what happens next.",
     "operator": "Install what a GPUStack describes, and keep it so.",
+    "plane": "Run the control plane of a software agent.",
     "priority": "Explain the position of a job in queue order, and what would change it.",
     "queue": "List the waiting jobs in queue order: why each waits, and when it starts.",
     "replay": "Repeat the decisions of a recording, and check that every one is the same.",

@@ -384,6 +384,10 @@ class AgentPlane:
                 return None
             await self._news.wait(self.clock, limit_ms - now_ms)
 
+    def wake(self) -> None:
+        """Have all that wait by `until` check again: something has changed that is not news of the broker."""
+        self._news.put()
+
     def _fail(self, error: BrokerRefused) -> None:
         self._failed = error
         self._news.put()

@@ -2,8 +2,8 @@
 """A broker in memory for tests of agents: the real core, a virtual clock, and faults that a test scripts.
 
 Rules
-- Time moves only in `advance` and `run`. Between two moments every task runs until it waits, so a test gives the same
-  result each time.
+- Time moves only in `advance`, `run` and `real_time`. Between two moments of the first two every task runs until it
+  waits, so a test gives the same result each time.
 - What the core decides becomes true at once. Pods of a lease that is over are gone at once.
 - A restart goes on from a checkpoint of the core, as a new leader would, and ends all that is followed.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
@@ -42,6 +43,7 @@ from dovetail.plane.broker import (
 _TURNS = 50
 """Turns of the event loop in which all tasks come to wait."""
 _MOST_STEPS = 1000
+REAL_STEP_MS = 50
 QUEUE = "agents"
 T = TypeVar("T")
 
@@ -212,6 +214,13 @@ class FakeBroker:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+    async def real_time(self) -> None:
+        """Time passes as on this machine, in steps of REAL_STEP_MS, until this is cancelled."""
+        begun_s, begun_ms = time.monotonic(), self.clock.now_ms()
+        while True:
+            await asyncio.sleep(REAL_STEP_MS / 1000)
+            await self.advance(begun_ms + round(1000 * (time.monotonic() - begun_s)) - self.clock.now_ms())
 
     def submit(self, *events: ev.Event) -> None:
         """Events of the cluster (`core.events`): jobs, nodes, queues, planes."""

@@ -65,6 +65,11 @@ class PlaneNegotiation:
         self._notice, self._gone = None, True
 
     @property
+    def notice(self) -> RequestNotice | None:
+        """The last news of it."""
+        return self._notice
+
+    @property
     def sentence(self) -> str:
         """What is in the way, and when that clears."""
         return sentence(self._notice, self._owner.broker.clock.now_ms())
