@@ -94,12 +94,12 @@ class LeasedCluster:
         found.pop("status", None)
         self.playground.put(found | {"apiVersion": GROUP, "kind": kind, "spec": found["spec"] | spec})
 
-    def beat(self, agent: str, moment_ms: int = 0) -> str:
+    def beat(self, agent: str, moment_ms: int = 0, holder: str = "") -> str:
         """A heartbeat of the plane. Returns its time as it is written."""
         at = timestamp(moment_ms or Clock().now_ms()).replace("Z", "000Z")
         name = {"name": agent, "namespace": agent, "labels": {"dovetail.dev/heartbeat": "true"}}
         kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-        self.playground.put(kind | {"metadata": name, "spec": {"renewTime": at}})
+        self.playground.put(kind | {"metadata": name, "spec": {"renewTime": at, "holderIdentity": holder}})
         return at
 
     def pod(self, agent: str, name: str, gpus: int, lease: str = "", fence: int = 0, **spec: Any) -> None:

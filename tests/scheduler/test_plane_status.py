@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from dovetail.kube.translate.queues import timestamp
 from dovetail.playground.faults import Fault
 from dovetail.scheduler import plane_status
 from dovetail.scheduler.clock import Clock
@@ -46,14 +47,16 @@ async def test_a_heartbeat_is_acknowledged_after_all_that_was_decided_before(mon
     """Whatever the agent's clock shows: its own time comes back."""
     monkeypatch.setattr(plane_status, "_HEARD_MS", 0)
     async with LeasedCluster.opened("one") as cluster, cluster.scheduler():
-        at = cluster.beat("one", Clock().now_ms() - 7_200_000)
+        begun_ms = Clock().now_ms()
+        at = cluster.beat("one", begun_ms - 7_200_000)
         await cluster.until(lambda: cluster.plane_status("one").get("lastHeartbeat"))
-        assert cluster.plane_status("one")["lastHeartbeat"][:23] == at[:23]
+        assert cluster.plane_status("one")["renewTime"][:23] == at[:23]
+        assert cluster.plane_status("one")["lastHeartbeat"] >= timestamp(begun_ms)
         cluster.playground.faults.add(Fault("delay", "POST", "gpuleases", times=1, delay_s=2.5))
         cluster.ask("one", "train", {"duration": "1h"}, firm=True)
         await asyncio.sleep(0.2)
         at = cluster.beat("one")
-        await cluster.until(lambda: cluster.plane_status("one")["lastHeartbeat"][:23] == at[:23])
+        await cluster.until(lambda: cluster.plane_status("one")["renewTime"][:23] == at[:23])
         assert cluster.state("one", "train") == "Active"
 
 
@@ -66,9 +69,16 @@ async def test_with_a_short_grace_each_heartbeat_counts_and_without_leases_few_a
                 cluster.beat(agent)
             await asyncio.sleep(0.5)
             for agent, times in written.items():
-                times.add(cluster.plane_status(agent).get("lastHeartbeat", ""))
+                times.add(cluster.plane_status(agent).get("renewTime", ""))
         assert len(written["one"] - {""}) >= 3
         assert len(written["two"] - {""}) == 1
+
+
+async def test_the_first_heartbeat_of_each_process_is_acknowledged() -> None:
+    async with LeasedCluster.opened("one") as cluster, cluster.scheduler():
+        for process in ("a", "b", "a"):
+            at = cluster.beat("one", holder=process)
+            await cluster.until(lambda at=at: cluster.plane_status("one").get("renewTime", "")[:23] == at[:23])
 
 
 async def test_usage_goes_on_after_a_restart() -> None:

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's side of leases: an async library through which a software agent asks for GPUs and uses them.
 
-    plane = Plane(broker, "team/agent")
-    async with plane, plane.lease(Option(gpus=4, minutes=20), on_revoke=save) as lease:
-        await train(lease.devices, lease.fence)
+    async with on_cluster("team/agent") as plane:
+        async with plane.lease(Option(gpus=4, minutes=20), on_revoke=save) as lease:
+            await train(lease.devices, lease.fence)
 
 - `agent_plane`: the control plane of one agent; `lease`: what it holds; `negotiation`: one open request;
   `waiting`: for answers and news.
 - `options`: what to ask for; `policies`: which offer to take; `placement`: pods onto devices of held leases.
 - `broker`: what a broker has to do; `fake`: one in memory with the real rules, on a virtual clock, for tests.
+- `kubernetes`: the broker on a cluster; `cluster_clock`, `cluster_view`, `cluster_watches`: the scheduler's time, and
+  what is known of the objects of a plane.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dovetail.core.bargaining.types import EndCause, Offer, ServiceClass
@@ -34,6 +37,7 @@ from dovetail.plane.policies import (
 
 if TYPE_CHECKING:
     from dovetail.plane.fake import FakeBroker, FakeClock, FakeFault, FaultKind
+    from dovetail.plane.kubernetes import KubernetesBroker, on_cluster
 
 __all__ = [
     "Accept",
@@ -54,6 +58,7 @@ __all__ = [
     "FaultKind",
     "FirstFit",
     "KeepWaiting",
+    "KubernetesBroker",
     "LeaseOver",
     "NotGranted",
     "Offer",
@@ -64,15 +69,18 @@ __all__ = [
     "RenewalRefused",
     "RevokeNotice",
     "ServiceClass",
+    "on_cluster",
     "place",
 ]
-_FAKE = ("FakeBroker", "FakeClock", "FakeFault", "FaultKind")
+_LATER = {
+    "FakeBroker": "fake", "FakeClock": "fake", "FakeFault": "fake", "FaultKind": "fake",
+    "KubernetesBroker": "kubernetes", "on_cluster": "kubernetes",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
-    """The fake broker needs the whole core, and numpy: it is loaded when it is named."""
-    if name in _FAKE:
-        from dovetail.plane import fake
-
-        return getattr(fake, name)
+    """The fake broker needs the whole core, and numpy, that of a cluster an API client: each is loaded when it is
+    named."""
+    if name in _LATER:
+        return getattr(import_module(f"dovetail.plane.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

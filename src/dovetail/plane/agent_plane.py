@@ -263,7 +263,8 @@ class AgentPlane:
             case Listed():
                 self._all_listed(notice)
             case Current():
-                self._heard_ms = max(self._heard_ms, notice.at_ms)
+                # Not the greatest: another broker that goes on has another clock.
+                self._heard_ms = notice.at_ms
         self._news.put()
 
     def _lease_seen(self, notice: LeaseNotice) -> None:

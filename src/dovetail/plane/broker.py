@@ -27,10 +27,11 @@ class BrokerRefused(Exception):
 
 
 class RequestNotice(Struct, frozen=True):
-    """How far a request is (`state` of `core.bargaining.states.RequestState`). `offers` can be answered until
-    `until_ms`; without offers `until_ms` is when it is tried again (0: when something changes). `reason` is the code of
-    why it waits and `why` its text, without names of others. `expected_ms` is its latest start (0: not known).
-    `answer_refused` is why the answer `refused_number` (as many were refused before it) had no effect."""
+    """How far a request is (`state` of `core.bargaining.states.RequestState`, "": the broker has not read it yet).
+    `offers` can be answered until `until_ms`; without offers `until_ms` is when it is tried again (0: when something
+    changes). `reason` is the code of why it waits and `why` its text, without names of others. `expected_ms` is its
+    latest start (0: not known). `answer_refused` is why the answer `refused_number` (greater each time) had no
+    effect."""
 
     id: str
     state: str
@@ -72,7 +73,8 @@ class Listed(Struct, frozen=True):
 
 
 class Current(Struct, frozen=True):
-    """All that was decided until `at_ms` came before this. One comes after the list, and for each heartbeat."""
+    """All that was decided about leases until `at_ms` came before this. One comes after the list, and for each
+    heartbeat that the broker has read."""
 
     at_ms: int
 
@@ -81,9 +83,13 @@ Notice = RequestNotice | RequestGone | LeaseNotice | LeaseGone | Listed | Curren
 
 
 class BrokerClock(Protocol):
-    """The broker's time as the agent's machine knows it: never ahead of the broker's by more than network delay."""
+    """The broker's time as the agent's machine knows it: never behind, so that no lease is used after its end, and
+    ahead by no more than what the last heartbeat took to be read. Not known before a Current came."""
 
     def now_ms(self) -> int: ...
+
+    def least_ms(self) -> int:
+        """The broker's time is this or later."""
 
     async def sleep(self, ms: int) -> None: ...
 

@@ -59,6 +59,10 @@ class FakeClock:
     def now_ms(self) -> int:
         return self._now_ms
 
+    def least_ms(self) -> int:
+        """The same: this is the broker's own clock."""
+        return self._now_ms
+
     async def sleep(self, ms: int) -> None:
         if ms <= 0:
             await asyncio.sleep(0)

@@ -153,7 +153,8 @@ class PlaneLease:
         Returns the time that remains. Raises RenewalRefused."""
         async with self._renewing:
             number = self._next_number()
-            until_ms = self._owner.clock.now_ms() + round(_MINUTE_MS * minutes)
+            # A whole term from now, and not a moment more, is what the broker takes.
+            until_ms = self._owner.clock.least_ms() + round(_MINUTE_MS * minutes)
             await self._owner.act(self, LeaseAction(self.id, number, self.record.fence, "renew", until_ms))
             refused = await self._owner.answer_to(self, number)
             if refused:

@@ -7,10 +7,10 @@ from dovetail.plane.broker import RequestNotice
 
 
 def sentence(notice: RequestNotice | None, now_ms: int) -> str:
-    """For the last news of a request; None where there is none yet."""
-    if notice is None:
+    """For the last news of a request; None, or without a state, where the broker has not answered yet."""
+    if notice is None or not notice.state:
         return "The broker has not read the request yet."
-    why = notice.why or "nothing is known to be in the way"
+    why = notice.why.rstrip(".") or "nothing is known to be in the way"
     if notice.state == "Granted":
         return "The request is granted."
     if notice.state == "Denied":

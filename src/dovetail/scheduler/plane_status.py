@@ -2,18 +2,18 @@
 """The status of control planes: whether each can have leases, what it has and used, and when it was last heard.
 
 Rules
-- `lastHeartbeat` is the time in the agent's last heartbeat, as the agent wrote it, once all that was decided about its
-  namespace before is written. So an agent that reads it back knows: what is in the API then has all that was decided
-  until it sent that heartbeat.
-- It is written four times within the shortest grace of its live leases, as the agent counts on its leases no longer
-  than that without it; without leases every minute. Each heartbeat that comes less often than that is written.
+- A heartbeat is acknowledged once all that was decided about its namespace is written: `lastHeartbeat` is when, by the
+  scheduler's clock, and `renewTime` the time in the heartbeat, as the agent wrote it. So what an agent reads after that
+  has all that was decided until `lastHeartbeat`, and it knows that this was after it sent that heartbeat.
+- That happens four times within the shortest grace of its live leases, as the agent counts on its leases no longer
+  than that without it; without leases every minute. Each heartbeat that comes less often than that is acknowledged, and
+  the first one of each process.
 - Of several control planes in a namespace one counts; the others are Ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Any
 
 from dovetail.core.bargaining.negotiating import takes_planes
@@ -23,7 +23,7 @@ from dovetail.core.state import State
 from dovetail.kube.api.resources import CONTROL_PLANES
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
-from dovetail.kube.translate.lease_documents import PlaneReport, plane_status
+from dovetail.kube.translate.lease_documents import Acknowledged, PlaneReport, acknowledged, plane_status
 from dovetail.kube.translate.leases import lease_id
 from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.queue_status import StatusDue
@@ -40,17 +40,20 @@ class PlaneStatuses:
         self._mirror = mirror
         self._state = state
         self._pending = pending
-        self._heard: dict[str, datetime] = {}
+        self._heard: dict[str, Acknowledged] = {}
         """The heartbeat of each plane that is in its status, or is to be."""
+        self._holders: dict[str, str] = {}
+        """The process that sent it."""
 
     def __call__(self, snapshots: dict[str, QueueSnapshot], now_ms: int) -> Iterator[StatusDue]:
         """The status of each control plane."""
         state, known = self._state(), self._mirror.control_planes.known
         ids = {lease_id(obj.metadata) for obj in known.values()}
         self._heard = {id_: heard for id_, heard in self._heard.items() if id_ in ids}
+        self._holders = {id_: holder for id_, holder in self._holders.items() if id_ in ids}
         for obj in known.values():
             meta = obj.metadata
-            report = self._report(state, obj, snapshots)
+            report = self._report(state, obj, snapshots, now_ms)
             status = plane_status(report, now_ms, obj.status)
             path = CONTROL_PLANES.path(meta.namespace, meta.name, "status")
             charged = report.snapshot is not None and bool(report.snapshot.rate_milli)
@@ -58,8 +61,8 @@ class PlaneStatuses:
             yield StatusDue(path, name, meta.uid, now_ms, status, _own(status), (), charged)
 
     def _report(
-        self, state: State, obj: wire.AgentControlPlane, snapshots: dict[str, QueueSnapshot]
-    ) -> PlaneReport:  # fmt: skip
+        self, state: State, obj: wire.AgentControlPlane, snapshots: dict[str, QueueSnapshot], now_ms: int
+    ) -> PlaneReport:
         id_ = lease_id(obj.metadata)
         plane = state.requests.planes.get(id_)
         if plane is None or plane.uid != obj.metadata.uid:
@@ -67,19 +70,24 @@ class PlaneStatuses:
         phase, message = _phase(state, plane)
         requests = len(state.requests.by_age(id_))
         leases = len(state.leases.by_plane.get(id_, ()))
-        heard = self._acknowledged(state, obj, plane)
+        heard = self._acknowledged(state, obj, plane, now_ms)
         return PlaneReport(phase, message, leases, requests, heard, snapshots.get(plane.leaf))
 
-    def _acknowledged(self, state: State, obj: wire.AgentControlPlane, plane: Plane) -> datetime | None:
+    def _acknowledged(
+        self, state: State, obj: wire.AgentControlPlane, plane: Plane, now_ms: int
+    ) -> Acknowledged | None:
         """The heartbeat that is to be in the status."""
         heard = self._mirror.feed.leases.heard(plane.id)
-        last = self._heard.get(plane.id) or (obj.status.last_heartbeat if obj.status is not None else None)
-        if heard is None or self._pending(plane.namespace):
+        last = self._heard.get(plane.id) or acknowledged(obj.status)
+        if heard is None or heard.renew_time is None or self._pending(plane.namespace):
             return last
         graces = [state.leases.live[one].lease.grace_ms for one in state.leases.by_plane.get(plane.id, ())]
         every_ms = min([_HEARD_MS, *[grace_ms // 4 for grace_ms in graces]])
-        if last is None or plane.id not in self._heard or abs(epoch_ms(heard) - epoch_ms(last)) >= every_ms:
-            self._heard[plane.id] = last = heard
+        renewed_ms = epoch_ms(heard.renew_time)
+        new = last is None or plane.id not in self._heard or self._holders.get(plane.id) != heard.holder_identity
+        if new or (last is not None and abs(renewed_ms - last.renewed_ms) >= every_ms):
+            self._heard[plane.id] = last = Acknowledged(renewed_ms, now_ms)
+            self._holders[plane.id] = heard.holder_identity
         return last
 
 

@@ -9,7 +9,6 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from datetime import UTC, datetime
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -381,7 +380,7 @@ async def test_a_real_server_takes_each_status_of_a_request_and_of_a_plane(defin
         held = (("cpu", 1500), ("gpu", 500), ("gpu-memory", 81_920), ("gpu/A100", 500))
         snapshot = msgspec.structs.replace(State(Policy()).queue_snapshots(1_769_860_800_250)[0], allocated=held)
         for phase in ("Ready", "Invalid", "Ignored", "Silent"):
-            heard = datetime.fromtimestamp(1_769_860_800.25, UTC)
+            heard = lease_documents.Acknowledged(1_769_853_600_250, 1_769_860_800_250)
             report = lease_documents.PlaneReport(phase, "why", 1, 2, heard, snapshot)
             await _write(client, CONTROL_PLANES, "reported", lease_documents.plane_status(report, 1_769_860_800_250))
         found = await client.request(
@@ -389,6 +388,6 @@ async def test_a_real_server_takes_each_status_of_a_request_and_of_a_plane(defin
         )
         read, findings = leases.usage(found)
         assert read is not None and findings == () and found.status is not None
-        assert found.status.last_heartbeat == heard
+        assert lease_documents.acknowledged(found.status) == heard
     shown = defined.kubectl("get", "acp", "reported", "--namespace=agent-tuner")
     assert re.search(r"reported +agents +2 +Silent +1 +0.5", shown)

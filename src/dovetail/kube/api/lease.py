@@ -196,7 +196,8 @@ class _Lease(Struct):
         return LeaseRecord(spec.holder_identity or "", duration_ms, spec.lease_transitions or 0, version)
 
 
-def _monotonic_ms() -> int:
+def monotonic_ms() -> int:
+    """Milliseconds since some moment, of a clock that is never set."""
     # Unlike CLOCK_MONOTONIC this one also counts while the machine is suspended, as the other candidates' clocks do.
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
@@ -217,7 +218,7 @@ class Elector:
         on_started_leading: Callable[[], None],
         on_stopped_leading: Callable[[], None],
         terms: Terms = Terms(),
-        clock_ms: Callable[[], int] = _monotonic_ms,
+        clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
         self.identity = f"{identity}_{secrets.token_hex(4)}"
         self._client = client

@@ -53,10 +53,12 @@ class PlaneUsage(Wire, frozen=True):
 
 class AgentControlPlaneStatus(Wire, frozen=True):
     """What the scheduler writes. `phase` is Ready, Silent (heartbeats are missing), Invalid, or Ignored, where an older
-    control plane of the namespace counts."""
+    control plane of the namespace counts. `last_heartbeat` is when the agent was last heard, by the scheduler's clock,
+    `renew_time` what that heartbeat had; all that was decided until then is written."""
 
     phase: str = ""
     last_heartbeat: datetime | None = None
+    renew_time: datetime | None = None
     leases: int = 0
     requests: int = 0
     held: Amounts = Amounts()
@@ -194,6 +196,7 @@ class GPULease(Wire, frozen=True):
 
 
 class HeartbeatSpec(Wire, frozen=True):
+    holder_identity: str = ""
     renew_time: datetime | None = None
 
 

@@ -10,7 +10,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -161,15 +160,29 @@ def ended(cause: EndCause, now_ms: int, before: Document) -> Document:
     return before | {"state": GpuLeaseState.ENDED.value, "cause": cause.value, "ended": timestamp(now_ms)}
 
 
+class Acknowledged(Struct, frozen=True):
+    """A heartbeat: the time that its agent wrote into it, and when it was acknowledged, by the scheduler's clock."""
+
+    renewed_ms: int
+    at_ms: int
+
+
+def acknowledged(status: wire.AgentControlPlaneStatus | None) -> Acknowledged | None:
+    """The heartbeat in a status that was read."""
+    if status is None or status.last_heartbeat is None or status.renew_time is None:
+        return None
+    return Acknowledged(epoch_ms(status.renew_time), epoch_ms(status.last_heartbeat))
+
+
 class PlaneReport(Struct, frozen=True):
-    """What is reported of a control plane. `message` is why it is not Ready, `heard` when it was last heard, `snapshot`
+    """What is reported of a control plane. `message` is why it is not Ready, `heard` its last heartbeat, `snapshot`
     that of its queue; None where it has none."""
 
     phase: str
     message: str = ""
     leases: int = 0
     requests: int = 0
-    heard: datetime | None = None
+    heard: Acknowledged | None = None
     snapshot: QueueSnapshot | None = None
 
 
@@ -177,7 +190,8 @@ def plane_status(report: PlaneReport, now_ms: int, before: wire.AgentControlPlan
     """The whole status of a control plane. `before` is the status that was read, for the time of the condition."""
     found: Document = {"phase": report.phase, "leases": report.leases, "requests": report.requests}
     if report.heard is not None:
-        found["lastHeartbeat"] = timestamp(epoch_ms(report.heard))
+        found["lastHeartbeat"] = timestamp(report.heard.at_ms)
+        found["renewTime"] = timestamp(report.heard.renewed_ms)
     snapshot = report.snapshot
     found["held"] = amounts_document(snapshot.allocated if snapshot is not None else ())
     if snapshot is not None:

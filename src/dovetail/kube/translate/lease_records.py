@@ -15,7 +15,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -46,7 +45,7 @@ class LeaseRecords:
         self._leases: dict[str, wire.GPULease] = {}
         self._live: set[str] = set()
         self._actions: dict[str, tuple[str, int]] = {}
-        self._heard: dict[str, datetime] = {}
+        self._heard: dict[str, wire.HeartbeatSpec] = {}
 
     def planes(self, changes: Iterable[AnyChange[wire.AgentControlPlane]]) -> list[ev.Event]:
         events: list[ev.Event] = []
@@ -134,8 +133,8 @@ class LeaseRecords:
         record = self._reported.get(id_)
         return [ev.LeaseRequestRemoved(id_), ev.LeaseRequestChanged(record)] if record is not None else []
 
-    def heard(self, plane_id: str) -> datetime | None:
-        """The time in the last heartbeat of a plane, which its agent wrote."""
+    def heard(self, plane_id: str) -> wire.HeartbeatSpec | None:
+        """The last heartbeat of a plane, which its agent wrote."""
         return self._heard.get(plane_id)
 
     def counts(self, namespace: str, name: str) -> bool:
@@ -154,11 +153,11 @@ class LeaseRecords:
         """Of Leases (coordination.k8s.io) those count that have the name of the plane of their namespace."""
         events: list[ev.Event] = []
         for change in changes:
-            meta, moment = change.object.metadata, change.object.spec.renew_time
+            meta, spec = change.object.metadata, change.object.spec
             id_, plane = lease_id(meta), self._counting.get(meta.namespace)
             if change.kind == "deleted":
                 self._heard.pop(id_, None)
-            elif plane is not None and plane.id == id_ and moment is not None and self._heard.get(id_) != moment:
-                self._heard[id_] = moment
+            elif plane is not None and plane.id == id_ and spec.renew_time is not None and self._heard.get(id_) != spec:
+                self._heard[id_] = spec
                 events.append(ev.PlaneHeartbeat(id_))
         return events
