@@ -10,6 +10,9 @@ from functools import partial
 
 import pytest
 
+from dovetail.core.policy import Policy
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.reading.state import read_cluster
 from dovetail.playground.faults import Fault
 from dovetail.scheduler import lease_writer
 from tests.scheduler.leased import LEASES, PLANES, REQUESTS, LeasedCluster
@@ -40,6 +43,17 @@ async def test_an_offer_is_accepted_and_the_lease_is_returned(cluster: LeasedClu
         await cluster.until(lambda: not cluster.lease("one", "train"))
         await cluster.until(lambda: cluster.plane_status("one").get("leases") == 0)
         assert int(cluster.plane_status("one")["usage"]["used"]) > 0
+
+
+async def test_a_pod_is_inside_of_its_lease_for_whatever_reads_the_cluster_later(cluster: LeasedCluster) -> None:
+    async with cluster.scheduler():
+        spec = await cluster.lease_of("one", "train", {"count": 4, "perNode": 4, "duration": "1h"})
+        cluster.pod("one", "works", 2, "train", spec["fence"])
+        await cluster.until(lambda: cluster.node_of("one", "works"))
+    state = (await read_cluster(ClusterConfig(cluster.playground.url), Policy(), "dovetail")).state
+    (parts,) = state.leases.live["one/train"].inside.values()
+    assert {gpu for part in parts for gpu in part.devices} < {one.get("gpu", 0) for one in spec["devices"]}
+    assert sum(int(bits).bit_count() for bits in state.cluster.nodes.gpu_free_bits) == 12
 
 
 async def test_a_pod_runs_on_the_devices_of_its_lease_and_ends_with_it(cluster: LeasedCluster) -> None:

@@ -199,11 +199,13 @@ class Driver:
         target = feed.pod_ref(bind.uid)
         if target is None:
             return
-        placement = cluster.placements.get(bind.uid)
-        if self._layout(bind.node) is None and not (placement is not None and placement.share_bits):
-            # The core counted the devices and chose no particular ones.
+        placement, pod = cluster.placements.get(bind.uid), self.state.workloads.pods[bind.uid]
+        shared = placement is not None and placement.share_bits
+        if self._layout(bind.node) is None and not shared and not pod.lease:
+            # The core counted the devices and chose no particular ones. Those of a lease are particular everywhere: by
+            # them a scheduler that starts knows that the pod is inside.
             bind = replace(bind, devices=())
-        queue = self.state.shares.pod_queues.of(self.state.workloads.pods[bind.uid])
+        queue = self.state.shares.pod_queues.of(pod)
         record = feed.decided(bind.uid, queue, bind.node, wire.devices(bind))
         late = [key for key in (_CONDITION + bind.uid, nominations.KEY + bind.uid) if self.reporter.writes(key)]
         if not late:
