@@ -140,6 +140,13 @@ async def test_a_snapshot_equals_the_lists_of_the_server(playground: Playground,
     assert "of-no-concern" not in file.read_text()
 
 
+async def test_leases_by_which_processes_are_heard_are_left_out(playground: Playground, tmp_path: Path) -> None:
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "node-1", "namespace": "ml"}}
+    playground.put(lease)
+    text = (await run(playground, tmp_path, "snapshot")).stdout
+    assert "Lease" not in {one["kind"] for one in json.loads(text)["items"]}
+
+
 async def test_commands_answer_from_it(playground: Playground, tmp_path: Path) -> None:
     text = (await run(playground, tmp_path, "snapshot")).stdout
     assert [(one["job"], one["code"]) for one in answer("queue", "-f", "-", stdin=text)["jobs"]] == [

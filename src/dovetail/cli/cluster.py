@@ -22,7 +22,7 @@ from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
-from dovetail.core.cycle import apply_events
+from dovetail.core.cycle import enter
 from dovetail.core.events import Event
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy, unhurried
@@ -78,8 +78,7 @@ class ClusterSource(Struct, frozen=True):
         budget = self.quarantine_budget
         state = State(with_budget(self.policy, budget) if budget else self.policy)
         found = _manifests(self.files, self.scheduler_name, self.schedulers)
-        apply_events(state, found.events, self.now_ms)
-        state.advance(self.now_ms)
+        enter(state, found.events, self.now_ms)
         return LiveCluster(state, found.feed, budget)
 
 

@@ -24,6 +24,15 @@ def apply_events(state: State, events: Iterable[Event], now_ms: int) -> None:
     state.cluster.settle()
 
 
+def enter(state: State, events: Iterable[Event], now_ms: int) -> None:
+    """Apply the events at this time to a state in which nothing is decided, with what the next step enters first: the
+    leases that were read, and the requests in their queues. What is due is dropped."""
+    apply_events(state, events, now_ms)
+    state.advance(now_ms)
+    if broker.active(state):
+        broker.due(state)
+
+
 def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     """Apply the events, then try the waiting workloads in order, within the policy's bound of work.
 

@@ -327,6 +327,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.PlaneChanged: _put_plane,
     ev.PlaneRemoved: _remove_plane,
     ev.PlaneHeartbeat: lambda state, event: state.requests.heartbeat(event.plane, state.now_ms),
+    ev.PlaneSilent: lambda state, event: state.requests.silence(event.plane),
     ev.LeaseRequestChanged: lambda state, event: state.requests.put(event.request),
     ev.LeaseRequestRemoved: lambda state, event: state.requests.remove(event.id),
     ev.LeaseChanged: lambda state, event: state.leases.record(event.lease),

@@ -174,6 +174,12 @@ class PlaneHeartbeat(Struct, frozen=True):
     plane: str
 
 
+class PlaneSilent(Struct, frozen=True):
+    """Heartbeats of the plane are missing, as a scheduler reported: for a state that follows none."""
+
+    plane: str
+
+
 class LeaseRequestChanged(Struct, frozen=True):
     """A request that is new, has changed, or was answered."""
 
@@ -233,6 +239,7 @@ Event = (
     | PlaneChanged
     | PlaneRemoved
     | PlaneHeartbeat
+    | PlaneSilent
     | LeaseRequestChanged
     | LeaseRequestRemoved
     | LeaseChanged

@@ -24,12 +24,13 @@ from dovetail.kube.api.resources import CONTROL_PLANES
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate.lease_documents import Acknowledged, PlaneReport, acknowledged, plane_status
+from dovetail.kube.translate.lease_records import SILENT
 from dovetail.kube.translate.leases import lease_id
 from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.queue_status import StatusDue
 
 _HEARD_MS = 60_000
-READY, SILENT, INVALID, IGNORED = "Ready", "Silent", "Invalid", "Ignored"
+READY, INVALID, IGNORED = "Ready", "Invalid", "Ignored"
 
 
 class PlaneStatuses:

@@ -21,6 +21,7 @@ from dovetail.core.dra.pools import PoolHere, PoolId, PoolOffer, pools_on, uses_
 from dovetail.core.dra.types import SHARED, Allocation, ClaimSpec, Device, DeviceTaint, Grant, Slice
 from dovetail.core.model import NodeTerm
 from dovetail.views.holders import device_of
+from dovetail.views.leased import key_of
 
 DeviceId = tuple[PoolId, str]
 
@@ -65,7 +66,7 @@ class Claimed:
         pods: dict[str, list[str]] = {}
         for placement in placements:
             for key in dict.fromkeys((*placement.pod.device_claims, *(grant.claim for grant in placement.grants))):
-                pods.setdefault(key, []).append(placement.pod.key)
+                pods.setdefault(key, []).append(key_of(placement.pod))
         for key, allocation in allocations.items():
             users = f" (pod {', '.join(pods[key])})" if key in pods else ""
             yield f"claim {key}{users}", allocation

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cluster.placement import Placement
-from dovetail.core.cycle import apply_events
+from dovetail.core.cycle import enter
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import Maintenance, Pod
 from dovetail.core.queues.types import GPU
@@ -25,6 +25,7 @@ from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
 from dovetail.views.forecast import Forecast, forecast
 from dovetail.views.jobs import nearest, owner_of
+from dovetail.views.leased import key_of
 
 ENDS, MOVES, EVICTED, STAYS = "ends", "moves", "is evicted", "stays"
 _HAS_ROOM, _NO_ROOM = "room is kept for it elsewhere", "no other node has room for it: it waits"
@@ -88,7 +89,7 @@ def drain_plan(state: State, names: Sequence[str], maintenance: Maintenance, now
     copy = restore(state.policy, take(state))
     records = {name: copy.cluster.nodes.records[copy.cluster.nodes.slots[name]] for name in names}
     events = [NodeChanged(replace(one, maintenance=maintenance)) for one in records.values() if one is not None]
-    apply_events(copy, events, now_ms)
+    enter(copy, events, now_ms)
     followed = {name: [one for one in _on(copy, name) if _followed(one)] for name in records}
     watched = [one.uid for placements in followed.values() for one in placements]
     found = forecast(take(copy), copy.policy, now_ms, (), most=_MOMENTS, pods=watched)
@@ -147,7 +148,7 @@ class _Shown:
             what, basis = (MOVES, _HAS_ROOM) if drained.moves else (EVICTED, _NO_ROOM)
         job, name = owner_of(state, pod)
         return DrainedPod(
-            pod.key,
+            key_of(pod),
             self._jobs.setdefault(job, name),
             state.shares.pod_queues.of(pod) if pod.managed else "",
             pod.node,

@@ -10,6 +10,9 @@ Rules
 - A pod that is evicted in the next steps ends after its grace period; if it has a controller, a new pod waits in its
   place. Later evictions are not predicted.
 - No job is submitted, no node is added or removed, and no queue changes.
+- A lease ends at its end, or at the deadline of its revocation: it is not renewed, not returned before, and not idle.
+  The pods inside end with it. Heartbeats neither come nor go missing: agents that are silent stay so.
+- An agent accepts the first offer at once. That offer is the start of its request.
 - Ends that are close together count as one moment, the last of them: up to a minute apart, or a 16th of the time until
   then. So the number of steps is small for any number of pods, and a start is reported late by at most that much.
 - A start is as sure as the ends on its nodes, and as the starts of the pods that end there.
@@ -24,10 +27,13 @@ from collections.abc import Callable, Collection
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from dovetail.core.bargaining.negotiation import Negotiation
+from dovetail.core.bargaining.states import RequestState
+from dovetail.core.bargaining.types import Answer, EndCause, Holding, LeaseAlternative, Offer
 from dovetail.core.checkpoint import Checkpoint, restore
 from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind, Decision, Drain, Evict, Release
-from dovetail.core.events import Event, PodChanged, PodRemoved
+from dovetail.core.decisions import Bind, Decision, Drain, EndLease, Evict, GrantLease, MakeOffers, Release, RevokeLease
+from dovetail.core.events import Event, LeaseRequestChanged, PlaneChanged, PodChanged, PodRemoved
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.policy import Policy, unhurried
@@ -36,7 +42,17 @@ from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.state import State
 from dovetail.views.gpus import gpus_of
-from dovetail.views.jobs import JobView, job_of, name_of, restarted, some, waiting_jobs
+from dovetail.views.jobs import (
+    JobView,
+    job_of,
+    name_of,
+    request_job,
+    requests_of,
+    restarted,
+    some,
+    waiting_jobs,
+)
+from dovetail.views.leased import is_placeholder, lease_key
 
 MOST_MOMENTS = 512
 _CLOSE_MS = 60_000
@@ -48,6 +64,8 @@ PLACED = "Placed"
 _ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _NOW = "it fits now"
 _AFTER_EVICTIONS = "when the pods that are evicted for it have ended"
+_LEASE_OVER_MS = 30_000
+"""The longest grace period of a pod that is deleted as its lease is over."""
 _EVICTED, _IS_ENDING = "it is evicted", "it is being deleted"
 Watch = Callable[[int, int], None]
 
@@ -65,13 +83,16 @@ class ForecastPlace(Struct, frozen=True):
 
 class Start(Struct, frozen=True):
     """The start of a waiting job. `at_once`: the next step starts it. `places` are the nodes of the pods that start
-    first. `refusal` is that of the next step, if there is one."""
+    first. `refusal` is that of the next step, if there is one. For a LeaseRequest `offers` are what its agent is
+    offered then, and `granted` is what it has after that."""
 
     job: JobView
     expected: Expected
     at_once: bool = False
     places: tuple[ForecastPlace, ...] = ()
     refusal: Refusal | None = None
+    offers: tuple[Offer, ...] = ()
+    granted: LeaseAlternative | None = None
 
     @property
     def state(self) -> str:
@@ -82,8 +103,8 @@ class Start(Struct, frozen=True):
 
 
 class ForecastVictim(Struct, frozen=True):
-    """A pod that is evicted for the job `for_job` at `at_ms`. `lost_milli_ms` is the work that is lost with it and the
-    pods evicted together with it, in milli-GPU times ms."""
+    """A pod that is evicted, or a lease that is revoked, for the job `for_job` at `at_ms`. `lost_milli_ms` is the work
+    that is lost with it and the pods evicted together with it, in milli-GPU times ms."""
 
     pod: str
     node: str
@@ -117,6 +138,14 @@ class Forecast(Struct):
     ends: dict[str, Expected] = field(default_factory=dict)
 
 
+class _Leased(Struct, frozen=True):
+    """A lease that is live: its nodes, its placeholders (uid), and how sure its start was."""
+
+    nodes: tuple[str, ...]
+    uids: tuple[str, ...]
+    sure: Sure
+
+
 class _End(Struct, frozen=True):
     """The end of a pod. `sure` is the less sure of its `basis` and of the start of the pod."""
 
@@ -148,6 +177,12 @@ class _Ahead:
         self._now_ms = self._at_ms = max(now_ms, state.now_ms)
         self._found = Forecast(self._now_ms)
         self._waiting = {job.workload: job for job in waiting_jobs(state)}
+        self._requests: dict[str, str] = {}
+        """By request the job in `_waiting` that it is, however often its placeholders are made again."""
+        self._offers: dict[str, tuple[Offer, ...]] = {}
+        self._granted: dict[str, LeaseAlternative] = {}
+        self._leases: dict[str, _Leased] = {}
+        self._preemptor = ""
         self._ends: list[tuple[int, str, Sure, str]] = []
         self._ended_on: dict[str, list[_End]] = {}
         self._lately: list[_End] = []
@@ -160,8 +195,29 @@ class _Ahead:
         self._refusals: dict[str, Refusal] = {}
         self._holders: dict[tuple[object, ...], list[str]] = {}
         state.advance(self._at_ms)
+        self._enter_agents()
         for placement in list(state.cluster.placements.values()):
             self._expect_end(placement.pod, Sure.KNOWN)
+
+    def _enter_agents(self) -> None:
+        """The requests and leases at the beginning. From now on agents accept offers; none is silent or idle later."""
+        state = self._state
+        for one in requests_of(state):
+            job = request_job(state, one)
+            self._waiting[job.workload] = job
+            self._requests[one.request.id] = job.workload
+            if one.state is RequestState.OFFERED:
+                self._accept(one.request.id, one.offers)
+        for lease_id, live in state.leases.live.items():
+            self._lease(lease_id, live.lease.holdings, Sure.KNOWN)
+        for plane in state.requests.planes.values():
+            state.requests.heartbeats.drop(plane.id)
+            if plane.heartbeat_ms or plane.idle_ms:
+                self._events.append(PlaneChanged(replace(plane, heartbeat_ms=0, idle_ms=0)))
+
+    def _lease(self, lease_id: str, holdings: Collection[Holding], sure: Sure) -> None:
+        nodes = tuple(dict.fromkeys(holding.node for holding in holdings))
+        self._leases[lease_id] = _Leased(nodes, tuple([holding.uid for holding in holdings]), sure)
 
     def run(self, wanted: Collection[str] | None, watch: Watch) -> Forecast:
         total = len(self._waiting)
@@ -194,12 +250,16 @@ class _Ahead:
     def _next_step(self) -> None:
         """The next step of the scheduler, which is the same for all commands."""
         state = self._state
-        for decision in step(state, (), self._at_ms):
+        events, self._events = self._events, []
+        for decision in step(state, events, self._at_ms):
             self._carry_out(decision)
         self._start_placed(at_once=True)
         self._refusals = {
             workload: refusal for workload in self._waiting if (refusal := state.queue.refusal(workload)) is not None
         }
+        for one in requests_of(state):
+            if one.reported is not None and one.request.id in self._requests:
+                self._refusals[self._requests[one.request.id]] = one.reported
         for name in state.shares.tree.in_order():
             self._found.held_milli[name] = state.shares.allocated(name).get(GPU, 0)
         # Refusals are not computed again to bring their numbers up to date: that would cost all jobs at every moment.
@@ -208,7 +268,7 @@ class _Ahead:
     def _decide(self) -> None:
         """Run steps at this moment, until another one would do nothing."""
         state, steps = self._state, 0
-        while self._events or state.busy or self._drains():
+        while self._events or state.busy or self._drains() or self._bargains():
             if self._at_ms > self._now_ms or steps == _EVICTING_STEPS:
                 state.policy = replace(state.policy, preempt=False)
             events, self._events = self._events, []
@@ -222,12 +282,20 @@ class _Ahead:
         due_ms = self._state.drains.next_ms() if self._state.cluster.nodes.in_maintenance else None
         return due_ms is not None and due_ms <= self._at_ms
 
+    def _bargains(self) -> bool:
+        """Whether something about leases or requests is due at this moment, although nothing has happened."""
+        due_ms = (self._state.leases.next_ms(), self._state.requests.next_ms())
+        return any(at_ms is not None and at_ms <= self._at_ms for at_ms in due_ms)
+
     def _start_placed(self, *, at_once: bool) -> None:
         for workload, places in self._placed.items():
             if workload in self._waiting and workload not in self._found.starts:
                 refusal = None if at_once else self._refusals.get(workload)
-                expected = self._expected(workload, places)
-                self._found.starts[workload] = Start(self._waiting[workload], expected, at_once, tuple(places), refusal)
+                expected, offers = self._expected(workload, places), self._offers.get(workload, ())
+                self._found.starts[workload] = Start(
+                    self._waiting[workload], expected, at_once, tuple(places), refusal, offers,
+                    self._granted.get(workload),
+                )  # fmt: skip
         self._placed.clear()
 
     def _carry_out(self, decision: Decision) -> None:
@@ -245,6 +313,7 @@ class _Ahead:
             case Evict(gang, uids):
                 workload = gang or state.workloads.workload_of(state.workloads.pods[decision.nominations[0][0]])
                 self._preempting.add(workload)
+                self._preemptor = name_of(state, workload)
                 pods = [state.workloads.pods[uid] for uid in uids]
                 self._found.victims += [
                     ForecastVictim(
@@ -262,6 +331,73 @@ class _Ahead:
                     lost = lost_milli_ms(pod, state.shares.rate(pod.uid), now_ms)
                     self._found.drained[pod.uid] = ForecastDrain(bool(targets), lost)
                 self._end_early(pods)
+            case MakeOffers(request, offers):
+                self._accept(request, offers)
+            case GrantLease(lease):
+                places = self._places(lease.holdings)
+                self._starts(lease.id, places, lease.alternative)
+                self._lease(lease.id, lease.holdings, max(map(self._sure_of, self._nodes(places)), key=_ORDER.index))
+            case RevokeLease(lease_id, revocation):
+                self._revoked(lease_id, revocation.cause, revocation.message)
+            case EndLease(lease_id, cause, uids):
+                self._ended(lease_id, cause, uids)
+
+    @staticmethod
+    def _nodes(places: Collection[ForecastPlace]) -> Collection[str]:
+        return dict.fromkeys(place.node for place in places)
+
+    def _accept(self, request_id: str, offers: tuple[Offer, ...]) -> None:
+        """The agent accepts the first offer at once."""
+        one, first = self._state.requests.negotiations[request_id], offers[0]
+        if request_id in self._requests:
+            self._offers.setdefault(self._requests[request_id], offers)
+        self._starts(request_id, self._places(first.holdings), first.alternative)
+        self._events.append(LeaseRequestChanged(replace(one.request, answer=Answer(first.id, "accept"))))
+
+    def _places(self, holdings: Collection[Holding]) -> list[ForecastPlace]:
+        found, state = [], self._state
+        for holding in holdings:
+            pod = state.workloads.pods[holding.uid]
+            held = gpus_of(state, pod)
+            found.append(ForecastPlace(pod.key, holding.node, holding.devices, held.mbps or 0, held.ideal_mbps or 0))
+        return found
+
+    def _starts(self, request_id: str, places: list[ForecastPlace], granted: LeaseAlternative) -> None:
+        workload = self._requests.get(request_id)
+        if workload is not None and workload not in self._found.starts:
+            self._placed[workload] = places
+            self._granted[workload] = granted
+
+    def _revoked(self, lease_id: str, cause: EndCause, message: str) -> None:
+        state, live = self._state, self._state.leases.live[lease_id]
+        pods = [state.workloads.pods[uid] for uid in (*live.whole, *live.inside) if uid in state.workloads.pods]
+        if cause is EndCause.MAINTENANCE:
+            for pod in pods:
+                lost = lost_milli_ms(pod, state.shares.rate(pod.uid), self._at_ms)
+                self._found.drained[pod.uid] = ForecastDrain(False, lost)
+            return
+        gpus = sum(dict(state.shares.amounts(pod.uid)).get(GPU, 0) for pod in pods)
+        lost = sum(lost_milli_ms(pod, state.shares.rate(pod.uid), self._at_ms) for pod in pods)
+        nodes = ",".join(self._leases[lease_id].nodes)
+        self._found.victims.append(
+            ForecastVictim(lease_key(lease_id), nodes, gpus, self._preemptor, cause.value, self._at_ms, lost, message)
+        )
+
+    def _ended(self, lease_id: str, cause: EndCause, uids: tuple[str, ...]) -> None:
+        """A lease is over. The pods that still run inside are deleted."""
+        state, leased = self._state, self._leases.pop(lease_id)
+        basis = "its lease ends" if cause is EndCause.EXPIRED else f"its lease ends: {cause.value}"
+        end = _End(lease_key(lease_id), self._at_ms, leased.sure, basis)
+        for node in leased.nodes:
+            self._ended_on.setdefault(node, []).append(end)
+        self._lately.append(end)
+        for uid in leased.uids:
+            if uid in self._followed or uid in self._found.drained:
+                self._found.ends.setdefault(uid, Expected(leased.sure, self._at_ms, basis))
+        for pod in [state.workloads.pods[uid] for uid in uids if uid in state.workloads.pods]:
+            grace_ms = min(pod.work.grace_ms, _LEASE_OVER_MS)
+            self._events.append(PodChanged(replace(pod, deleting=True)))
+            heapq.heappush(self._ends, (self._at_ms + grace_ms, pod.uid, Sure.KNOWN, _IS_ENDING))
 
     def _end_early(self, pods: list[Pod]) -> None:
         """Delete the pods; they end after their grace periods."""
@@ -273,6 +409,9 @@ class _Ahead:
     def _expect_end(self, pod: Pod, sure: Sure) -> None:
         """Schedule the end of a pod. `sure` is how sure its start was."""
         state = self._state
+        if is_placeholder(pod):
+            # Its lease ends by the broker's own timers.
+            return
         end = state.expected_ends.expected(state.cluster.placements[pod.uid])
         if pod.deleting:
             end = Expected(Sure.KNOWN, self._at_ms + max(1, pod.work.grace_ms), _IS_ENDING)
@@ -284,9 +423,10 @@ class _Ahead:
 
     def _next_ms(self) -> int | None:
         """The next moment at which something can change; None if there is none."""
-        wake_ms = self._state.next_wake_ms()
-        times = [end[0] for end in self._ends]
-        times += [wake_ms] if wake_ms is not None and wake_ms > self._at_ms else []
+        state, times = self._state, [end[0] for end in self._ends]
+        # What is overdue hides what is due later: leases end in their time all the same.
+        for wake_ms in (state.next_wake_ms(), state.leases.next_ms(), state.requests.next_ms()):
+            times += [wake_ms] if wake_ms is not None and wake_ms > self._at_ms else []
         first_ms = min(times, default=None)
         if first_ms is None:
             return None
@@ -332,9 +472,17 @@ class _Ahead:
 
     def _without_start(self, job: JobView) -> Start:
         """The answer for a job that still waits at the end of the look-ahead."""
-        now, last = job_of(self._state, job.workload), self._state.queue.refusal(job.workload)
+        if (one := self._negotiation(job)) is not None:
+            now, last = (job_of(self._state, one.waiting) if one.waiting else job), one.reported
+        else:
+            now, last = job_of(self._state, job.workload), self._state.queue.refusal(job.workload)
         expected = Expected(Sure.UNKNOWN, 0, self._why_none(now, last))
         return Start(job, expected, refusal=self._refusals.get(job.workload, last))
+
+    def _negotiation(self, job: JobView) -> Negotiation | None:
+        """That of a job that is a request; None for any other job."""
+        request_id = next((id_ for id_, workload in self._requests.items() if workload == job.workload), "")
+        return self._state.requests.negotiations.get(request_id)
 
     def _why_none(self, job: JobView, refusal: Refusal | None) -> str:
         if not self._found.whole:

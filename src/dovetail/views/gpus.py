@@ -12,6 +12,7 @@ from msgspec import Struct
 from dovetail.core.model import GPU, Pod
 from dovetail.core.placing.links import bandwidth
 from dovetail.core.state import State
+from dovetail.views.leased import key_of
 
 
 class PodGpus(Struct, frozen=True):
@@ -34,6 +35,6 @@ def gpus_of(state: State, pod: Pod) -> PodGpus:
     written = pod.devices is not None and set(pod.devices) == set(devices)
     decided = not pod.node and cluster.nodes.layout(placement.slot) is not None
     if not written and not decided:
-        return PodGpus(pod.key, count, None, None, None)
+        return PodGpus(key_of(pod), count, None, None, None)
     mbps, ideal_mbps = bandwidth(cluster, placement)
-    return PodGpus(pod.key, count, devices, mbps or None, ideal_mbps or None)
+    return PodGpus(key_of(pod), count, devices, mbps or None, ideal_mbps or None)

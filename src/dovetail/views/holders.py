@@ -23,6 +23,7 @@ from dovetail.core.placing.refusals import Verdict
 from dovetail.core.quantities import display
 from dovetail.core.reasons import Reason, When
 from dovetail.kube.nodes.instances import shown
+from dovetail.views.leased import key_of
 
 SHOWN_HOLDERS = 8
 SHARE, DEVICES = "share of a GPU", "devices"
@@ -113,7 +114,7 @@ def _held(
 ) -> tuple[int, DeviceHolder] | None:
     """The amount that the pod holds of what the verdict names, and its holder; None for none."""
     node, waits = cluster.nodes.names[placement.slot], not placement.pod.node
-    holder = DeviceHolder(placement.pod.key, node, verdict.detail, "", next=waits)
+    holder = DeviceHolder(key_of(placement.pod), node, verdict.detail, "", next=waits)
     count = 0
     if verdict.reason is Reason.INSUFFICIENT and verdict.detail in lacking:
         count = dict(placement.shape.request.resources).get(verdict.detail, 0)

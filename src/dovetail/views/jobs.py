@@ -2,21 +2,26 @@
 """Jobs by name. A job is a workload: a gang, or a pod on its own.
 
 Rules: a job has the name NAMESPACE/NAME of its gang, or of its pod. The name of the object that the pods were made for
-finds all jobs of that object, by the labels in which controllers write it.
+finds all jobs of that object, by the labels in which controllers write it. A request for a lease is a job with its
+NAMESPACE/NAME while it waits; its placeholders are no pods that have a name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.core.bargaining.negotiation import Negotiation
+from dovetail.core.bargaining.placeholders import PREFIX
+from dovetail.core.bargaining.states import RequestState
 from dovetail.core.model import Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
+from dovetail.views.leased import is_placeholder
 
 OWNER_LABELS = (
     "batch.kubernetes.io/job-name",
@@ -47,7 +52,7 @@ class JobView(Struct, frozen=True):
 
     @property
     def user(self) -> str:
-        return self.pods[0].user
+        return self.pods[0].user if self.pods else ""
 
     @property
     def since_ms(self) -> int:
@@ -63,6 +68,21 @@ def job_of(state: State, workload: str) -> JobView:
     return JobView(
         workload, name_of(state, workload), state.shares.pod_queues.of(pods[0]), tuple(pods), tuple(waiting), gpus_milli
     )
+
+
+def requests_of(state: State) -> Iterator[Negotiation]:
+    """The requests for leases that wait, or are offered something."""
+    for one in state.requests.negotiations.values():
+        if one.state not in (RequestState.GRANTED, RequestState.DENIED):
+            yield one
+
+
+def request_job(state: State, one: Negotiation) -> JobView:
+    """The job of a request. One whose placeholders are in no queue now has no pods."""
+    if one.waiting:
+        return job_of(state, one.waiting)
+    plane = state.requests.planes.get(one.request.plane)
+    return JobView(f"{PREFIX}{one.request.id}", one.request.id, plane.leaf if plane is not None else "", (), (), 0)
 
 
 def name_of(state: State, workload: str) -> str:
@@ -96,10 +116,11 @@ def waiting_jobs(state: State) -> list[JobView]:
 
 def find_pod(state: State, key: str) -> Pod:
     """The pod "namespace/name". Raises JobNotFound."""
-    for pod in state.workloads.pods.values():
+    pods = [pod for pod in state.workloads.pods.values() if not is_placeholder(pod)]
+    for pod in pods:
         if pod.key == key:
             return pod
-    near = nearest(key, (pod.key for pod in state.workloads.pods.values()))
+    near = nearest(key, (pod.key for pod in pods))
     raise JobNotFound(f"pod {key} does not exist or is finished{near}")
 
 
@@ -109,6 +130,8 @@ def find_jobs(state: State, key: str) -> list[JobView]:
     workloads: dict[str, None] = {}
     names: dict[str, None] = {}
     for pod in state.workloads.pods.values():
+        if is_placeholder(pod):
+            continue
         workload = state.workloads.workload_of(pod)
         short_names = {pod.name, *(value for label, value in pod.labels if label in OWNER_LABELS)}
         own = {f"{pod.namespace}/{one}" for one in short_names} | ({name_of(state, workload)} if pod.gang else set())

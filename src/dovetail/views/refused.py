@@ -20,6 +20,7 @@ from dovetail.core.placing.refusals import Verdict
 from dovetail.core.reasons import Reason, When
 from dovetail.views.claimed import Claimed, ClaimedView
 from dovetail.views.holders import HolderRefused
+from dovetail.views.leased import key_of
 
 SHOWN_NODES = 8
 _MOST_EXAMINED = 64
@@ -53,7 +54,7 @@ def _slices(cluster: Cluster, verdict: Verdict) -> Iterator[HolderRefused]:
         seen.add((cards, used_here))
         pods = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
         for i, (card, used) in enumerate(zip(cards.cards, used_here, strict=True)):
-            own = tuple(one.pod.key for one in pods if one.slices and one.slices[i])
+            own = tuple(key_of(one.pod) for one in pods if one.slices and one.slices[i])
             rule, lacks = slice_rule(card, used, profile), taken(card.geometry, used).milli
             yield HolderRefused(cluster.nodes.names[slot], (f"GPU {card.gpu}",), rule, own, lacks)
 
@@ -94,7 +95,7 @@ def _shares(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[HolderRefu
         memory_mib = int(nodes.gpu_memory_mib[slot])
         rule = f"needs {_share(need, whole, memory_mib)}, {_share(parts[card], whole, memory_mib)} is left"
         pods = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
-        own = tuple(f"{p.pod.key} ({p.share_milli}/{WHOLE_GPU_MILLI})" for p in pods if p.share_bits >> card & 1)
+        own = tuple(f"{key_of(p.pod)} ({p.share_milli}/{WHOLE_GPU_MILLI})" for p in pods if p.share_bits >> card & 1)
         lacks = -((parts[card] - need) * WHOLE_GPU_MILLI // whole)
         yield HolderRefused(nodes.names[slot], (f"GPU {card}",), rule, own, lacks)
 

@@ -19,15 +19,24 @@ from msgspec.structs import replace
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT
-from dovetail.core.cycle import apply_events
-from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged, PodRemoved, QueueChanged
+from dovetail.core.cycle import enter
+from dovetail.core.events import (
+    Event,
+    GangChanged,
+    LeaseRequestChanged,
+    NodeChanged,
+    PodChanged,
+    PodRemoved,
+    QueueChanged,
+)
 from dovetail.core.labels import matches, untolerated
 from dovetail.core.model import GPU, Node, Pod
 from dovetail.core.queues.types import MODEL_LABEL, Queue
 from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
 from dovetail.views.forecast import Forecast, ForecastPlace, ForecastVictim, Start, Watch, forecast
-from dovetail.views.jobs import JobNotFound, nearest, restarted
+from dovetail.views.jobs import JobNotFound, nearest, request_job, restarted
+from dovetail.views.leased import is_placeholder, key_of
 
 HOST = "kubernetes.io/hostname"
 _SAME_MS = 60_000
@@ -99,7 +108,7 @@ def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda 
     """The difference that a change makes. `watch` gets the progress of both look-aheads, as in `forecast`."""
     base = take(state)
     changed = restore(state.policy, base)
-    apply_events(changed, change.events, now_ms)
+    enter(changed, change.events, now_ms)
     without = forecast(base, state.policy, now_ms, watch=watch)
     with_it = forecast(take(changed), state.policy, now_ms, watch=watch)
     workloads = dict.fromkeys((*sorted(change.jobs), *with_it.starts, *without.starts))
@@ -183,10 +192,11 @@ def _gains(without: Forecast, with_it: Forecast) -> Iterable[QueueGain]:
 
 
 def submit(state: State, events: Sequence[Event], now_ms: int) -> Hypothesis:
-    """Create objects. Raises ChangeError if a pod of that name exists."""
-    known = {pod.key: pod.uid for pod in state.workloads.pods.values()}
+    """Create objects. Raises ChangeError if a pod, or a request for a lease, of that name exists."""
+    known = {pod.key for pod in state.workloads.pods.values() if not is_placeholder(pod)}
     created: list[Event] = []
     uids: list[str] = []
+    requests: list[str] = []
     for event in events:
         match event:
             case PodChanged(pod):
@@ -196,11 +206,17 @@ def submit(state: State, events: Sequence[Event], now_ms: int) -> Hypothesis:
                 uids.append(pod.uid)
             case GangChanged(gang):
                 created.append(GangChanged(replace(gang, created_ms=now_ms)))
+            case LeaseRequestChanged(request):
+                if request.id in state.requests.negotiations or request.id in state.leases.live:
+                    raise ChangeError(f"a request or a lease {request.id} exists already")
+                created.append(LeaseRequestChanged(replace(request, created_ms=now_ms, answer=None)))
+                requests.append(request.id)
             case _:
                 created.append(event)
     changed = restore(state.policy, take(state))
-    apply_events(changed, created, now_ms)
-    jobs = (changed.workloads.workload_of(changed.workloads.pods[uid]) for uid in uids)
+    enter(changed, created, now_ms)
+    jobs = [changed.workloads.workload_of(changed.workloads.pods[uid]) for uid in uids]
+    jobs += [request_job(changed, changed.requests.negotiations[request_id]).workload for request_id in requests]
     return Hypothesis(tuple(created), frozenset(jobs))
 
 
@@ -213,7 +229,9 @@ def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
     for record in records:
         for uid in state.cluster.on_slot.get(state.cluster.nodes.slots[record.name], ()):
             pod = state.cluster.placements[uid].pod
-            if untolerated((UNSCHEDULABLE_TAINT,), pod.request.tolerations) is None:
+            if is_placeholder(pod):
+                notes.append(f"{key_of(pod)} stays on {record.name}: a cordon takes no lease back, maintenance does")
+            elif untolerated((UNSCHEDULABLE_TAINT,), pod.request.tolerations) is None:
                 notes.append(f"{pod.key} stays on {record.name}: it tolerates the cordon, as pods of DaemonSets do")
             else:
                 leaving.append(pod)
@@ -229,12 +247,12 @@ def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
             events.append(PodChanged(restarted(pod, now_ms)))
     notes += _budget_notes(state, leaving)
     changed = restore(state.policy, take(state))
-    apply_events(changed, events, now_ms)
+    enter(changed, events, now_ms)
     left: dict[str, tuple[str, ...]] = {}
     for pod in again:
         workload = changed.workloads.workload_of(changed.workloads.pods[restarted(pod, now_ms).uid])
         left[workload] = tuple(dict.fromkeys((*left.get(workload, ()), pod.node)))
-    return Hypothesis(tuple(events), frozenset(left), left, tuple(notes))
+    return Hypothesis(tuple(events), frozenset(left), left, tuple(dict.fromkeys(notes)))
 
 
 def _budget_notes(state: State, leaving: Iterable[Pod]) -> Iterable[str]:

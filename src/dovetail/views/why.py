@@ -32,6 +32,7 @@ from dovetail.views.forecast import Watch, forecast
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused, holders, parts_of
 from dovetail.views.jobs import find_jobs, name_of, waiting_jobs
+from dovetail.views.leased import key_of
 from dovetail.views.misspelt import of_refusal, of_scheduler
 from dovetail.views.rank import SHARE_CLASSES
 from dovetail.views.refused import refused
@@ -214,7 +215,7 @@ def _reserved(state: State, workload: str, refusal: Refusal) -> Iterator[Reserve
             yield Reserved(
                 name_of(state, one.workload), one.queue, tuple(names[slot] for slot in one.slots.tolist()),
                 one.made_ms, one.expected,
-                tuple(sorted(placements[uid].pod.key for uid in one.evicting if uid in placements)),
+                tuple(sorted({key_of(placements[uid].pod) for uid in one.evicting if uid in placements})),
             )  # fmt: skip
 
 

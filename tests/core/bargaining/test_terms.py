@@ -230,3 +230,13 @@ def test_a_burst_lease_runs_to_its_end_and_a_scavenger_leaves_for_a_queue_that_i
         assert ("r" in market.revoked) == revoked
         market.wait(30 * MINUTE)
         assert "job" in market.bound
+
+
+def test_a_plane_that_was_reported_as_silent_is_silent_until_it_is_heard() -> None:
+    market = granted(heartbeat_ms=10_000, grace_ms=MINUTE)
+    market.step(ev.PlaneSilent("a/a"), ev.PlaneSilent("un/known"))
+    assert market.revoked["r"].revocation.cause == "HeartbeatLost"
+    market.ask("s")
+    assert market.states["s"][1].reason.code == "PlaneSilent"
+    market.step(ev.PlaneHeartbeat("a/a"))
+    assert "s" in market.offers

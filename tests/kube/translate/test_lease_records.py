@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from dovetail.core import events as ev
 from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAlternative
@@ -134,3 +135,27 @@ def test_a_request_as_long_as_the_schema_admits_is_read_and_a_longer_one_is_not(
     document["metadata"]["annotations"] = {"long": "x" * 65_536}
     page, left_out = reader.page(msgspec.json.encode({"metadata": {}, "items": [document]}))
     assert (len(page.items), len(left_out)) == (0, 1)
+
+
+def test_where_no_heartbeats_are_read_none_are_expected_and_the_status_has_which_planes_are_silent() -> None:
+    feed, _ = records()
+    feed.follows = False
+    (heard,) = feed.planes([plane("p", 1)])
+    assert heard.plane.heartbeat_ms == 0
+    change = plane("p", 1)
+    status = wire.AgentControlPlaneStatus(phase="Silent")
+    changed, silent = feed.planes([Change("modified", structs.replace(change.object, status=status))])
+    assert changed.plane.heartbeat_ms == 10_000 and silent == ev.PlaneSilent("ns/p")
+
+
+def test_the_objects_are_there_as_they_were_last_read() -> None:
+    feed, _ = records()
+    feed.planes([plane("p", 1)])
+    feed.requests([request(), request("modified", state="Granted")])
+    feed.leases([lease(), lease("modified", renewals=1)])
+    found = feed.objects
+    assert [one.metadata.name for one in found.planes] == ["p"]
+    assert [one.status.state for one in found.requests if one.status is not None] == ["Granted"]
+    assert [one.status.renewals for one in found.leases if one.status is not None] == [1]
+    feed.leases([lease("deleted")])
+    assert feed.objects.leases == ()

@@ -81,6 +81,13 @@ class Requests:
             self.moved[plane_id] = None
         self.heartbeats.put(plane_id, now_ms + 3 * plane.heartbeat_ms)
 
+    def silence(self, plane_id: str) -> None:
+        """Heartbeats of the plane are missing."""
+        if plane_id in self.planes:
+            self.heartbeats.drop(plane_id)
+            self.silent[plane_id] = None
+            self.moved[plane_id] = None
+
     def enter(self, request: LeaseRequest) -> Negotiation:
         """A request is new."""
         one = self.negotiations[request.id] = Negotiation(request, alternatives=request.alternatives)

@@ -150,6 +150,7 @@ class _Reading:
         self._all_ours = scheduler_name is None
         self.feed = Translator(scheduler_name or _OURS, believes=True)
         self.feed.schedulers = schedulers
+        self.feed.leases.follows = False
         self._sources = tuple(sources(self.feed, Served(frozenset())))
         versions = {dialect.kind: tuple(r.version for r in dialect.resources) for dialect in DIALECTS}
         known = [

@@ -55,7 +55,7 @@ async def _snapshot(client: Client) -> Snapshot:
     unread = [f"{api_version}: its API server did not answer" for api_version in served.failed]
     wanted: dict[OwnerRef, None] = {}
     for source in sources(Translator(), served):
-        if not served.has(source.resource):
+        if source.followed or not served.has(source.resource):
             continue
         reply = await list_permitted(client, served, ListRequest(source.resource, source.kind))
         if reply.objects is None:

@@ -7,7 +7,7 @@ import time
 
 from msgspec import Struct
 
-from dovetail.core.cycle import apply_events
+from dovetail.core.cycle import enter
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.api.client import Client
@@ -47,8 +47,7 @@ async def read_cluster(
         served = await discover(client)
         budget = quarantine_budget or await _budget(client, served, scheduler_name)
         state = State(with_budget(policy, budget) if budget else policy)
-        apply_events(state, await read_once(client, served, feed), _now_ms())
-    state.advance(_now_ms())
+        enter(state, await read_once(client, served, feed), _now_ms())
     return LiveCluster(state, feed, budget)
 
 

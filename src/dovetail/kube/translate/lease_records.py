@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
@@ -28,6 +29,16 @@ from dovetail.kube.translate.standalone import AnyChange, Find
 
 HEARTBEAT = "dovetail.dev/heartbeat"
 """The label of Leases (coordination.k8s.io) that are read: each node and each leader renews one, too."""
+SILENT = "Silent"
+"""The phase of a plane whose heartbeats are missing."""
+
+
+class LeaseObjects(Struct, frozen=True):
+    """The objects of leases, in the order in which they were first read."""
+
+    planes: tuple[wire.AgentControlPlane, ...] = ()
+    requests: tuple[wire.LeaseRequest, ...] = ()
+    leases: tuple[wire.GPULease, ...] = ()
 
 
 class LeaseRecords:
@@ -37,7 +48,7 @@ class LeaseRecords:
     def __init__(self, find: Find) -> None:
         self._find = find
         self.follows = True
-        """Whether heartbeats are read: else none are expected."""
+        """Whether heartbeats are read: else none are expected, and a plane is silent if its status reports that."""
         self._planes: dict[str, dict[str, wire.AgentControlPlane]] = {}
         self._counting: dict[str, Plane] = {}
         self._requests: dict[str, wire.LeaseRequest] = {}
@@ -62,9 +73,13 @@ class LeaseRecords:
             about = f"AgentControlPlane {lease_id(meta)}"
             self._find(about, leases.usage(change.object)[1] if change.kind != "deleted" else ())
             record = leases.plane(counting) if counting is not None else None
-            if record is not None and not self.follows:
-                record = replace(record, heartbeat_ms=0)
+            silent = False
+            if record is not None and counting is not None and not self.follows:
+                silent = counting.status is not None and counting.status.phase == SILENT
+                record = record if silent else replace(record, heartbeat_ms=0)
             events += self._count(meta.namespace, record)
+            if record is not None and silent:
+                events.append(ev.PlaneSilent(record.id))
         return events
 
     def _count(self, namespace: str, plane: Plane | None) -> list[ev.Event]:
@@ -127,6 +142,12 @@ class LeaseRecords:
                 events += self._action(id_, obj)
             events += self._report(id_)
         return events
+
+    @property
+    def objects(self) -> LeaseObjects:
+        """All objects as they were last read."""
+        planes = [one for there in self._planes.values() for one in there.values()]
+        return LeaseObjects(tuple(planes), tuple(self._requests.values()), tuple(self._leases.values()))
 
     def again(self, id_: str) -> list[ev.Event]:
         """The request begins anew, if it is still reported."""
