@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime
 from functools import partial
 
 import pytest
@@ -77,26 +78,38 @@ async def test_a_pod_runs_on_the_devices_of_its_lease_and_ends_with_it(cluster: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("carried_out", [False, True])
-async def test_killed_at_each_write_the_next_process_finishes_it(cluster: LeasedCluster, carried_out: bool) -> None:
-    """From the request over a pod in the lease to the return, at the first, second, ... write of the first process."""
+@pytest.mark.parametrize("carried_out, inside", [(False, True), (True, False), (False, False)])
+async def test_killed_at_each_write_the_next_process_finishes_it(
+    cluster: LeasedCluster, carried_out: bool, inside: bool
+) -> None:
+    """From the request to the return, at the first, second, ... write of the first process. `inside`: a pod runs in the
+    lease at its end. It is charged until it is gone; else what is charged is what the leases were, to the millisecond.
+    """
+    due = 0
     for number in range(1, 30):
         name = f"lease-{number}"
         async with cluster.scheduler():
             await cluster.settled()
             cluster.playground.faults.cut_off_at_write(number, carried_out=carried_out)
-            finished = await _lived(cluster, name, until_cut_off=True)
+            finished, charge = await _lived(cluster, name, inside, until_cut_off=True)
         cluster.playground.faults.clear()
         if finished:
             break
         async with cluster.scheduler():
-            assert await _lived(cluster, name, until_cut_off=False)
+            finished, charge_after = await _lived(cluster, name, inside, until_cut_off=False)
+            due += charge_after or charge
+            assert finished
         assert cluster.playground.store.list(LEASES) == []
-    assert number > 5
+        days = cluster.plane_status("one")["usage"]["days"]
+        used = sum(int(day["used"]) for day in days)
+        assert (used >= due) if inside else (used == due)
+    assert number > 5 and due > 0
 
 
-async def _lived(cluster: LeasedCluster, name: str, *, until_cut_off: bool) -> bool:
-    """The agent takes the next step whenever it can: whether it comes to the end."""
+async def _lived(cluster: LeasedCluster, name: str, inside: bool, *, until_cut_off: bool) -> tuple[bool, int]:
+    """The agent takes the next step whenever it can: whether it comes to the end, and what the lease is to charge, in
+    milli-GPU times ms."""
+    charge = 0
     playground = cluster.playground
     while not (until_cut_off and playground.faults.cut_off.is_set()):
         await asyncio.sleep(0.002)
@@ -107,16 +120,20 @@ async def _lived(cluster: LeasedCluster, name: str, *, until_cut_off: bool) -> b
         ]
         assert len(devices) == len(set(devices))
         if request is None and not pod:
-            cluster.ask("one", name, {"count": 2, "perNode": 2, "duration": "1h"}, firm=True)
+            cluster.ask("one", name, {"count": 2, "perNode": 2, "class": "Scavenger"}, firm=True)
         elif state == "Active" and cluster.request("one", name).get("state") == "Granted":
-            if pod is None:
+            if pod is None and inside:
                 cluster.pod("one", name, 2, name, cluster.lease("one", name)["spec"]["fence"])
-            elif cluster.node_of("one", name) and "action" not in cluster.lease("one", name)["spec"]:
+            elif (cluster.node_of("one", name) or not inside) and "action" not in cluster.lease("one", name)["spec"]:
                 cluster.act("one", name, 1, "return")
+        if state == "Ended":
+            lease = cluster.lease("one", name)
+            start, end = (datetime.fromisoformat(one) for one in (lease["spec"]["start"], lease["status"]["ended"]))
+            charge = lease["status"]["rate"] * round((end - start).total_seconds() * 1000)
         elif request and request.get("status", {}).get("state") == "Granted" and not state and not pod:
             playground.delete(REQUESTS, "one", name)
-            return True
-    return False
+            return True, charge
+    return False, charge
 
 
 async def test_errors_of_the_server_delay_a_lease_and_lose_nothing(cluster: LeasedCluster) -> None:

@@ -184,12 +184,14 @@ class RevokeLease(Struct, frozen=True):
 
 
 class EndLease(Struct, frozen=True):
-    """The lease is over. The pods `uids` still run in it: delete them."""
+    """The lease is over. The pods `uids` still run in it: delete them. `rate_milli` is what it charged its queue, in
+    milli-GPU."""
 
     lease: str
     cause: EndCause
     uids: tuple[str, ...]
     step: int
+    rate_milli: int = 0
 
 
 Decision = (

@@ -332,6 +332,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.LeaseRequestRemoved: lambda state, event: state.requests.remove(event.id),
     ev.LeaseChanged: lambda state, event: state.leases.record(event.lease),
     ev.LeaseRemoved: lambda state, event: state.leases.remove(event.id),
+    ev.LeaseRan: lambda state, event: state.leases.ended(event),
     ev.LeaseActed: lambda state, event: state.leases.act(event.action),
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(
         event.owner, event.node, event.reason, state.now_ms

@@ -202,6 +202,18 @@ class LeaseRemoved(Struct, frozen=True):
     id: str
 
 
+class LeaseRan(Struct, frozen=True):
+    """A lease that was over when it was first read. It charged the queue of its plane `rate_milli` (milli-GPU) from
+    `start_ms` to `ended_ms`. `scavenged`: it was of the class that has no least charge."""
+
+    id: str
+    plane: str
+    rate_milli: int
+    start_ms: int
+    ended_ms: int
+    scavenged: bool = False
+
+
 class LeaseActed(Struct, frozen=True):
     """The agent wants something of a live lease."""
 
@@ -244,5 +256,6 @@ Event = (
     | LeaseRequestRemoved
     | LeaseChanged
     | LeaseRemoved
+    | LeaseRan
     | LeaseActed
 )

@@ -111,6 +111,11 @@ class Driver:
         self._has_led = False
 
     @property
+    def decides(self) -> bool:
+        """Whether this process leads and has made its first step as leader, after which its data is complete."""
+        return self._has_led and self._leads()
+
+    @property
     def differences(self) -> int:
         """The number of pods known to have other devices than were chosen for them."""
         return len(self._mirror.feed.device_differences)

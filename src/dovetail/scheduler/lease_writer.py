@@ -9,8 +9,9 @@ Rules
   reported to the core as removed, and its request begins again.
 - A lease is made after the ends of leases on its nodes, so that no device is in two leases in the API.
 - At the end of a lease its status comes first, then its pods are deleted with ENDED_GRACE_S at most: budgets and longer
-  grace periods are the agent's, which had its notice. When the server has taken all of that, the object is deleted. So
-  a process that starts finds what is left to do: leases that have ended, and pods of leases that are no more.
+  grace periods are the agent's, which had its notice. The object is deleted when the server has taken all of that and
+  the status of the plane has what the lease charged. So a process that starts finds what is left to do and to charge:
+  leases that have ended, and pods of leases that are no more.
 - Nothing is written unless this process is the leader at that moment.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -66,11 +67,23 @@ class _Write(Struct, frozen=True):
 
 
 class _Lease(Struct, frozen=True):
-    """A lease in the API: its fence, its nodes, and its status as it was last decided."""
+    """A lease in the API: its fence, its plane, its nodes, and its status as it was last decided."""
 
     fence: int
+    plane: str
     nodes: frozenset[str]
     status: Document
+
+
+class _Ended(Struct, frozen=True):
+    """A lease that was over at `at_ms`: its fence (0: not known), its plane, its last status (None: it has it), and the
+    pods that ran in it."""
+
+    fence: int
+    plane: str
+    at_ms: int
+    status: Document | None
+    pods: tuple[str, ...]
 
 
 class LeaseWriter:
@@ -103,6 +116,8 @@ class LeaseWriter:
         self._ending: dict[str, frozenset[str]] = {}
         """The nodes of leases with an end that is not written yet, by lease."""
         self._ended = asyncio.Event()
+        self._over: dict[str, dict[str, tuple[str, int]]] = {}
+        """By plane the leases that are over but for their object: its uid, and the time of the end."""
 
     def pending(self, namespace: str) -> bool:
         """Whether something that was decided about the namespace is not written yet."""
@@ -110,19 +125,30 @@ class LeaseWriter:
 
     def begin(self) -> None:
         """Finish what the last leader left behind."""
-        state, left = self._state(), dict[str, int]()
+        state, left = self._state(), dict[str, tuple[int, str, int]]()
         for obj in self._mirror.gpu_leases.known.values():
             id_ = lease_id(obj.metadata)
             if id_ in state.leases.live:
                 self.read(id_)
             elif obj.status is not None and obj.status.state == GpuLeaseState.ENDED.value:
-                left[id_] = obj.spec.fence
+                ended_ms = epoch_ms(obj.status.ended)
+                left[id_] = obj.spec.fence, f"{obj.metadata.namespace}/{obj.spec.plane}", ended_ms
         for pod in state.workloads.pods.values():
             if _inside(pod) and pod.lease not in state.leases.live:
-                left.setdefault(pod.lease, 0)
-        for id_, fence in left.items():
+                left.setdefault(pod.lease, (0, "", 0))
+        for id_, (fence, plane, ended_ms) in left.items():
             pods = [pod.uid for pod in state.workloads.pods.values() if _inside(pod) and pod.lease == id_]
-            self._add(id_, "end", partial(self._over, id_, fence, None, pods))
+            self._add(id_, "end", partial(self._finish, id_, _Ended(fence, plane, ended_ms, None, tuple(pods))))
+
+    def counted(self, plane: str, at_ms: int) -> None:
+        """The status of the plane has all that was charged until then."""
+        over = self._over.get(plane, {})
+        for id_, (uid, ended_ms) in list(over.items()):
+            if ended_ms <= at_ms:
+                del over[id_]
+                self._add(id_, "deletion", partial(self._delete, GPU_LEASES.path(*_key(id_)), uid))
+        if not over:
+            self._over.pop(plane, None)
 
     def read(self, id_: str) -> None:
         """A lease was read. What an earlier process has not written of it is written now."""
@@ -185,7 +211,7 @@ class LeaseWriter:
     def _grant(self, lease: GpuLease) -> None:
         self._add(lease.id, "lease", partial(self._make, lease))
         nodes = frozenset(holding.node for holding in lease.holdings)
-        self._write_status(lease.id, _Lease(lease.fence, nodes, lease_documents.lease_status(lease)))
+        self._write_status(lease.id, _Lease(lease.fence, lease.plane, nodes, lease_documents.lease_status(lease)))
         self._granted(lease)
 
     def _changed(self, id_: str, refused: str) -> None:
@@ -198,7 +224,7 @@ class LeaseWriter:
         lease = live.lease
         nodes = frozenset(holding.node for holding in lease.holdings)
         status = lease_documents.lease_status(lease, live.state.value, refused, live.action)
-        found = self._leases[lease.id] = _Lease(lease.fence, nodes, status)
+        found = self._leases[lease.id] = _Lease(lease.fence, lease.plane, nodes, status)
         return found
 
     def _status(self, live: LiveLease, refused: str) -> None:
@@ -215,10 +241,14 @@ class LeaseWriter:
         if lease is None:
             # Read by this process, and over at once.
             fence = known.spec.fence if known is not None else 0
-            lease = _Lease(fence, frozenset(), {})
+            plane = f"{_key(id_)[0]}/{known.spec.plane}" if known is not None else ""
+            lease = _Lease(fence, plane, frozenset(), {})
         self._ending[id_] = lease.nodes
-        status = lease_documents.ended(decision.cause, self._clock.now_ms(), lease.status)
-        self._add(id_, "end", partial(self._over, id_, lease.fence, status, decision.uids))
+        # It was charged until the step.
+        ended_ms = self._state().now_ms
+        status = lease_documents.ended(decision, ended_ms, lease.status)
+        ended = _Ended(lease.fence, lease.plane, ended_ms, status, decision.uids)
+        self._add(id_, "end", partial(self._finish, id_, ended))
         metrics.count(metrics.LEASE_ENDS, decision.cause.value)
 
     def _add(
@@ -321,21 +351,25 @@ class LeaseWriter:
         known = self._mirror.feed.node_records.gpu_node(node)
         return tuple([gpu.uuid for gpu in known.status.gpus]) if known is not None else ()
 
-    async def _over(self, id_: str, fence: int, status: Document | None, pods: Iterable[str]) -> None:
+    async def _finish(self, id_: str, ended: _Ended) -> None:
         uid = ""
         try:
-            if status is not None and fence:
-                uid = await self._patch(GPU_LEASES, id_, _of_fence(fence), status)
+            if ended.status is not None and ended.fence:
+                uid = await self._patch(GPU_LEASES, id_, _of_fence(ended.fence), ended.status)
         except (NotFound, Invalid) as error:
             metrics.log.info("the lease %s has ended, and has no object any more: %s", id_, error)
         self._ending.pop(id_, None)
         self._ended.set()
         self._ended = asyncio.Event()
-        await asyncio.gather(*(self._delete_pod(pod) for pod in pods))
+        await asyncio.gather(*(self._delete_pod(pod) for pod in ended.pods))
         known = self._mirror.gpu_leases.known.get(_key(id_))
-        if not uid and known is not None and known.spec.fence == fence:
+        if not uid and known is not None and known.spec.fence == ended.fence:
             uid = known.metadata.uid
-        if uid:
+        if not uid:
+            return
+        if ended.plane in self._state().requests.planes:
+            self._over.setdefault(ended.plane, {})[id_] = uid, ended.at_ms
+        else:
             await self._delete(GPU_LEASES.path(*_key(id_)), uid)
 
     async def _delete_pod(self, uid: str) -> None:

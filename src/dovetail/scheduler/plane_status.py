@@ -59,7 +59,7 @@ class PlaneStatuses:
             path = CONTROL_PLANES.path(meta.namespace, meta.name, "status")
             charged = report.snapshot is not None and bool(report.snapshot.rate_milli)
             name = f"the control plane {lease_id(meta)}"
-            yield StatusDue(path, name, meta.uid, now_ms, status, _own(status), (), charged)
+            yield StatusDue(path, name, meta.uid, now_ms, status, _own(status), (), charged, lease_id(meta))
 
     def _report(
         self, state: State, obj: wire.AgentControlPlane, snapshots: dict[str, QueueSnapshot], now_ms: int

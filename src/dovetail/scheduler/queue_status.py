@@ -55,7 +55,8 @@ class _Written(Struct, frozen=True):
 
 
 class StatusDue(Struct, frozen=True):
-    """A status of the object of this path and uid, as of `at_ms`. `charged`: its usage grows with time."""
+    """A status of the object of this path and uid, as of `at_ms`. `charged`: its usage grows with time.
+    `plane` is the id of a control plane."""
 
     path: str
     name: str
@@ -65,11 +66,12 @@ class StatusDue(Struct, frozen=True):
     own: object
     drift: object
     charged: bool
+    plane: str = ""
 
 
 class QueueStatusWriter:
     """`run` keeps the objects up to date. `state` is called each time, as the state may be replaced; `planes` are the
-    statuses of control planes."""
+    statuses of control planes, `written` is called with the id of each that is written, and its time."""
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class QueueStatusWriter:
         state: Callable[[], State],
         may_write: Callable[[], bool],
         planes: Callable[[dict[str, QueueSnapshot], int], Iterable[StatusDue]] = lambda snapshots, now_ms: (),
+        written: Callable[[str, int], None] = lambda plane, at_ms: None,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -87,6 +90,7 @@ class QueueStatusWriter:
         self._state = state
         self._may_write = may_write
         self._planes = planes
+        self._note = written
         self._written: dict[str, _Written] = {}
 
     async def run(self) -> None:
@@ -165,6 +169,8 @@ class QueueStatusWriter:
         else:
             self._written[due.path] = _Written(due.uid, due.at_ms, due.own, due.drift)
             metrics.count(metrics.QUEUE_STATUSES, "written")
+            if due.plane:
+                self._note(due.plane, due.at_ms)
 
 
 def _own(status: dict[str, Any]) -> dict[str, Any]:

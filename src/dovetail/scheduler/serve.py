@@ -117,8 +117,9 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
             if endpoints is not None:
                 endpoints.follow(driver, mirror.reflectors)
             statuses = QueueStatusWriter(
-                client, clock, mirror, state=lambda: driver.state, may_write=leads,
+                client, clock, mirror, state=lambda: driver.state, may_write=lambda: driver.decides,
                 planes=PlaneStatuses(mirror, lambda: driver.state, driver.leases.pending),
+                written=driver.leases.counted,
             )  # fmt: skip
             try:
                 # The election ends last: the writes at shutdown need the lease.

@@ -26,7 +26,7 @@ from dovetail.core.bargaining.types import (
     Revocation,
     ServiceClass,
 )
-from dovetail.core.decisions import MakeOffers, RequestStatus
+from dovetail.core.decisions import EndLease, MakeOffers, RequestStatus
 from dovetail.core.model import Instance
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
@@ -354,7 +354,7 @@ async def test_a_real_server_takes_a_lease_as_it_is_written_and_returns_it(defin
         found = await client.request("GET", one, decode=wire.GPULease)
         assert found is not None and found.status is not None
         assert leases.lease(found) == (revoked, None)
-        over = lease_documents.ended(EndCause.RECLAIMED, lease.start_ms, status)
+        over = lease_documents.ended(EndLease(lease.id, EndCause.RECLAIMED, (), 1, 500), lease.start_ms, status)
         await _write(client, GPU_LEASES, lease.name, over)
         await client.request("DELETE", one)
 

@@ -159,3 +159,14 @@ def test_the_objects_are_there_as_they_were_last_read() -> None:
     assert [one.status.renewals for one in found.leases if one.status is not None] == [1]
     feed.leases([lease("deleted")])
     assert feed.objects.leases == ()
+
+
+def test_a_lease_that_had_ended_when_it_was_first_read_is_reported_with_its_charge_once() -> None:
+    feed, _ = records()
+    over = {"state": "Ended", "cause": "Returned", "ended": "1970-01-01T00:01:01.500Z", "rate": 2000}
+    assert feed.leases([lease(**over)]) == [ev.LeaseRan("ns/one", "ns/p", 2000, 1000, 61_500)]
+    assert feed.leases([lease("modified", **over), lease("deleted", **over)]) == []
+    assert feed.leases([lease()]) == [ev.LeaseChanged(ONE)]
+    assert feed.leases([lease("modified", **over)]) == [ev.LeaseRemoved("ns/one")]
+    for wrong in ({"ended": None}, {"ended": "1970-01-01T00:00:00Z"}, {"rate": -1}):
+        assert records()[0].leases([lease(**over | wrong)]) == []

@@ -26,7 +26,7 @@ from dovetail.core.bargaining.types import (
     Revocation,
     ServiceClass,
 )
-from dovetail.core.decisions import MakeOffers, RequestStatus
+from dovetail.core.decisions import EndLease, MakeOffers, RequestStatus
 from dovetail.core.model import Instance
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.kube.objects import leases as wire
@@ -290,7 +290,7 @@ def test_a_status_of_a_revoked_lease_is_read_again_and_its_end_keeps_it() -> Non
     found = lease_of(lease_documents.lease_object(ONE), **status)
     assert leases.lease(found) == (revoked, None)
     assert (status["state"], status["action"]) == ("Revoking", 7)
-    over = lease_documents.ended(EndCause.IDLE, NOW_MS, status)
+    over = lease_documents.ended(EndLease("ns/one", EndCause.IDLE, (), 1, 2000), NOW_MS, status)
     assert (over["state"], over["cause"], over["renewals"], over["revocation"]["message"]) == (
         "Ended",
         "Idle",

@@ -110,7 +110,7 @@ class Broker:
                 return self._change(decision.lease, lease_documents.lease_status(live.lease, live.state.value))
             case EndLease():
                 before = self.leases[decision.lease]["status"]
-                return self._change(decision.lease, lease_documents.ended(decision.cause, self.now_ms, before))
+                return self._change(decision.lease, lease_documents.ended(decision, self.now_ms, before))
         return []
 
     def _report(self, id_: str, status: Document) -> list[ev.Event]:

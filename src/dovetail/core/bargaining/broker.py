@@ -36,6 +36,9 @@ def due(state: State) -> list[Decision]:
     moved, requests.moved = list(requests.moved), {}
     for plane_id in moved:
         _enter_queue(state, plane_id)
+    ran, leases.ran = list(leases.ran.values()), {}
+    for past in ran:
+        terms.charge_past(state, past)
     recorded, leases.recorded = list(leases.recorded.values()), {}
     for lease in recorded:
         decisions += terms.resume(state, lease)

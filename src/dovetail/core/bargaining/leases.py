@@ -15,6 +15,7 @@ from dovetail.core.bargaining import placeholders
 from dovetail.core.bargaining.states import LEASES, GpuLeaseState, LeaseEvent
 from dovetail.core.bargaining.timers import Timers
 from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAction
+from dovetail.core.events import LeaseRan
 from dovetail.core.model import Instance, Pod
 
 
@@ -75,6 +76,8 @@ class Leases:
         self.recorded: dict[str, GpuLease] = {}
         self.removed: dict[str, None] = {}
         self.actions: dict[str, LeaseAction] = {}
+        self.ran: dict[str, LeaseRan] = {}
+        """Leases that were over when they were first read."""
         self.nodes_changed: dict[str, None] = {}
         """Nodes that changed or went while leases are live."""
         self.timers = Timers()
@@ -82,7 +85,7 @@ class Leases:
 
     def __bool__(self) -> bool:
         """Whether something is to be read in the next step."""
-        return bool(self.recorded or self.removed or self.actions or self.nodes_changed)
+        return bool(self.recorded or self.removed or self.actions or self.ran or self.nodes_changed)
 
     def next_fence(self, now_ms: int) -> int:
         """Greater than all before, also than those of a process that is gone, as far as clocks go forward."""
@@ -126,6 +129,10 @@ class Leases:
     def node_changed(self, name: str) -> None:
         if self.live:
             self.nodes_changed[name] = None
+
+    def ended(self, lease: LeaseRan) -> None:
+        """A lease was over when it was first read."""
+        self.ran[lease.id] = lease
 
     def act(self, action: LeaseAction) -> None:
         self.actions[action.lease] = action

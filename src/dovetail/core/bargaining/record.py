@@ -10,6 +10,7 @@ from dovetail.core.bargaining.leases import LiveLease
 from dovetail.core.bargaining.negotiation import Negotiation
 from dovetail.core.bargaining.states import GpuLeaseState
 from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAction, LeaseRequest, Plane
+from dovetail.core.events import LeaseRan
 from dovetail.core.model import Pod
 from dovetail.core.state import State
 
@@ -55,6 +56,7 @@ class Bargaining(Struct, frozen=True):
     actions: tuple[LeaseAction, ...] = ()
     nodes_changed: tuple[str, ...] = ()
     fence: int = 0
+    ran: tuple[LeaseRan, ...] = ()
 
 
 def take(state: State) -> Bargaining | None:
@@ -66,7 +68,7 @@ def take(state: State) -> Bargaining | None:
         requests.heartbeats.records(), tuple(requests.news.values()), tuple(requests.gone), tuple(requests.moved),
         tuple([_record(one) for one in leases.live.values()]),
         leases.timers.records(), tuple(leases.recorded.values()), tuple(leases.removed),
-        tuple(leases.actions.values()), tuple(leases.nodes_changed), leases.fence,
+        tuple(leases.actions.values()), tuple(leases.nodes_changed), leases.fence, tuple(leases.ran.values()),
     )  # fmt: skip
     return found if found != Bargaining() else None
 
@@ -98,3 +100,4 @@ def restore(state: State, record: Bargaining) -> None:
     leases.actions = {action.lease: action for action in record.actions}
     leases.nodes_changed = dict.fromkeys(record.nodes_changed)
     leases.fence = record.fence
+    leases.ran = {lease.id: lease for lease in record.ran}

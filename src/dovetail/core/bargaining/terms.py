@@ -183,18 +183,27 @@ def end(state: State, live: LiveLease, cause: EndCause) -> list[Decision]:
     """The lease is over. The pods inside hold their devices until they are gone."""
     lease, now_ms = live.lease, state.now_ms
     uids = tuple(live.inside)
-    missing_ms = LEAST_CHARGED_MS - (now_ms - lease.start_ms)
-    if missing_ms > 0 and lease.alternative.service is not ServiceClass.SCAVENGER:
-        _charge(state, live, missing_ms)
+    rate = sum([state.shares.rate(uid) for uid in (*live.whole, *live.inside)])
+    if lease.alternative.service is not ServiceClass.SCAVENGER:
+        _charge_least(state, lease.plane, rate, now_ms - lease.start_ms)
     state.leases.end(live)
     remove(state, live.workload)
-    return [EndLease(lease.id, cause, uids, state.steps)]
+    return [EndLease(lease.id, cause, uids, state.steps, rate)]
 
 
-def _charge(state: State, live: LiveLease, ms: int) -> None:
-    """Charge the queue for so long although the lease is over."""
-    pods = [*live.whole, *live.inside]
-    plane = state.requests.planes.get(live.lease.plane)
-    if plane is not None:
-        rate = sum([state.shares.rate(uid) for uid in pods])
-        state.shares.accounts.charge_more(plane.leaf, rate, ms)
+def _charge_least(state: State, plane_id: str, rate: int, ran_ms: int) -> None:
+    """Charge the queue of the plane for what is missing to the least charge, although the lease is over."""
+    plane = state.requests.planes.get(plane_id)
+    if plane is not None and ran_ms < LEAST_CHARGED_MS:
+        state.shares.accounts.charge_more(plane.leaf, rate, LEAST_CHARGED_MS - ran_ms)
+
+
+def charge_past(state: State, lease: ev.LeaseRan) -> None:
+    """Charge what a lease that is over charged after the last record of its plane's usage."""
+    plane, accounts = state.requests.planes.get(lease.plane), state.shares.accounts
+    if plane is None or lease.ended_ms <= accounts.recorded_until_ms.get(plane.leaf, lease.ended_ms):
+        return
+    accounts.charge_late(plane.leaf, "", lease.rate_milli, lease.start_ms)
+    accounts.take_back(plane.leaf, "", lease.rate_milli, max(lease.start_ms, lease.ended_ms))
+    if not lease.scavenged:
+        _charge_least(state, lease.plane, lease.rate_milli, lease.ended_ms - lease.start_ms)

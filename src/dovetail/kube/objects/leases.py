@@ -177,7 +177,7 @@ class LeaseRevocation(Wire, frozen=True):
 
 
 class GPULeaseStatus(Wire, frozen=True):
-    """What the scheduler writes."""
+    """What the scheduler writes. `rate` is what the lease charged, in milli-GPU."""
 
     state: str = ""
     end: datetime | None = None
@@ -187,6 +187,7 @@ class GPULeaseStatus(Wire, frozen=True):
     revocation: LeaseRevocation | None = None
     cause: str = ""
     ended: datetime | None = None
+    rate: int = 0
 
 
 class GPULease(Wire, frozen=True):

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from dovetail.core.bargaining.placeholders import PREFIX
 from dovetail.core.bargaining.states import GpuLeaseState, RequestState
-from dovetail.core.bargaining.types import EndCause, GpuLease, LeaseAlternative, Offer
-from dovetail.core.decisions import MakeOffers, RequestStatus
+from dovetail.core.bargaining.types import GpuLease, LeaseAlternative, Offer
+from dovetail.core.decisions import EndLease, MakeOffers, RequestStatus
 from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.reasons import Reason
 from dovetail.kube.api.resources import GPU_LEASES
@@ -155,9 +155,10 @@ def lease_status(
     return found
 
 
-def ended(cause: EndCause, now_ms: int, before: Document) -> Document:
-    """The status of a lease that is over; `before` is the status as it was last written."""
-    return before | {"state": GpuLeaseState.ENDED.value, "cause": cause.value, "ended": timestamp(now_ms)}
+def ended(decision: EndLease, now_ms: int, before: Document) -> Document:
+    """The status of a lease that is over since `now_ms`; `before` is the status as it was last written."""
+    over = {"state": GpuLeaseState.ENDED.value, "cause": decision.cause.value, "ended": timestamp(now_ms)}
+    return before | over | {"rate": decision.rate_milli}
 
 
 class Acknowledged(Struct, frozen=True):

@@ -7,8 +7,8 @@ Rules
 - A request that is granted is settled: it is reported as removed, and its lease goes on alone. While a GPULease of its
   name exists that another request led to, a request has a Problem.
 - The usage of a plane is read when the plane is first reported: later writes of its status are no event.
-- A lease is reported when it is first read; what the scheduler itself writes later is no event. It is removed when its
-  object is gone or has ended.
+- A lease is reported when it is first read, also one that has ended by then; what the scheduler itself writes later is
+  no event. It is removed when its object is gone or has ended.
 - An action is reported once; a heartbeat when its time has moved on.
 """
 
@@ -126,6 +126,8 @@ class LeaseRecords:
             obj, meta = change.object, change.object.metadata
             id_ = lease_id(meta)
             record, problem = leases.lease(obj) if change.kind != "deleted" else (None, None)
+            if id_ not in self._leases and (past := leases.past(obj)) is not None:
+                events.append(past)
             self._find(f"GPULease {id_}", (LayoutFinding("GPULease", id_, problem),) if problem is not None else ())
             if record is None:
                 if id_ in self._live:

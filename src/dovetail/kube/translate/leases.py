@@ -19,6 +19,7 @@ from fractions import Fraction
 from itertools import groupby
 from math import ceil
 
+from dovetail.core import events as ev
 from dovetail.core.bargaining.placeholders import PREFIX
 from dovetail.core.bargaining.types import (
     MOST_ALTERNATIVES,
@@ -331,6 +332,21 @@ def lease(obj: wire.GPULease) -> tuple[GpuLease | None, Problem | None]:
     )
     problem = first_of(problems)
     return (found if problem is None else None), problem
+
+
+def past(obj: wire.GPULease) -> ev.LeaseRan | None:
+    """What a lease that has ended charged; None of one that has not, or that the scheduler cannot have written."""
+    spec, status, problems = obj.spec, obj.status, list[Problem]()
+    if status is None or status.state != _ENDED or status.rate < 0:
+        return None
+    granted = alternative(spec.alternative, "spec.alternative", problems)
+    start_ms = _moment(spec.start, "spec.start", problems)
+    ended_ms = _moment(status.ended, "status.ended", problems)
+    if problems or ended_ms < start_ms:
+        return None
+    scavenged = granted.service is ServiceClass.SCAVENGER
+    plane = f"{obj.metadata.namespace}/{spec.plane}"
+    return ev.LeaseRan(lease_id(obj.metadata), plane, status.rate, start_ms, ended_ms, scavenged)
 
 
 def _moment(moment: datetime | None, path: str, problems: list[Problem]) -> int:
