@@ -9,6 +9,7 @@ from typing import Any
 
 from dovetail.core.bargaining.types import Plane as PlaneRecord
 from dovetail.plane import AgentRequest, FakeBroker, Option, Plane
+from dovetail.plane.fake import FaultScript
 from dovetail.plane.mcp.answers import ToolAnswer
 from dovetail.plane.mcp.session import AgentSession
 from dovetail.plane.mcp.tools import call
@@ -56,10 +57,11 @@ async def model(
     planes: Sequence[PlaneRecord] = (),
     grace_ms: int = MINUTE,
     changed: Callable[[], None] = lambda: None,
+    faults: FaultScript | None = None,
 ) -> AsyncIterator[Model]:
     """A model with the plane team/a on a node n0."""
-    broker = FakeBroker({"n0": gpus}, planes=planes, grace_ms=grace_ms)
-    async with Plane(broker, "team/a") as plane, AgentSession(plane, changed) as session:
+    broker = FakeBroker({"n0": gpus}, planes=planes, grace_ms=grace_ms, faults=faults)
+    async with Plane(broker, "team/a") as plane, AgentSession(plane, changed, broker.clock) as session:
         await broker.advance(100)
         yield Model(broker, session)
 

@@ -103,6 +103,7 @@ def test_an_id_has_its_form(request_id: str) -> None:
     assert caught.value.field == "request"
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.dictionaries(st.text(), x)))
 def test_anything_is_taken_or_an_error(value: Any) -> None:
     arguments = value if isinstance(value, dict) else {"options": value}

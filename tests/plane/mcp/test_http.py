@@ -19,6 +19,7 @@ from dovetail.plane.mcp.server import RESOURCE, AgentServer
 from dovetail.plane.mcp.tools import TOOLS
 from dovetail.plane.mcp.transports import MOST_BODY_BYTES, PATH, is_loopback, listen, serve_http
 
+pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-a-test"
 MODES = ("auto", "legacy")
 DISCOVER = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}

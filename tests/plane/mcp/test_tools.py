@@ -185,6 +185,18 @@ async def test_a_broker_that_is_away_blocks_no_call_and_what_was_asked_goes_on()
         assert not one.broker.leases
 
 
+async def test_a_request_from_before_the_broker_was_heard_is_asked_then() -> None:
+    async with model(8, faults=lambda call: FakeFault(FaultKind.LOST)) as one:
+        asked = await one.works("ask", options=[{"gpus": 4}], keep_minutes=5)
+        assert asked["state"] == "waiting" and "sent to the broker" in asked["why"]
+        await one.works("ask", options=[{"gpus": 4}])
+        await one.broker.advance(20 * MINUTE)
+        assert (await one.works("withdraw", request="r2")) == {"withdrawn": "r2"}
+        one.broker.faults = None
+        assert (await one.works("offers", request="r1", wait_seconds=30))["state"] == "offered"
+        assert len(one.broker.requests) == 1
+
+
 async def test_a_lease_is_unsure_while_the_broker_is_not_heard() -> None:
     async with model(8) as one:
         lease = await one.granted(gpus=2, minutes=30)
@@ -233,6 +245,7 @@ async def test_answers_are_short_whatever_is_held() -> None:
         assert len(found.content["leases"]) == 8  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(calls=st.lists(st.tuples(st.sampled_from(list(TOOLS)), st.integers(1, 3), st.integers(0, 3)), max_size=25))
 def test_whatever_a_model_does_it_gets_answers_and_everything_ends(calls: list[tuple[str, int, int]]) -> None:

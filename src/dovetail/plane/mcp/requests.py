@@ -58,9 +58,9 @@ class SteeredRequest:
         self._move: asyncio.Future[Move] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, limit_ms: int) -> None:
-        """Ask, until there is a lease, or the limit comes."""
-        self._task = asyncio.create_task(self._run(limit_ms))
+    def start(self, keep_ms: int) -> None:
+        """Ask, until there is a lease, or so much time has passed since the broker was heard."""
+        self._task = asyncio.create_task(self._run(keep_ms))
 
     @property
     def open(self) -> bool:
@@ -145,8 +145,11 @@ class SteeredRequest:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, limit_ms: int) -> None:
+    async def _run(self, keep_ms: int) -> None:
         try:
+            # Before that the broker's time is not known.
+            await self._plane.listed()
+            limit_ms = self._plane.clock.now_ms() + keep_ms
             async with self._plane.opened(self.asked, limit_ms, self._revoked) as negotiation:
                 self.negotiation = negotiation
                 await negotiation.put()

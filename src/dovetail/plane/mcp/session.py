@@ -10,9 +10,11 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from dovetail.plane.agent_plane import AgentPlane
 from dovetail.plane.broker import BrokerRefused
@@ -24,6 +26,7 @@ from dovetail.plane.mcp.notices import LeaseWarnings
 from dovetail.plane.mcp.quoting import clean, quoted
 from dovetail.plane.mcp.requests import SteeredRequest
 from dovetail.plane.policies import CounterOffer, KeepWaiting
+from dovetail.plane.waiting import NEVER_MS
 
 MOST_OPEN = 8
 MOST_HELD = 16
@@ -37,12 +40,25 @@ ACTION_SECONDS = 10
 _MINUTE_MS = 60_000
 
 
+class SteadyClock:
+    """The time of this machine, which is never set. The broker's is not: another one that goes on has another clock."""
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    async def sleep(self, ms: int) -> None:
+        await asyncio.sleep(ms / 1000)
+
+
 class AgentSession:
     """The session of one agent. Use it as `async with`, inside that of the plane. `changed` is called when the model
-    should hear something that it did not ask for."""
+    should hear something that it did not ask for. `clock` measures how long calls wait."""
 
-    def __init__(self, plane: AgentPlane, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, plane: AgentPlane, changed: Callable[[], None] = lambda: None, clock: SteadyClock | None = None
+    ) -> None:
         self.plane = plane
+        self._clock = clock or SteadyClock()
         self.warnings = LeaseWarnings(changed)
         self._requests: dict[str, SteeredRequest] = {}
         self._count = 0
@@ -81,7 +97,7 @@ class AgentSession:
             self._waiting -= 1
 
     def _count_call(self) -> None:
-        now_ms = self.now_ms
+        now_ms = self._clock.now_ms()
         more = (now_ms - self._counted_ms) / 1000 * CALLS_PER_SECOND
         self._calls_left, self._counted_ms = min(CALLS_AT_ONCE, self._calls_left + more), now_ms
         if self._calls_left < 1:
@@ -114,7 +130,7 @@ class AgentSession:
         )
         self._requests[request_id] = request
         self._forget()
-        request.start(self.now_ms + round(_MINUTE_MS * asked.keep_minutes))
+        request.start(round(_MINUTE_MS * asked.keep_minutes))
         await self._wait(lambda: bool(request.turns or request.reason), asked.wait_seconds)
         return self._of_request(request)
 
@@ -292,14 +308,23 @@ class AgentSession:
                 del self._requests[request_id]
 
     async def _wait(self, ready: Callable[[], bool], seconds: float) -> None:
+        news = asyncio.ensure_future(self.plane.until(lambda: ready() or None, NEVER_MS))
+        limit = asyncio.ensure_future(self._clock.sleep(round(1000 * seconds)))
         try:
-            await self.plane.until(lambda: ready() or None, self.now_ms + round(1000 * seconds))
+            waiting: list[asyncio.Future[Any]] = [news, limit]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if news.done():
+                news.result()
         except BrokerRefused as error:
             raise ToolError(
                 ToolErrorCode.BROKER_REFUSED,
                 f"the broker refuses this agent: {quoted(str(error))}",
                 "a person has to set up the control plane; nothing can be asked until then",
             ) from error
+        finally:
+            news.cancel()
+            limit.cancel()
+            await asyncio.gather(news, limit, return_exceptions=True)
 
     async def _within(self, work: Coroutine[object, object, object]) -> bool:
         """Whether it was done in time. It goes on if not."""
