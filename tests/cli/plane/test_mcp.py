@@ -35,6 +35,7 @@ def test_without_the_package_it_names_what_to_install(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ([], "--plane NAMESPACE/NAME is required, or --fake NODES"),
         (["--fake", "0"], "0 is not in the range"),
         (["--fake", "1", "--plane", "a"], "must be NAMESPACE/NAME"),
         (["--fake", "1", "--plane", "a/"], "must be NAMESPACE/NAME"),

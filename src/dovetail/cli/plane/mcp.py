@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 from msgspec import Struct
 
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
-from dovetail.cli.plane.broker import fake_broker
+from dovetail.cli.plane.control_plane import cluster_plane, fake_plane
 from dovetail.cli.service import address, first_of, serve
 from dovetail.plane.agent_plane import AgentPlane
-from dovetail.plane.broker import Broker
+from dovetail.plane.broker import BrokerRefused, BrokerUnavailable
 
 _log = logging.getLogger("dovetail.plane")
 _LEAST_TOKEN = 16
@@ -30,7 +32,10 @@ class _Endpoint(Struct, frozen=True):
 
 
 @click.command(name="mcp")
-@click.option("--plane", "plane_id", metavar="NAMESPACE/NAME", default="fake/agent", help="The agent's control plane.")
+@click.option(
+    "--plane", "plane_id", metavar="NAMESPACE/NAME", help="The agent's control plane. Required without --fake."
+)
+@kubeconfig_options
 @click.option(
     "--fake",
     metavar="NODES",
@@ -53,7 +58,9 @@ class _Endpoint(Struct, frozen=True):
 @click.option("--allow-host", multiple=True, metavar="NAME", help="A name under which clients reach it, for http.")
 @log_options
 def command(
-    plane_id: str,
+    plane_id: str | None,
+    kubeconfig: str | None,
+    context: str | None,
     fake: int | None,
     transport: str,
     listen: str,
@@ -69,33 +76,31 @@ def command(
     """
     if find_spec("mcp") is None:
         raise click.ClickException("the MCP server needs the package mcp: pip install 'dovetail[mcp]'")
-    if fake is None:
-        raise click.ClickException("there is no broker on a cluster yet: use --fake NODES")
+    if plane_id is None and fake is None:
+        raise click.UsageError("--plane NAMESPACE/NAME is required, or --fake NODES to try it without a cluster")
+    plane_id = plane_id or "fake/agent"
     if plane_id.count("/") != 1 or not all(plane_id.split("/")):
         raise click.BadParameter("must be NAMESPACE/NAME", param_hint="--plane")
+    where = "the broker in memory" if fake is not None else config_of(kubeconfig, context).server
     endpoint = _endpoint(listen, token_file, allow_host) if transport == "http" else _Endpoint()
     start_log(log_level, log_format)
+    opened = cluster_plane(plane_id, kubeconfig, context) if fake is None else fake_plane(plane_id, fake)
     try:
-        serve(_run(fake, plane_id, endpoint), _log)
-    except* (ConnectionError, OSError) as errors:
-        raise click.ClickException(str(first_of(errors))) from None
+        serve(_run(opened, endpoint), _log)
+    except* (BrokerRefused, BrokerUnavailable) as errors:
+        raise click.ClickException(f"{where}: {first_of(errors)}") from None
 
 
-async def _run(nodes: int, plane_id: str, endpoint: _Endpoint) -> None:
-    async with fake_broker(nodes) as broker:
-        await _serve(broker, plane_id, endpoint)
-
-
-async def _serve(broker: Broker, plane_id: str, endpoint: _Endpoint) -> None:
+async def _run(opened: AbstractAsyncContextManager[AgentPlane], endpoint: _Endpoint) -> None:
     from dovetail.plane.mcp import transports
     from dovetail.plane.mcp.server import AgentServer
 
-    async with AgentPlane(broker, plane_id) as plane, AgentServer(plane) as server:
+    async with opened as plane, AgentServer(plane) as server:
         if endpoint.bound is None:
             await transports.serve_stdio(server)
             return
         host, port = endpoint.bound.getsockname()[:2]
-        _log.info("serving %s at http://%s:%d%s", plane_id, f"[{host}]" if ":" in host else host, port, transports.PATH)
+        _log.info("serving %s at http://%s:%d%s", plane.id, f"[{host}]" if ":" in host else host, port, transports.PATH)
         await transports.serve_http(server, endpoint.bound, endpoint.token, endpoint.hosts)
 
 
