@@ -48,6 +48,7 @@ ROOMS = {
         "sim",
         "recording",
         "agent",
+        "apiserver",
         "monitoring",
         "operator",
         "plane",

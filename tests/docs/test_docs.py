@@ -22,6 +22,8 @@ from dovetail.agent.health.xids import ACTIONS
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.plugins import Counts
 from dovetail.agent.publish.publisher import NodeFacts
+from dovetail.agentplanes import metrics as plane_metrics
+from dovetail.agentplanes import probes
 from dovetail.cli import cli
 from dovetail.core.policy import DEFAULT_FABRIC, Policy
 from dovetail.core.reasons import Reason
@@ -138,7 +140,14 @@ def test_reasons() -> None:
     assert all("Never" in row.cells[2] or "NotYet" in row.cells[2] for row in rows)
 
 
-@pytest.mark.parametrize(("module", "section"), [(metrics, "The scheduler's"), (operator_metrics, "The operator's")])
+@pytest.mark.parametrize(
+    ("module", "section"),
+    [
+        (metrics, "The scheduler's"),
+        (operator_metrics, "The operator's"),
+        (plane_metrics, "Of agents' endpoints"),
+    ],
+)
 def test_metrics(module: ModuleType, section: str) -> None:
     known = {
         family.name + ("_total" if family.type == "counter" else ""): (family.type, sorted(metric._labelnames))
@@ -154,6 +163,7 @@ def test_metrics(module: ModuleType, section: str) -> None:
 def test_endpoints() -> None:
     assert first(reference("metrics", "path", "The scheduler's")) == list(endpoints.PATHS)
     assert first(reference("metrics", "path", "The operator's")) == list(operator_endpoints.PATHS)
+    assert first(reference("metrics", "path", "Of agents' endpoints")) == list(probes.PATHS)
 
 
 def test_the_metrics_of_the_agent() -> None:

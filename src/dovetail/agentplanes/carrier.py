@@ -70,9 +70,15 @@ class PlaneCarrier:
         self._broker = broker
         self._news = asyncio.Event()
         self.host = HostNamespace(client, plane.target.namespace, plane.target.plane_uid, self.changed)
+        self._leases: PlaneLeases | None = None
         self._refusals: dict[str, HostRefusal] = {}
         self._creations = float(plane.limits.creation_burst)
         self._filled_ms = broker.clock.now_ms()
+
+    @property
+    def open_requests(self) -> int:
+        """Requests to the broker that have no outcome yet."""
+        return sum(not one.failed for one in self._leases.requests.values()) if self._leases is not None else 0
 
     def changed(self) -> None:
         """Something has changed: decide again."""
@@ -84,7 +90,7 @@ class PlaneCarrier:
         async with AgentPlane(
             self._broker, f"{name.namespace}/{name.name}", heartbeat_ms=self._plane.heartbeat_ms, adopt=True, leave=True
         ) as agent:
-            leases = PlaneLeases(agent, self.changed)
+            leases = self._leases = PlaneLeases(agent, self.changed)
             following = asyncio.create_task(self.host.reflector.run())
             explaining = asyncio.create_task(self._explain(leases))
             leases.start()

@@ -116,6 +116,15 @@ class PlaneHost:
     def open_planes(self) -> int:
         return sum(place.plane is not None for place in self._places.values())
 
+    @property
+    def url(self) -> str:
+        """Where the process listens, once it does."""
+        return self._connections.url
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None:
+        return self._options.ssl_context
+
     def url_of(self, namespace: str, name: str) -> str:
         """The URL that a kubeconfig file has as its server."""
         return f"{self._connections.url}/planes/{namespace}/{name}"

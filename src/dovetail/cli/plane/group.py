@@ -9,6 +9,7 @@ from dovetail.cli import LazyGroup
 
 _COMMANDS = {
     "mcp": "Let a language model negotiate for leases of GPUs, over the Model Context Protocol.",
+    "serve": "Serve the endpoints of agents' control planes, and carry their pods into leases.",
 }
 
 
