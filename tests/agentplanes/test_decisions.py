@@ -98,6 +98,7 @@ def test_what_cannot_be_asked_for_is_shown_on_the_pod() -> None:
     shown(pod("a", 65), reason="NotCarried")
     after = shown(pod("a", hostNetwork=True), reason="NotCarried")
     assert "spec.hostNetwork" in condition_of(after, "PodScheduled")["message"]
+    assert after["status"]["reason"] == "NotCarried" and "spec.hostNetwork" in after["status"]["message"]
     assert decide(facts(after)).actions == ()
 
 

@@ -4,7 +4,7 @@
 Rules
 - What containers do is shown as the host has it. Of the host's conditions the reason is shown, and the message of the
   kubelet's alone: others may name jobs and queues of other users.
-- A pod that waits has the condition PodScheduled False with the reason. One that is, or was, on the host has
+- A pod that waits has the reason in its status and in the condition PodScheduled. One that is, or was, on the host has
   `dovetail.dev/Carried`: without its pod on the host it has failed.
 - A pod that ended since its lease did has failed, whatever its programs returned: they were stopped.
 """
@@ -25,9 +25,11 @@ _HIDDEN = ("allocatedResourcesStatus",)
 
 
 def waiting(pod: Object, reason: str, message: str, now_s: float) -> Object:
-    """The status of a pod that is not on the host yet."""
+    """The status of a pod that is not on the host yet. kubectl shows reason and message of the status, and none of
+    conditions."""
     text = clipped(message, _MESSAGE_BYTES)
-    return object_at(with_condition(pod, "PodScheduled", "False", now_s, reason, text), "status")
+    shown = with_status(pod, reason=reason, message=text)
+    return object_at(with_condition(shown, "PodScheduled", "False", now_s, reason, text), "status")
 
 
 def was_carried(pod: Object) -> bool:
