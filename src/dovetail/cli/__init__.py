@@ -23,6 +23,7 @@ _COMMANDS = {
     "free": "Show what still fits, by GPU model and size, and what blocks the next size.",
     "install": "Install Dovetail on a cluster, or upgrade it.",
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and show why others are passed over.",
+    "leases": "Show which software agent holds which GPUs until when, and what others negotiate for.",
     "lint": "Find faults in manifests of GPU jobs before they are submitted, and fix them.",
     "memory": "Compute the GPU memory that a model needs, and which GPUs and MIG profiles hold it.",
     "migrate": "Convert manifests for other schedulers, or for an older Kubernetes.",

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import click
 from msgspec.structs import replace
-from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose, right
-from dovetail.cli.output import count, output_option, span, write_json
+from dovetail.cli.output import count, foreign, output_option, span, write_json
 from dovetail.cli.scheduling import quarantine_budget_option
 from dovetail.kube.translate.quarantine_budget import budget_of
 from dovetail.views.nodes import BEYOND_BUDGET, IN_FORCE, READY, STATES, NodeHealthView, node_healths
@@ -101,8 +100,8 @@ def _show_blocked(answer: tuple[NodeHealthView, ...], now_ms: int, console: Cons
 
 
 def _text(text: str) -> str:
-    """Text of another writer: without control characters, and never markup."""
-    return escape("".join(c if c.isprintable() else " " for c in text)) or "-"
+    """Text of another writer; "-" for none."""
+    return foreign(text) or "-"
 
 
 def _since(since_ms: int, now_ms: int) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import click
 import msgspec
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from dovetail.cli.console import Console
@@ -72,6 +73,11 @@ def start(expected: Expected | None, now_ms: int) -> str:
         return "any moment"
     about = "about " if expected.sure is Sure.LEARNED else ""
     return f"in {about}{span(expected.start_ms - now_ms)}"
+
+
+def foreign(text: str) -> str:
+    """Text of another writer: without control characters, and never markup."""
+    return escape("".join(c if c.isprintable() else " " for c in text))
 
 
 @contextmanager

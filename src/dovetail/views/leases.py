@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Software agents and their leases: what each holds until when, what each negotiates for, and what each is due.
+
+Rules
+- States, offers and reasons are those that the scheduler wrote last; what it decided since is not known. A status that
+  is about an older spec is marked. What planes hold, their credit and the pods inside of leases are those of the state.
+- A request that is granted is not listed: its lease is. A lease that has ended is listed as long as its object exists.
+- How long a lease has been without a pod is not written anywhere.
+- What an agent wrote and cannot be honoured is shown as the nearest that can, with the problem as its message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from dovetail.core.bargaining.types import GpuLease, LeaseAlternative
+from dovetail.core.model import Problem
+from dovetail.core.queues.types import Amounts
+from dovetail.core.state import State
+from dovetail.kube.objects import leases as wire
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.translate import leases
+from dovetail.kube.translate.lease_records import LeaseObjects
+from dovetail.kube.translate.leases import lease_id
+from dovetail.views.jobs import JobNotFound, nearest
+from dovetail.views.lease_texts import NodeDevices, alternative_text, devices_text, nodes_of
+from dovetail.views.leased import is_placeholder
+from dovetail.views.queue_shares import QueueShare, share
+
+_GRANTED = "Granted"
+
+
+class LeaseEnd(Struct, frozen=True):
+    """A lease is taken back at `deadline_ms`."""
+
+    cause: str
+    deadline_ms: int
+    message: str
+
+
+class LeaseRow(Struct, frozen=True):
+    """The lease "namespace/name". `what` are its devices in words, `devices` where they are. `state` is "" if none is
+    written. `refused` is why the last action of the agent was refused. `pods` run inside, `waiting` name it and wait.
+    `cause` and `ended_ms` are those of a lease that is over; `problem` is why the object is no lease."""
+
+    lease: str
+    plane: str
+    service: str = field(name="class")
+    what: str
+    devices: tuple[NodeDevices, ...]
+    state: str
+    start_ms: int
+    end_ms: int
+    grace_ms: int
+    renewals: int
+    fence: int
+    pods: tuple[str, ...]
+    waiting: tuple[str, ...]
+    revocation: LeaseEnd | None
+    refused: str
+    cause: str
+    ended_ms: int
+    problem: str
+
+
+class OfferRow(Struct, frozen=True):
+    """An offer. `now`: the devices are held for it. `why` is why nothing better is offered."""
+
+    id: str
+    now: bool
+    alternative: str
+    start_ms: int
+    why: str
+
+
+class RequestRow(Struct, frozen=True):
+    """The request "namespace/name", created at `since_ms`. `state` is "" if none is written; `current`: it is about the
+    spec as it is now. `code` and `message` are why it is not granted, `expected_start_ms` is its latest start and
+    `tried_ms` when it is tried again at the latest, 0 where that is not known. Offers lapse at `offers_until_ms`."""
+
+    request: str
+    plane: str
+    alternatives: tuple[str, ...]
+    firm: bool
+    since_ms: int
+    state: str
+    current: bool
+    code: str
+    message: str
+    expected_start_ms: int
+    tried_ms: int
+    offers: tuple[OfferRow, ...]
+    offers_until_ms: int
+
+
+class PlaneRow(Struct, frozen=True):
+    """The control plane "namespace/name". `phase` is "" if none is written, `message` what is wrong with it. Amounts
+    are by class; `credit_gpu_hours` is what it was due by weight less what it used, None where it has no queue. A
+    heartbeat is expected every `heartbeat_ms`, 0 for never; `heard_ms` is when the last one was acknowledged, 0 for
+    never."""
+
+    plane: str
+    queue: str
+    phase: str
+    message: str
+    held: Amounts
+    guarantee: Amounts
+    limit: Amounts
+    credit_gpu_hours: float | None
+    weight: int
+    leases: int
+    most_leases: int
+    requests: int
+    most_requests: int
+    heartbeat_ms: int
+    heard_ms: int
+    backend: str
+
+
+class LeasesView(Struct, frozen=True):
+    """Everything, or what belongs to one namespace or plane, by name."""
+
+    now_ms: int
+    planes: tuple[PlaneRow, ...]
+    requests: tuple[RequestRow, ...]
+    leases: tuple[LeaseRow, ...]
+
+
+def all_leases(state: State, objects: LeaseObjects, now_ms: int, of: str = "") -> LeasesView:
+    """The leases, requests and planes of the namespace or the plane `of`, or all. A plane is a name, or NAMESPACE/NAME.
+    Raises JobNotFound."""
+    shares = {one.queue: one for one in share(state, now_ms)}
+    planes = [_plane(one, shares) for one in objects.planes]
+    requests = [request_row(one) for one in objects.requests if not _settled(one)]
+    rows = [lease_row(state, one) for one in objects.leases]
+    known = [row.plane for row in planes] + [row.plane for row in requests] + [row.plane for row in rows]
+    mine = _selected(known, of)
+    return LeasesView(
+        now_ms,
+        tuple(sorted([row for row in planes if row.plane in mine], key=lambda row: row.plane)),
+        tuple(sorted([row for row in requests if row.plane in mine], key=lambda row: row.request)),
+        tuple(sorted([row for row in rows if row.plane in mine], key=lambda row: row.lease)),
+    )
+
+
+def _selected(planes: Iterable[str], of: str) -> set[str]:
+    """The planes (NAMESPACE/NAME) that the argument names."""
+    known = dict.fromkeys(planes)
+    found = {one for one in known if not of or of in (one, *one.split("/"))}
+    if of and not found:
+        names = {name for one in known for name in (one, *one.split("/"))}
+        raise JobNotFound(f"no namespace and no control plane is called {of}{nearest(of, sorted(names))}")
+    return found
+
+
+def _settled(obj: wire.LeaseRequest) -> bool:
+    return obj.status is not None and obj.status.state == _GRANTED
+
+
+def _plane(obj: wire.AgentControlPlane, shares: dict[str, QueueShare]) -> PlaneRow:
+    record, status = leases.plane(obj), obj.status or wire.AgentControlPlaneStatus()
+    own = shares.get(record.leaf)
+    messages = [one.message for one in status.conditions if one.status == "False"]
+    problem = str(record.problem) if record.problem is not None else next(iter(messages), "")
+    return PlaneRow(
+        record.id, record.queue, status.phase, problem, own.allocated if own is not None else (), record.guarantee,
+        record.limit, own.credit_gpu_hours if own is not None else None, record.weight, status.leases,
+        record.most_leases, status.requests, record.most_requests, record.heartbeat_ms,
+        epoch_ms(status.last_heartbeat), obj.spec.backend,
+    )  # fmt: skip
+
+
+def request_row(obj: wire.LeaseRequest) -> RequestRow:
+    """The row of a request."""
+    status, meta = obj.status or wire.LeaseRequestStatus(), obj.metadata
+    offers = [
+        OfferRow(one.id, bool(one.now), alternative_text(_alternative(one.alternative)), epoch_ms(one.start), one.why)
+        for one in status.offers
+    ]
+    return RequestRow(
+        lease_id(meta), f"{meta.namespace}/{obj.spec.plane}",
+        tuple([alternative_text(_alternative(one)) for one in obj.spec.alternatives]),
+        obj.spec.firm, epoch_ms(meta.creation_timestamp), status.state,
+        not status.state or status.observed_generation == meta.generation, status.reason, status.message,
+        epoch_ms(status.expected_start), epoch_ms(status.tried), tuple(offers), epoch_ms(status.offers_until),
+    )  # fmt: skip
+
+
+def lease_row(state: State, obj: wire.GPULease) -> LeaseRow:
+    """The row of a lease."""
+    status, meta, spec = obj.status or wire.GPULeaseStatus(), obj.metadata, obj.spec
+    id_ = lease_id(meta)
+    record, problem = leases.lease(obj)
+    granted = record.alternative if record is not None else _alternative(spec.alternative)
+    named = [pod for pod in state.workloads.pods.values() if pod.lease == id_ and not is_placeholder(pod)]
+    gone = status.revocation
+    return LeaseRow(
+        id_, f"{meta.namespace}/{spec.plane}", granted.service.value, devices_text(granted), _devices(record, spec),
+        status.state, epoch_ms(spec.start), epoch_ms(status.end) or (record.end_ms if record is not None else 0),
+        record.grace_ms if record is not None else 0, status.renewals, spec.fence,
+        tuple(sorted(pod.key for pod in named if pod.node)), tuple(sorted(pod.key for pod in named if not pod.node)),
+        LeaseEnd(gone.cause, epoch_ms(gone.deadline), gone.message) if gone is not None else None,
+        status.refused, status.cause, epoch_ms(status.ended), str(problem) if problem is not None else "",
+    )  # fmt: skip
+
+
+def _devices(record: GpuLease | None, spec: wire.GPULeaseSpec) -> tuple[NodeDevices, ...]:
+    if record is not None:
+        return nodes_of(record.holdings)
+    gpus: dict[str, list[int]] = {}
+    for one in spec.devices:
+        gpus.setdefault(one.node, []).append(one.gpu)
+    return tuple([NodeDevices(node, tuple(sorted(set(found)))) for node, found in gpus.items()])
+
+
+def _alternative(one: wire.LeaseAlternative) -> LeaseAlternative:
+    return leases.alternative(one, "", list[Problem]())
