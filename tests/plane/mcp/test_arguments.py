@@ -80,7 +80,7 @@ def test_what_contradicts_itself_is_named(option: dict[str, Any]) -> None:
         ({"options": [OPTION] * 9}, "length <= 8"),
         ({"options": [OPTION], "priority": 1000}, "unknown field `priority`"),
         ({"options": [OPTION], "name": "x" * 81}, "length <= 80"),
-        ({"options": [OPTION], "wait_seconds": 61}, "<= 60"),
+        ({"options": [OPTION], "wait_seconds": 51}, "<= 50"),
         ({"options": [OPTION], "keep_minutes": 0}, "> 0"),
         ({"options": [OPTION], "grace_minutes": float("nan")}, "Expected `float`"),
         ({"options": [OPTION], "keep_minutes": float("inf")}, "Expected `float`"),

@@ -33,7 +33,7 @@ async def test_so_much_is_held_at_a_time() -> None:
 async def test_so_many_calls_wait_at_a_time() -> None:
     async with model(8) as one, occupied(one.broker, 8, 60):
         await one.works("ask", options=[{"gpus": 1}], wait_seconds=0)
-        waiting = {"request": "r1", "wait_seconds": 60}
+        waiting = {"request": "r1", "wait_seconds": 50}
         calls = [asyncio.ensure_future(call(one.session, "offers", waiting)) for _ in range(MOST_WAITING)]
         await one.broker.advance(SECOND)
         assert not any(task.done() for task in calls)

@@ -83,6 +83,26 @@ def refused(plane_id: str, kubeconfig: str) -> str:
     return done.stderr.strip().splitlines()[-1]
 
 
+async def test_signals_return_the_leases_of_the_command(tmp_path: Path) -> None:
+    async with cluster_bench() as bench:
+        kubeconfig = written(tmp_path, bench.cluster.playground.url)
+        arguments = ["plane", "mcp", "--plane", "one/one", "--kubeconfig", kubeconfig]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", MAIN, *arguments, "--transport", "http", "--listen", "127.0.0.1:0"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        line = (await process.stderr.readline()).decode()
+        async with Client(line.split()[-1]) as here:
+            await answer(here, "ask", options=[{"gpus": 4}], firm=True, wait_seconds=30)
+            await bench.until(bench.leases)
+        for _ in range(3):
+            process.terminate()
+        log = (await process.stderr.read()).decode()
+        assert await process.wait() == 0 and "Traceback" not in log
+        await bench.until(lambda: not bench.leases() and not bench.requests())
+
+
 async def test_the_command_serves_the_plane_of_a_kubeconfig_and_returns_its_leases(tmp_path: Path) -> None:
     async with cluster_bench() as bench:
         kubeconfig = written(tmp_path, bench.cluster.playground.url)

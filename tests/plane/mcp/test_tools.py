@@ -57,7 +57,7 @@ async def test_a_request_that_waits_explains_itself_and_is_offered_when_there_is
         assert (await one.works("why", request="r1"))["why"] == asked["why"]
         assert (await one.works("offers", request="r1", wait_seconds=0))["state"] == "waiting"
         await one.broker.advance(19 * MINUTE + 30 * SECOND)
-        assert (await one.works("offers", request="r1", wait_seconds=60))["state"] == "offered"
+        assert (await one.works("offers", request="r1", wait_seconds=50))["state"] == "offered"
 
 
 async def test_a_counter_offer_stays_within_what_was_asked() -> None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -86,9 +88,22 @@ def command(
     start_log(log_level, log_format)
     opened = cluster_plane(plane_id, kubeconfig, context) if fake is None else fake_plane(plane_id, fake)
     try:
-        serve(_run(opened, endpoint), _log)
+        serve(_ended_once(_run(opened, endpoint)), _log)
     except* (BrokerRefused, BrokerUnavailable) as errors:
         raise click.ClickException(f"{where}: {first_of(errors)}") from None
+
+
+async def _ended_once(work: Coroutine[object, object, None]) -> None:
+    """The work, which a second signal does not keep from returning its leases: that takes some seconds at most."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        raise
 
 
 async def _run(opened: AbstractAsyncContextManager[AgentPlane], endpoint: _Endpoint) -> None:

@@ -19,7 +19,8 @@ from dovetail.plane.mcp.quoting import clean
 from dovetail.plane.options import AgentRequest, Option
 
 T = TypeVar("T", bound=Struct)
-MOST_WAIT_SECONDS = 60
+MOST_WAIT_SECONDS = 50
+"""Less than the minute after which many clients end a call."""
 _MONTH_MINUTES = 43_200
 _DAY_MINUTES = 1_440
 _END = r"$(?!\n)"

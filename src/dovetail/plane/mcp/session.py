@@ -153,7 +153,7 @@ class AgentSession:
             raise ToolError(
                 ToolErrorCode.NO_OFFERS,
                 f"{request_id} has accepted a later start already: {quoted(request.sentence)}",
-                f"wait for it with offers(request={request_id}, wait_seconds=60), or withdraw it and ask again",
+                f"wait for it with offers(request={request_id}, wait_seconds=50), or withdraw it and ask again",
                 "offer",
             )
         turns = request.turns
@@ -382,8 +382,8 @@ class AgentSession:
             lines.append(
                 f"{request.id}{about}: you accepted {terms}. It is not granted yet: {quoted(request.sentence)}."
             )
-            lines.append(f"Next: offers(request={request.id}, wait_seconds=60) waits for it.")
+            lines.append(f"Next: offers(request={request.id}, wait_seconds=50) waits for it.")
         else:
             lines.append(f"{request.id}{about} has no offer yet: {quoted(request.sentence)}.")
-            lines.append(f"Next: offers(request={request.id}, wait_seconds=60) waits for one; withdraw ends it.")
+            lines.append(f"Next: offers(request={request.id}, wait_seconds=50) waits for one; withdraw ends it.")
         return answer_of(lines, content)
