@@ -6,8 +6,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from dovetail.agentplanes import names, statuses
 from dovetail.apiserver.objects import condition_of, text_at
+from dovetail.plane.broker import BrokerRefused
 from tests.agentplanes.world import JOBS, NAMESPACE, has, job, phases, template, world
 from tests.scheduler.scripted import until
 
@@ -143,3 +146,18 @@ async def test_a_deleted_plane_leaves_nothing_on_the_host(tmp_path: Path) -> Non
         await w.halt()
         await w.carrier.host.clear()
         await until(lambda: not w.host_pods)
+
+
+async def test_a_broker_that_refuses_the_plane_ends_the_carrier_and_pods_go_on(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.create(JOBS, job("train", 1, None))
+        await w.when("pods", lambda pods: phases(pods) == ["Running"])
+
+        async def refused(plane: str) -> None:
+            raise BrokerRefused(f"{plane} may not do this")
+
+        w.broker.heartbeat = refused  # type: ignore[method-assign]
+        await w.broker.advance(20_000)
+        with pytest.raises(BrokerRefused, match="may not do this"):
+            await w.ended()
+        assert len(w.host_pods) == 1

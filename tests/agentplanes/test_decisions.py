@@ -176,6 +176,13 @@ def test_limits_are_shown_on_the_pods_beyond_them() -> None:
     shown(pod("g", 1), reason="TooManyRequests", limits=CarryLimits(requests=0))
 
 
+def test_refused_pods_count_so_that_a_decision_costs_no_more_for_thousands() -> None:
+    found = [pod(f"p{n}", hostNetwork=True) for n in range(3)]
+    plan = decide(facts(*found, limits=CarryLimits(pods=2)))
+    reasons = [one.status["reason"] for one in plan.actions if isinstance(one, ShowStatus)]
+    assert reasons == ["NotCarried", "NotCarried", "TooManyPods"]
+
+
 def test_a_refusal_of_the_host_is_shown_and_tried_again() -> None:
     found, refusal = pod("a"), HostRefusal("exceeded quota: cpu", NOW_MS + 5000)
     after = shown(found, reason="HostRefused", refusals={"uid-a": refusal})

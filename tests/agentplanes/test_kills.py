@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The carrier is killed before or after any of its writes, and another process goes on: no pod of an endpoint has two
-pods on the host (`World` checks that with every change), and in the end none is left without its own."""
+"""The carrier is killed before or after any of its writes, and another process goes on; or the host and the broker
+answer wrongly, late, or not at all. No pod of an endpoint has two pods on the host (`World` checks that with every
+change), and in the end none is left without its own."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from dovetail.apiserver.objects import Object
+from dovetail.plane.fake import FakeFault, FaultKind
+from dovetail.playground import Fault
 from tests.agentplanes.world import JOBS, World, has, job, phases, world
 
 MOST_WRITES = 40
@@ -55,6 +59,29 @@ async def test_it_is_killed_at_each_write_in_turn(tmp_path: Path, after: bool) -
             w.kills.left, w.kills.after = write, after
             await w.create(JOBS, job("train", 1, 0.01))
             await w.when(JOBS, has("Complete"))
-            w.kills.left = None
             await w.quiet()
             assert w.killed or w.kills.writes <= write
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+async def test_faults_of_host_and_broker_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    async with world(tmp_path) as w:
+        for _ in range(6):
+            effect = random.choice(["answer", "drop-before", "drop-after", "delay"])
+            verb = random.choice(["POST", "DELETE", "WATCH", "GET"])
+            status = random.choice([429, 500, 503])
+            w.playground.faults.add(Fault(effect, verb, "pods", times=2, status=status, delay_s=0.05))
+
+        def broken(operation: str) -> FakeFault | None:
+            return FakeFault(random.choice([FaultKind.LOST, FaultKind.ANSWER_LOST])) if random.random() < 0.2 else None
+
+        w.broker.faults = broken
+        time_goes_on = asyncio.create_task(w.passing())
+        try:
+            await story(w)
+        finally:
+            time_goes_on.cancel()
+        w.broker.faults = None
+        await w.quiet()

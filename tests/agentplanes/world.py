@@ -145,6 +145,13 @@ class World:
             self._binder.cancel()
         await self.planes.stop()
 
+    async def ended(self) -> None:
+        """Wait for the carrier's end, with its error."""
+        assert self._task is not None
+        task, self._task = self._task, None
+        async with asyncio.timeout(20):
+            await task
+
     async def halt(self) -> None:
         """The carrier ends."""
         if self._task is not None:
@@ -205,6 +212,12 @@ class World:
                 await until(lambda: holds(store.list(collection)), 20)
             except AssertionError:
                 raise AssertionError([one.get("status") for one in store.list(collection)]) from None
+
+    async def passing(self) -> None:
+        """The broker's time goes on, until cancelled."""
+        while True:
+            await self.broker.advance(200)
+            await asyncio.sleep(0.02)
 
     async def quiet(self) -> None:
         """Wait until nothing is left on the host, and let leases that nothing needs be returned."""

@@ -48,6 +48,8 @@ from dovetail.plane.broker import Broker, BrokerRefused, BrokerUnavailable
 
 _REFUSED_MS = 15_000
 _EXPLAIN_S = 5.0
+_REST = 20
+"""How many times as long as a decision took the next one waits."""
 _FIRST_WAIT_S, _MOST_WAIT_S = 0.2, 30.0
 _log = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class PlaneCarrier:
         self._news = asyncio.Event()
         self.host = HostNamespace(client, plane.target.namespace, plane.target.plane_uid, self.changed)
         self._leases: PlaneLeases | None = None
+        self._computing_s = 0.0
         self._refusals: dict[str, HostRefusal] = {}
         self._creations = float(plane.limits.creation_burst)
         self._filled_ms = broker.clock.now_ms()
@@ -127,6 +130,8 @@ class PlaneCarrier:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _MOST_WAIT_S)
                 continue
+            # One plane has a part of the process at most, however often its agent writes.
+            await asyncio.sleep(_REST * self._computing_s)
             await self._wait(plan.wake_ms)
 
     async def _pass(self, leases: PlaneLeases) -> CarryPlan:
@@ -136,6 +141,7 @@ class PlaneCarrier:
         now_ms = self._broker.clock.now_ms()
         known = {text_at(pod, "metadata.uid") for pod in pods}
         self._refusals = {uid: one for uid, one in self._refusals.items() if uid in known}
+        begun_s = time.thread_time()
         plan = decide(
             PlaneFacts(
                 now_ms, time.time(), self._plane.target, self._plane.limits, pods, groups, hosts,
@@ -143,6 +149,7 @@ class PlaneCarrier:
                 negotiations=leases.requests, refusals=self._refusals, creations=self._room(now_ms),
             )
         )  # fmt: skip
+        self._computing_s = time.thread_time() - begun_s
         await self._act(plan.actions, leases)
         # What is gone has been shown by now, or is in the next plan.
         named = {host.lease for host in hosts.values()} | {
@@ -197,10 +204,12 @@ class PlaneCarrier:
 
     async def _wait(self, wake_ms: int | None) -> None:
         """Until something has changed, or it is that time of the broker."""
+        delay_ms = wake_ms - self._broker.clock.now_ms() if wake_ms is not None else None
+        if delay_ms is not None and delay_ms <= 0:
+            return
         news = asyncio.create_task(self._news.wait())
         waiting: list[asyncio.Task[object]] = [news]
-        if wake_ms is not None:
-            delay_ms = max(1, wake_ms - self._broker.clock.now_ms())
+        if delay_ms is not None:
             waiting.append(asyncio.create_task(self._broker.clock.sleep(delay_ms)))
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

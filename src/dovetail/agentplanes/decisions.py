@@ -235,27 +235,23 @@ class _Decision:
         for pod in sorted(pods, key=lambda one: (text_at(one, "metadata.creationTimestamp"), key_of(one))):
             if objects_at(pod, "spec.schedulingGates"):
                 continue
+            # Those that are refused count as well: so what a decision costs has a bound.
+            room -= 1
+            if room < 0:
+                self._too_many(pod)
+                continue
             plan = host_pod(pod, self._facts.target)
             want = want_of(pod)
-            for found in (plan, want):
-                if isinstance(found, NotCarried):
-                    self._wait(pod, found.reason, found.message)
-                    break
+            if isinstance(plan, NotCarried):
+                self._wait(pod, plan.reason, plan.message)
+            elif isinstance(want, NotCarried):
+                self._wait(pod, want.reason, want.message)
+            elif want is None:
+                self._create(pod, plan.document)
             else:
-                assert isinstance(plan, HostPodPlan) and not isinstance(want, NotCarried)
-                if room <= 0:
-                    most = self._facts.limits.pods
-                    self._wait(
-                        pod, "TooManyPods", f"this control plane has {most} pods on the host, the most it may have"
-                    )
-                    continue
-                room -= 1
-                if want is None:
-                    self._create(pod, plan.document)
-                else:
-                    gang = gang_of(pod, self._facts.groups)
-                    one = _Waiting(pod, plan, want, gang)
-                    waiting.setdefault(RequestKey(gang.digest, want), []).append(one)
+                gang = gang_of(pod, self._facts.groups)
+                one = _Waiting(pod, plan, want, gang)
+                waiting.setdefault(RequestKey(gang.digest, want), []).append(one)
         sizes: dict[str, int] = {}
         for key, group in waiting.items():
             sizes[key.gang] = sizes.get(key.gang, 0) + len(group)
@@ -266,6 +262,11 @@ class _Decision:
         for key in self._facts.negotiations:
             if key not in waiting:
                 self._actions.append(Withdraw(key))
+
+    def _too_many(self, pod: Object) -> None:
+        if text_at(pod, "status.reason") != _TOO_MANY:
+            most = self._facts.limits.pods
+            self._wait(pod, _TOO_MANY, f"this control plane has {most} pods on the host or waiting for it, its limit")
 
     def _into_leases(self, key: RequestKey, group: list[_Waiting]) -> list[_Waiting]:
         """Create as many as the leases of the gang have room for; returns the others."""
@@ -392,6 +393,7 @@ class _Decision:
         return runs and not lease.revoked and not lease.refused and self._facts.now_ms >= lease.notice_ms
 
 
+_TOO_MANY = "TooManyPods"
 _GONE = "HostPodGone", "the pod on the host was deleted"
 
 

@@ -24,7 +24,7 @@ class CarryLimits(Struct, frozen=True):
     come."""
 
     pods: int = 200
-    """On the host at a time."""
+    """On the host, or waiting for it, at a time."""
     requests: int = 16
     """To the broker at a time."""
     creations_per_s: float = 5.0

@@ -19,6 +19,7 @@ from dovetail.plane.agent_plane import AgentPlane
 from dovetail.plane.broker import BrokerRefused
 from dovetail.plane.lease import NotGranted, PlaneLease, RenewalRefused
 from dovetail.plane.options import AgentRequest, Option
+from dovetail.plane.waiting import NEVER_MS
 
 _RETRY_MS = 5_000
 _MINUTE_MS = 60_000
@@ -62,6 +63,11 @@ class PlaneLeases:
             self._hold(lease)
         self.known = True
         self._changed()
+        try:
+            await self._plane.until(lambda: None, NEVER_MS)
+        except BrokerRefused as error:
+            self.failure = error
+            self._changed()
 
     def facts(self) -> list[CarriedLease]:
         """All leases of this plane that are, or were, held by this process or adopted."""
