@@ -172,7 +172,7 @@ def test_commands_exist(line: str) -> None:
     elif words[0].rpartition("/")[2] == "dovetail":
         parsed: click.Command | None = cli
         own = words[1 : words.index("|")] if "|" in words else words[1:]
-        while isinstance(parsed, click.Group):
+        while isinstance(parsed, click.Group) and not (parsed.invoke_without_command and (not own or own[0][0] == "-")):
             parsed = parsed.get_command(click.Context(parsed), own.pop(0))
         assert parsed is not None
         known = {name for p in parsed.params for name in (*p.opts, *p.secondary_opts)}

@@ -215,6 +215,9 @@ class ApiServer(Struct, frozen=True):
             async for chunk in self.watches.stream(view, options):
                 await response.write(chunk)
             await response.write_eof()
+        except ConnectionResetError:
+            # The client has gone away: nothing is wrong here.
+            pass
         finally:
             ended()
         return response

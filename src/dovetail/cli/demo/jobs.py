@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import click
 
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console, Table
-from dovetail.cli.output import output_option, write_json
+from dovetail.cli.output import write_json
 from dovetail.cli.why import parts, show
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
@@ -46,17 +45,8 @@ _NODES = ("gpu-node-1", "gpu-node-2", "mig-node", "shared-node", "dra-node")
 Document = dict[str, object]
 
 
-@click.command(name="demo")
-@click.option("--keep", is_flag=True, help="Leave the cluster running for kubectl until Ctrl-C.")
-@output_option
-def command(keep: bool, output: str) -> None:
-    """Run a small cluster on this machine and show what Dovetail does with it.
-
-    The cluster is in memory and served as a Kubernetes API: two nodes of 8 GPUs in one rack, a GPU in MIG mode, a
-    shared GPU, and two GPUs for claims (DRA). The scheduler is the one that runs on a real cluster. Eight jobs are
-    submitted. Needs no cluster, no container and no GPU.
-    """
-    logging.basicConfig(level="ERROR")
+def show_jobs(*, keep: bool, output: str) -> None:
+    """Run the demo, and print it. `keep`: the cluster runs until Ctrl-C."""
     console = Console(stderr=output == "json")
     stages = run(_demo(console, keep=keep, quiet=output == "json"), "the demo's cluster")
     if output == "json":

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail demo` and `dovetail demo agents`."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from dovetail.cli import LazyGroup
+from dovetail.cli.output import output_option
+
+_COMMANDS = {"agents": "Let five software agents negotiate for the GPUs of two nodes."}
+
+
+@click.group(
+    name="demo", cls=LazyGroup, prefix="dovetail.cli.demo.", lazy=_COMMANDS, invoke_without_command=True
+)  # fmt: skip
+@click.option("--keep", is_flag=True, help="Leave the cluster running for kubectl until Ctrl-C.")
+@output_option
+@click.pass_context
+def command(context: click.Context, keep: bool, output: str) -> None:
+    """Run a small cluster on this machine and show what Dovetail does with it.
+
+    The cluster is in memory and served as a Kubernetes API: two nodes of 8 GPUs in one rack, a GPU in MIG mode, a
+    shared GPU, and two GPUs for claims (DRA). The scheduler is the one that runs on a real cluster. Eight jobs are
+    submitted. Needs no cluster, no container and no GPU.
+    """
+    logging.basicConfig(level="ERROR")
+    if context.invoked_subcommand is None:
+        # Imported here: the other demo needs nothing of it.
+        from dovetail.cli.demo.jobs import show_jobs
+
+        show_jobs(keep=keep, output=output)
+    elif keep:
+        raise click.UsageError("--keep is for `dovetail demo` alone")
