@@ -73,6 +73,17 @@ async def test_a_counter_offer_stays_within_what_was_asked() -> None:
         assert (await one.works("accept", offer="r1.2"))["lease"]["gpus"] == 2
 
 
+async def test_a_counter_offer_for_which_there_is_no_room_is_answered_with_the_reason() -> None:
+    async with model(8) as one, occupied(one.broker, 4, 20):
+        await one.works("ask", options=[{"gpus": 8, "minutes": 30}, {"gpus": 2}])
+        before_ms = one.broker.clock.now_ms()
+        found = await one.works("counter", request="r1", option={"gpus": 6, "minutes": 30}, wait_seconds=50)
+        assert found["state"] == "waiting" and "more room" in found["why"]
+        assert one.broker.clock.now_ms() - before_ms < SECOND
+        await one.broker.advance(20 * MINUTE)
+        assert (await one.works("offers", request="r1"))["offers"][0]["gpus"] == 6
+
+
 async def test_declined_offers_are_made_again_after_a_pause_and_withdrawn_ones_are_not() -> None:
     async with model(8) as one:
         await one.works("ask", options=[{"gpus": 4}])

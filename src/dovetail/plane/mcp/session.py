@@ -167,7 +167,9 @@ class AgentSession:
         self._require_offers(request)
         turns = request.turns
         request.answer(CounterOffer(option.alternative(self.now_ms)))
-        await self._wait(lambda: request.turns > turns, asked.wait_seconds)
+        await self._wait(
+            lambda: request.turns > turns or (bool(request.reason) and not request.answered), asked.wait_seconds
+        )
         return self._of_request(request)
 
     async def decline(self, asked: args.DeclineArguments) -> ToolAnswer:
