@@ -20,7 +20,7 @@ from dovetail.plane.agent_plane import AgentPlane
 from dovetail.plane.broker import BrokerRefused
 from dovetail.plane.lease import PlaneLease, RenewalRefused
 from dovetail.plane.mcp import arguments as args
-from dovetail.plane.mcp import descriptions
+from dovetail.plane.mcp import descriptions, progress
 from dovetail.plane.mcp.answers import ToolAnswer, ToolError, ToolErrorCode, answer_of
 from dovetail.plane.mcp.notices import LeaseWarnings
 from dovetail.plane.mcp.quoting import clean, quoted
@@ -132,12 +132,12 @@ class AgentSession:
         self._forget()
         request.start(round(_MINUTE_MS * asked.keep_minutes))
         await self._wait(lambda: bool(request.turns or request.reason), asked.wait_seconds)
-        return self._of_request(request)
+        return progress.answer_for(request, self.now_ms)
 
     async def offers(self, asked: args.OffersArguments) -> ToolAnswer:
         request = self._request(asked.request)
         await self._wait(lambda: request.waiting or not request.open, asked.wait_seconds)
-        return self._of_request(request)
+        return progress.answer_for(request, self.now_ms)
 
     async def accept(self, asked: args.AcceptArguments) -> ToolAnswer:
         request_id = asked.offer.partition(".")[0]
@@ -159,7 +159,7 @@ class AgentSession:
         turns = request.turns
         request.accept(asked.offer)
         await self._wait(lambda: request.turns > turns or request.reserved, asked.wait_seconds)
-        return self._of_request(request)
+        return progress.answer_for(request, self.now_ms)
 
     async def counter(self, asked: args.CounterArguments) -> ToolAnswer:
         request = self._open_request(asked.request, "request")
@@ -170,7 +170,7 @@ class AgentSession:
         await self._wait(
             lambda: request.turns > turns or (bool(request.reason) and not request.answered), asked.wait_seconds
         )
-        return self._of_request(request)
+        return progress.answer_for(request, self.now_ms)
 
     async def decline(self, asked: args.DeclineArguments) -> ToolAnswer:
         request = self._open_request(asked.request, "request")
@@ -178,7 +178,7 @@ class AgentSession:
         turns = request.turns
         request.answer(KeepWaiting())
         await self._wait(lambda: request.turns > turns, asked.wait_seconds)
-        return self._of_request(request)
+        return progress.answer_for(request, self.now_ms)
 
     async def leases(self, asked: args.LeasesArguments) -> ToolAnswer:
         for number, lease_id in enumerate(asked.acknowledge):
@@ -227,13 +227,13 @@ class AgentSession:
         return answer_of([f"Returned: {request.id}. Its devices must not be used."], {"returned": request.id})
 
     async def why(self, asked: args.WhyArguments) -> ToolAnswer:
-        return self._of_request(self._request(asked.request))
+        return progress.answer_for(self._request(asked.request), self.now_ms)
 
     async def withdraw(self, asked: args.WithdrawArguments) -> ToolAnswer:
         request = self._open_request(asked.request, "request")
         await request.close()
         if request.lease is not None:
-            return self._of_request(request)
+            return progress.answer_for(request, self.now_ms)
         return answer_of([f"Withdrawn: {request.id}."], {"withdrawn": request.id})
 
     # The rest is how it works.
@@ -348,44 +348,3 @@ class AgentSession:
     def _under_way(self, request: SteeredRequest, what: str) -> ToolAnswer:
         line = f"The broker has not answered the {what} of {request.id} yet; it goes on. Next: see leases."
         return answer_of([line], {"under_way": what, "lease": request.id})
-
-    def _of_request(self, request: SteeredRequest) -> ToolAnswer:
-        """How far a request is, and what can be done now."""
-        about = f" {quoted(request.note)}" if request.note else ""
-        content: dict[str, object] = {"request": request.id, "name": request.note, "state": request.state}
-        if request.lease is not None:
-            over = request.lease.over.is_set()
-            line = descriptions.lease_line(request.id, request.lease, "", descriptions.MOST_NODES)
-            content["lease"] = descriptions.lease_content(
-                request.id, request.lease, request.note, descriptions.MOST_NODES
-            )
-            next_step = (
-                "stop using its devices" if over else f"use the devices; give_back(lease={request.id}) when done"
-            )
-            return answer_of([f"{request.id}{about} is granted:", line, f"Next: {next_step}."], content)
-        if request.ended:
-            content["why"] = clean(request.ended)
-            return answer_of([f"{request.id}{about} has ended: {quoted(request.ended)}.", "Next: ask again."], content)
-        content["why"] = clean(request.sentence)
-        lines, offers = [], request.offers
-        if request.refused:
-            content["answer_refused"] = clean(request.refused)
-            lines.append(f"Your last answer had no effect: {quoted(request.refused)}.")
-        if offers:
-            left_s = request.answer_within_s
-            content["answer_within_seconds"] = left_s
-            content["offers"] = [descriptions.offer_content(one, offer, self.now_ms) for one, offer in offers.items()]
-            lines.append(f"{request.id}{about} has {len(offers)} offer(s); answer within {left_s} s:")
-            lines += [descriptions.offer_line(one, offer, self.now_ms) for one, offer in offers.items()]
-            lines.append(f"Next: accept one, or counter or decline {request.id}. To accept after that takes the terms")
-            lines[-1] += " when they are offered again."
-        elif request.accepted is not None:
-            terms = descriptions.in_words(request.accepted.alternative)
-            lines.append(
-                f"{request.id}{about}: you accepted {terms}. It is not granted yet: {quoted(request.sentence)}."
-            )
-            lines.append(f"Next: offers(request={request.id}, wait_seconds=50) waits for it.")
-        else:
-            lines.append(f"{request.id}{about} has no offer yet: {quoted(request.sentence)}.")
-            lines.append(f"Next: offers(request={request.id}, wait_seconds=50) waits for one; withdraw ends it.")
-        return answer_of(lines, content)
