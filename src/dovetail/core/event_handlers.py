@@ -211,16 +211,11 @@ def _put_node(state: State, event: ev.NodeChanged) -> None:
 
 
 def _put_plane(state: State, event: ev.PlaneChanged) -> None:
-    plane = event.plane
-    state.requests.put_plane(plane)
-    state.shares.pod_queues.by_namespace[plane.namespace] = plane.leaf
+    state.requests.put_plane(event.plane)
 
 
 def _remove_plane(state: State, event: ev.PlaneRemoved) -> None:
-    plane = state.requests.planes.get(event.id)
-    if plane is not None:
-        state.requests.remove_plane(event.id)
-        state.shares.pod_queues.by_namespace.pop(plane.namespace, None)
+    state.requests.remove_plane(event.id)
 
 
 def _remove_node(state: State, event: ev.NodeRemoved) -> None:

@@ -90,6 +90,22 @@ def test_another_alternative_is_offered_with_the_later_start_of_the_first() -> N
     assert market.leases["r"].alternative.count == 8
 
 
+def test_what_is_held_for_a_request_is_in_the_way_of_others_and_not_of_its_other_alternatives() -> None:
+    market = Market(*nodes(1))
+    for name in "abc":
+        market.plane(name)
+    market.ask("other", LeaseAlternative(count=4, duration_ms=20 * MINUTE), plane="b", firm=True)
+    long = LeaseAlternative(count=2, duration_ms=60 * MINUTE)
+    market.ask("r", LeaseAlternative(count=8, per_node=8), plane="a")
+    assert market.states["r"][0] == "Reserved"
+    market.ask("late", long, plane="c")
+    assert "late" not in market.offers
+    market.withdraw("late")
+    market.withdraw("r")
+    market.ask("s", LeaseAlternative(count=8, per_node=8), long, plane="a")
+    assert [(offer.now, offer.alternative.count) for offer in market.offers["s"]] == [(True, 2), (False, 8)]
+
+
 def test_a_later_offer_keeps_its_room_from_others() -> None:
     market = Market(*nodes(1))
     for name in "abc":

@@ -142,7 +142,7 @@ def test_jobs_that_are_over_are_forgotten_where_others_had_more() -> None:
 
 def test_the_next_user_is_the_one_that_used_least() -> None:
     shares, random = shares_of("q"), Random(7)
-    order, now_ms = QueueOrder(shares, State().workloads), 0
+    order, now_ms = QueueOrder(shares, State().workloads, State().requests), 0
     own: dict[tuple[str, str], str] = {}
     for _ in range(3_000):
         line = ("q", f"u{random.randrange(40)}")

@@ -15,7 +15,7 @@ from dovetail.core import events as ev
 from dovetail.core.bargaining import inside, negotiating, terms
 from dovetail.core.bargaining.leases import LiveLease
 from dovetail.core.bargaining.negotiating import takes_planes
-from dovetail.core.bargaining.types import EndCause, Plane
+from dovetail.core.bargaining.types import LEAVES, EndCause, Plane
 from dovetail.core.decisions import Decision, Drain, Evict, Release
 from dovetail.core.event_handlers import apply
 from dovetail.core.queues.types import Queue
@@ -73,15 +73,17 @@ def _enter_queue(state: State, plane_id: str) -> None:
     if plane is None:
         return
     if takes_planes(state, plane):
-        apply(state, ev.QueueChanged(_leaf(plane)))
+        apply(state, ev.QueueChanged(_leaf(state, plane)))
     if plane.heartbeat_ms and plane_id not in state.requests.silent:
         state.requests.heartbeats.put(plane_id, state.now_ms + 3 * plane.heartbeat_ms)
 
 
-def _leaf(plane: Plane) -> Queue:
+def _leaf(state: State, plane: Plane) -> Queue:
+    """Its usage decays as that of the queue which it is a leaf of."""
     return Queue(
         plane.leaf, plane.queue, plane.guarantee, plane.limit, plane.weight, namespaces=(plane.namespace,),
-        created_ms=plane.created_ms, usage=plane.usage, uid=plane.uid,
+        half_life_ms=state.shares.tree.written[plane.queue].half_life_ms, created_ms=plane.created_ms,
+        usage=plane.usage, uid=plane.uid,
     )  # fmt: skip
 
 
@@ -100,7 +102,7 @@ def _moved(state: State, plane_id: str) -> list[Decision]:
     for negotiation in requests.by_age(plane_id):
         decisions += negotiating.plane_moved(state, negotiation)
     if plane is None and not live:
-        apply(state, ev.QueueRemoved(f"planes/{plane_id}"))
+        apply(state, ev.QueueRemoved(LEAVES + plane_id))
     return decisions
 
 

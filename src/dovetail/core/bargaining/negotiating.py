@@ -3,7 +3,7 @@
 
 Rules
 - The placeholders of the first alternative wait in the queue, as a job would. When their turn comes and they do not
-  fit, the other alternatives are tried in their order, beside all reservations and without evictions.
+  fit, the other alternatives are tried in their order, beside the reservations of others and without evictions.
 - What fits is held, and offered until `Policy.offer_ms` have passed. With it come the later start of the first
   alternative, where room is held for it. A firm request is granted at once.
 - A plane has one offer outstanding. One that it declines, or lets lapse, costs a back-off that doubles.
@@ -210,7 +210,7 @@ def _put(state: State, one: Negotiation, index: int, number: str, term_ms: int) 
     # A request that is tried again has new placeholders: what was remembered of the old ones counts no more.
     number = f"{one.revision}.{number}"
     pods = placeholders.pods_of(plane, request, number, alternative, one.firm, term_ms)
-    gang = placeholders.gang_of(plane, request, number, alternative, len(pods))
+    gang = placeholders.gang_of(plane, request, number, alternative)
     if gang is not None:
         apply(state, ev.GangChanged(gang))
     for pod in pods:
@@ -227,7 +227,7 @@ def _try(state: State, one: Negotiation, index: int, term_ms: int) -> tuple[str,
         return "", known
     workload, pods = _put(state, one, index, f"{index}~", term_ms)
     state.queue.forget(workload)
-    phase, refusal = PlacementPhase(state, workload, plane.leaf, pods), None
+    phase, refusal = PlacementPhase(state, workload, plane.leaf, pods, one.waiting), None
     for group in state.workloads.groups(workload):
         binds, refusal = phase.place(group, wanted)
         if binds:
@@ -406,8 +406,8 @@ def _grant(state: State, one: Negotiation, offered: LeaseAlternative, holdings: 
     plane = state.requests.planes[request.plane]
     lease = GpuLease(
         request.id, plane.id, request.name, offered, holdings, now_ms, now_ms + offered.duration_ms,
-        state.leases.next_fence(now_ms), grace_of(plane, request, offered), request.checkpoint_interval_ms,
-        request.startup_ms,
+        state.leases.next_fence(now_ms), placeholders.grace_of(plane, request, offered.duration_ms),
+        request.checkpoint_interval_ms, request.startup_ms,
     )  # fmt: skip
     if one.waiting and one.waiting != workload:
         terms.remove(state, one.waiting)
@@ -417,11 +417,6 @@ def _grant(state: State, one: Negotiation, offered: LeaseAlternative, holdings: 
     state.requests.timers.drop(request.id)
     _answer_is_in(state, one)
     return terms.begin(state, lease, workload, state.workloads.members(workload))
-
-
-def grace_of(plane: Plane, request: LeaseRequest, offered: LeaseAlternative) -> int:
-    """The time to save the work: as requested, at most that of the plane, and at most half of the term."""
-    return min(request.grace_ms or plane.grace_ms, plane.grace_ms, offered.duration_ms // 2)
 
 
 def _report(state: State, one: Negotiation, refusal: Refusal | None, keep: bool = False) -> list[Decision]:

@@ -26,12 +26,21 @@ _TOLERATIONS = (Toleration("nvidia.com/gpu", "Exists"),)
 """The admission plugin ExtendedResourceToleration gives it to pods that ask for GPUs."""
 
 
-def gang_of(plane: Plane, request: LeaseRequest, number: str, alternative: LeaseAlternative, pods: int) -> Gang | None:
-    """The gang of an alternative; None where one pod is all of it. `pods` is the number of its placeholders, of which
-    as many are needed as the least number of devices takes."""
-    if pods == 1 and not alternative.within:
+def _counts(alternative: LeaseAlternative) -> tuple[int, int]:
+    """How many placeholders an alternative has at least, and at most."""
+    return (alternative.least or alternative.count) // alternative.per_node, alternative.count // alternative.per_node
+
+
+def _alone(alternative: LeaseAlternative) -> bool:
+    """Whether one pod is all of the alternative: then it has no gang."""
+    return alternative.count == alternative.per_node and not alternative.within
+
+
+def gang_of(plane: Plane, request: LeaseRequest, number: str, alternative: LeaseAlternative) -> Gang | None:
+    """The gang of an alternative; None where one pod is all of it."""
+    if _alone(alternative):
         return None
-    least = (alternative.least or alternative.count) // alternative.per_node
+    least, pods = _counts(alternative)
     return Gang(
         f"{PREFIX}{request.id}/{number}", plane.namespace, request.name, least, pods,
         required=alternative.within, created_ms=request.created_ms,
@@ -43,11 +52,11 @@ def pods_of(
 ) -> list[Pod]:
     """The waiting placeholders of an alternative, for this term. `number` distinguishes them from the placeholders
     of other alternatives."""
-    count, begins = alternative.count // alternative.per_node, f"{PREFIX}{request.id}/{number}"
+    (_, count), begins = _counts(alternative), f"{PREFIX}{request.id}/{number}"
     first = Pod(
         f"{begins}/0", plane.namespace, request.name, request_of(alternative, alternative.per_node),
         priority=_PRIORITIES[alternative.service] * _OF_A_CLASS + request.priority, created_ms=request.created_ms,
-        gang=begins if count > 1 or alternative.within else "", queue=plane.leaf,
+        gang="" if _alone(alternative) else begins, queue=plane.leaf,
         work=work_of(plane, request, alternative, firm, term_ms), lease=request.id,
     )  # fmt: skip
     return [first, *[replace(first, uid=f"{begins}/{index}") for index in range(1, count)]]
@@ -55,13 +64,10 @@ def pods_of(
 
 def group_of(alternative: LeaseAlternative, pod: Pod) -> Group:
     """The group of an alternative of which that is a placeholder: good for asking what it wants."""
-    count, least = alternative.count, alternative.least or alternative.count
-    if count == alternative.per_node and not alternative.within:
+    if _alone(alternative):
         return Group(pods=[pod], uniform=True)
-    pods = count // alternative.per_node
-    return Group(
-        pods=[pod] * pods, missing=least // alternative.per_node, room=pods, required=alternative.within, uniform=True
-    )
+    least, pods = _counts(alternative)
+    return Group(pods=[pod] * pods, missing=least, room=pods, required=alternative.within, uniform=True)
 
 
 def work_of(plane: Plane, request: LeaseRequest, alternative: LeaseAlternative, firm: bool, term_ms: int) -> Work:
@@ -72,9 +78,14 @@ def work_of(plane: Plane, request: LeaseRequest, alternative: LeaseAlternative, 
         startup_ms=request.startup_ms,
         preemptible=alternative.service is not ServiceClass.GUARANTEED,
         preempts=firm,
-        grace_ms=min(request.grace_ms or plane.grace_ms, plane.grace_ms),
+        grace_ms=grace_of(plane, request, term_ms),
         movable=False,
     )
+
+
+def grace_of(plane: Plane, request: LeaseRequest, term_ms: int) -> int:
+    """The time to save the work: as requested, at most that of the plane, and at most half of the term."""
+    return min(request.grace_ms or plane.grace_ms, plane.grace_ms, term_ms // 2)
 
 
 def request_of(alternative: LeaseAlternative, devices: int) -> Request:
@@ -99,7 +110,7 @@ def bound(pod: Pod, holding: Holding, lease: GpuLease) -> Pod:
     """The placeholder of a live lease, with all its devices."""
     return replace(
         pod, node=holding.node, bound_ms=lease.start_ms, devices=holding.devices, instances=holding.instances,
-        recorded=True,
+        recorded=True, work=replace(pod.work, grace_ms=lease.grace_ms),
     )  # fmt: skip
 
 
@@ -115,14 +126,13 @@ def of_lease(plane: Plane, lease: GpuLease) -> tuple[Gang | None, list[Pod]]:
         bound(replace(pod, uid=holding.uid, gang=_gang(lease)), holding, lease)
         for pod, holding in zip(waiting, lease.holdings, strict=True)
     ]
-    gang = gang_of(plane, request, "0", lease.alternative, len(pods))
+    gang = gang_of(plane, request, "0", lease.alternative)
     return (replace(gang, id=_gang(lease)) if gang is not None else None), pods
 
 
 def _gang(lease: GpuLease) -> str:
     """The id of the gang of a lease: the ids of its placeholders without the last part."""
-    alone = len(lease.holdings) == 1 and not lease.alternative.within
-    return "" if alone else lease.holdings[0].uid.rpartition("/")[0]
+    return "" if _alone(lease.alternative) else lease.holdings[0].uid.rpartition("/")[0]
 
 
 def left(whole: Pod, alternative: LeaseAlternative, taken: Sequence[Holding]) -> Pod:

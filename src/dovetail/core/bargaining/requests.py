@@ -11,16 +11,18 @@ from __future__ import annotations
 from dovetail.core.bargaining.negotiation import Negotiation
 from dovetail.core.bargaining.states import RequestState
 from dovetail.core.bargaining.timers import Timers
-from dovetail.core.bargaining.types import LeaseRequest, Plane, ServiceClass
+from dovetail.core.bargaining.types import LEAVES, LeaseRequest, Plane, ServiceClass
+from dovetail.core.queues.pod_queues import PodQueues
 
 
 class Requests:
     """`planes` and `negotiations` by id, `by_workload` the requests whose workload waits in the queue, `offered` by
     plane the request with an offer outstanding. `news` are requests that are new, changed or answered, `gone` those
     that were removed, `moved` planes that are new, changed or gone. `timers` end offers, back-offs and waits for a
-    start, `heartbeats` planes that are silent."""
+    start, `heartbeats` planes that are silent. `pod_queues` has the queue of the plane of each namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, pod_queues: PodQueues) -> None:
+        self._pod_queues = pod_queues
         self.planes: dict[str, Plane] = {}
         self.negotiations: dict[str, Negotiation] = {}
         self.by_plane: dict[str, dict[str, None]] = {}
@@ -32,7 +34,6 @@ class Requests:
         self.timers = Timers()
         self.heartbeats = Timers()
         self._waiting: dict[str, int] = {}
-        self._by_namespace: dict[str, Plane] = {}
         self.silent: dict[str, None] = {}
         """Planes whose heartbeats are missing."""
 
@@ -54,13 +55,14 @@ class Requests:
     def put_plane(self, plane: Plane) -> None:
         if self.planes.get(plane.id) != plane:
             self.planes[plane.id] = plane
-            self._by_namespace[plane.namespace] = plane
+            self._pod_queues.by_namespace[plane.namespace] = plane.leaf
             self.moved[plane.id] = None
 
     def remove_plane(self, plane_id: str) -> None:
         plane = self.planes.pop(plane_id, None)
         if plane is not None:
-            self._by_namespace.pop(plane.namespace, None)
+            if self._pod_queues.by_namespace.get(plane.namespace) == plane.leaf:
+                del self._pod_queues.by_namespace[plane.namespace]
             self.heartbeats.drop(plane_id)
             self.silent.pop(plane_id, None)
             self.moved[plane_id] = None
@@ -142,4 +144,5 @@ class Requests:
 
     def plane_of(self, namespace: str) -> Plane | None:
         """The plane that a namespace belongs to."""
-        return self._by_namespace.get(namespace)
+        leaf = self._pod_queues.by_namespace.get(namespace)
+        return self.planes.get(leaf.removeprefix(LEAVES)) if leaf is not None else None

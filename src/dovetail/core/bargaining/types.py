@@ -19,6 +19,8 @@ from dovetail.core.queues.types import Amounts, Usage
 MOST_ALTERNATIVES = 8
 MOST_ROUNDS = 3
 """Counter-offers to one request."""
+LEAVES = "planes/"
+"""How the names of the queues of control planes begin."""
 
 
 class ServiceClass(StrEnum):
@@ -61,7 +63,7 @@ class Plane(Struct, frozen=True):
     @property
     def leaf(self) -> str:
         """The name of its queue, which no Queue object can have."""
-        return f"planes/{self.id}"
+        return LEAVES + self.id
 
 
 class LeaseAlternative(Struct, frozen=True):

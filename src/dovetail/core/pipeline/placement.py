@@ -38,12 +38,14 @@ Outcome = tuple[list[Decision], Refusal | None]
 
 
 class PlacementPhase:
-    """For one workload. `took_least`: an elastic group was placed with the fewest pods; the others that its queue
-    allows follow one by one."""
+    """For one workload. `owner` is the workload whose reservation is not in its way: itself, or one that it would start
+    instead of. `took_least`: an elastic group was placed with the fewest pods; the others that its queue allows follow
+    one by one."""
 
-    def __init__(self, state: State, workload: str, queue: str, members: Sequence[Pod]) -> None:
+    def __init__(self, state: State, workload: str, queue: str, members: Sequence[Pod], owner: str = "") -> None:
         self._state = state
         self._workload = workload
+        self._owner = owner or workload
         self._queue = queue
         self._members = members
         self._limited = state.shares.quota.limited(queue)
@@ -94,9 +96,9 @@ class PlacementPhase:
     def _beside_reserved(self, group: Group, wanted: Hashable | None) -> Outcome:
         """Place the group so that what is held for others is not delayed."""
         state, held = self._state, self._state.reservations.by_workload
-        others = state.reservations.others(self._workload) if held else []
-        if self._workload in held:
-            # What is held for the workload itself is in the way of others alone.
+        others = state.reservations.others(self._owner) if held else []
+        if self._owner in held:
+            # What is held for the owner itself is in the way of others alone.
             wanted = None
         if not others:
             return self._within_limits(group, None)
@@ -112,7 +114,7 @@ class PlacementPhase:
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
         if not state.precedences.conflicts(shapes, waiting):
             return [], beside
-        if state.expected_ends.all_before(group.all_pods(), state.reservations.soonest_ms(self._workload)):
+        if state.expected_ends.all_before(group.all_pods(), state.reservations.soonest_ms(self._owner)):
             return self._leaving_room(group, None, evicting)
         known = self._cache.reserved.get(wanted) if wanted is not None else None
         if known is not None:

@@ -181,10 +181,11 @@ class Accounts:
         used = steady(whole, max(1, self._tree.written[name].half_life_ms))
         return self.of(name).at(self.now_ms) * _MILLION // used if used else 0
 
-    def ratio(self, name: str) -> int:
-        """The usage of the queue `AHEAD_MS` from now, divided by its weight; a fraction of 40 bits."""
+    def ratio(self, name: str, more: int = 0) -> int:
+        """The usage of the queue `AHEAD_MS` from now and so much more (milli-GPU times ms), divided by its weight; a
+        fraction of 40 bits."""
         queue = self._tree.written[name]
-        return self._ratio(self.of(name).at(self.now_ms + AHEAD_MS), queue.half_life_ms, queue.weight)
+        return self._ratio(self.of(name).at(self.now_ms + AHEAD_MS) + more, queue.half_life_ms, queue.weight)
 
     def user_ratio(self, queue: str, user: str) -> int:
         """The same of a user."""

@@ -3,6 +3,9 @@
 
 Rules: queues are compared by `Quota.key` with the request of their own first workload; equal queues by age. In a queue
 that divides by user, the user with the least usage comes first; the users are kept in a heap, since there may be many.
+Control planes of software agents are compared as if the lease that each asks for was charged already, less the time for
+which the request has waited: of two that have used the same the one that asks for less comes first (virtual finish time
+of fair queueing: Demers, Keshav and Shenker, SIGCOMM'89), and none waits for ever. Scavengers come after all others.
 Workloads whose queue does not exist or holds no workloads come first of all: they only get their reason. Answers are
 kept until something about the queue changes.
 """
@@ -13,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 
+from dovetail.core.bargaining.requests import Requests
 from dovetail.core.model import Pod
 from dovetail.core.queues.accounts import QueueUser
 from dovetail.core.queues.shares import Shares
@@ -22,14 +26,18 @@ NOWHERE: QueueUser = ("", "")
 """Of workloads that no queue takes."""
 _STALE = 64
 """The number of outdated entries that a heap may have, beside twice the number of waiting users."""
+_Next = tuple[QueueUser, Mapping[str, int], int, bool]
+"""The queue and user that come next with what the fewest pods of their first workload want, for how many ms that counts
+as used already, and whether it is a scavenger's."""
 
 
 class QueueOrder:
-    def __init__(self, shares: Shares, workloads: WorkloadIndex) -> None:
+    def __init__(self, shares: Shares, workloads: WorkloadIndex, requests: Requests) -> None:
         self._shares = shares
         self._workloads = workloads
-        self._best: dict[str, tuple[QueueUser, Mapping[str, int]] | None] = {}
-        self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
+        self._requests = requests
+        self._best: dict[str, _Next | None] = {}
+        self._keys: dict[str, tuple[_Next, tuple[int, int, int, int]]] = {}
         self._dues_version = -1
         """The version of the fair shares by which the keys were computed."""
         self._ratios: dict[QueueUser, int] = {}
@@ -40,7 +48,7 @@ class QueueOrder:
     def read_only(self) -> Iterator[QueueOrder]:
         """A queue order that keeps nothing: a query must not change decisions."""
         with self._shares.fair_share.read_only():
-            yield QueueOrder(self._shares, self._workloads)
+            yield QueueOrder(self._shares, self._workloads, self._requests)
 
     def queue_user(self, workload: str) -> QueueUser:
         """The queue and user of a workload: those of its first pod."""
@@ -111,30 +119,38 @@ class QueueOrder:
                 found[name] = found.get(name, 0) + count
         return found
 
-    def _first(
-        self, queue: str, waiting: Mapping[str, Mapping[QueueUser, str]]
-    ) -> tuple[QueueUser, Mapping[str, int]] | None:
+    def _first(self, queue: str, waiting: Mapping[str, Mapping[QueueUser, str]]) -> _Next | None:
         if queue in self._best:
             return self._best[queue]
         own = waiting.get(queue)
-        best: tuple[QueueUser, Mapping[str, int]] | None
+        best: _Next | None
         if own:
             queue_user = self._first_user(queue, own)
-            best = queue_user, self._shares.wanted_next(own[queue_user])
+            best = queue_user, self._shares.wanted_next(own[queue_user]), *self._terms(own[queue_user])
         else:
             below = [
                 (child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, waiting))
             ]
             if len(below) > 1:
-                below.sort(key=lambda one: self._key(one[0], one[1][1]))
+                planes = queue in self._shares.tree.written and self._shares.tree.written[queue].planes
+                below.sort(key=lambda one: (one[1][3], self._key(one[0], one[1], planes)))
             best = below[0][1] if below else None
         self._best[queue] = best
         return best
 
-    def _key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
+    def _terms(self, workload: str) -> tuple[int, bool]:
+        """How long the lease is, in ms, that the workload asks for, less the time for which it has waited; 0 for a job.
+        And whether it is that of a scavenger."""
+        one = self._requests.by_workload.get(workload) if self._requests.by_workload else None
+        if one is None:
+            return 0, False
+        waited_ms = max(0, self._shares.now_ms - one.request.created_ms)
+        return max(0, one.alternatives[one.number].duration_ms - waited_ms), self._requests.scavenges(workload)
+
+    def _key(self, queue: str, best: _Next, plane: bool) -> tuple[int, int, int, int]:
         known = self._keys.get(queue)
-        if known is None or known[0] != more:
-            known = self._keys[queue] = more, self._shares.quota.key(queue, more)
+        if known is None or known[0] != best:
+            known = self._keys[queue] = best, self._shares.quota.key(queue, best[1], best[2] if plane else 0)
         return known[1]
 
     def _first_user(self, queue: str, own: Collection[QueueUser]) -> QueueUser:

@@ -125,10 +125,11 @@ class Quota:
             return False
         return any(self.share_class(name, others_more) == 2 for name in theirs)
 
-    def key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
-        """The place of a queue among its siblings if `more` is placed next: the least comes first."""
+    def key(self, queue: str, more: Mapping[str, int], advance_ms: int = 0) -> tuple[int, int, int, int]:
+        """The place of a queue among its siblings if `more` is placed next: the least comes first. It counts as used
+        for `advance_ms` already."""
         record = self._tree.queues[queue]
-        used = self._accounts.ratio(queue)
+        used = self._accounts.ratio(queue, advance_ms * self._rates.of(tuple(more.items())) if advance_ms else 0)
         return self.share_class(queue, more), -record.priority, used, record.created_ms
 
     def claim_back(
