@@ -2,8 +2,12 @@
 """Dovetail's own broker as a policy: the core negotiates leases with each agent through its own control plane.
 
 Rules
-- Each agent has a plane; all planes are leaves below one queue, by the agents' weights. Each demand is a firm request,
-  one alternative for each that the agent named: what fits first, in its order, is granted.
+- Each agent has a plane; all planes are leaves below one queue, by the agents' weights. Usage counts half after
+  an hour. Within a plane the shortest work goes first.
+- A demand is a request. Of a task that runs on more or fewer GPUs each alternative is a range, from what the agent
+  named down to the next smaller one, for the time that the smallest of the range takes: it starts on what is free.
+- What a task could use beside what it has is a scavenger's request of its own: for at least as many GPUs as pay for the
+  restart, and a quarter of what it lacks.
 - The core treats time 0 as unknown, so its clock is one millisecond ahead.
 - The core takes a lease back as a whole. Devices that an agent returns before are used by no other until its lease is
   over.
@@ -12,6 +16,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from msgspec.structs import replace
@@ -26,6 +31,7 @@ from dovetail.core.bargaining.types import (
     LeaseRequest,
     Offer,
     Plane,
+    ServiceClass,
 )
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Decision, GrantLease, LeaseStatus, MakeOffers, RequestStatus, RevokeLease
@@ -53,13 +59,13 @@ from dovetail.sim.agents.protocol import (
     Revokes,
     Ruling,
     TakenBack,
-    Wanted,
 )
 from dovetail.sim.agents.tasks import AgentWorkload
 
 _QUEUE = "agents"
 _GRACE_MS = 120_000
-_LAST = 1000
+_HALF_LIFE_MS = 3_600_000
+_LEAST_PART = 4
 
 
 class _Lease:
@@ -81,7 +87,7 @@ class Leased:
             self._first[name] = at
             at += gpus
             events.append(ev.NodeChanged(Node(name, ((GPU, gpus), (PODS, 110)))))
-        events.append(ev.QueueChanged(Queue(_QUEUE, planes=True)))
+        events.append(ev.QueueChanged(Queue(_QUEUE, planes=True, half_life_ms=_HALF_LIFE_MS)))
         self._planes = [f"a{number}/a{number}" for number in range(len(workload.agents))]
         for plane, agent in zip(self._planes, workload.agents, strict=True):
             leaf = Plane(plane, _QUEUE, agent.weight, heartbeat_ms=0, idle_ms=0, grace_ms=_GRACE_MS,
@@ -141,20 +147,14 @@ class Leased:
         before = self._open.pop(demand.id, None)
         self._demands[demand.id] = demand
         held = self._held.get(demand.id, 0)
-        if held >= demand.most:
+        alternatives = _more(demand, held) if held else _ranges(demand)
+        if not alternatives:
             return [ev.LeaseRequestRemoved(before.id)] if before is not None else []
-        if held:
-            # More for a task that runs: whatever is free, for as long as the rest takes on what it asked for.
-            alternatives = [replace(_alternative(demand.wanted[0]), count=demand.most - held, least=1)]
-        else:
-            alternatives = list(map(_alternative, demand.wanted))
         name = before.id if before is not None else f"{demand.id}.{self._next()}"
-        # The plane of an agent tries its shortest work first, and more for what runs after all that waits.
         shortest = min(one.most * one.ms for one in demand.wanted)
         request = self._open[demand.id] = LeaseRequest(
-            name, self._planes[demand.agent], name, tuple(alternatives), firm=bool(held), created_ms=demand.at_ms + 1,
-            grace_ms=demand.checkpoint_ms, startup_ms=demand.restart_ms,
-            priority=-_LAST if held else -shortest.bit_length(),
+            name, self._planes[demand.agent], name, alternatives, created_ms=demand.at_ms + 1,
+            grace_ms=demand.checkpoint_ms, startup_ms=demand.restart_ms, priority=-shortest.bit_length(),
         )  # fmt: skip
         self._demand_of[name] = demand.id
         return [ev.LeaseRequestChanged(request)]
@@ -237,15 +237,41 @@ class Leased:
         return tuple([self._first[one.node] + gpu for one in holdings for gpu in one.devices])
 
 
+def _ranges(demand: LeaseDemand) -> tuple[LeaseAlternative, ...]:
+    """The alternatives of a task that waits."""
+    wanted = demand.wanted
+    if len(wanted) == 1 or demand.same_node:
+        return tuple(
+            [
+                LeaseAlternative(
+                    count=one.most,
+                    least=one.most if one.same_node else one.least,
+                    per_node=one.most if one.same_node else 1,
+                    duration_ms=one.ms,
+                )
+                for one in wanted
+            ]
+        )
+    last = len(wanted) - 2
+    return tuple(
+        [
+            LeaseAlternative(count=one.most, least=fewer.most + (number < last), duration_ms=fewer.ms)
+            for number, (one, fewer) in enumerate(pairwise(wanted))
+        ]
+    )
+
+
+def _more(demand: LeaseDemand, held: int) -> tuple[LeaseAlternative, ...]:
+    """What a task that runs on `held` GPUs could use beside them; nothing where no number of them pays."""
+    work, room = demand.wanted[0].ms * demand.most, demand.most - held
+    pays = [more for more in range(1, room + 1) if work // held - work // (held + more) >= 2 * demand.restart_ms]
+    if not pays:
+        return ()
+    least = max(pays[0], room // _LEAST_PART)
+    term_ms = work // (held + least)
+    return (LeaseAlternative(count=room, least=least, duration_ms=term_ms, service=ServiceClass.SCAVENGER),)
+
+
 def _proposal(number: int, offer: Offer) -> Proposal:
     what = offer.alternative
     return Proposal(number, what.count, offer.start_ms - 1, what.duration_ms, same_node=what.per_node == what.count)
-
-
-def _alternative(wanted: Wanted) -> LeaseAlternative:
-    return LeaseAlternative(
-        count=wanted.most,
-        least=wanted.most if wanted.same_node else wanted.least,
-        per_node=wanted.most if wanted.same_node else 1,
-        duration_ms=wanted.ms,
-    )

@@ -7,7 +7,8 @@ Rules
   time that the work takes on so many.
 - A task starts as soon as its leases have `least` devices, and takes more while it runs if that pays: if it ends
   earlier by twice the pause of a restart, or more. Else the agent returns them and asks for no more.
-- Of the proposals of an offer it takes the one with the earliest end, the smaller one of two.
+- Of the proposals of an offer it takes the one that starts first, since a task that runs may get more; of several of
+  these the one with the earliest end, the smaller one of two.
 - Devices that are revoked, or whose lease ends before the task does, are left after a checkpoint, which begins as late
   as the end of a lease permits. If there is no time for it, they are left at once. The task goes on with the others if
   these are enough.
@@ -231,12 +232,12 @@ class Truthful:
         return [GivesUp(run)]
 
     def answer(self, now_ms: int, offers: Proposes) -> list[AgentAction]:
-        """Take the proposal by which the task ends first."""
+        """Take the proposal by which the task starts first."""
         run = self.open.get(offers.demand)
         if run is None:
             return []
         left = run.remaining(now_ms)
-        best = min(offers.proposals, key=lambda each: (each.start_ms + -(-left // each.gpus), each.gpus, each.number))
+        best = min(offers.proposals, key=lambda each: (each.start_ms, -(-left // each.gpus), each.gpus, each.number))
         return [AgentAccepts(self.desk.agent, offers.demand, best.number)]
 
     def withdraw(self, demand: int) -> list[AgentAction]:
