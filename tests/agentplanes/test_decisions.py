@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -219,6 +220,19 @@ def test_the_end_is_shown_before_the_pod_is_deleted_on_the_host() -> None:
     (second,) = decide(facts(running | {"status": first.status}, hosts={"uid-a": done})).actions
     assert isinstance(second, DeleteOnHost) and second.uid == "h-uid-a"
     assert decide(facts(running | {"status": first.status})).actions == ()
+
+
+def test_a_pod_that_has_ended_is_kept_on_the_host_for_its_logs() -> None:
+    found = pod("a")
+    at = datetime.fromtimestamp(NOW_MS / 1000 - 100, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    ended = {"name": "main", "state": {"terminated": {"exitCode": 0, "finishedAt": at}}}
+    done = host(found, "Succeeded", status={"phase": "Succeeded", "containerStatuses": [ended]})
+    after = settled(found, done)
+    plan = decide(facts(after, hosts={"uid-a": done}))
+    assert plan.actions == () and plan.wake_ms == NOW_MS + 500_001
+    for limits in (CarryLimits(logs_s=100), CarryLimits(pods=0)):
+        (action,) = decide(facts(after, hosts={"uid-a": done}, limits=limits)).actions
+        assert isinstance(action, DeleteOnHost)
 
 
 def test_a_deletion_goes_to_the_host_and_comes_back() -> None:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from dovetail.agentplanes.credentials import SECRET
+from dovetail.agentplanes.facts import CarryLimits
 from dovetail.agentplanes.serving import ServeOptions, run
 from dovetail.apiserver.objects import Object, condition_of, text_at
 from dovetail.kube.api.config import ClusterConfig
@@ -48,7 +49,7 @@ def carried(cluster: LeasedCluster) -> list[Object]:
 @contextlib.asynccontextmanager
 async def endpoint(cluster: LeasedCluster, folder: Path) -> AsyncIterator[Api]:
     """The process in this one, and a client with the agent's token."""
-    options = ServeOptions(folder=folder, address="127.0.0.1:0", listen="")
+    options = ServeOptions(folder=folder, address="127.0.0.1:0", listen="", limits=CarryLimits(logs_s=0))
     before = secret(cluster)
     task = asyncio.create_task(run(ClusterConfig(cluster.playground.url), options, KubernetesBroker))
     try:

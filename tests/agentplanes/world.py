@@ -82,7 +82,7 @@ class World:
         self.binds = True
         self._folder = folder
         self._client = client
-        self._limits = CarryLimits(**limits)
+        self._limits = CarryLimits(**{"logs_s": 0, **limits})
         self._task: asyncio.Task[None] | None = None
         self._binder: asyncio.Task[None] | None = None
         playground.store.collection("pods").listeners.append(self._check)

@@ -48,6 +48,7 @@ def test_in_the_namespace_of_an_agent_it_has_what_it_does_there_and_what_the_age
     agents = yaml.safe_load_all((ROOT / "deploy/leases.yaml").read_text())
     (agent,) = [one for one in agents if one and one["kind"] == "ClusterRole"]
     own = {("", "pods", verb, "") for verb in ("list", "watch", "create", "delete")}
+    own |= {("", "pods/log", "get", "")}
     own |= {("", "secrets", "create", ""), *(("", "secrets", verb, SECRET) for verb in ("get", "update"))}
     assert granted(role) == own | granted(agent)
 

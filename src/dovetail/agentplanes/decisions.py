@@ -3,7 +3,8 @@
 
 Rules
 - A pod of the endpoint has at most one pod on the host, of a name that follows from its uid. One on the host without
-  its pod on the endpoint, or whose pod has finished there, is deleted.
+  its pod on the endpoint is deleted, and one whose pod has finished there: at once where it still runs, else after the
+  time for which its logs are kept.
 - What the endpoint shows of an end comes before the deletion on the host: so no end is lost.
 - A pod with devices is created on the host once a held lease has room for it; the waiting pods of a gang that want the
   same negotiate together. One without devices needs no lease.
@@ -122,6 +123,7 @@ class _Decision:
         self._actions: list[CarryAction] = []
         self._times: list[int] = []
         self._left = facts.creations
+        self._kept = 0
         self._leases = {(lease.record.name, lease.record.fence): lease for lease in facts.leases}
         self._used: set[str] = set()
         self._running: set[str] = set()
@@ -133,7 +135,7 @@ class _Decision:
         present = 0
         for pod in facts.pods:
             host = facts.hosts.get(text_at(pod, "metadata.uid"))
-            present += host is not None
+            present += host is not None and not host.finished
             if host is not None and not host.finished and host.lease:
                 self._used.add(host.lease)
             if self._there(pod, host):
@@ -156,7 +158,7 @@ class _Decision:
                 if deleted:
                     self._actions.append(RemoveFromEndpoint(key_of(pod), text_at(pod, "metadata.uid")))
                 return False
-            if not host.deleting:
+            if not host.deleting and not (host.finished and not deleted and self._keeps(host)):
                 self._actions.append(DeleteOnHost(host.name, host.uid, self._grace_s(pod, deleted)))
             if not statuses.finished(pod):
                 self._show(pod, host)
@@ -167,6 +169,15 @@ class _Decision:
         if statuses.was_carried(pod):
             self._set(pod, statuses.failed(pod, *self._why_gone(pod), self._facts.now_s))
             return False
+        return True
+
+    def _keeps(self, host: HostPod) -> bool:
+        """Whether a pod that has ended is still kept on the host, for its logs."""
+        left_s = host.ended_s + self._facts.limits.logs_s - self._facts.now_s
+        if left_s <= 0 or self._kept >= self._facts.limits.pods:
+            return False
+        self._kept += 1
+        self._times.append(self._facts.now_ms + int(1000 * left_s) + 1)
         return True
 
     def _grace_s(self, pod: Object, deleted: bool) -> int:

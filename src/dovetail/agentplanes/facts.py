@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dovetail.agentplanes.host_pod import HostTarget
 from dovetail.agentplanes.wants import GroupMinima, PodWant
-from dovetail.apiserver.objects import Object
+from dovetail.apiserver.objects import Object, objects_at, seconds_of, text_at
 from dovetail.core.bargaining.types import GpuLease
 
 FINISHED = ("Succeeded", "Failed")
@@ -21,7 +21,7 @@ FINISHED = ("Succeeded", "Failed")
 
 class CarryLimits(Struct, frozen=True):
     """What one plane can cost the host. An unused lease is kept for `linger_ms`, in which the next pod of its gang may
-    come."""
+    come. A pod that has ended is kept on the host for `logs_s`, so that its logs can be read."""
 
     pods: int = 200
     """On the host, or waiting for it, at a time."""
@@ -31,6 +31,7 @@ class CarryLimits(Struct, frozen=True):
     creation_burst: int = 50
     """Pods that may be created on the host at once after a pause."""
     linger_ms: int = 5_000
+    logs_s: int = 600
 
 
 class HostPod(Struct, frozen=True):
@@ -50,6 +51,15 @@ class HostPod(Struct, frozen=True):
     @property
     def finished(self) -> bool:
         return self.phase in FINISHED
+
+    @property
+    def ended_s(self) -> float:
+        """When its last container ended; 0 where that is not known."""
+        ends = [
+            seconds_of(text_at(one, "state.terminated.finishedAt"))
+            for one in objects_at(self.status, "containerStatuses")
+        ]
+        return max((end for end in ends if end is not None), default=0.0)
 
 
 class CarriedLease(Struct, frozen=True):

@@ -25,9 +25,10 @@ from dovetail.agentplanes.carrier import CarriedPlane, PlaneCarrier
 from dovetail.agentplanes.certificates import CertificateFiles, keep_fresh
 from dovetail.agentplanes.credentials import SECRET, EndpointAddress, write_secret
 from dovetail.agentplanes.endpoint import PlaneEndpoint
-from dovetail.agentplanes.facts import CarryLimits
+from dovetail.agentplanes.facts import CarryLimits, HostPod
 from dovetail.agentplanes.host_namespace import HostNamespace
 from dovetail.agentplanes.host_pod import HostTarget
+from dovetail.agentplanes.pod_logs import PodLogs
 from dovetail.agentplanes.probes import ServingProbes
 from dovetail.apiserver.changes import StoreChange
 from dovetail.apiserver.planes.host import HostOptions, PlaneHost
@@ -134,6 +135,7 @@ class PlanesServing:
         resource = CONTROL_PLANES.inside(options.plane.partition("/")[0]) if options.plane else CONTROL_PLANES
         self.reflector = Reflector(client, resource, AgentControlPlane, self._take)
         planes.listeners.append(self._note)
+        planes.logs = PodLogs(client, planes, self._host_pod).answer
 
     def _take(self, _: list[Change[AgentControlPlane]]) -> None:
         self._changed.set()
@@ -142,6 +144,10 @@ class PlanesServing:
         served = self._served.get(name)
         if served is not None and served.carrier is not None:
             served.carrier.changed()
+
+    def _host_pod(self, name: PlaneName, pod_uid: str) -> HostPod | None:
+        served = self._served.get(name)
+        return served.carrier.host.pods().get(pod_uid) if served is not None and served.carrier is not None else None
 
     @property
     def unready(self) -> str:

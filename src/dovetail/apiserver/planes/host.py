@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +32,12 @@ from dovetail.apiserver.sqlite_log import StoreUnreadable
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _BODY_TIMEOUT_S = 30.0
 _FOLLOWED = ("pods", "podgroups.scheduling.k8s.io")
+
+
+MOST_LOGS = 10
+"""Logs that a plane reads at a time."""
+LogSource = Callable[[web.BaseRequest, PlaneName, str, str], Awaitable[web.StreamResponse]]
+"""Called with the request, the plane, and namespace and name of the pod."""
 
 
 class HostOptions(Struct, frozen=True):
@@ -62,6 +68,7 @@ class _Place:
         self.plane: PlaneApi | None = None
         self.users = 0
         self.in_flight = 0
+        self.logs = 0
         self.gone = False
         """Whether the plane was removed, or the host has ended: it is not opened again."""
         self.idle: asyncio.TimerHandle | None = None
@@ -79,6 +86,8 @@ class PlaneHost:
         self._closing: set[asyncio.Task[None]] = set()
         self.listeners: list[Callable[[PlaneName, StoreChange], None]] = []
         """Called with every write of a pod or PodGroup while it is being made; they only record it."""
+        self.logs: LogSource | None = None
+        """Answers requests for the logs of pods; without it there are none."""
         self._connections = Connections(
             options.port,
             host=options.host,
@@ -211,6 +220,8 @@ class PlaneHost:
             raise failures.too_many_requests(why, wait_s)
         if is_watch(request):
             return await self._answer(request, place, path, b"")
+        if self.logs is not None and request.method == "GET" and (pod := _log_of(path)) is not None:
+            return await self._logs_of(request, place, pod, self.logs)
         if place.in_flight >= self._options.limits.in_flight:
             why = f"this plane may have {self._options.limits.in_flight} requests at a time"
             raise failures.too_many_requests(why, 1)
@@ -224,6 +235,17 @@ class PlaneHost:
         finally:
             place.in_flight -= 1
         return response
+
+    async def _logs_of(
+        self, request: web.BaseRequest, place: _Place, pod: tuple[str, str], logs: LogSource
+    ) -> web.StreamResponse:  # fmt: skip
+        if place.logs >= MOST_LOGS:
+            raise failures.too_many_requests(f"this plane may read {MOST_LOGS} logs at a time", 1)
+        place.logs += 1
+        try:
+            return await logs(request, place.name, *pod)
+        finally:
+            place.logs -= 1
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         try:
@@ -293,3 +315,11 @@ class PlaneHost:
                 place.idle = None
             if plane is not None:
                 await plane.close()
+
+
+def _log_of(path: str) -> tuple[str, str] | None:
+    """Namespace and name of the pod whose log has this path."""
+    match path.strip("/").split("/"):
+        case ["api", "v1", "namespaces", namespace, "pods", name, "log"]:
+            return namespace, name
+    return None

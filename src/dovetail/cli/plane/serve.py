@@ -67,6 +67,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     show_default=True,
     help="How many pods a second one control plane may create on the host, after a burst of 50.",
 )
+@click.option(
+    "--keep-logs",
+    type=click.IntRange(min=0),
+    default=CarryLimits().logs_s,
+    show_default=True,
+    help="Seconds for which a pod that has ended is kept on the host, so that its logs can be read.",
+)
 @scheduler_name_option
 @click.option(
     "--listen",
@@ -90,6 +97,7 @@ def command(
     most_pods: int,
     most_requests: int,
     pods_per_second: float,
+    keep_logs: int,
     scheduler_name: str,
     listen: str,
     watchdog_s: float,
@@ -118,7 +126,9 @@ def command(
             plane=plane,
             scheduler_name=scheduler_name,
             listen=listen,
-            limits=CarryLimits(pods=most_pods, requests=most_requests, creations_per_s=pods_per_second),
+            limits=CarryLimits(
+                pods=most_pods, requests=most_requests, creations_per_s=pods_per_second, logs_s=keep_logs
+            ),
         )
         serve(run(config, options, KubernetesBroker), _log, watchdog_s=watchdog_s)
     except* (KubeError, StoreUnreadable, OSError) as errors:
