@@ -37,7 +37,9 @@ from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.sim import report
 from dovetail.sim.policies import POLICIES
+from dovetail.views.leases import LeaseRow, PlaneRow, RequestRow
 from dovetail.views.why import Why
+from dovetail.views.why_lease import WhyLease, WhyRequest
 from tests.docs.pages import Row, page
 from tests.paths import ROOT
 
@@ -93,6 +95,11 @@ def test_every_command_has_a_section() -> None:
 
 def test_fields_of_the_json_answer() -> None:
     assert first(reference("cli", "field", "dovetail why")) == [field.encode_name for field in fields(Why)]
+    for what, kind in (("request", WhyRequest), ("lease", WhyLease)):
+        assert first(reference("cli", f"field of a {what}", "dovetail why")) == [one.name for one in fields(kind)]
+    for what, kind in (("leases", LeaseRow), ("requests", RequestRow), ("planes", PlaneRow)):
+        listed = [name for row in reference("cli", f"field of `{what}`", "dovetail leases") for name in row.code[0]]
+        assert listed == [one.encode_name for one in fields(kind)]
 
 
 def test_fields_of_the_simulator_s_answers() -> None:

@@ -10,14 +10,28 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.output import count, key_of, looking_ahead, namespace_option, output_option, start, write_json
+from dovetail.cli.output import (
+    count,
+    foreign,
+    key_of,
+    looking_ahead,
+    namespace_option,
+    output_option,
+    span,
+    start,
+    write_json,
+)
+from dovetail.cli.why_lease import show_lease, show_request
 from dovetail.core.queues.types import MODEL_PREFIX, Amounts
 from dovetail.core.reasons import Sure, When
 from dovetail.views.amounts import listed, shown
+from dovetail.views.forecast import PLACED
 from dovetail.views.holders import DeviceHolder, HeldPart
 from dovetail.views.jobs import JobNotFound
+from dovetail.views.leased import LEASE, REQUEST
 from dovetail.views.queue_shares import QueueShare
-from dovetail.views.why import QueueTerm, Reserved, Why, why
+from dovetail.views.why import PodLease, QueueTerm, Reserved, Why, why
+from dovetail.views.why_lease import WhyLease, WhyLeases, WhyRequest, why_lease
 from dovetail.views.why_queue import WhyQueue, why_queue
 
 _MEANING = {
@@ -27,7 +41,9 @@ _MEANING = {
     When.NOT_YET: "waits: it can start when other pods end, or when a missing object exists",
     When.NEVER: "cannot start unless the pod or the cluster is changed",
 }
-_QUEUE = "queue/"
+_QUEUE, _POD = "queue/", "pod"
+_KINDS = {"pod": _POD, "leaserequest": REQUEST, "lreq": REQUEST, "gpulease": LEASE, "gl": LEASE}
+"""What can stand before NAME or NAMESPACE/NAME, and what is explained then."""
 _NODES_SHOWN = 3
 _DEVICES_SHOWN = 8
 
@@ -40,27 +56,54 @@ _DEVICES_SHOWN = 8
 def command(source: ClusterSource, name: str, namespace: str | None, output: str) -> None:
     """Explain why a pod or job runs where it does, or why it is still pending; or show the status of a queue.
 
-    POD or JOB is [NAMESPACE/]NAME: a pod, a gang, or the object that pods were made for. Any other name is that of a
-    QUEUE; queue/NAME is one too. Reads the cluster and asks the scheduler's own core; writes nothing and needs no
-    running scheduler.
+    POD or JOB is [NAMESPACE/]NAME: a pod, a gang, the object that pods were made for, a LeaseRequest or a GPULease.
+    All that have the name are explained; pod/, leaserequest/ or gpulease/ before it chooses one. Any other name is
+    that of a QUEUE; queue/NAME is one too. Reads the cluster and asks the scheduler's own core; writes nothing and
+    needs no running scheduler.
     """
-    key = key_of("POD|JOB|QUEUE", name, namespace, source.namespace)
-    state, now_ms = source.state(), source.now_ms
-    answer: Why | WhyQueue
+    kind, key = _kind_and_key(name, namespace, source.namespace)
+    cluster, now_ms = source.read(), source.now_ms
+    state, objects = cluster.state, cluster.feed.leases.objects
+    answers: list[Why | WhyQueue | WhyRequest | WhyLease] = []
     with looking_ahead() as watch:
-        try:
-            answer = why(state, key, now_ms, watch, source.schedulers, source.scheduler_name)
-        except JobNotFound as error:
-            queue = name.removeprefix(_QUEUE)
-            if queue not in state.shares.tree.queues:
-                raise click.ClickException(f"{error}; there is no queue of that name either") from error
-            answer = why_queue(state, queue, now_ms, watch)
+        leased = why_lease(state, objects, key, now_ms, watch) if kind != _POD else WhyLeases(None, None)
+        if kind in ("", _POD):
+            try:
+                answers.append(why(state, key, now_ms, watch, source.schedulers, source.scheduler_name))
+            except JobNotFound as error:
+                queue = name.removeprefix(_QUEUE)
+                if queue in state.shares.tree.queues and not kind:
+                    answers.append(why_queue(state, queue, now_ms, watch))
+                elif leased.request is None and leased.lease is None:
+                    raise click.ClickException(f"{error}; there is no queue of that name either") from error
+        answers += [leased.request] if leased.request is not None and kind in ("", REQUEST) else []
+        answers += [leased.lease] if leased.lease is not None and kind in ("", LEASE) else []
+    if not answers:
+        raise click.ClickException(f"there is no {kind.rstrip('/')} {key}")
     if output == "json":
-        write_json(answer)
-    elif isinstance(answer, WhyQueue):
-        show_queue(answer, now_ms, Console())
-    else:
-        show(answer, Console(), now_ms)
+        write_json(answers if len(answers) > 1 else answers[0])
+        return
+    console = Console()
+    for answer in answers:
+        match answer:
+            case WhyQueue():
+                show_queue(answer, now_ms, console)
+            case WhyRequest():
+                show_request(answer, now_ms, console)
+                if answer.answer is not None and answer.answer.state != PLACED:
+                    show(answer.answer, console, now_ms)
+            case WhyLease():
+                show_lease(answer, now_ms, console)
+            case _:
+                show(answer, console, now_ms)
+
+
+def _kind_and_key(name: str, namespace: str | None, default: str) -> tuple[str, str]:
+    """The kind that is named ("" for any), and NAMESPACE/NAME. A kind wins over a namespace of its name. Raises
+    UsageError."""
+    first, slash, rest = name.partition("/")
+    kind = _KINDS.get(first, "") if slash else ""
+    return kind, key_of("POD|JOB|QUEUE", rest if kind else name, namespace, default)
 
 
 def show(answer: Why, console: Console, now_ms: int) -> None:
@@ -86,11 +129,14 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
         console.print(f"{count(answer.ahead, 'workload')} {are} before it in queue order.")
     if answer.code:
         console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {escape(answer.head)}")
+    if answer.lease is not None:
+        console.print(_of_lease(answer.lease, now_ms))
     for hint in answer.hints:
         console.print(f"[yellow]attention:[/yellow] {escape(hint)}")
     if answer.expected is not None:
         starts = "Start" if answer.expected.sure is Sure.UNKNOWN else "Starts"
-        console.print(f"{starts} {start(answer.expected, now_ms)}: {escape(answer.expected.basis)}.")
+        granted = f" with {foreign(answer.granted)}" if answer.granted else ""
+        console.print(f"{starts} {start(answer.expected, now_ms)}{granted}: {escape(answer.expected.basis)}.")
     for held in answer.reserved:
         console.print(_held(answer, held))
     if answer.reclaim:
@@ -111,6 +157,17 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
         console.print(f"It would fit after a repartition of idle GPUs: {answer.repartition}")
     _holders("Pods that hold what is missing:", [one for one in answer.holders if not one.next], console)
     _holders("Pods that get what is free in the next step:", [one for one in answer.holders if one.next], console)
+
+
+def _of_lease(lease: PodLease, now_ms: int) -> str:
+    """The lease that a pod names."""
+    shows = f"the pod shows the fence {lease.shown}"
+    if not lease.state:
+        return f"It is to run within the lease {foreign(lease.lease)}, which is not live; {shows}."
+    same = "which is its fence" if lease.shown == lease.fence else f"not its fence {lease.fence}"
+    left = f"ends in {span(lease.end_ms - now_ms)}" if lease.end_ms > now_ms else "has ended"
+    what = f"The lease {foreign(lease.lease)} of {foreign(lease.plane)} is {lease.state}, and {left}"
+    return f"{what}; {shows}, {same}."
 
 
 def _holders(title: str, found: Sequence[DeviceHolder], console: Console) -> None:

@@ -96,9 +96,12 @@ class Start(Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """Placed if the next step starts it, else NotYet or Never."""
+        """Placed if the next step starts it, else NotYet or Never. The refusal of a request is that of its first
+        alternative: another one may start."""
         if self.at_once:
             return PLACED
+        if self.granted is not None:
+            return When.NOT_YET
         return self.refusal.when if self.refusal is not None else When.NOT_YET
 
 
@@ -491,6 +494,8 @@ class _Ahead:
             return "the scheduler has not tried it"
         if refusal.when is When.NEVER:
             return f"it cannot start ({refusal.reason.code})"
+        if self._refusals.get(job.workload, refusal).reason is Reason.LEASE_FULL:
+            return "no pod of its lease is expected to end before the lease does"
         endless = self._endless_holders(job, refusal)
         if not endless and (closed := self._in_maintenance(job, refusal)):
             are = "is" if len(closed) == 1 else "are"

@@ -7,6 +7,7 @@ Rules
 - For a job with several waiting pods the answer is about one of them, one that is placed if there is one.
 - The expected start is that of `forecast`.
 - If a job can never start, the rules of all nodes are Never, and no pods are listed as holders.
+- A request for a lease is explained by its placeholders: those of its first alternative that may start now.
 - Not known are decisions of the running scheduler that are not written yet, and for how long it avoids a kubelet that
   rejected pods: a rejected pod that still exists counts as rejected now.
 """
@@ -18,9 +19,11 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dovetail.core.checkpoint import restore, take
+from dovetail.core.bargaining.negotiation import Negotiation
+from dovetail.core.bargaining.types import GpuLease, Offer
+from dovetail.core.checkpoint import Checkpoint, restore, take
 from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind
+from dovetail.core.decisions import Bind, GrantLease, MakeOffers
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.policy import unhurried
@@ -28,11 +31,12 @@ from dovetail.core.queues.types import Amounts
 from dovetail.core.reasons import Expected, Reason, Refusal, Repartition, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
-from dovetail.views.forecast import Watch, forecast
+from dovetail.views.forecast import Start, Watch, forecast
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused, holders, parts_of
-from dovetail.views.jobs import find_jobs, name_of, waiting_jobs
-from dovetail.views.leased import key_of
+from dovetail.views.jobs import JobView, find_jobs, job_of, name_of, request_job, waiting_jobs
+from dovetail.views.lease_texts import alternative_text
+from dovetail.views.leased import is_placeholder, key_of
 from dovetail.views.misspelt import of_refusal, of_scheduler
 from dovetail.views.rank import SHARE_CLASSES
 from dovetail.views.refused import refused
@@ -90,6 +94,28 @@ class Reserved(Struct, frozen=True):
     evicting: tuple[str, ...]
 
 
+class PodLease(Struct, frozen=True):
+    """The lease "namespace/name" that a pod names, until `end_ms`. `state` is "" where it is not live. The pod shows
+    the fence `shown`; `fence` is that of the lease."""
+
+    lease: str
+    plane: str
+    state: str
+    end_ms: int
+    fence: int
+    shown: int
+
+
+class NextStep(Struct, frozen=True):
+    """The state after the next step: the nodes of the pods (uid) that it binds, and what it grants or offers to
+    requests."""
+
+    state: State
+    binds: dict[str, str]
+    grants: dict[str, GpuLease]
+    offers: dict[str, tuple[Offer, ...]]
+
+
 class Why(Struct, frozen=True):
     """The answer for a pod. `state` is Bound (to `node`), Placed (the next step binds it to `node`), Never or NotYet.
     The last two have a `code`, a `message`, and `head`, the message without the counts of nodes, which `rules` has.
@@ -103,7 +129,8 @@ class Why(Struct, frozen=True):
     `job` is its gang, or the pod itself; `others` is the number of further jobs with the name that was asked for.
     `terms` are its `queue` and those above it, the top first; `wanted` is what its waiting pods will be charged.
     `expected` is its start, `reclaim` the result of the search for victims. `reserved` are the reservations for it, or,
-    if these are why it waits, for others. `hints` name what is similar to a name that does not exist."""
+    if these are why it waits, for others. `hints` name what is similar to a name that does not exist. `lease` is the
+    one that the pod names. `granted` is what a request for a lease has from its start on, in words."""
 
     pod: str
     state: str
@@ -130,6 +157,20 @@ class Why(Struct, frozen=True):
     reclaim: str = ""
     reserved: tuple[Reserved, ...] = ()
     hints: tuple[str, ...] = ()
+    lease: PodLease | None = None
+    granted: str = ""
+
+
+def next_step(checkpoint: Checkpoint, state: State, now_ms: int) -> NextStep:
+    """Run the next step on a copy; `checkpoint` is that of the state."""
+    copy = restore(unhurried(state.policy), checkpoint)
+    decisions = step(copy, (), now_ms)
+    return NextStep(
+        copy,
+        {one.uid: one.node for one in decisions if isinstance(one, Bind)},
+        {one.lease.id: one.lease for one in decisions if isinstance(one, GrantLease)},
+        {one.request: one.offers for one in decisions if isinstance(one, MakeOffers)},
+    )
 
 
 def why(
@@ -146,7 +187,9 @@ def why(
     job, workload = jobs[0], jobs[0].workload
     pod = next((one for one in job.pods if one.key == key), (*job.waiting, *job.pods)[0])
     queue = state.shares.pod_queues.of(pod) if pod.managed else ""
-    answer = Why(pod.key, "", gang=_gang(state, pod), job=job.name, others=len(jobs) - 1, queue=queue)
+    answer = Why(
+        pod.key, "", gang=_gang(state, pod), job=job.name, others=len(jobs) - 1, queue=queue, lease=_lease(state, pod)
+    )
     if pod.node:
         return _with_gpus(state, pod, replace(answer, state="Bound", node=pod.node))
     if not pod.managed:
@@ -154,14 +197,54 @@ def why(
         return replace(answer, state=When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS, hints=hints)
     before, wanted, ahead = take(state), state.shares.wanted_next(workload), state.queue.before(workload)
     answer = replace(answer, ahead=ahead, wanted=_amounts(wanted), terms=tuple(_terms(state, queue, wanted)))
-    state = restore(unhurried(state.policy), before)
-    binds = {d.uid: d.node for d in step(state, (), now_ms) if isinstance(d, Bind)}
+    after = next_step(before, state, now_ms)
+    state, binds = after.state, after.binds
     if pod.key != key:
         pod = next((one for one in job.waiting if one.uid in binds), pod)
         answer = replace(answer, pod=pod.key)
     if pod.uid in binds:
         return _with_gpus(state, pod, replace(answer, state="Placed", node=binds[pod.uid]))
-    refusal = refusal_of(state, workload)
+    return _refused(state, before, job, pod, refusal_of(state, workload), answer, watch)
+
+
+def why_request(state: State, one: Negotiation, now_ms: int, watch: Watch = lambda started, waiting: None) -> Why:
+    """Explain a request for a lease that was not granted. It is Placed where the next step grants or offers it
+    something."""
+    job, before, request_id = request_job(state, one), take(state), one.request.id
+    answer = Why(request_id, "", job=job.name, queue=job.queue)
+    if job.pods:
+        wanted = state.shares.wanted_next(job.workload)
+        answer = replace(
+            answer, ahead=state.queue.before(job.workload), wanted=_amounts(wanted),
+            terms=tuple(_terms(state, job.queue, wanted)),
+        )  # fmt: skip
+    after = next_step(before, state, now_ms)
+    lease, offers = after.grants.get(request_id), after.offers.get(request_id)
+    if lease is not None or offers:
+        holdings = lease.holdings if lease is not None else offers[0].holdings if offers else ()
+        return replace(answer, state="Placed", node=",".join(dict.fromkeys(holding.node for holding in holdings)))
+    now = after.state.requests.negotiations[request_id]
+    refusal = now.reported or Refusal(Reason.NO_NODES, When.NOT_YET)
+    if now.waiting:
+        current = replace(job_of(after.state, now.waiting), workload=job.workload)
+        answer = _refused(after.state, before, current, current.pods[0], refusal, answer, watch)
+        if refusal.when is not When.NEVER or len(now.alternatives) == 1:
+            return answer
+    start = forecast(before, state.policy, now_ms, {job.workload}, watch).starts.get(job.workload)
+    # That its first alternative never fits does not keep it from another one.
+    never = refusal.when is When.NEVER and (start is None or start.granted is None)
+    return replace(
+        answer, state=When.NEVER if never else When.NOT_YET, code=refusal.reason.code, message=str(refusal),
+        head=refusal.head, expected=start.expected if start is not None and not never else None,
+        granted=_granted(start),
+    )  # fmt: skip
+
+
+def _refused(
+    state: State, before: Checkpoint, job: JobView, pod: Pod, refusal: Refusal, answer: Why, watch: Watch
+) -> Why:
+    """The answer for a job that the next step, which led to this state, does not place."""
+    now_ms, workload, ahead = state.now_ms, job.workload, answer.ahead
     never = refusal.when is When.NEVER
     found = refusals.verdicts(state.cluster, pod) if refusal.nodes else []
     if never:
@@ -173,20 +256,38 @@ def why(
     return replace(
         answer, state=refusal.when, code=refusal.reason.code, message=str(refusal), head=refusal.head, rules=rules,
         holders=holders(state.cluster, asked, found, devices), devices=devices, repartition=refusal.repartition,
-        ahead=0 if never else ahead, reclaim=refusal.reclaim, expected=start.expected if start is not None else None,
+        ahead=0 if never else ahead, reclaim=refusal.reclaim, granted=_granted(start),
+        expected=start.expected if start is not None else None,
         reserved=tuple(_reserved(state, workload, refusal)), hints=of_refusal(state, pod, refusal),
     )  # fmt: skip
 
 
+def _granted(start: Start | None) -> str:
+    return alternative_text(start.granted) if start is not None and start.granted is not None else ""
+
+
+def _lease(state: State, pod: Pod) -> PodLease | None:
+    if not pod.lease:
+        return None
+    live = state.leases.live.get(pod.lease)
+    if live is None:
+        return PodLease(pod.lease, "", "", 0, 0, pod.fence)
+    end_ms = state.leases.end_ms(pod.lease)
+    return PodLease(pod.lease, live.lease.plane, live.state.value, end_ms, live.lease.fence, pod.fence)
+
+
 def refused_pods(state: State, now_ms: int) -> dict[str, Refusal]:
     """The refusals of the next step, by "namespace/name", of the pods of ours that it does not place."""
-    state = restore(unhurried(state.policy), take(state))
-    step(state, (), now_ms)
-    return {pod.key: refusal_of(state, job.workload) for job in waiting_jobs(state) for pod in job.waiting}
+    state = next_step(take(state), state, now_ms).state
+    pods = ((pod, job.workload) for job in waiting_jobs(state) for pod in job.waiting)
+    return {pod.key: refusal_of(state, workload) for pod, workload in pods if not is_placeholder(pod)}
 
 
 def refusal_of(state: State, workload: str) -> Refusal:
     """The refusal of a workload that the step has not placed."""
+    one = state.requests.by_workload.get(workload)
+    if one is not None and one.reported is not None:
+        return one.reported
     return state.queue.refusal(workload) or Refusal(Reason.NO_NODES, When.NOT_YET)
 
 

@@ -8,20 +8,16 @@ first in queue order of the queue and those below it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 
 from msgspec import Struct
 
-from dovetail.core.checkpoint import restore, take
-from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind
-from dovetail.core.policy import unhurried
+from dovetail.core.checkpoint import take
 from dovetail.core.state import State
 from dovetail.views.forecast import PLACED, Watch
 from dovetail.views.jobs import JobView, waiting_jobs
 from dovetail.views.queue_shares import QueueShare, share
 from dovetail.views.queues import heads, inside
-from dovetail.views.why import Why, refusal_of, why
+from dovetail.views.why import NextStep, Why, next_step, refusal_of, why, why_request
 
 
 class WhyQueue(Struct, frozen=True):
@@ -39,19 +35,26 @@ def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda starte
     own = share(state, now_ms, name)[0]
     first = heads(state).get(name)
     jobs = [job for job in waiting_jobs(state) if inside(state, job.queue, name)]
-    copy = restore(unhurried(state.policy), take(state))
-    placed = {decision.uid for decision in step(copy, (), now_ms) if isinstance(decision, Bind)}
-    codes = Counter(_code(copy, job, placed) for job in jobs)
+    after = next_step(take(state), state, now_ms)
+    codes = Counter(_code(state, after, job) for job in jobs)
     head = None
-    if first is not None:
+    if first is not None and (one := state.requests.by_workload.get(first)) is not None:
+        head = why_request(state, one, now_ms, watch)
+    elif first is not None:
         pod = next(pod for job in jobs if job.workload == first for pod in job.waiting)
         head = why(state, pod.key, now_ms, watch)
     below = state.shares.tree.children(name)
     return WhyQueue(own, below, tuple(sorted(codes.items(), key=lambda item: (-item[1], item[0]))), head)
 
 
-def _code(state: State, job: JobView, placed: Collection[str]) -> str:
-    """The reason code of a job; Placed if some of its pods start."""
-    if any(pod.uid in placed for pod in job.waiting):
+def _code(state: State, after: NextStep, job: JobView) -> str:
+    """The reason code of a job; Placed if some of its pods start, or the request is granted or offered something."""
+    if any(pod.uid in after.binds for pod in job.waiting):
         return PLACED
-    return refusal_of(state, job.workload).reason.code
+    one = state.requests.by_workload.get(job.workload)
+    if one is None:
+        return refusal_of(after.state, job.workload).reason.code
+    if one.request.id in after.grants or one.request.id in after.offers:
+        return PLACED
+    reported = after.state.requests.negotiations[one.request.id].reported
+    return reported.reason.code if reported is not None else ""
