@@ -77,6 +77,7 @@ class FakeBench:
 class ClusterBench:
     def __init__(self, cluster: LeasedCluster, client: Client) -> None:
         self.cluster = cluster
+        self.cluster_client = client
         self.broker = KubernetesBroker(client)
 
     async def run(self, work: Coroutine[object, object, T]) -> T:

@@ -317,7 +317,8 @@ class AgentPlane:
         request_id = negotiation.record.id
         if request_id not in self._open:
             return
-        await answered(self.clock, lambda: self.broker.put(negotiation.record))
+        with suppress(BrokerRefused):
+            await answered(self.clock, lambda: self.broker.put(negotiation.record))
         if request_id not in self._open and request_id not in self._leases:
             self._remove(request_id)
 

@@ -65,21 +65,15 @@ class PlaneView:
         """Whether a lease is live, as far as is known."""
         return bool(self._held)
 
-    @property
-    def heard_ms(self) -> int:
-        """When the scheduler last answered, by its clock: all that it decided until then is written. 0: never."""
-        status = self.control.status if self.control is not None else None
-        return epoch_ms(status.last_heartbeat) if status is not None else 0
-
     def unsettled(self, news: Iterable[Notice]) -> bool:
         """Whether a request was granted whose lease is not known: only a list shows whether that is over."""
         return any(isinstance(one, RequestNotice) and one.state == GRANTED and one.id not in self._held for one in news)
 
-    def all(self) -> list[Notice]:
-        """Everything, as after a list."""
+    def all(self, at_ms: int) -> list[Notice]:
+        """Everything, as after a list. All that was decided until `at_ms` is in it (0: not known)."""
         listed = Listed(frozenset(self._requests), frozenset(self._held))
         found: list[Notice] = [one.notice for one in self._held.values()]
-        return [*found, *self._requests.values(), listed, *([Current(self.heard_ms)] if self.heard_ms else [])]
+        return [*found, *self._requests.values(), listed, *([Current(at_ms)] if at_ms else [])]
 
     def control_changed(self, events: Iterable[WatchEvent[wire.AgentControlPlane] | BadObject]) -> None:
         for event in events:

@@ -12,8 +12,10 @@ Rules
   scheduler answers a heartbeat in the status of the AgentControlPlane (`lastHeartbeat` by its clock, `renewTime` as it
   was read) once all that it decided until then is written. So a list of GPULeases that is read after that answer was
   seen shows all of it: only then Current is yielded. A plane without leases needs no such list.
-- The clock is that of the scheduler, from the same answers (`cluster_clock`). Nothing is yielded before the first.
-- What repeating cannot cure is BrokerRefused, the rest BrokerUnavailable.
+- The clock is that of the scheduler, from the same answers (`cluster_clock`), and is set in the same moment as Current
+  is yielded: the next scheduler has another clock. Nothing is yielded before the first.
+- What repeating cannot cure is BrokerRefused, the rest BrokerUnavailable. Once the scheduler was heard, 401, 403 and
+  404 may pass: an API server that starts answers so before it has read its rules and definitions.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from dovetail.kube.api.errors import (
 from dovetail.kube.api.resources import CONTROL_PLANES, GPU_LEASES, LEASE_REQUESTS, LEASES
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.translate import agent_documents, leases
-from dovetail.kube.translate.lease_documents import acknowledged
+from dovetail.kube.translate.lease_documents import Acknowledged, acknowledged
 from dovetail.plane.agent_plane import AgentPlane
 from dovetail.plane.broker import BrokerRefused, BrokerUnavailable, Current, Notice
 from dovetail.plane.cluster_clock import ClusterClock
@@ -59,8 +61,10 @@ _PERIOD_MS = 10_000
 """Between heartbeats where the control plane expects none: their answers are what leases are sure by."""
 _FIRST_ANSWER_MS, _NEXT_ANSWER_MS = 30_000, 180_000
 """Longer than a scheduler takes to answer the first heartbeat, and than it leaves between answers."""
+_MOST_PERIOD_MS = 60_000
 _MOST_SENT = 64
-_REFUSED = frozenset({400, 401, 403, 404, 405, 413, 415, 422})
+_INVALID = frozenset({400, 405, 413, 415, 422})
+_AT_FIRST = frozenset({401, 403, 404})
 _ROLE = "bind the ClusterRole dovetail-software-agent (deploy/leases.yaml) in this namespace to the agent's identity"
 _KINDS = "is the namespace there, and are the definitions of Dovetail installed (kubectl apply -k deploy/crds)?"
 
@@ -81,6 +85,8 @@ class KubernetesBroker:
         self._renewed_ms = 0
         self._sent: dict[str, deque[tuple[int, int]]] = {}
         """By plane the heartbeats that are not answered: the time in each, and when it was sent by our clock."""
+        self._last: dict[str, Acknowledged] = {}
+        """By plane the last answer to one of ours."""
         self._periods: dict[str, int] = {}
         self._silent: dict[str, tuple[int, int]] = {}
         """By plane since when there was no answer, by our clock, and after how long that is worth a warning."""
@@ -107,14 +113,14 @@ class KubernetesBroker:
         return self._clock
 
     async def period_ms(self, plane: str) -> int:
-        """How often the agent of the plane should be heard."""
+        """How often the agent of the plane should be heard: what its AgentControlPlane expects, or more often."""
         namespace, _, name = plane.partition("/")
         try:
             path = CONTROL_PLANES.path(namespace, name)
             found = await self._client.request("GET", path, decode=wire.AgentControlPlane, attempts=_CALL)
         except KubeError as error:
-            raise _broker_error(error, _absent(plane)) from error
-        self._periods[plane] = leases.plane(found).heartbeat_ms or _PERIOD_MS
+            raise self._error(error, _absent(plane)) from error
+        self._periods[plane] = min(leases.plane(found).heartbeat_ms or _PERIOD_MS, _MOST_PERIOD_MS)
         return self._periods[plane]
 
     async def heartbeat(self, plane: str) -> None:
@@ -135,7 +141,7 @@ class KubernetesBroker:
         except AlreadyExists as error:
             raise BrokerUnavailable(str(error)) from error
         except KubeError as error:
-            raise _broker_error(error, _KINDS) from error
+            raise self._error(error) from error
 
     def _warn_of_silence(self, plane: str, now_ms: int) -> None:
         since_ms, most_ms = self._silent.setdefault(plane, (now_ms, _FIRST_ANSWER_MS))
@@ -167,7 +173,10 @@ class KubernetesBroker:
                     rule = "another request has this name: the session of a Plane must differ from all earlier ones"
                     raise BrokerRefused(f"LeaseRequest {request.id}: {rule}") from error
         except KubeError as error:
-            raise _broker_error(error, _KINDS) from error
+            if isinstance(error, Forbidden):
+                # A quota, or a policy of the cluster.
+                raise BrokerRefused(f"{error}: {_ROLE}") from error
+            raise self._error(error) from error
 
     async def withdraw(self, plane: str, request: str) -> None:
         namespace, _, name = request.partition("/")
@@ -176,7 +185,7 @@ class KubernetesBroker:
         except NotFound:
             return
         except KubeError as error:
-            raise _broker_error(error, _KINDS) from error
+            raise self._error(error) from error
 
     async def act(self, plane: str, action: LeaseAction) -> None:
         namespace, _, name = action.lease.partition("/")
@@ -198,7 +207,7 @@ class KubernetesBroker:
         except NotFound:
             return
         except KubeError as error:
-            raise _broker_error(error, _KINDS) from error
+            raise self._error(error) from error
 
     async def _set(self, path: str, field: str, value: dict[str, Any]) -> None:
         """Replace a field as a whole."""
@@ -210,20 +219,19 @@ class KubernetesBroker:
         watches = PlaneWatches(self._client, view)
         try:
             await watches.begin()
-            self._require(plane, view)
-            self._answered(plane, view)
-            known = self._clock.known
-            news = view.all() if known else []
+            at_ms, begun = self._answered(plane, view), self._clock.known
+            news = view.all(at_ms) if begun else []
             while True:
                 for notice in news:
                     yield notice
+                self._require(plane, view)
                 news = await self._news(plane, view, watches, await watches.next())
-                if not known:
+                if not begun:
                     # Nothing can be dated before the scheduler has answered.
-                    known = self._clock.known
-                    news = view.all() if known else []
+                    at_ms, begun = self._answered(plane, view), self._clock.known
+                    news = view.all(at_ms) if begun else []
         except KubeError as error:
-            raise _broker_error(error, _KINDS) from error
+            raise self._error(error) from error
         finally:
             await watches.end()
 
@@ -233,28 +241,30 @@ class KubernetesBroker:
         if seen.kind == LEASE_REQUESTS.kind:
             news = view.requests_changed(seen.events)
             return [*await watches.leases(), *news] if view.unsettled(news) else news
-        before_ms = view.heard_ms
         view.control_changed(seen.events)
-        self._require(plane, view)
-        self._answered(plane, view)
-        if view.heard_ms == before_ms:
-            return []
-        at_ms, found = view.heard_ms, list[Notice]()
-        if view.holds:
-            found = await watches.leases()
-        return [*found, Current(at_ms)]
-
-    def _answered(self, plane: str, view: PlaneView) -> None:
-        """Take the answer to a heartbeat of ours, if there is one."""
         answer = acknowledged(view.control.status) if view.control is not None else None
+        if answer is None or answer == self._last.get(plane):
+            return []
+        found = await watches.leases() if view.holds else []
+        at_ms = self._answered(plane, view)
+        return [*found, Current(at_ms)] if at_ms else found
+
+    def _answered(self, plane: str, view: PlaneView) -> int:
+        """Take the answer to a heartbeat of ours. Returns when it was answered, by the scheduler's clock; 0 where the
+        last one that was answered is not ours."""
+        answer = acknowledged(view.control.status) if view.control is not None else None
+        if answer is None:
+            return 0
         sent = self._sent.get(plane, deque())
         for number, (renewed_ms, sent_ms) in enumerate(sent):
-            if answer is not None and answer.renewed_ms == renewed_ms:
+            if answer.renewed_ms == renewed_ms:
                 self._clock.answered(sent_ms, answer.at_ms)
                 self._silent[plane] = self._clock.steady_ms(), _NEXT_ANSWER_MS
+                self._last[plane] = answer
                 for _ in range(number + 1):
                     sent.popleft()
-                return
+                break
+        return answer.at_ms if self._last.get(plane) == answer else 0
 
     def _require(self, plane: str, view: PlaneView) -> None:
         """Raises BrokerRefused where no scheduler will ever answer, and no lease is left to follow."""
@@ -267,6 +277,16 @@ class KubernetesBroker:
             older = "an older AgentControlPlane of the namespace counts: use that one, or have it deleted"
             raise BrokerRefused(f"AgentControlPlane {plane}: {older}")
 
+    def _error(self, error: KubeError, hint: str = _KINDS) -> BrokerRefused | BrokerUnavailable:
+        """What to raise for an error: whether repeating the call may help, and if not, what does. `hint` is for what is
+        not found."""
+        status = error.status if isinstance(error, ApiError) else 0
+        if status in _INVALID or (status in _AT_FIRST and not self._clock.known):
+            about = _ROLE if isinstance(error, Forbidden) else hint if isinstance(error, NotFound) else ""
+            return BrokerRefused(f"{error}: {about}" if about else str(error))
+        log.log(logging.WARNING if status in _AT_FIRST else logging.INFO, "%s; trying again", error)
+        return BrokerUnavailable(str(error))
+
 
 @asynccontextmanager
 async def on_cluster(
@@ -275,6 +295,8 @@ async def on_cluster(
     """The plane of this id ("namespace/name") on a cluster, which is found as `KubernetesBroker.connect` does. Raises
     BrokerRefused where the plane does not exist, or this identity may not be its agent, and BrokerUnavailable where the
     API server does not answer."""
+    if not all(plane.partition("/")):
+        raise BrokerRefused(f"{plane!r}: a plane is named namespace/name, as its AgentControlPlane")
     async with KubernetesBroker.connect(kubeconfig, context) as broker:
         period_ms = await broker.period_ms(plane)
         async with AgentPlane(broker, plane, heartbeat_ms=period_ms, adopt=adopt) as agent:
@@ -287,14 +309,3 @@ def _absent(plane: str) -> str:
         f"there is no AgentControlPlane {name!r} in the namespace {namespace!r}: have it created "
         "(docs/reference/leases.md)"
     )
-
-
-def _broker_error(error: KubeError, hint: str) -> BrokerRefused | BrokerUnavailable:
-    """What to raise for an error: whether repeating the call may help, and if not, what does. `hint` is for what is not
-    found."""
-    if not isinstance(error, ApiError) or error.status not in _REFUSED:
-        log.info("%s", error)
-        return BrokerUnavailable(str(error))
-    if isinstance(error, Forbidden):
-        return BrokerRefused(f"{error}: {_ROLE}")
-    return BrokerRefused(f"{error}: {hint}" if isinstance(error, NotFound) else str(error))
