@@ -196,3 +196,22 @@ def _deleting(cluster: LeasedCluster, namespace: str, name: str) -> bool:
     if pod is None:
         return True
     return bool(pod["metadata"].get("deletionGracePeriodSeconds", 10**9) <= lease_writer.ENDED_GRACE_S)
+
+
+async def test_a_lease_that_came_and_went_between_two_statuses_of_its_plane_leaves_no_object(
+    cluster: LeasedCluster,
+) -> None:
+    async with cluster.scheduler():
+        for number in range(5):
+            await cluster.lease_of("one", f"short-{number}", {"duration": "1h"})
+            cluster.act("one", f"short-{number}", 1, "return")
+            await cluster.until(lambda number=number: not cluster.lease("one", f"short-{number}"))
+
+
+async def test_a_scheduler_ends_in_order_with_the_statuses_that_leases_wait_for(cluster: LeasedCluster) -> None:
+    for number in range(3):
+        async with cluster.scheduler() as scheduler:
+            await cluster.lease_of("one", f"held-{number}", {"duration": "1h"})
+            cluster.act("one", f"held-{number}", 1, "return")
+            await cluster.until(lambda number=number: cluster.state("one", f"held-{number}") in ("Ended", ""))
+        assert scheduler.cancelled()

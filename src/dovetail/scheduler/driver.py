@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from msgspec.structs import replace
 
@@ -99,13 +99,11 @@ class Driver:
         self._events = Events(self.reporter, clock, run)
         self._preemptions = Preemptions(
             client, clock, mirror, self._events, Nominations(mirror, self.reporter, run.id),
-            may_write=leads, spawn=lambda work: self._tasks.create_task(work),
+            may_write=leads, spawn=self._spawn,
         )  # fmt: skip
-        self.leases = LeaseWriter(
-            client, clock, mirror, state=lambda: self.state, may_write=leads,
-            spawn=lambda work: self._tasks.create_task(work),
-        )  # fmt: skip
+        self.leases = LeaseWriter(client, clock, mirror, state=lambda: self.state, may_write=leads, spawn=self._spawn)
         self._tasks: asyncio.TaskGroup
+        self._ended = False
         self._starting: dict[str, str] = {}
         """Gangs with decided binds that have not started yet, with the fabric level that holds each."""
         self._has_led = False
@@ -128,7 +126,10 @@ class Driver:
     async def run(self) -> None:
         """Decide until cancelled."""
         async with asyncio.TaskGroup() as self._tasks:
-            await self._loop()
+            try:
+                await self._loop()
+            finally:
+                self._ended = True
 
     async def _loop(self) -> None:
         while True:
@@ -193,6 +194,13 @@ class Driver:
                 self._preemptions.give_up(decision)
             case MakeOffers() | RequestStatus() | GrantLease() | LeaseStatus() | RevokeLease() | EndLease():
                 self.leases.put(decision)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Work that ends with this process. What the last writes at shutdown would begin is left to the next one."""
+        if self._ended:
+            work.close()
+        else:
+            self._tasks.create_task(work)
 
     def _bind(self, bind: Bind) -> None:
         """Pass a bind to the binder, after older reports of the pod are withdrawn: an "unschedulable" condition or a

@@ -140,6 +140,10 @@ class LeaseWriter:
             pods = [pod.uid for pod in state.workloads.pods.values() if _inside(pod) and pod.lease == id_]
             self._add(id_, "end", partial(self._finish, id_, _Ended(fence, plane, ended_ms, None, tuple(pods))))
 
+    def over(self, plane: str) -> bool:
+        """Whether leases of the plane are over whose objects wait until the status of the plane has them."""
+        return plane in self._over
+
     def counted(self, plane: str, at_ms: int) -> None:
         """The status of the plane has all that was charged until then."""
         over = self._over.get(plane, {})

@@ -35,12 +35,15 @@ READY, INVALID, IGNORED = "Ready", "Invalid", "Ignored"
 
 class PlaneStatuses:
     """Called with the snapshots of all queues by name and the time. `pending`: whether something that was decided about
-    a namespace is not written yet."""
+    a namespace is not written yet. `over`: whether leases of a plane are over whose objects wait for its status."""
 
-    def __init__(self, mirror: Informers, state: Callable[[], State], pending: Callable[[str], bool]) -> None:
+    def __init__(
+        self, mirror: Informers, state: Callable[[], State], pending: Callable[[str], bool], over: Callable[[str], bool]
+    ) -> None:
         self._mirror = mirror
         self._state = state
         self._pending = pending
+        self._over = over
         self._heard: dict[str, Acknowledged] = {}
         """The heartbeat of each plane that is in its status, or is to be."""
         self._holders: dict[str, str] = {}
@@ -58,8 +61,9 @@ class PlaneStatuses:
             status = plane_status(report, now_ms, obj.status)
             path = CONTROL_PLANES.path(meta.namespace, meta.name, "status")
             charged = report.snapshot is not None and bool(report.snapshot.rate_milli)
-            name = f"the control plane {lease_id(meta)}"
-            yield StatusDue(path, name, meta.uid, now_ms, status, _own(status), (), charged, lease_id(meta))
+            id_ = lease_id(meta)
+            name = f"the control plane {id_}"
+            yield StatusDue(path, name, meta.uid, now_ms, status, _own(status), (), charged, id_, self._over(id_))
 
     def _report(
         self, state: State, obj: wire.AgentControlPlane, snapshots: dict[str, QueueSnapshot], now_ms: int

@@ -56,7 +56,7 @@ class _Written(Struct, frozen=True):
 
 class StatusDue(Struct, frozen=True):
     """A status of the object of this path and uid, as of `at_ms`. `charged`: its usage grows with time.
-    `plane` is the id of a control plane."""
+    `plane` is the id of a control plane. `awaited`: something waits until it is written."""
 
     path: str
     name: str
@@ -67,6 +67,7 @@ class StatusDue(Struct, frozen=True):
     drift: object
     charged: bool
     plane: str = ""
+    awaited: bool = False
 
 
 class QueueStatusWriter:
@@ -135,7 +136,7 @@ class QueueStatusWriter:
         since_ms = one.at_ms - written.at_ms
         if written.own is None:
             return since_ms >= _REFUSED_RETRY_MS
-        if written.own != one.own or (at_least_every_ms is not None and since_ms >= at_least_every_ms):
+        if one.awaited or written.own != one.own or (at_least_every_ms is not None and since_ms >= at_least_every_ms):
             return True
         return since_ms >= _DRIFT_MS and written.drift != one.drift
 

@@ -118,7 +118,7 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
                 endpoints.follow(driver, mirror.reflectors)
             statuses = QueueStatusWriter(
                 client, clock, mirror, state=lambda: driver.state, may_write=lambda: driver.decides,
-                planes=PlaneStatuses(mirror, lambda: driver.state, driver.leases.pending),
+                planes=PlaneStatuses(mirror, lambda: driver.state, driver.leases.pending, driver.leases.over),
                 written=driver.leases.counted,
             )  # fmt: skip
             try:
