@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases under kill -9: the scheduler and the agents are killed again and again, at any moment.
+
+    python -m benchmarks.lease_kills [--kills 1000] [--seed 1] [-o json]
+
+The API server is the playground, in this process. The scheduler is one process, eight agents with the library for
+agents are another: they negotiate, hold leases for some tenths of a second up to some seconds, renew and return them.
+Each of the two is killed by SIGKILL after a random time and started again at once. From the watch of GPULeases this
+checks, at each change, that no GPU is in two leases that have not ended; that each lease ends within its term and its
+grace (with --slack-s for a scheduler that is just being started); and in the end, that what each control plane is
+charged is, to the millisecond, what its leases were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dovetail.core.bargaining.terms import LEAST_CHARGED_MS
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.resources import GPU_LEASES
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.objects.leases import GPULease
+from dovetail.kube.translate.leases import lease_id
+from dovetail.plane import BrokerUnavailable, LeaseOver, NotGranted, Option, RenewalRefused, ServiceClass
+from dovetail.plane.kubernetes import on_cluster
+from dovetail.playground import Playground
+
+CHILD = "--child"
+AGENTS, NODES, GPUS = 8, 4, 8
+TERM_S, GRACE_S, HEARTBEAT_S = 8.0, 2.0, 1.0
+GROUP = "dovetail.dev/v1alpha1"
+ROOT = Path(__file__).parents[1]
+COMMAND = [sys.executable, "-c", "from dovetail.cli import main; main()"]
+Document = dict[str, Any]
+
+
+def documents() -> list[Document]:
+    found = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))]
+    found = [one for one in found if one["kind"] == "CustomResourceDefinition"]
+    amounts = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(GPUS)}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+    for number in range(NODES):
+        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}"}, "status": status})
+    queue: Document = {"apiVersion": GROUP, "kind": "Queue", "metadata": {"name": "agents"}}
+    found.append(queue | {"spec": {"planes": True}})
+    spec = {"queue": "agents", "heartbeat": f"{HEARTBEAT_S:g}s", "grace": f"{GRACE_S:g}s", "idle": "0s"}
+    for number in range(AGENTS):
+        name = f"agent-{number}"
+        found.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        meta = {"name": name, "namespace": name}
+        found.append({"apiVersion": GROUP, "kind": "AgentControlPlane", "metadata": meta, "spec": spec})
+    return found
+
+
+async def child(kubeconfig: str, seed: int) -> None:
+    """All agents, until killed."""
+
+    async def live(number: int) -> None:
+        dice = random.Random(seed * 1000 + number)
+        while True:
+            try:
+                async with on_cluster(f"agent-{number}/agent-{number}", kubeconfig=kubeconfig) as plane:
+                    while True:
+                        service = dice.choice((ServiceClass.BURST, ServiceClass.SCAVENGER))
+                        least_s = 2.0 if service is ServiceClass.SCAVENGER else 0.0
+                        option = Option(
+                            gpus=dice.randint(1, 8), least=1, minutes=TERM_S / 60, least_minutes=least_s / 60,
+                            service=service,
+                        )  # fmt: skip
+                        try:
+                            async with asyncio.timeout(10), plane.lease(option) as lease:
+                                await asyncio.sleep(dice.choice((0.2, 1.0, 3.0, 6.5)))
+                                if dice.random() < 0.5:
+                                    await lease.renew(TERM_S / 60)
+                        except (TimeoutError, LeaseOver, NotGranted, RenewalRefused):
+                            pass
+                        await asyncio.sleep(dice.random())
+            except BrokerUnavailable:
+                await asyncio.sleep(0.5)
+
+    async with AsyncExitStack(), asyncio.TaskGroup() as tasks:
+        for number in range(AGENTS):
+            tasks.create_task(live(number))
+
+
+class Watcher:
+    """What the watch of GPULeases shows. `due` is by control plane what its leases are to be charged, in milli-GPU
+    times ms."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, GPULease] = {}
+        self.due: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.ends: Counter[str] = Counter()
+        self._charged: set[str] = set()
+
+    def sink(self, changes: list[Change[GPULease]]) -> None:
+        for change in changes:
+            obj = change.object
+            id_ = lease_id(obj.metadata)
+            over = obj.status is not None and obj.status.state == "Ended"
+            if over and obj.metadata.uid not in self._charged:
+                self._charge(obj)
+            if change.kind == "deleted" and obj.metadata.uid not in self._charged:
+                self.faults.append(f"{id_} is gone and had not ended")
+            if over or change.kind == "deleted":
+                self.live.pop(id_, None)
+                continue
+            self.live[id_] = obj
+            held = Counter((one.node, one.gpu) for lease in self.live.values() for one in lease.spec.devices)
+            twice = [device for device, count in held.items() if count > 1]
+            if twice:
+                self.faults.append(f"{twice[0]} is in two leases, one of them {id_}")
+
+    def _charge(self, obj: GPULease) -> None:
+        status = obj.status
+        assert status is not None
+        self._charged.add(obj.metadata.uid)
+        ran_ms = epoch_ms(status.ended) - epoch_ms(obj.spec.start)
+        if obj.spec.alternative.service != "Scavenger":
+            ran_ms = max(ran_ms, LEAST_CHARGED_MS)
+        self.due[obj.metadata.namespace] += status.rate * ran_ms
+        self.ends[status.cause] += 1
+
+    def overdue(self, slack_s: float) -> list[str]:
+        """Live leases that should have ended so long ago."""
+        now_ms = 1000 * time.time()
+        return [
+            id_ for id_, obj in self.live.items()
+            if now_ms > 1000 * slack_s + max(epoch_ms(obj.status.end if obj.status else None), epoch_ms(obj.spec.start)
+                                             + 1000 * TERM_S)
+        ]  # fmt: skip
+
+
+async def measure(options: argparse.Namespace) -> Document:
+    dice = random.Random(options.seed)
+    playground = Playground()
+    url = await playground.start()
+    for document in documents():
+        playground.put(document)
+    watcher, kills = Watcher(), Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        kubeconfig = Path(folder) / "kubeconfig"
+        playground.kubeconfig(kubeconfig)
+        log = (Path(folder) / "log").open("w")
+        argv = {
+            "scheduler": [*COMMAND, "scheduler", f"--kubeconfig={kubeconfig}", "--no-leader-elect", "--listen=",
+                          f"--recording={folder}/recording"],
+            "agents": [sys.executable, "-m", "benchmarks.lease_kills", CHILD, str(kubeconfig)],
+        }  # fmt: skip
+        began_s, started = time.monotonic(), 0
+
+        async def start(name: str) -> asyncio.subprocess.Process:
+            nonlocal started
+            started += 1
+            more = [str(started)] if name == "agents" else []
+            return await asyncio.create_subprocess_exec(*argv[name], *more, stdout=log, stderr=log)
+
+        async with Client(ClusterConfig(url)) as client:
+            following = asyncio.create_task(Reflector(client, GPU_LEASES, GPULease, watcher.sink).run())
+            running = {name: await start(name) for name in argv}
+            while sum(kills.values()) < options.kills:
+                await asyncio.sleep(dice.uniform(0.05, options.apart_s))
+                name = dice.choice(("scheduler", "agents"))
+                running[name].kill()
+                await running[name].wait()
+                running[name] = await start(name)
+                kills[name] += 1
+                if overdue := watcher.overdue(options.slack_s):
+                    watcher.faults.append(f"{overdue[0]} has no end")
+                if sum(kills.values()) % 50 == 0:
+                    text = f"{sum(kills.values())} kills, {watcher.ends.total()} leases ended, {len(watcher.faults)} faults"
+                    print(text, file=sys.stderr)
+            running["agents"].kill()
+            deadline_s = time.monotonic() + 120
+            while playground.store.list("gpuleases.dovetail.dev") and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.2)
+            await asyncio.sleep(2.0)
+            running["scheduler"].kill()
+            following.cancel()
+            await asyncio.gather(following, *(one.wait() for one in running.values()), return_exceptions=True)
+        log.close()
+    off = {}
+    for plane in playground.store.list("agentcontrolplanes.dovetail.dev"):
+        days = plane["status"].get("usage", {}).get("days", [])
+        name = plane["metadata"]["namespace"]
+        off[name] = sum(int(day["used"]) for day in days) - watcher.due[name]
+    await playground.stop()
+    return {
+        "kills": dict(kills), "seconds": round(time.monotonic() - began_s), "leases": watcher.ends.total(),
+        "ends": dict(watcher.ends), "still_live": len(watcher.live), "faults": watcher.faults[:5],
+        "charged_beside_due_milli_gpu_ms": {name: value for name, value in off.items() if value},
+    }  # fmt: skip
+
+
+def main() -> None:
+    if sys.argv[1:2] == [CHILD]:
+        asyncio.run(child(sys.argv[2], int(sys.argv[3])))
+        return
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--apart-s", type=float, default=3.0, help="the longest time between two kills")
+    parser.add_argument("--slack-s", type=float, default=15.0, help="for a scheduler that is just being started")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    options = parser.parse_args()
+    found = asyncio.run(measure(options))
+    if options.output == "json":
+        print(json.dumps(found))
+        return
+    for name, value in found.items():
+        print(f"{name}: {value}")
+
+
+if __name__ == "__main__":
+    main()
