@@ -207,7 +207,8 @@ class Pod(Struct, frozen=True):
     `recorded`: its bind wrote a record; whether another bound pod may use its queue is checked again. `own_volumes` and
     `own_device_claims` are those of `claims` and `device_claims` that a template in its spec makes for this pod alone:
     one of such a name that was made for another pod is not its own. `lease` is the id of the lease within which it is
-    placed ("": none), `fence` the fence that it shows."""
+    placed ("": none), `fence` the fence that it shows. `offered`: it holds what is only offered to a software agent,
+    which is charged for nothing before it accepts."""
 
     uid: str
     namespace: str
@@ -240,6 +241,7 @@ class Pod(Struct, frozen=True):
     own_device_claims: tuple[str, ...] = ()
     lease: str = ""
     fence: int = 0
+    offered: bool = False
 
     @property
     def key(self) -> str:

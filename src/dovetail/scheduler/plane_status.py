@@ -57,6 +57,9 @@ class PlaneStatuses:
         self._holders = {id_: holder for id_, holder in self._holders.items() if id_ in ids}
         for obj in known.values():
             meta = obj.metadata
+            if self._pending(meta.namespace):
+                # What is charged may not be in the API yet: after a restart nobody would know what for.
+                continue
             report = self._report(state, obj, snapshots, now_ms)
             status = plane_status(report, now_ms, obj.status)
             path = CONTROL_PLANES.path(meta.namespace, meta.name, "status")

@@ -48,7 +48,9 @@ def test_an_offer_lapses_and_is_made_again_after_a_back_off() -> None:
     state, refusal = market.states["r"]
     assert state == "BackingOff" and refusal is not None and refusal.reason is Reason.BACKING_OFF
     assert market.free() == 16
-    market.wait(1000)
+    market.wait(14_999)
+    assert "r" not in market.offers, "it waits for as long as it held devices for nothing"
+    market.wait(1)
     assert "r" in market.offers
 
 

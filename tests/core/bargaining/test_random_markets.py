@@ -42,7 +42,7 @@ class RandomMarket(Market):
     def held_milli(self, name: str) -> int:
         cluster, queue = self.state.cluster, f"planes/{name}/{name}"
         of = self.state.shares.pod_queues.of
-        placed = [p for p in cluster.placements.values() if p.pod.managed and of(p.pod) == queue]
+        placed = [p for p in cluster.placements.values() if p.pod.managed and of(p.pod) == queue and not p.pod.offered]
         return sum(1000 * len(one.devices) for one in placed)
 
     def at(self, now_ms: int, *events: ev.Event) -> None:

@@ -394,7 +394,11 @@ def _beyond_one(asked: LeaseAlternative, counter: LeaseAlternative) -> str:
 def _back_off(state: State, one: Negotiation, event: RequestEvent) -> list[Decision]:
     withdraw(state, one)
     one.handle(event)
-    one.until_ms = state.now_ms + min(_MOST_BACK_OFF_MS, 1000 << min(one.lapses, 16))
+    back_off_ms = min(_MOST_BACK_OFF_MS, 1000 << min(one.lapses, 16))
+    if event is RequestEvent.LAPSED:
+        # It held devices for so long, and pays nothing for that.
+        back_off_ms = max(back_off_ms, state.policy.offer_ms)
+    one.until_ms = state.now_ms + back_off_ms
     one.lapses += 1
     state.requests.timers.put(one.request.id, one.until_ms)
     what = "an offer was declined" if event is RequestEvent.DECLINED else "no answer came in time"

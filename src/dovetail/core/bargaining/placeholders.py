@@ -57,7 +57,7 @@ def pods_of(
         f"{begins}/0", plane.namespace, request.name, request_of(alternative, alternative.per_node),
         priority=_PRIORITIES[alternative.service] * _OF_A_CLASS + request.priority, created_ms=request.created_ms,
         gang="" if _alone(alternative) else begins, queue=plane.leaf,
-        work=work_of(plane, request, alternative, firm, term_ms), lease=request.id,
+        work=work_of(plane, request, alternative, firm, term_ms), lease=request.id, offered=not firm,
     )  # fmt: skip
     return [first, *[replace(first, uid=f"{begins}/{index}") for index in range(1, count)]]
 
@@ -110,7 +110,7 @@ def bound(pod: Pod, holding: Holding, lease: GpuLease) -> Pod:
     """The placeholder of a live lease, with all its devices."""
     return replace(
         pod, node=holding.node, bound_ms=lease.start_ms, devices=holding.devices, instances=holding.instances,
-        recorded=True, work=replace(pod.work, grace_ms=lease.grace_ms),
+        recorded=True, offered=False, work=replace(pod.work, grace_ms=lease.grace_ms),
     )  # fmt: skip
 
 

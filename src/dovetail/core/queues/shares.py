@@ -35,10 +35,11 @@ from dovetail.core.workloads.index import Precedence, WorkloadIndex, startable
 
 class _Held(Struct):
     """Pods that count the same: by queue, user, priority, amounts, and whether they must not be preempted. Each is
-    charged `rate`."""
+    charged `rate`; nothing if it is not `charged`."""
 
     kind: tuple[str, str, int, Amounts, bool]
     rate: int
+    charged: bool
 
 
 class Shares:
@@ -184,10 +185,10 @@ class Shares:
                 self.pending_pods.remove([uid])
             return
         kind = self._kind(known, self.accounting.held(placement))
-        if held is None or held.kind != kind:
+        if held is None or held.kind != kind or held.charged is known.offered:
             if held is not None:
                 self._release(uid, held)
-            new = _Held(kind, self.rates.of(kind[3]))
+            new = self._new(kind, known)
             self._hold([uid], new)
             if late and held is None:
                 self.accounts.charge_late(*kind[:2], new.rate, self._since(uid))
@@ -216,8 +217,8 @@ class Shares:
             if held is None:
                 if len(self._by_kind) >= 65_536:
                     self._by_kind.clear()
-                kind = self._kind(self._workload_index.pods[some[0]], key[1])
-                held = self._by_kind[key] = _Held(kind, self.rates.of(key[1]))
+                pod = self._workload_index.pods[some[0]]
+                held = self._by_kind[key] = self._new(self._kind(pod, key[1]), pod)
             self._hold(some, held)
             self._attain(some, held)
         self.pending_pods.remove(uids)
@@ -228,6 +229,9 @@ class Shares:
             return "", pod.user, pod.priority, amounts, False
         queue = self.pod_queues.of(pod)
         return queue, pod.user, pod.priority, amounts, not self.pod_queues.preemptible_in(pod, queue)
+
+    def _new(self, kind: tuple[str, str, int, Amounts, bool], pod: Pod) -> _Held:
+        return _Held(kind, 0 if pod.offered else self.rates.of(kind[3]), not pod.offered)
 
     def ended(self, uid: str, ended_ms: int) -> None:
         """The pod, which still counts, ended at that time: take back what it was charged since."""
@@ -251,7 +255,7 @@ class Shares:
             self._by_kind.clear()
             counts = Counter(map(id, self._held.values()))
             for held in {id(one): one for one in self._held.values()}.values():
-                rate = self.rates.of(held.kind[3])
+                rate = self.rates.of(held.kind[3]) if held.charged else 0
                 if rate != held.rate:
                     self.accounts.change(*held.kind[:2], counts[id(held)] * (rate - held.rate))
                     held.rate = rate

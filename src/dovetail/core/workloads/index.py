@@ -27,7 +27,7 @@ LONE = "pod/"
 _COMPARED = attrgetter(
     "request", "queue", "namespace", "user", "priority", "work.preemptible", "work.preempts", "managed", "gated",
     "deleting", "problem", "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
-    "own_device_claims", "lease", "fence",
+    "own_device_claims", "lease", "fence", "offered",
 )  # fmt: skip
 _KINDS_KIB = 16 * 1024
 MOST_DEPTH = 8
