@@ -5,10 +5,8 @@ and the playground as the host; with the command and kubectl, too."""
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,12 @@ import aiohttp
 import pytest
 import yaml
 
-from dovetail.agentplanes.credentials import SECRET
 from dovetail.agentplanes.facts import CarryLimits
 from dovetail.agentplanes.serving import ServeOptions, run
-from dovetail.apiserver.objects import Object, condition_of, text_at
+from dovetail.apiserver.objects import Object, condition_of
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.plane.kubernetes import KubernetesBroker
+from tests.agentplanes.on_cluster import AGENT, DOVETAIL, carried, secret
 from tests.agentplanes.world import job, template
 from tests.apiserver.planes.certificates import self_signed
 from tests.contract.api import Api
@@ -31,19 +29,7 @@ from tests.scheduler.leased import LEASES, LeasedCluster
 from tests.scheduler.scripted import until
 from tools.controlplane import binaries
 
-AGENT = "tuner"
-DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
 pytestmark = pytest.mark.slow
-
-
-def secret(cluster: LeasedCluster) -> Object:
-    found = cluster.playground.store.get("secrets", AGENT, SECRET)
-    return {key: base64.b64decode(value).decode() for key, value in (found or {}).get("data", {}).items()}
-
-
-def carried(cluster: LeasedCluster) -> list[Object]:
-    """The pods on the host."""
-    return [pod for pod in cluster.playground.store.list("pods") if text_at(pod, "metadata.namespace") == AGENT]
 
 
 @contextlib.asynccontextmanager

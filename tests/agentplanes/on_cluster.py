@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests with a scheduler on a playground see of an agent that has an endpoint."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from pathlib import Path
+
+from dovetail.agentplanes import names
+from dovetail.agentplanes.credentials import SECRET
+from dovetail.apiserver.objects import Object, labels_of
+from tests.scheduler.leased import LeasedCluster
+
+AGENT = "tuner"
+DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
+
+
+def secret(cluster: LeasedCluster) -> dict[str, str]:
+    """What the agent finds in its namespace; {} where nothing is there."""
+    found = cluster.playground.store.get("secrets", AGENT, SECRET)
+    return {key: base64.b64decode(value).decode() for key, value in (found or {}).get("data", {}).items()}
+
+
+def carried(cluster: LeasedCluster) -> list[Object]:
+    """The pods on the host."""
+    return [pod for pod in cluster.playground.store.list("pods") if names.POD_UID in labels_of(pod)]
