@@ -8,12 +8,17 @@ from collections.abc import Iterable
 import pytest
 
 from dovetail.core.cycle import enter
+from dovetail.core.events import PodRemoved
+from dovetail.core.model import Maintenance
 from dovetail.core.state import State
 from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import Document as Manifest
 from dovetail.kube.translate.lease_records import LeaseObjects
+from dovetail.views.drain import drain_plan
 from dovetail.views.jobs import JobNotFound
 from dovetail.views.queue_positions import queue_positions
+from dovetail.views.rank import rank
+from dovetail.views.whatif import ChangeError, drain, submit, whatif
 from dovetail.views.why import PodLease, Why, why
 from dovetail.views.why_lease import WhyLease, WhyLeases, WhyRequest, why_lease
 from dovetail.views.why_queue import why_queue
@@ -170,3 +175,47 @@ def test_a_queue_whose_first_job_is_a_request_is_explained() -> None:
     found = why_queue(read((*AGENTS, *HELD, asked))[0], "agents", NOW)
     assert found.reasons == (("NoNodeFits", 1),) and found.head is not None
     assert (found.head.pod, found.head.code) == ("bob/r", "NoNodeFits")
+
+
+def test_the_position_of_a_request_in_the_queue_is_explained() -> None:
+    idle = {"count": 8, "perNode": 8, "class": "Scavenger"}
+    asked = (request("ada", "s", idle), request("bob", "r", {"count": 8, "perNode": 8}))
+    state, _ = read((*AGENTS, *HELD, *asked))
+    found = rank(state, "ada/s", NOW)
+    assert (found.position, found.waiting, found.queue) == (2, 2, "planes/ada/ada")
+    assert [(level.own, level.by) for level in found.levels] == [("agents", "alone"), ("planes/ada/ada", "class")]
+    (before,) = found.before
+    assert (before.job, before.by) == ("bob/r", "class")
+    assert [term.queue for term in found.levels[1].terms] == ["planes/bob/bob", "planes/ada/ada"]
+    early = request("bob", "r", {"earliest": "2026-01-31T13:00:00Z"})
+    with pytest.raises(JobNotFound, match="in no queue now"):
+        rank(read((*AGENTS, early))[0], "bob/r", NOW)
+
+
+def test_what_a_request_would_be_offered_and_when() -> None:
+    state, _ = read((*AGENTS, *HELD))
+    for alternatives, starts_ms, granted in (
+        (({"count": 8, "perNode": 8}, {"count": 2, "perNode": 2}), 0, "2 GPUs, on one node, for 10m, Burst"),
+        (({"count": 8, "perNode": 8},), 20 * MINUTE, "8 GPUs, on one node, for 10m, Burst"),
+    ):
+        asked = cluster.of_documents([Manifest("x", request("bob", "new", *alternatives))], whole=False)
+        change = submit(state, asked.events, NOW)
+        (job,) = whatif(state, change, NOW).jobs
+        assert (job.job, job.granted) == ("bob/new", granted) and job.after is not None
+        assert job.after.start_ms - NOW == starts_ms
+        assert job.offers[0].alternative == granted
+        assert {place.pod for place in job.places} == {"bob/new"}
+    again = cluster.of_documents([Manifest("x", request("ada", "all"))], whole=False)
+    with pytest.raises(ChangeError, match="exists already"):
+        submit(state, again.events, NOW)
+
+
+def test_a_drain_by_hand_takes_no_lease_back_and_a_maintenance_does() -> None:
+    state, _ = read((*AGENTS, *HELD, pod("ada", "worker", 2, "n1", "all", "0,1")))
+    change = drain(state, ["n1"], NOW)
+    assert "gpulease/ada/all stays on n1: a cordon takes no lease back, maintenance does" in change.notes
+    assert not [event for event in change.events if isinstance(event, PodRemoved) and "lease/" in event.uid]
+    (planned,) = drain_plan(state, ["n1"], Maintenance(drain="Evict"), NOW).nodes
+    shown = {one.pod: (one.what, one.left_ms - NOW) for one in planned.pods}
+    assert shown == {"gpulease/ada/all": ("is evicted", MINUTE), "ada/worker": ("is evicted", MINUTE + 30_000)}
+    assert all("the lease is taken back" in one.basis for one in planned.pods)

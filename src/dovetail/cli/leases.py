@@ -10,7 +10,7 @@ from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import ago, count, foreign, gpus, output_option, span, write_json
 from dovetail.core.queues.types import GPU
 from dovetail.views.jobs import JobNotFound, some
-from dovetail.views.leases import LeaseRow, LeasesView, PlaneRow, RequestRow, all_leases
+from dovetail.views.leases import LeaseRow, LeasesView, OfferRow, PlaneRow, RequestRow, all_leases
 
 _PODS_SHOWN = 2
 
@@ -143,9 +143,14 @@ def offered(requests: tuple[RequestRow, ...], now_ms: int, console: Console) -> 
     table = Table("offer", "starts", prose("what"), prose("why nothing better"))
     for request in requests:
         for offer in request.offers:
-            starts = "now" if offer.now or offer.start_ms <= now_ms else f"in {span(offer.start_ms - now_ms)}"
+            starts = offer_start(offer, now_ms)
             table.add_row(foreign(offer.id), starts, foreign(offer.alternative), foreign(offer.why) or "-")
     console.print(table)
+
+
+def offer_start(offer: OfferRow, now_ms: int) -> str:
+    """When what is offered starts at the latest."""
+    return f"in {span(offer.start_ms - now_ms)}" if offer.start_ms > now_ms else "now"
 
 
 def _planes(answer: LeasesView, console: Console) -> None:

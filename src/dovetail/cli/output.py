@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import click
 import msgspec
@@ -59,6 +60,11 @@ def span(ms: int) -> str:
         parts.append(f"{number} {unit}" if number else "")
     first = next((i for i, part in enumerate(parts) if part), len(parts) - 1)
     return " ".join(part for part in parts[first : first + 2] if part) or "0 s"
+
+
+def moment(at_ms: int) -> str:
+    """A time as text, UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
 def start(expected: Expected | None, now_ms: int) -> str:

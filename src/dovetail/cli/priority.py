@@ -14,6 +14,7 @@ from dovetail.views.rank import SHARE_CLASSES, RankLevel, RankView, rank
 
 _SHOWN = 20
 _DECIDED = {
+    "class": "scavengers come after all others",
     "standing": "ordered by whether they stay within guarantee and fair share",
     "queue priority": "ordered by the priority of the queues",
     "usage": "ordered by usage divided by weight",
@@ -30,8 +31,8 @@ _DECIDED = {
 def command(source: ClusterSource, job: str, namespace: str | None, output: str) -> None:
     """Explain the position of JOB ([NAMESPACE/]NAME) in queue order: the jobs before it, and what would change it.
 
-    JOB is a gang, a pod, or the object that the pods were made for. The scheduler's own core compares the queues at
-    each level, from the top of the tree down to the job.
+    JOB is a gang, a pod, the object that the pods were made for, or a LeaseRequest. The scheduler's own core compares
+    the queues at each level, from the top of the tree down to the job.
     """
     key = key_of("JOB", job, namespace, source.namespace)
     state = source.state()

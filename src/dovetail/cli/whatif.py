@@ -12,9 +12,11 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options, events_of, submitted
 from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.leases import offer_start
 from dovetail.cli.output import (
     LOOK_AHEAD_ENDED,
     count,
+    foreign,
     gpus,
     indices,
     looking_ahead,
@@ -57,7 +59,7 @@ def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
 
     Pods count as Dovetail's, whatever their schedulerName. Jobs, JobSets, Deployments, ReplicaSets, StatefulSets,
     LeaderWorkerSets, RayClusters and the training jobs of Kubeflow are replaced by the pods that their controllers
-    would create.
+    would create. A LeaseRequest gets offers, of which the first is accepted.
     """
     events = submitted(paths)
     _answer(source, output, lambda state: view.submit(state, events, source.now_ms))
@@ -184,6 +186,7 @@ def show(answer: WhatIf, console: Console) -> None:
         console.print_rows(table, [_row(one, answer.now_ms) for one in answer.jobs], _MOST_ROWS)
     else:
         console.print("The change makes no difference to waiting jobs.")
+    _offers(answer, console)
     _victims(answer.evicted, "Evicted only with the change:", answer.now_ms, console)
     _victims(answer.spared, "Evicted only without the change:", answer.now_ms, console)
     if answer.queues:
@@ -200,6 +203,19 @@ def show(answer: WhatIf, console: Console) -> None:
         console.print(LOOK_AHEAD_ENDED)
 
 
+def _offers(answer: WhatIf, console: Console) -> None:
+    """Print what the agents of requests are offered."""
+    rows = [
+        (foreign(one.job), offer_start(offer, answer.now_ms), foreign(offer.alternative), foreign(offer.why) or "-")
+        for one in answer.jobs
+        for offer in one.offers
+    ]
+    if rows:
+        console.print("Offers with the change, of which the first is accepted here:")
+        table = Table("request", "starts", prose("what"), prose("why nothing better"))
+        console.print_rows(table, rows, _MOST_ROWS)
+
+
 def _row(one: WhatifOutcome, now_ms: int) -> tuple[str, ...]:
     before = f"on {some(one.left)}" if one.left and one.before is None else _start(one.before_state, one.before, now_ms)
     after = _start(one.state, one.after, now_ms)
@@ -211,6 +227,8 @@ def _start(state: str, expected: Expected | None, now_ms: int) -> str:
 
 
 def _where(one: WhatifOutcome) -> str:
+    if one.granted:
+        return f"{_places(one)}: {one.granted}"
     if one.places:
         return _places(one)
     if one.state == When.NEVER or one.after is None:

@@ -31,6 +31,8 @@ def enter(state: State, events: Iterable[Event], now_ms: int) -> None:
     state.advance(now_ms)
     if broker.active(state):
         broker.due(state)
+        # Planes are queues now, which are charged for the leases that were read.
+        state.queue_order.renew()
 
 
 def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:

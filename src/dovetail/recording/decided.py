@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
+from dovetail.core.bargaining.types import GpuLease, LeaseAction, LeaseRequest, Plane
 from dovetail.core.cycle import apply_events
 from dovetail.core.decisions import (
     Bind,
@@ -138,6 +139,7 @@ def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> 
         workloads, queue_snapshots = state.queue.ordered(), tuple(state.queue_snapshots(state.now_ms))
     waiting = [_waiting(state, workload) for workload in workloads]
     workload_of = {pod.uid: workload for workload in workloads for pod in state.workloads.members(workload)}
+    workload_of |= {one.request.id: workload for workload, one in state.requests.by_workload.items()}
     decisions = player.call(segment, number, call)
     about: dict[str, list[str]] = {}
     for decision in decisions:
@@ -179,7 +181,8 @@ def _concerns(decision: Decision) -> str:
 
 def _waiting(state: State, workload: str) -> RecordedWaiting:
     members, placements = state.workloads.members(workload), state.cluster.placements
-    refusal = state.queue.refusal(workload)
+    one = state.requests.by_workload.get(workload)
+    refusal = state.queue.refusal(workload) if one is None else one.reported
     return RecordedWaiting(
         job=_job(state, workload),
         queue=state.shares.pod_queues.of(members[0]) if members else "",
@@ -215,6 +218,10 @@ def _event(state: State, event: Event) -> str:
     if isinstance(first, str):
         pod = state.workloads.pods.get(first)
         name = first if pod is None else pod.key
+    elif isinstance(first, LeaseAction):
+        name = first.lease
+    elif isinstance(first, Plane | LeaseRequest | GpuLease):
+        name = first.id
     else:
         name = getattr(first, "key", "") or getattr(first, "name", "")
         namespace = getattr(first, "namespace", "")

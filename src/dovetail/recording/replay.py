@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -218,7 +219,7 @@ def described(state: State, decision: Decision) -> str:
             return f"unnominate {pod_names(state, decision.uids)}: {decision.message}"
         case MakeOffers():
             offers = ", ".join(
-                f"{one.alternative.count} devices for {one.alternative.duration_ms} ms from {one.start_ms}"
+                f"{one.alternative.count} devices for {one.alternative.duration_ms} ms from {_moment(one.start_ms)}"
                 for one in decision.offers
             )
             return f"offer {decision.request}: {offers}"
@@ -227,17 +228,22 @@ def described(state: State, decision: Decision) -> str:
             return f"request {decision.request} is {decision.state}{why}"
         case GrantLease():
             on = ", ".join(f"{one.node} {one.devices or one.instances}" for one in decision.lease.holdings)
-            return f"grant {decision.lease.id} to {decision.lease.plane} until {decision.lease.end_ms}: {on}"
+            return f"grant {decision.lease.id} to {decision.lease.plane} until {_moment(decision.lease.end_ms)}: {on}"
         case LeaseStatus():
             why = f": {decision.refused}" if decision.refused else ""
-            return f"lease {decision.lease.id} is {decision.state} until {decision.lease.end_ms}{why}"
+            return f"lease {decision.lease.id} is {decision.state} until {_moment(decision.lease.end_ms)}{why}"
         case RevokeLease():
             one = decision.revocation
-            return f"revoke {decision.lease} at {one.deadline_ms} ({one.cause}): {one.message}"
+            return f"revoke {decision.lease} at {_moment(one.deadline_ms)} ({one.cause}): {one.message}"
         case EndLease():
             return (
                 f"end lease {decision.lease} ({decision.cause}), delete {pod_names(state, decision.uids) or 'no pods'}"
             )
+
+
+def _moment(at_ms: int) -> str:
+    """A time as text, UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def refused(refusal: Refusal) -> str:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
+from dovetail.core.bargaining.types import GpuLease, LeaseRequest, Offer
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.core.reasons import Refusal
 from dovetail.sim.workload import SimJob, Workload, gpu_milli
@@ -95,11 +96,21 @@ class Moment(Struct, frozen=True):
         return sum(self.held_milli)
 
 
+class RequestFate(Struct, frozen=True):
+    """What becomes of a request for a lease: `offers` to its agent, its `lease`, or the `refusal`."""
+
+    request: LeaseRequest
+    offers: tuple[Offer, ...] = ()
+    lease: GpuLease | None = None
+    refusal: Refusal | None = None
+
+
 class Result(Struct):
     """The result of a simulation.
 
     `placed` maps the uid of each pod that was ever placed to its last node. `evicted` counts evictions of jobs, and
-    `failed` stops of jobs by node failures. `queues` holds the names of the queues, `weights` their weights."""
+    `failed` stops of jobs by node failures. `queues` holds the names of the queues, `weights` their weights.
+    `requests` are those for leases, where the cluster has some."""
 
     capacity_milli: int
     fates: list[Fate]
@@ -109,6 +120,7 @@ class Result(Struct):
     placed: dict[str, str] = field(default_factory=dict)
     evicted: int = 0
     failed: int = 0
+    requests: list[RequestFate] = field(default_factory=list)
 
 
 class VirtualClock(ABC):

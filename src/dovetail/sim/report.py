@@ -16,10 +16,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from dovetail.core.bargaining.types import Holding, LeaseAlternative
 from dovetail.core.events import NodeChanged, PodChanged
 from dovetail.core.model import WHOLE_GPU_MILLI
+from dovetail.core.reasons import When
 from dovetail.sim.arrivals import unallocated_percent
-from dovetail.sim.clock import Fate, Moment, Result
+from dovetail.sim.clock import Fate, Moment, RequestFate, Result
 from dovetail.sim.fairness import due, jain_over_time
 from dovetail.sim.traces.openb import unknown_models
 from dovetail.sim.workload import Workload, gpu_milli
@@ -111,6 +113,31 @@ class WaitingTimes(Struct, frozen=True):
     message: str
 
 
+class OfferReport(Struct, frozen=True):
+    """What a request for a lease is offered or granted: `devices` of a `resource` for `duration_ms`, from `start_ms`
+    (epoch) on at the latest. `nodes` are those of the devices that are held, with their indices. `why` is why nothing
+    better is offered."""
+
+    resource: str
+    devices: int
+    duration_ms: int
+    start_ms: int
+    nodes: dict[str, list[int]]
+    why: str = ""
+
+
+class RequestReport(Struct, frozen=True):
+    """A request of a control plane for a lease. `state` is Granted, Offered, NotYet or Never; the last two have a
+    `code` and a `message`. A granted request has one of `offers`."""
+
+    request: str
+    plane: str
+    state: str
+    offers: list[OfferReport]
+    code: str = ""
+    message: str = ""
+
+
 class SnapshotReport(SimulationReport, frozen=True, kw_only=True):
     """`running_pods` counts the pods already on nodes. `problems` lists input that could not be used, and errors in
     objects that keep them pending."""
@@ -118,6 +145,7 @@ class SnapshotReport(SimulationReport, frozen=True, kw_only=True):
     running_pods: int
     placed: list[Placed]
     waiting: list[WaitingTimes]
+    requests: list[RequestReport]
     problems: tuple[str, ...]
 
 
@@ -189,8 +217,30 @@ def of_snapshot(run: SimulationRun, problems: tuple[str, ...]) -> SnapshotReport
         running_pods=sum(isinstance(event, PodChanged) for event in run.workload.cluster),
         placed=[Placed(pod.key, result.placed[pod.uid]) for pod, _ in pods if pod.uid in result.placed],
         waiting=[WaitingTimes(pod.key, why.reason.code, why.when, str(why)) for pod, why in pods if why is not None],
+        requests=[_request(one) for one in result.requests],
         problems=problems,
     )
+
+
+def _request(fate: RequestFate) -> RequestReport:
+    request, refusal = fate.request, fate.refusal
+    if (lease := fate.lease) is not None:
+        granted = _offer(lease.alternative, lease.start_ms, lease.holdings)
+        return RequestReport(request.id, request.plane, "Granted", [granted])
+    if fate.offers:
+        offers = [_offer(one.alternative, one.start_ms, one.holdings, one.why) for one in fate.offers]
+        return RequestReport(request.id, request.plane, "Offered", offers)
+    if refusal is None:
+        return RequestReport(request.id, request.plane, When.NOT_YET, [])
+    return RequestReport(request.id, request.plane, refusal.when, [], refusal.reason.code, str(refusal))
+
+
+def _offer(one: LeaseAlternative, start_ms: int, holdings: tuple[Holding, ...], why: str = "") -> OfferReport:
+    nodes: dict[str, list[int]] = {}
+    for holding in holdings:
+        own = [instance.gpu for instance in holding.instances] or holding.devices
+        nodes.setdefault(holding.node, []).extend(own)
+    return OfferReport(one.resource, one.count, one.duration_ms, start_ms, nodes, why)
 
 
 def _common(run: SimulationRun) -> dict[str, Any]:

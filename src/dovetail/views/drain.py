@@ -28,6 +28,7 @@ from dovetail.views.jobs import nearest, owner_of
 from dovetail.views.leased import key_of
 
 ENDS, MOVES, EVICTED, STAYS = "ends", "moves", "is evicted", "stays"
+_REVOKED = "the lease is taken back: its agent has until then to save its work"
 _HAS_ROOM, _NO_ROOM = "room is kept for it elsewhere", "no other node has room for it: it waits"
 _MINUTE = 60_000_000
 _MOMENTS = 128
@@ -145,7 +146,7 @@ class _Shown:
         drained = self._found.drained.get(pod.uid)
         what, basis = ENDS if end.start_ms else STAYS, end.basis
         if drained is not None:
-            what, basis = (MOVES, _HAS_ROOM) if drained.moves else (EVICTED, _NO_ROOM)
+            what, basis = (MOVES, _HAS_ROOM) if drained.moves else (EVICTED, _REVOKED if pod.lease else _NO_ROOM)
         job, name = owner_of(state, pod)
         return DrainedPod(
             key_of(pod),

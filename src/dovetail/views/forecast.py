@@ -492,9 +492,10 @@ class _Ahead:
             return f"it is after the end of the look-ahead ({self._most} moments)"
         if refusal is None:
             return "the scheduler has not tried it"
-        if refusal.when is When.NEVER:
-            return f"it cannot start ({refusal.reason.code})"
-        if self._refusals.get(job.workload, refusal).reason is Reason.LEASE_FULL:
+        next_one = self._refusals.get(job.workload, refusal)
+        if refusal.when is When.NEVER or next_one.when is When.NEVER:
+            return f"it cannot start ({(next_one if next_one.when is When.NEVER else refusal).reason.code})"
+        if next_one.reason is Reason.LEASE_FULL:
             return "no pod of its lease is expected to end before the lease does"
         endless = self._endless_holders(job, refusal)
         if not endless and (closed := self._in_maintenance(job, refusal)):

@@ -21,7 +21,7 @@ from dovetail.core.model import Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
-from dovetail.views.leased import is_placeholder
+from dovetail.views.leased import is_placeholder, key_of
 
 OWNER_LABELS = (
     "batch.kubernetes.io/job-name",
@@ -98,7 +98,9 @@ def owner_of(state: State, pod: Pod) -> tuple[str, str]:
     written; else the pod."""
     workload = state.workloads.workload_of(pod)
     if not workload.startswith(LONE):
-        return workload, name_of(state, workload)
+        return workload, key_of(pod) if is_placeholder(pod) else name_of(state, workload)
+    if is_placeholder(pod):
+        return workload, key_of(pod)
     labels = dict(pod.labels)
     names = [labels[label] for label in OWNER_LABELS if label in labels]
     return pod.owner or pod.uid, f"{pod.namespace}/{names[0]}" if names else pod.key
@@ -146,6 +148,8 @@ def find_jobs(state: State, key: str) -> list[JobView]:
 
 def not_waiting(job: JobView) -> str:
     """Why a job is not in the queue."""
+    if not job.pods:
+        return "its placeholders are in no queue now; `dovetail why` has the reason"
     if not any(pod.managed for pod in job.pods):
         return "its spec.schedulerName names another scheduler"
     return f"all of its {len(job.pods)} pods have a node" if len(job.pods) > 1 else "it has a node"

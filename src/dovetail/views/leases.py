@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from dovetail.core.bargaining.types import GpuLease, LeaseAlternative
+from dovetail.core.bargaining.types import GpuLease, LeaseAlternative, Offer
 from dovetail.core.model import Problem
 from dovetail.core.queues.types import Amounts
 from dovetail.core.state import State
@@ -170,6 +170,13 @@ def _plane(obj: wire.AgentControlPlane, shares: dict[str, QueueShare]) -> PlaneR
         record.most_leases, status.requests, record.most_requests, record.heartbeat_ms,
         epoch_ms(status.last_heartbeat), obj.spec.backend,
     )  # fmt: skip
+
+
+def offer_rows(offers: Iterable[Offer]) -> tuple[OfferRow, ...]:
+    """The rows of offers of the core."""
+    return tuple(
+        [OfferRow(one.id, one.now, alternative_text(one.alternative), one.start_ms, one.why) for one in offers]
+    )
 
 
 def request_row(obj: wire.LeaseRequest) -> RequestRow:

@@ -4,7 +4,7 @@
 Rules
 - The terms are the core's own (`core.queues.queue_order`). At each level, the queues with waiting jobs are compared by
   their class with their first job (within guarantee, within fair share, beyond), by priority, by usage per weight, and
-  by age.
+  by age. Those whose first job is a scavenger come last. A control plane is compared as if its next lease was charged.
 - The usage of a queue is in GPUs per unit of weight: the decayed mean that it was charged, with what it holds now
   projected a few minutes ahead.
 - The time at which a queue passes another by usage is computed as if no job started or ended until then.
@@ -21,11 +21,29 @@ from dovetail.core.queues.accounts import AHEAD_MS
 from dovetail.core.queues.types import DAY_MS, GPU
 from dovetail.core.queues.usage import steady
 from dovetail.core.state import State
-from dovetail.views.jobs import JobNotFound, JobView, find_jobs, job_of, name_of, not_waiting
+from dovetail.views.jobs import (
+    JobNotFound,
+    JobView,
+    find_jobs,
+    job_of,
+    name_of,
+    not_waiting,
+    request_job,
+)
 from dovetail.views.queues import heads
 
 By = Literal[
-    "standing", "queue priority", "usage", "queue age", "user", "priority", "service", "age", "no queue", "alone"
+    "class",
+    "standing",
+    "queue priority",
+    "usage",
+    "queue age",
+    "user",
+    "priority",
+    "service",
+    "age",
+    "no queue",
+    "alone",
 ]
 SHARE_CLASSES = ("within its guarantee", "within its fair share", "beyond its fair share")
 """The classes of `core.queues.quota`, by number."""
@@ -95,7 +113,7 @@ class RankView(Struct, frozen=True):
 
 def rank(state: State, key: str, now_ms: int) -> RankView:
     """The position of the job "namespace/name". Raises JobNotFound if it does not exist or does not wait."""
-    job = find_jobs(state, key)[0]
+    job = _job(state, key)
     order = state.queue.ordered()
     if job.workload not in order:
         raise JobNotFound(f"{job.name} does not wait: {not_waiting(job)}")
@@ -107,6 +125,17 @@ def rank(state: State, key: str, now_ms: int) -> RankView:
         since_ms, tuple(view.levels()), tuple(view.before(workload) for workload in order[:position]),
         tuple(view.overtaking(order)),
     )  # fmt: skip
+
+
+def _job(state: State, key: str) -> JobView:
+    """The first job of this name, or the request for a lease. Raises JobNotFound."""
+    try:
+        return find_jobs(state, key)[0]
+    except JobNotFound:
+        one = state.requests.negotiations.get(key)
+        if one is None:
+            raise
+        return request_job(state, one)
 
 
 class _Comparing:
@@ -122,7 +151,7 @@ class _Comparing:
         for own in reversed(self._path):
             parent = self._tree.queues[own].parent
             names = [name for name in self._tree.children(parent) if name in self._heads]
-            names.sort(key=lambda name: self._key(name, self._heads[name]))
+            names.sort(key=lambda name: self._in_order(name, self._heads[name]))
             place = names.index(own)
             other = names[place - 1] if place else names[1] if len(names) > 1 else ""
             by: By = self._by(own, self._heads[own], other, self._heads[other]) if other else "alone"
@@ -136,13 +165,27 @@ class _Comparing:
         )
 
     def _key(self, queue: str, workload: str) -> tuple[int, int, int, int]:
-        return self._shares.quota.key(queue, self._wanted(workload))
+        advance_ms = self._state.queue_order.terms(workload)[0] if self._is_plane(queue) else 0
+        return self._shares.quota.key(queue, self._wanted(workload), advance_ms)
+
+    def _is_plane(self, queue: str) -> bool:
+        parent = self._tree.written.get(self._tree.queues[queue].parent)
+        return parent is not None and parent.planes
+
+    def _scavenges(self, workload: str) -> bool:
+        """Whether the workload is a request for what is idle, which comes after all others."""
+        return self._state.queue_order.terms(workload)[1]
+
+    def _in_order(self, queue: str, workload: str) -> tuple[bool, tuple[int, int, int, int]]:
+        return self._scavenges(workload), self._key(queue, workload)
 
     def _wanted(self, workload: str) -> Mapping[str, int]:
         return self._state.shares.wanted_next(workload)
 
     def _by(self, queue: str, workload: str, other: str, other_root: str) -> By:
         """The first term in which two siblings differ."""
+        if self._scavenges(workload) != self._scavenges(other_root):
+            return "class"
         mine, theirs = self._key(queue, workload), self._key(other, other_root)
         return next((by for by, a, b in zip(_TERMS, mine, theirs, strict=True) if a != b), "queue age")
 
@@ -183,6 +226,8 @@ class _Comparing:
     def _in_words(self, by: By, own: str, workload: str, other: str, other_root: str) -> str:
         """Why `other` comes before `own`."""
         mine, theirs = self._key(own, workload), self._key(other, other_root)
+        if by == "class":
+            return f"the next one of {own} is a scavenger, that of {other} is not"
         if by == "standing":
             return f"{other} would be {SHARE_CLASSES[theirs[0]]} with it, {own} {SHARE_CLASSES[mine[0]]}"
         if by == "queue priority":
@@ -205,10 +250,10 @@ class _Comparing:
         for own in reversed(self._path):
             for other in self._siblings(own):
                 by = self._by(own, self._heads[own], other, self._heads[other])
-                passing = self._passing_ms(own, other) if by == "usage" else None
+                passing = self._passing_ms(own, other) if by == "usage" and not self._is_plane(own) else None
                 if passing is None:
                     continue
-                own_passes = self._key(own, self._heads[own]) > self._key(other, self._heads[other])
+                own_passes = self._in_order(own, self._heads[own]) > self._in_order(other, self._heads[other])
                 ahead, behind = (own, other) if own_passes else (other, own)
                 yield Overtaking(
                     f"queue {ahead}", f"queue {behind}",

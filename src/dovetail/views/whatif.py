@@ -36,7 +36,9 @@ from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
 from dovetail.views.forecast import Forecast, ForecastPlace, ForecastVictim, Start, Watch, forecast
 from dovetail.views.jobs import JobNotFound, nearest, request_job, restarted
+from dovetail.views.lease_texts import alternative_text
 from dovetail.views.leased import is_placeholder, key_of
+from dovetail.views.leases import OfferRow, offer_rows
 
 HOST = "kubernetes.io/hostname"
 _SAME_MS = 60_000
@@ -64,7 +66,8 @@ class WhatifOutcome(Struct, frozen=True):
     """A job with the change and without it. `before` is None for a job that the change adds, or that runs without it;
     `after` is None for a job that the change removes, or that runs with it. `left` are the nodes that its pods leave,
     `places` those to which they go, `code` and `message` why it waits then. `gpus_milli` are its requested GPUs.
-    `before_state` and `state` are Placed, NotYet or Never, "" without a start."""
+    `before_state` and `state` are Placed, NotYet or Never, "" without a start. Of a request for a lease `offers` are
+    what its agent is offered when it starts, and `granted` is what it then has, in words."""
 
     job: str
     queue: str
@@ -79,6 +82,8 @@ class WhatifOutcome(Struct, frozen=True):
     places: tuple[ForecastPlace, ...] = ()
     code: str = ""
     message: str = ""
+    offers: tuple[OfferRow, ...] = ()
+    granted: str = ""
 
 
 class QueueGain(Struct, frozen=True):
@@ -152,6 +157,8 @@ def _outcome(
         after.places if after is not None else (),
         refusal.reason.code if refusal is not None else "",
         str(refusal) if refusal is not None else "",
+        offer_rows(after.offers) if after is not None else (),
+        alternative_text(after.granted) if after is not None and after.granted is not None else "",
     )  # fmt: skip
 
 

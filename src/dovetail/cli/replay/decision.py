@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from rich.markup import escape
 
 from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.output import count
+from dovetail.cli.output import count, moment
 from dovetail.core.quantities import display
 from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import CPU, GPU, Amounts
@@ -32,11 +31,6 @@ def show(answer: DecidedRun, console: Console) -> None:
     _list("Decisions:", answer.decided, console)
     for room in answer.rooms:
         console.print(_room(room))
-
-
-def moment(at_ms: int) -> str:
-    """A time as text, UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
 def _list(title: str, words: Sequence[str], console: Console) -> None:

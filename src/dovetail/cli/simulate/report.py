@@ -6,7 +6,8 @@ from __future__ import annotations
 from rich.markup import escape
 
 from dovetail.cli.console import Console, Table, prose
-from dovetail.sim.report import ArrivalReport, QueueReport, SimulationReport, SnapshotReport, ValueSpread
+from dovetail.cli.output import foreign, moment, span
+from dovetail.sim.report import ArrivalReport, QueueReport, RequestReport, SimulationReport, SnapshotReport, ValueSpread
 
 _SHOWN = 25
 
@@ -114,6 +115,23 @@ def _show_pods(report: SnapshotReport, console: Console) -> None:
         table = Table("pod", "can start", prose("why not now"))
         rows = [(escape(one.pod), one.when, escape(f"{one.code}: {one.message}")) for one in report.waiting]
         console.print_rows(table, rows, _SHOWN)
+
+    if report.requests:
+        console.print()
+        table = Table("request", "state", prose("what, or why not now"))
+        rows = [(foreign(one.request), one.state, foreign(what)) for one in report.requests for what in _offers(one)]
+        console.print_rows(table, rows, _SHOWN)
+
+
+def _offers(one: RequestReport) -> list[str]:
+    """What a request has or is offered, or why it waits."""
+    found = []
+    for offer in one.offers:
+        on = "; ".join(f"{node} {','.join(map(str, gpus))}" for node, gpus in offer.nodes.items())
+        where = f" on {on}" if on else f", to start at {moment(offer.start_ms)} at the latest"
+        why = f" ({offer.why})" if offer.why else ""
+        found.append(f"{offer.devices} {offer.resource} for {span(offer.duration_ms)}{where}{why}")
+    return found or [f"{one.code}: {one.message}" if one.code else "it waits for its turn"]
 
 
 def _spread(spread: ValueSpread) -> str:

@@ -126,7 +126,7 @@ class QueueOrder:
         best: _Next | None
         if own:
             queue_user = self._first_user(queue, own)
-            best = queue_user, self._shares.wanted_next(own[queue_user]), *self._terms(own[queue_user])
+            best = queue_user, self._shares.wanted_next(own[queue_user]), *self.terms(own[queue_user])
         else:
             below = [
                 (child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, waiting))
@@ -138,7 +138,7 @@ class QueueOrder:
         self._best[queue] = best
         return best
 
-    def _terms(self, workload: str) -> tuple[int, bool]:
+    def terms(self, workload: str) -> tuple[int, bool]:
         """How long the lease is, in ms, that the workload asks for, less the time for which it has waited; 0 for a job.
         And whether it is that of a scavenger."""
         one = self._requests.by_workload.get(workload) if self._requests.by_workload else None
