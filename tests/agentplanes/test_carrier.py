@@ -109,6 +109,17 @@ async def test_what_is_not_carried_has_its_reason_on_the_pod(tmp_path: Path) -> 
         assert not w.host_pods
 
 
+async def test_a_pod_waits_for_the_config_map_of_its_volume(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        spec = template(0, None)["spec"] | {"volumes": [{"name": "v", "configMap": {"name": "script"}}]}
+        await w.create("pods", {"metadata": {"name": "one"}, "spec": spec})
+        await w.when("pods", lambda pods: pods[0]["status"].get("reason") == "ConfigMapMissing")
+        await w.create("configmaps", {"metadata": {"name": "script"}, "data": {"run.sh": "true"}})
+        await w.when("pods", lambda pods: phases(pods) == ["Running"])
+        (host,) = w.host_pods
+        assert host["metadata"]["annotations"][f"{names.FILE}0"] == "true"
+
+
 async def test_a_quota_of_the_host_is_shown_on_the_pod(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.playground.delete("namespaces", "", NAMESPACE)

@@ -83,7 +83,6 @@ def test_the_lease_is_named_with_its_fence() -> None:
         ({"somethingNew": {"of": "a later release"}}, "spec.somethingNew"),
         ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "hostPath"),
         ({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}, "secret"),
-        ({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}, "configMap"),
         ({"volumes": [{"name": "v", "projected": {"sources": []}}]}, "projected"),
         ({"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/"}}]}, "hostPath"),
         ({"volumes": [{"name": "v"}]}, "no source"),
@@ -112,6 +111,7 @@ def test_what_reaches_beyond_the_pod_is_refused_by_its_name(spec: Object, named:
         ({"securityContext": {"procMount": "Unmasked"}}, "procMount"),
         ({"securityContext": {"runAsUser": 0}}, "runAsUser"),
         ({"envFrom": [{"secretRef": {"name": "s"}}]}, "envFrom"),
+        ({"envFrom": [{"configMapRef": {"name": "c"}, "secretRef": {"name": "s"}}]}, "envFrom"),
         ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}, "secretKeyRef"),
         ({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.other"}}}]}, "spec.other"),
         ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, "NVIDIA_VISIBLE_DEVICES"),
@@ -169,6 +169,62 @@ def test_variables_show_the_metadata_of_the_endpoint_as_literal_text() -> None:
     assert of("status.podIP")["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
 
 
+MAPS = {("default", "c"): {"data": {"run.sh": "echo $(A)\n", "LEVEL": "3"}, "binaryData": {"model": "AAAA"}}}
+
+
+def with_maps(found: Object) -> Object:
+    plan = host_pod(found, TARGET, MAPS)
+    assert isinstance(plan, HostPodPlan), plan
+    return plan.document
+
+
+def test_files_of_a_config_map_need_no_object_on_the_host() -> None:
+    items = [{"key": "run.sh", "path": "bin/run.sh", "mode": 0o755}]
+    document = with_maps(pod(volumes=[{"name": "v", "configMap": {"name": "c", "items": items, "defaultMode": 0o644}}]))
+    assert document["metadata"]["annotations"][f"{names.FILE}0"] == "echo $(A)\n"
+    path = f"metadata.annotations['{names.FILE}0']"
+    shown = {"path": "bin/run.sh", "fieldRef": {"fieldPath": path}, "mode": 0o755}
+    assert document["spec"]["volumes"] == [{"name": "v", "downwardAPI": {"items": [shown], "defaultMode": 0o644}}]
+
+
+def test_variables_of_a_config_map_are_literal_text() -> None:
+    variable = {"name": "SCRIPT", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "run.sh"}}}
+    optional = {"name": "NONE", "valueFrom": {"configMapKeyRef": {"name": "other", "key": "x", "optional": True}}}
+    source = {"prefix": "M_", "configMapRef": {"name": "c"}}
+    found = with_container(pod(gpus=1), env=[variable, optional], envFrom=[source])
+    assert with_maps(found)["spec"]["containers"][0]["env"] == [
+        {"name": "M_LEVEL", "value": "3"}, {"name": "M_run.sh", "value": "echo $$(A)\n"},
+        {"name": "SCRIPT", "value": "echo $$(A)\n"},
+    ]  # fmt: skip
+
+
+def test_a_config_map_gives_no_devices() -> None:
+    maps = {("default", "c"): {"data": {"VISIBLE_DEVICES": "all"}}}
+    found = with_container(pod(), envFrom=[{"prefix": "NVIDIA_", "configMapRef": {"name": "c"}}])
+    plan = host_pod(found, TARGET, maps)
+    assert isinstance(plan, NotCarried) and "NVIDIA_VISIBLE_DEVICES" in plan.message
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"name": "other"}, "'other' is not there"),
+        ({"name": "c", "items": [{"key": "x", "path": "x"}]}, "no key 'x'"),
+        ({"name": "c", "items": [{"key": "model", "path": "x"}]}, "binary data"),
+        ({"name": "c"}, "binary data"),
+    ],
+)
+def test_what_a_config_map_lacks_is_shown(source: Object, message: str) -> None:
+    plan = host_pod(pod(volumes=[{"name": "v", "configMap": source}]), TARGET, MAPS)
+    assert isinstance(plan, NotCarried) and message in plan.message
+
+
+def test_maps_of_another_namespace_are_not_there() -> None:
+    maps = {("other", "c"): MAPS["default", "c"]}
+    plan = host_pod(pod(volumes=[{"name": "v", "configMap": {"name": "c"}}]), TARGET, maps)
+    assert isinstance(plan, NotCarried) and plan.reason == "ConfigMapMissing"
+
+
 def test_the_grace_period_is_bounded_by_that_of_the_plane() -> None:
     assert carried(pod(terminationGracePeriodSeconds=10**9))["spec"]["terminationGracePeriodSeconds"] == 120
     assert carried(pod(terminationGracePeriodSeconds=-5))["spec"]["terminationGracePeriodSeconds"] == 0
@@ -187,10 +243,11 @@ def test_the_tables_are_sorted(table: dict[str, Treatment]) -> None:
     assert list(table) == sorted(table)
 
 
-LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "gpu-1", "/", "all"])
+LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "gpu-1", "/", "all", "c", "LEVEL"])
 KEYS = st.sampled_from([
     *POD_FIELDS, *CONTAINER_FIELDS, *fields.POD_SECURITY_FIELDS, *fields.CONTAINER_SECURITY_FIELDS, "hostPath",
-    "secret", "emptyDir", "httpGet", "host", "valueFrom", "fieldRef", "fieldPath", "limits", "requests", "add", "value",
+    "secret", "emptyDir", "configMap", "configMapRef", "configMapKeyRef", "key", "name", "items", "path",
+    "httpGet", "host", "valueFrom", "fieldRef", "fieldPath", "limits", "requests", "add", "value",
 ])  # fmt: skip
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
@@ -202,17 +259,22 @@ VALUES = st.recursive(
 def test_whatever_is_written_nothing_forbidden_is_on_the_host(spec: Object, container: Object) -> None:
     made = pod("x")
     made["spec"] |= spec | {"containers": [{"name": "m", "image": "i"} | container]}
-    plan = host_pod(made, TARGET)
+    plan = host_pod(made, TARGET, MAPS)
     if isinstance(plan, NotCarried):
         assert plan.message
         return
     found = plan.document["spec"]
     forbidden = [name for name, treatment in POD_FIELDS.items() if treatment in (Treatment.REFUSED, Treatment.DROPPED)]
     assert not set(forbidden) & found.keys() and found.keys() <= POD_FIELDS.keys()
-    assert all(volume.keys() <= {"name", "emptyDir"} for volume in found.get("volumes", ()))
+    assert all(volume.keys() <= {"name", "emptyDir", "downwardAPI"} for volume in found.get("volumes", ()))
+    for shown in [
+        item for volume in found.get("volumes", ()) for item in volume.get("downwardAPI", {}).get("items", ())
+    ]:
+        assert shown["fieldRef"]["fieldPath"].startswith(f"metadata.annotations['{names.FILE}")
     assert found["automountServiceAccountToken"] is False and found["securityContext"]["runAsNonRoot"] is True
     for one in [*found["containers"], *found.get("initContainers", ())]:
         assert one.keys() <= CONTAINER_FIELDS.keys() - {"envFrom", "volumeDevices"}
+        assert not any("valueFrom" in variable for variable in one.get("env", ()))
         assert one["securityContext"]["allowPrivilegeEscalation"] is False
         assert one["securityContext"]["capabilities"]["drop"] == ["ALL"]
         assert "privileged" not in one["securityContext"] and one["securityContext"].get("runAsUser") != 0

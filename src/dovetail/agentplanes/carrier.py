@@ -136,7 +136,7 @@ class PlaneCarrier:
 
     async def _pass(self, leases: PlaneLeases) -> CarryPlan:
         """Read, decide, act once."""
-        pods, groups = await self._endpoint.read()
+        pods, groups, config_maps = await self._endpoint.read()
         hosts = self.host.pods()
         now_ms = self._broker.clock.now_ms()
         known = {text_at(pod, "metadata.uid") for pod in pods}
@@ -144,9 +144,10 @@ class PlaneCarrier:
         begun_s = time.thread_time()
         plan = decide(
             PlaneFacts(
-                now_ms, time.time(), self._plane.target, self._plane.limits, pods, groups, hosts,
-                last=self.host.gone, leases=leases.facts(), leases_known=leases.known,
-                negotiations=leases.requests, refusals=self._refusals, creations=self._room(now_ms),
+                now_ms, time.time(), self._plane.target, self._plane.limits, pods, groups,
+                config_maps=config_maps, hosts=hosts, last=self.host.gone,
+                leases=leases.facts(), leases_known=leases.known, negotiations=leases.requests,
+                refusals=self._refusals, creations=self._room(now_ms),
             )
         )  # fmt: skip
         self._computing_s = time.thread_time() - begun_s

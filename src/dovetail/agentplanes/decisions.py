@@ -212,7 +212,7 @@ class _Decision:
         ending = _ending(lease, self._facts.now_ms) if lease is not None and not host.finished else None
         how = ""
         if not condition_of(pod, statuses.CARRIED):
-            plan = host_pod(pod, self._facts.target)
+            plan = host_pod(pod, self._facts.target, self._facts.config_maps)
             without = plan.without if isinstance(plan, HostPodPlan) else ()
             how = f"as {host.name}" + (f", without {', '.join(without)}" if without else "")
         self._set(pod, statuses.shown(pod, host, how, ending, self._facts.now_s))
@@ -251,7 +251,7 @@ class _Decision:
             if room < 0:
                 self._too_many(pod)
                 continue
-            plan = host_pod(pod, self._facts.target)
+            plan = host_pod(pod, self._facts.target, self._facts.config_maps)
             want = want_of(pod)
             if isinstance(plan, NotCarried):
                 self._wait(pod, plan.reason, plan.message)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from dovetail.agentplanes import names
 from dovetail.agentplanes.decisions import Announce, BindOnEndpoint, RemoveFromEndpoint, ShowStatus
+from dovetail.agentplanes.host_pod import ConfigMaps
 from dovetail.agentplanes.wants import GroupMinima
 from dovetail.apiserver.failures import Failure
 from dovetail.apiserver.objects import Object, key_of, timestamp, value_at
@@ -24,6 +25,7 @@ from dovetail.apiserver.resources import PODS
 
 EndpointWrite = ShowStatus | BindOnEndpoint | RemoveFromEndpoint | Announce
 _GROUPS = "podgroups.scheduling.k8s.io"
+_CONFIG_MAPS = "configmaps"
 _EVENTS = CATALOGUE.of_collection("events")
 _log = logging.getLogger(__name__)
 
@@ -35,17 +37,18 @@ class PlaneEndpoint:
         self._host = host
         self._name = name
 
-    async def read(self) -> tuple[list[Object], GroupMinima]:
-        """The pods, and how many pods each PodGroup needs. Raises KeyError if the plane is gone, StoreUnreadable, and
-        a 503 Failure."""
+    async def read(self) -> tuple[list[Object], GroupMinima, ConfigMaps]:
+        """The pods, how many pods each PodGroup needs, and the ConfigMaps. Raises KeyError if the plane is gone,
+        StoreUnreadable, and a 503 Failure."""
         async with self._host.plane(self._name.namespace, self._name.name) as api:
             pods = api.store.list(PODS.collection)
             groups: dict[tuple[str, str], int] = {}
             for group in api.store.list(_GROUPS):
                 least = value_at(group, "spec.schedulingPolicy.gang.minCount")
                 groups[key_of(group)] = least if isinstance(least, int) else 1
+            maps = {key_of(one): one for one in api.store.list(_CONFIG_MAPS)}
             await api.store.written()
-        return pods, groups
+        return pods, groups, maps
 
     async def write(self, actions: Sequence[EndpointWrite]) -> None:
         """Carry these out. Raises as `read`."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from dovetail.agentplanes.host_pod import HostTarget
+from dovetail.agentplanes.host_pod import ConfigMaps, HostTarget
 from dovetail.agentplanes.wants import GroupMinima, PodWant
 from dovetail.apiserver.objects import Object, objects_at, seconds_of, text_at
 from dovetail.core.bargaining.types import GpuLease
@@ -119,6 +119,7 @@ class PlaneFacts(Struct, frozen=True):
     limits: CarryLimits
     pods: Sequence[Object] = ()
     groups: GroupMinima = {}
+    config_maps: ConfigMaps = {}
     hosts: Mapping[str, HostPod] = {}
     last: Mapping[str, HostPod] = {}
     leases: Sequence[CarriedLease] = ()

@@ -73,7 +73,7 @@ CONTAINER_FIELDS: Mapping[str, Treatment] = {
     "args": _T.PASSED,
     "command": _T.PASSED,
     "env": _T.CHECKED,
-    "envFrom": _T.REFUSED,
+    "envFrom": _T.CHECKED,
     "image": _T.PASSED,
     "imagePullPolicy": _T.PASSED,
     "lifecycle": _T.CHECKED,
@@ -121,7 +121,7 @@ CONTAINER_SECURITY_FIELDS: Mapping[str, Treatment] = {
 }
 """Fields of the `securityContext` of a container."""
 
-VOLUME_SOURCES = ("emptyDir",)
+VOLUME_SOURCES = ("configMap", "emptyDir")
 """Volumes that are carried."""
 
 PASSED_ANNOTATIONS = (

@@ -6,7 +6,9 @@ Rules
   nothing else of the host.
 - The result keeps the Restricted pod security standard, has no service account token, no link to services, and only our
   own labels.
-- Variables that show metadata have the values of the endpoint, as literal text.
+- Variables that show metadata, or come from ConfigMaps, have the values of the endpoint, as literal text. Files from
+  ConfigMaps are annotations of the host's pod, shown by a downward API volume: no object beside the pod is needed. They
+  stay as they were when the pod was created.
 """
 
 from __future__ import annotations
@@ -38,10 +40,16 @@ _GRACE_S = 30
 _ARCHITECTURE, _SYSTEM = "kubernetes.io/arch", "kubernetes.io/os"
 _DEVICES = re.compile(r"nvidia\.com/(gpu|mig-[0-9a-z.+-]+)")
 _RESOURCES = re.compile(rf"cpu|memory|ephemeral-storage|hugepages-\w+|{_DEVICES.pattern}")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 _OF_THE_HOST = ("spec.nodeName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs")
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+ConfigMaps = Mapping[tuple[str, str], Object]
+"""The ConfigMaps of an endpoint, by namespace and name."""
+_NONE: ConfigMaps = {}
 
 
 class HostTarget(Struct, frozen=True):
@@ -70,15 +78,43 @@ class NotCarried(Struct, frozen=True):
 class _Refused(Exception):
     """The message is for the agent."""
 
+    def __init__(self, message: str, reason: str = "NotCarried") -> None:
+        super().__init__(message)
+        self.reason = reason
 
-def host_pod(pod: Object, target: HostTarget) -> HostPodPlan | NotCarried:
+
+class _Pod(Struct):
+    """The pod that is translated. `maps` are the ConfigMaps of the endpoint, `without` and `files` what came of it."""
+
+    pod: Object
+    maps: ConfigMaps
+    without: list[str] = msgspec.field(default_factory=list)
+    files: dict[str, str] = msgspec.field(default_factory=dict)
+    """By annotation the text of a file."""
+
+    def config_map(self, name: object, path: str, optional: object) -> Object | None:
+        """The ConfigMap of this name; None for one that may be missing, and is."""
+        found = self.maps.get((text_at(self.pod, "metadata.namespace"), str(name)))
+        if found is None and optional is not True:
+            raise _Refused(f"{path}: the ConfigMap {str(name)[:253]!r} is not there", "ConfigMapMissing")
+        return found
+
+    def text(self, found: Object, key: object, path: str) -> str | None:
+        """The text of a key; None where there is none."""
+        value = object_at(found, "data").get(str(key))
+        if value is None and str(key) in object_at(found, "binaryData"):
+            raise _Refused(f"{path}: binary data of ConfigMaps is not carried")
+        return value if isinstance(value, str) else None
+
+
+def host_pod(pod: Object, target: HostTarget, maps: ConfigMaps = _NONE) -> HostPodPlan | NotCarried:
     """The host's pod for a pod of the endpoint."""
-    without: list[str] = []
+    made = _Pod(pod, maps)
     try:
         _refuse_annotations(pod)
-        spec = _spec(pod, target, without)
+        spec = _spec(made, target)
     except _Refused as refusal:
-        return NotCarried(str(refusal))
+        return NotCarried(str(refusal), refusal.reason)
     namespace, name, uid = (text_at(pod, f"metadata.{field}") for field in ("namespace", "name", "uid"))
     annotations = object_at(pod, "metadata.annotations")
     document = {
@@ -89,13 +125,14 @@ def host_pod(pod: Object, target: HostTarget) -> HostPodPlan | NotCarried:
             "namespace": target.namespace,
             "labels": {names.PLANE_UID: target.plane_uid, names.POD_UID: uid},
             "annotations": {key: annotations[key] for key in PASSED_ANNOTATIONS if key in annotations}
-            | {names.POD: f"{namespace}/{name}"},
+            | {names.POD: f"{namespace}/{name}"}
+            | made.files,
         },
         "spec": spec,
     }
     if (size := len(msgspec.json.encode(document))) > MOST_BYTES:
         return NotCarried(f"the pod has {size} bytes on the host; at most {MOST_BYTES} are carried")
-    return HostPodPlan(document, tuple(without))
+    return HostPodPlan(document, tuple(made.without))
 
 
 def with_lease(plan: HostPodPlan, lease: str, fence: int, gang: str) -> Object:
@@ -117,16 +154,16 @@ def _refuse_annotations(pod: Object) -> None:
             raise _Refused(f"metadata.annotations[{key}]: shares of a GPU are not carried; ask for whole GPUs or MIG")
 
 
-def _spec(pod: Object, target: HostTarget, without: list[str]) -> Object:
-    spec = object_at(pod, "spec")
+def _spec(made: _Pod, target: HostTarget) -> Object:
+    spec, without = object_at(made.pod, "spec"), made.without
     found = _treated(spec, POD_FIELDS, "spec", without)
     if bad := {"affinity", "topologySpreadConstraints"} & spec.keys():
         _refuse_rules(spec, without, bad)
     for field in ("initContainers", "containers"):
         if containers := objects_at(spec, field):
-            found[field] = [_container(c, f"spec.{field}[{n}]", pod, without) for n, c in enumerate(containers)]
+            found[field] = [_container(c, f"spec.{field}[{n}]", made) for n, c in enumerate(containers)]
     if volumes := objects_at(spec, "volumes"):
-        found["volumes"] = [_volume(volume, f"spec.volumes[{n}]") for n, volume in enumerate(volumes)]
+        found["volumes"] = [_volume(volume, f"spec.volumes[{n}]", made) for n, volume in enumerate(volumes)]
     if selector := _selector(spec, any(map(asks_for_devices, _containers(spec)))):
         found["nodeSelector"] = selector
     period_s = value_at(spec, "terminationGracePeriodSeconds")
@@ -194,8 +231,8 @@ def _selector(spec: Object, devices: bool) -> Object:
     return found
 
 
-def _container(container: Object, path: str, pod: Object, without: list[str]) -> Object:
-    found = _treated(container, CONTAINER_FIELDS, path, without)
+def _container(container: Object, path: str, made: _Pod) -> Object:
+    found = _treated(container, CONTAINER_FIELDS, path, made.without)
     resources = object_at(container, "resources")
     for part in ("limits", "requests"):
         for name in object_at(resources, part):
@@ -204,7 +241,16 @@ def _container(container: Object, path: str, pod: Object, without: list[str]) ->
     if not _empty(resources.get("claims")):
         raise _Refused(f"{path}.resources.claims is not carried to the host: remove it")
     kept = {part: resources[part] for part in ("limits", "requests") if part in resources}
-    variables = [_variable(one, f"{path}.env[{n}]", pod) for n, one in enumerate(objects_at(container, "env"))]
+    variables = [
+        variable
+        for n, one in enumerate(objects_at(container, "envFrom"))
+        for variable in _variables_of(one, f"{path}.envFrom[{n}]", made)
+    ]
+    variables += [
+        variable
+        for n, one in enumerate(objects_at(container, "env"))
+        for variable in _variable(one, f"{path}.env[{n}]", made)
+    ]
     if not asks_for_devices(container):
         # Images bring the variable along, by which the runtime would give them every GPU of the node.
         variables.append({"name": _VISIBLE, "value": "void"})
@@ -248,21 +294,56 @@ def _security(context: Object, table: Mapping[str, Treatment], path: str) -> Obj
     return found
 
 
-def _variable(variable: Object, path: str, pod: Object) -> Object:
-    if text_at(variable, "name") in REFUSED_VARIABLES:
-        raise _Refused(f"{path}: {variable['name']} is not carried: devices come from the lease alone")
+def _variables_of(source: Object, path: str, made: _Pod) -> list[Object]:
+    """The variables of a whole ConfigMap."""
+    if not source.keys() <= {"configMapRef", "prefix"} or "configMapRef" not in source:
+        raise _Refused(f"{path} is not carried but from ConfigMaps: Secrets of an endpoint stay there")
+    found = made.config_map(
+        text_at(source, "configMapRef.name"), path, value_at(source, "configMapRef.optional")
+    )  # fmt: skip
+    prefix, variables = str(source.get("prefix") or ""), list[Object]()
+    for key in sorted(object_at(found, "data")):
+        name, text = f"{prefix}{key}", made.text(found or {}, key, path)
+        if _VARIABLE.fullmatch(name) and text is not None:
+            _refuse_variable(name, path)
+            variables.append({"name": name, "value": _literal(text)})
+    return variables
+
+
+def _refuse_variable(name: str, path: str) -> None:
+    if name in REFUSED_VARIABLES:
+        raise _Refused(f"{path}: {name} is not carried: devices come from the lease alone")
+
+
+def _literal(text: str) -> str:
+    """The value of a variable in which nothing is replaced."""
+    return text.replace("$(", "$$(")
+
+
+def _variable(variable: Object, path: str, made: _Pod) -> list[Object]:
+    """The variable; none where it comes from an optional key that is not there."""
+    name = variable.get("name")
+    _refuse_variable(text_at(variable, "name"), path)
     source = object_at(variable, "valueFrom")
     if not source:
-        return {"name": variable.get("name"), "value": variable.get("value", "")}
+        return [{"name": name, "value": variable.get("value", "")}]
     if source.keys() == {"resourceFieldRef"}:
-        return {"name": variable.get("name"), "valueFrom": source}
+        return [{"name": name, "valueFrom": source}]
+    if source.keys() == {"configMapKeyRef"}:
+        reference = object_at(source, "configMapKeyRef")
+        found = made.config_map(reference.get("name"), path, reference.get("optional"))
+        text = made.text(found, reference.get("key"), path) if found is not None else None
+        if text is None and reference.get("optional") is not True:
+            missing = f"{path}: the ConfigMap has no key {str(reference.get('key'))[:253]!r}"
+            raise _Refused(missing, "ConfigMapMissing")
+        return [{"name": name, "value": _literal(text)}] if text is not None else []
     if source.keys() != {"fieldRef"}:
         kinds = ", ".join(sorted(source))
-        raise _Refused(f"{path}.valueFrom.{kinds} is not carried: Secrets and ConfigMaps of an endpoint stay there")
+        raise _Refused(f"{path}.valueFrom.{kinds[:200]} is not carried: Secrets of an endpoint stay there")
     field = text_at(source, "fieldRef.fieldPath")
     if field in _OF_THE_HOST:
-        return {"name": variable.get("name"), "valueFrom": {"fieldRef": {"fieldPath": field}}}
-    return {"name": variable.get("name"), "value": _metadata(pod, field, path)}
+        return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}]
+    return [{"name": name, "value": _literal(_metadata(made.pod, field, path))}]
 
 
 def _metadata(pod: Object, field: str, path: str) -> str:
@@ -275,7 +356,7 @@ def _metadata(pod: Object, field: str, path: str) -> str:
         value = "default"
     else:
         raise _Refused(f"{path}.valueFrom.fieldRef: {field[:100]} is not carried to the host")
-    return value.replace("$(", "$$(")
+    return value
 
 
 def _hosts(part: object) -> Iterator[object]:
@@ -294,9 +375,31 @@ def _port(port: Object, path: str) -> Object:
     return {field: port[field] for field in ("containerPort", "name", "protocol") if field in port}
 
 
-def _volume(volume: Object, path: str) -> Object:
+def _volume(volume: Object, path: str, made: _Pod) -> Object:
     sources = volume.keys() - {"name"}
     if not sources <= set(VOLUME_SOURCES) or len(sources) != 1:
         kinds = ", ".join(sorted(sources)) or "no source"
         raise _Refused(f"{path}: {kinds[:200]} is not carried; volumes are {', '.join(VOLUME_SOURCES)}")
-    return volume
+    if "configMap" not in sources:
+        return volume
+    source = object_at(volume, "configMap")
+    found = made.config_map(source.get("name"), path, source.get("optional"))
+    items = objects_at(source, "items") or [{"key": key, "path": key} for key in sorted(_keys(found))]
+    files: list[Object] = []
+    for item in items:
+        text = made.text(found, item.get("key"), path) if found is not None else None
+        if text is None:
+            if source.get("optional") is True:
+                continue
+            raise _Refused(f"{path}: the ConfigMap has no key {str(item.get('key'))[:253]!r}", "ConfigMapMissing")
+        annotation = f"{names.FILE}{len(made.files)}"
+        made.files[annotation] = text
+        shown = {"path": item.get("path"), "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
+        files.append(shown | ({"mode": item["mode"]} if "mode" in item else {}))
+    mode = {"defaultMode": source["defaultMode"]} if "defaultMode" in source else {}
+    return {"name": volume.get("name"), "downwardAPI": {"items": files} | mode}
+
+
+def _keys(found: Object | None) -> set[str]:
+    """The keys of a ConfigMap."""
+    return {*object_at(found, "data"), *object_at(found, "binaryData")}

@@ -31,7 +31,7 @@ from dovetail.apiserver.sqlite_log import StoreUnreadable
 
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _BODY_TIMEOUT_S = 30.0
-_FOLLOWED = ("pods", "podgroups.scheduling.k8s.io")
+_FOLLOWED = ("pods", "podgroups.scheduling.k8s.io", "configmaps")
 
 
 MOST_LOGS = 10
@@ -85,7 +85,7 @@ class PlaneHost:
         self._places: dict[PlaneName, _Place] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.listeners: list[Callable[[PlaneName, StoreChange], None]] = []
-        """Called with every write of a pod or PodGroup while it is being made; they only record it."""
+        """Called with every write of a pod, PodGroup or ConfigMap while it is being made; they only record it."""
         self.logs: LogSource | None = None
         """Answers requests for the logs of pods; without it there are none."""
         self._connections = Connections(
