@@ -123,7 +123,8 @@ def _why(request: RequestRow, now_ms: int) -> str:
     if request.offers:
         left_ms = request.offers_until_ms - now_ms
         stand = f"for {span(left_ms)} more" if left_ms > 0 else "no more, and are not answered"
-        parts.append(f"{count(len(request.offers), 'offer')}, which stand {stand}")
+        verb = "stands" if len(request.offers) == 1 else "stand"
+        parts.append(f"{count(len(request.offers), 'offer')}, which {verb} {stand}")
     if request.code:
         parts.append(f"{foreign(request.code)}: {foreign(request.message)}")
     if request.expected_start_ms > now_ms:

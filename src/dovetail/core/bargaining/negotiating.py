@@ -45,6 +45,8 @@ from dovetail.core.workloads.index import LONE
 
 _OTHERS_MAY_FIT = NO_ROOM | LIMITS | {Reason.RESERVED, Reason.EVICTING, Reason.SEARCH_LIMIT}
 _MOST_BACK_OFF_MS = 60_000
+_GANG = "the gang "
+"""What reasons of gangs begin with: an agent knows devices, and no gang of placeholders."""
 _LATER = "it starts when enough of what holds its room has ended"
 """Why a later start is offered; what that is waits for has names that are not the agent's."""
 
@@ -312,7 +314,7 @@ def _offer(
     why = ""
     if refusal is not None:
         # Without the details: they may name workloads of others.
-        why = f"alternative {one.number}: {refusal.reason.text}"
+        why = f"alternative {one.number}: {refusal.reason.text.removeprefix(_GANG)}"
     elif offered.count < asked.count:
         why = f"{offered.count} of {asked.count} devices are free"
     offers = [Offer(f"{name}.0", True, offered, now_ms, holdings, why)]
