@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from dovetail.core.reasons import Expected
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
 from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
-from dovetail.views.forecast import ForecastPlace, ForecastVictim
+from dovetail.views.forecast_types import ForecastPlace, ForecastVictim
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
 from dovetail.views.queue_shares import QueueShare, UserShare
 from dovetail.views.rank import Before, Overtaking, RankLevel, RankView, Term

@@ -14,7 +14,8 @@ from dovetail.core.policy import Policy
 from dovetail.core.queues.run_times import OVERTIME_MS
 from dovetail.core.reasons import Sure
 from dovetail.core.state import State
-from dovetail.views.forecast import Forecast, forecast
+from dovetail.views.forecast import forecast
+from dovetail.views.forecast_types import Forecast
 
 AMOUNTS = ((CPU, 64_000), (MEMORY, 2**39), (GPU, 8), (PODS, 110))
 NOW, MINUTE, HOUR = 10_000_000_000, 60_000, 3_600_000

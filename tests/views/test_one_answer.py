@@ -27,7 +27,7 @@ from dovetail.core.state import State
 from dovetail.sim.once import Once
 from dovetail.sim.report import SimulationRun, of_snapshot
 from dovetail.sim.workload import snapshot
-from dovetail.views.forecast import PLACED
+from dovetail.views.forecast_types import PLACED
 from dovetail.views.jobs import waiting_jobs
 from dovetail.views.probe import Beside
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload, queue_positions

@@ -30,7 +30,7 @@ from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
 from dovetail.views import whatif as view
 from dovetail.views.amounts import AmountError, changed
-from dovetail.views.forecast import ForecastVictim
+from dovetail.views.forecast_types import ForecastVictim
 from dovetail.views.jobs import JobNotFound, some
 from dovetail.views.queues import queue_named
 from dovetail.views.whatif import ChangeError, Hypothesis, WhatIf, WhatifOutcome

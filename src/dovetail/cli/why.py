@@ -25,7 +25,7 @@ from dovetail.cli.why_lease import show_lease, show_request
 from dovetail.core.queues.types import MODEL_PREFIX, Amounts
 from dovetail.core.reasons import Sure, When
 from dovetail.views.amounts import listed, shown
-from dovetail.views.forecast import PLACED
+from dovetail.views.forecast_types import PLACED
 from dovetail.views.holders import DeviceHolder, HeldPart
 from dovetail.views.jobs import JobNotFound
 from dovetail.views.leased import LEASE, REQUEST

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.leases import devices, ends, notes, offered
 from dovetail.cli.output import count, foreign, span
-from dovetail.views.forecast import PLACED
+from dovetail.views.forecast_types import PLACED
 from dovetail.views.jobs import some
 from dovetail.views.why_lease import WhyLease, WhyRequest
 

@@ -25,7 +25,7 @@ from dovetail.core.preemption.relocation import Move
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
 from dovetail.core.workloads.index import complete
-from dovetail.views.forecast import ForecastPlace
+from dovetail.views.forecast_types import ForecastPlace
 from dovetail.views.jobs import JobNotFound, JobView, find_jobs, name_of, not_waiting
 from dovetail.views.probe import Beside, Probe
 from dovetail.views.shape import ShapeView, models_of

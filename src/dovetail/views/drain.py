@@ -23,7 +23,8 @@ from dovetail.core.model import Maintenance, Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
-from dovetail.views.forecast import Forecast, forecast
+from dovetail.views.forecast import forecast
+from dovetail.views.forecast_types import Forecast
 from dovetail.views.jobs import nearest, owner_of
 from dovetail.views.leased import key_of
 

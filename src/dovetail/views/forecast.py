@@ -22,18 +22,16 @@ Rules
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.core.bargaining.negotiation import Negotiation
-from dovetail.core.bargaining.states import RequestState
-from dovetail.core.bargaining.types import Answer, EndCause, Holding, LeaseAlternative, Offer
+from dovetail.core.bargaining.types import EndCause, Offer
 from dovetail.core.checkpoint import Checkpoint, restore
-from dovetail.core.cycle import step
+from dovetail.core.cycle import enter, step
 from dovetail.core.decisions import Bind, Decision, Drain, EndLease, Evict, GrantLease, MakeOffers, Release, RevokeLease
-from dovetail.core.events import Event, LeaseRequestChanged, PlaneChanged, PodChanged, PodRemoved
+from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.policy import Policy, unhurried
@@ -41,17 +39,10 @@ from dovetail.core.preemption.victims import lost_milli_ms
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.state import State
+from dovetail.views.forecast_agents import AgentsAhead
+from dovetail.views.forecast_types import Forecast, ForecastDrain, ForecastPlace, ForecastVictim, Start, Watch
 from dovetail.views.gpus import gpus_of
-from dovetail.views.jobs import (
-    JobView,
-    job_of,
-    name_of,
-    request_job,
-    requests_of,
-    restarted,
-    some,
-    waiting_jobs,
-)
+from dovetail.views.jobs import JobView, job_of, name_of, restarted, some, waiting_jobs
 from dovetail.views.leased import is_placeholder, lease_key
 
 MOST_MOMENTS = 512
@@ -60,93 +51,12 @@ _CLOSE_PART = 16
 _EVICTING_STEPS = 4
 _SEARCHES_PER_STEP = 16
 _ENDLESS_SHOWN = 2
-PLACED = "Placed"
 _ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _NOW = "it fits now"
 _AFTER_EVICTIONS = "when the pods that are evicted for it have ended"
 _LEASE_OVER_MS = 30_000
 """The longest grace period of a pod that is deleted as its lease is over."""
 _EVICTED, _IS_ENDING = "it is evicted", "it is being deleted"
-Watch = Callable[[int, int], None]
-
-
-class ForecastPlace(Struct, frozen=True):
-    """The node of a pod. `gpus` are the indices of its GPUs, empty if not known. `mbps` is the bandwidth between them
-    in MB/s, 0 for fewer than two GPUs or if not known."""
-
-    pod: str
-    node: str
-    gpus: tuple[int, ...] = ()
-    mbps: int = 0
-    ideal_mbps: int = 0
-
-
-class Start(Struct, frozen=True):
-    """The start of a waiting job. `at_once`: the next step starts it. `places` are the nodes of the pods that start
-    first. `refusal` is that of the next step, if there is one. For a LeaseRequest `offers` are what its agent is
-    offered then, and `granted` is what it has after that."""
-
-    job: JobView
-    expected: Expected
-    at_once: bool = False
-    places: tuple[ForecastPlace, ...] = ()
-    refusal: Refusal | None = None
-    offers: tuple[Offer, ...] = ()
-    granted: LeaseAlternative | None = None
-
-    @property
-    def state(self) -> str:
-        """Placed if the next step starts it, else NotYet or Never. The refusal of a request is that of its first
-        alternative: another one may start."""
-        if self.at_once:
-            return PLACED
-        if self.granted is not None:
-            return When.NOT_YET
-        return self.refusal.when if self.refusal is not None else When.NOT_YET
-
-
-class ForecastVictim(Struct, frozen=True):
-    """A pod that is evicted, or a lease that is revoked, for the job `for_job` at `at_ms`. `lost_milli_ms` is the work
-    that is lost with it and the pods evicted together with it, in milli-GPU times ms."""
-
-    pod: str
-    node: str
-    gpus_milli: int
-    for_job: str
-    cause: str
-    at_ms: int
-    lost_milli_ms: int
-    message: str
-
-
-class ForecastDrain(Struct, frozen=True):
-    """A pod is evicted as its node is in maintenance. `moves`: room is kept for it elsewhere."""
-
-    moves: bool
-    lost_milli_ms: int
-
-
-class Forecast(Struct):
-    """`starts` by workload: in the order of the starts, then jobs without a known start. `held_milli` are the GPUs that
-    each queue holds after the next step. `whole` is false if the look-ahead ended at its bound. `drained` are pods
-    (uid) that leave nodes in maintenance, `ends` when they, and the pods that were asked for, have left their nodes."""
-
-    now_ms: int
-    starts: dict[str, Start] = field(default_factory=dict)
-    victims: list[ForecastVictim] = field(default_factory=list)
-    held_milli: dict[str, int] = field(default_factory=dict)
-    until_ms: int = 0
-    whole: bool = True
-    drained: dict[str, ForecastDrain] = field(default_factory=dict)
-    ends: dict[str, Expected] = field(default_factory=dict)
-
-
-class _Leased(Struct, frozen=True):
-    """A lease that is live: its nodes, its placeholders (uid), and how sure its start was."""
-
-    nodes: tuple[str, ...]
-    uids: tuple[str, ...]
-    sure: Sure
 
 
 class _End(Struct, frozen=True):
@@ -179,12 +89,9 @@ class _Ahead:
         self._most = most
         self._now_ms = self._at_ms = max(now_ms, state.now_ms)
         self._found = Forecast(self._now_ms)
-        self._waiting = {job.workload: job for job in waiting_jobs(state)}
-        self._requests: dict[str, str] = {}
-        """By request the job in `_waiting` that it is, however often its placeholders are made again."""
-        self._offers: dict[str, tuple[Offer, ...]] = {}
-        self._granted: dict[str, LeaseAlternative] = {}
-        self._leases: dict[str, _Leased] = {}
+        enter(state, (), self._at_ms)
+        self._agents = AgentsAhead(state)
+        self._waiting = {job.workload: job for job in waiting_jobs(state)} | self._agents.jobs
         self._preemptor = ""
         self._ends: list[tuple[int, str, Sure, str]] = []
         self._ended_on: dict[str, list[_End]] = {}
@@ -197,30 +104,11 @@ class _Ahead:
         self._endless: dict[str, None] = {}
         self._refusals: dict[str, Refusal] = {}
         self._holders: dict[tuple[object, ...], list[str]] = {}
-        state.advance(self._at_ms)
-        self._enter_agents()
+        self._events += self._agents.quiet()
+        for request_id, offers in self._agents.outstanding():
+            self._accept(request_id, offers)
         for placement in list(state.cluster.placements.values()):
             self._expect_end(placement.pod, Sure.KNOWN)
-
-    def _enter_agents(self) -> None:
-        """The requests and leases at the beginning. From now on agents accept offers; none is silent or idle later."""
-        state = self._state
-        for one in requests_of(state):
-            job = request_job(state, one)
-            self._waiting[job.workload] = job
-            self._requests[one.request.id] = job.workload
-            if one.state is RequestState.OFFERED:
-                self._accept(one.request.id, one.offers)
-        for lease_id, live in state.leases.live.items():
-            self._lease(lease_id, live.lease.holdings, Sure.KNOWN)
-        for plane in state.requests.planes.values():
-            state.requests.heartbeats.drop(plane.id)
-            if plane.heartbeat_ms or plane.idle_ms:
-                self._events.append(PlaneChanged(replace(plane, heartbeat_ms=0, idle_ms=0)))
-
-    def _lease(self, lease_id: str, holdings: Collection[Holding], sure: Sure) -> None:
-        nodes = tuple(dict.fromkeys(holding.node for holding in holdings))
-        self._leases[lease_id] = _Leased(nodes, tuple([holding.uid for holding in holdings]), sure)
 
     def run(self, wanted: Collection[str] | None, watch: Watch) -> Forecast:
         total = len(self._waiting)
@@ -253,16 +141,13 @@ class _Ahead:
     def _next_step(self) -> None:
         """The next step of the scheduler, which is the same for all commands."""
         state = self._state
-        events, self._events = self._events, []
-        for decision in step(state, events, self._at_ms):
+        for decision in step(state, (), self._at_ms):
             self._carry_out(decision)
         self._start_placed(at_once=True)
         self._refusals = {
             workload: refusal for workload in self._waiting if (refusal := state.queue.refusal(workload)) is not None
         }
-        for one in requests_of(state):
-            if one.reported is not None and one.request.id in self._requests:
-                self._refusals[self._requests[one.request.id]] = one.reported
+        self._refusals |= self._agents.refusals()
         for name in state.shares.tree.in_order():
             self._found.held_milli[name] = state.shares.allocated(name).get(GPU, 0)
         # Refusals are not computed again to bring their numbers up to date: that would cost all jobs at every moment.
@@ -294,10 +179,10 @@ class _Ahead:
         for workload, places in self._placed.items():
             if workload in self._waiting and workload not in self._found.starts:
                 refusal = None if at_once else self._refusals.get(workload)
-                expected, offers = self._expected(workload, places), self._offers.get(workload, ())
+                expected, offers = self._expected(workload, places), self._agents.offers.get(workload, ())
                 self._found.starts[workload] = Start(
                     self._waiting[workload], expected, at_once, tuple(places), refusal, offers,
-                    self._granted.get(workload),
+                    self._agents.granted.get(workload),
                 )  # fmt: skip
         self._placed.clear()
 
@@ -337,58 +222,31 @@ class _Ahead:
             case MakeOffers(request, offers):
                 self._accept(request, offers)
             case GrantLease(lease):
-                places = self._places(lease.holdings)
-                self._starts(lease.id, places, lease.alternative)
-                self._lease(lease.id, lease.holdings, max(map(self._sure_of, self._nodes(places)), key=_ORDER.index))
+                places, workload = self._agents.places(lease.holdings), self._agents.workload(lease.id)
+                self._agents.granted.setdefault(workload, lease.alternative)
+                self._placed.setdefault(workload, places)
+                sure = max((self._sure_of(place.node) for place in places), key=_ORDER.index)
+                self._agents.begin(lease.id, lease.holdings, sure)
             case RevokeLease(lease_id, revocation):
                 self._revoked(lease_id, revocation.cause, revocation.message)
             case EndLease(lease_id, cause, uids):
                 self._ended(lease_id, cause, uids)
 
-    @staticmethod
-    def _nodes(places: Collection[ForecastPlace]) -> Collection[str]:
-        return dict.fromkeys(place.node for place in places)
-
     def _accept(self, request_id: str, offers: tuple[Offer, ...]) -> None:
-        """The agent accepts the first offer at once."""
-        one, first = self._state.requests.negotiations[request_id], offers[0]
-        if request_id in self._requests:
-            self._offers.setdefault(self._requests[request_id], offers)
-        self._starts(request_id, self._places(first.holdings), first.alternative)
-        self._events.append(LeaseRequestChanged(replace(one.request, answer=Answer(first.id, "accept"))))
-
-    def _places(self, holdings: Collection[Holding]) -> list[ForecastPlace]:
-        found, state = [], self._state
-        for holding in holdings:
-            pod = state.workloads.pods[holding.uid]
-            held = gpus_of(state, pod)
-            found.append(ForecastPlace(pod.key, holding.node, holding.devices, held.mbps or 0, held.ideal_mbps or 0))
-        return found
-
-    def _starts(self, request_id: str, places: list[ForecastPlace], granted: LeaseAlternative) -> None:
-        workload = self._requests.get(request_id)
-        if workload is not None and workload not in self._found.starts:
-            self._placed[workload] = places
-            self._granted[workload] = granted
+        """What is offered is the start of a request."""
+        self._events.append(self._agents.accept(request_id, offers))
+        self._placed.setdefault(self._agents.workload(request_id), self._agents.places(offers[0].holdings))
 
     def _revoked(self, lease_id: str, cause: EndCause, message: str) -> None:
-        state, live = self._state, self._state.leases.live[lease_id]
-        pods = [state.workloads.pods[uid] for uid in (*live.whole, *live.inside) if uid in state.workloads.pods]
         if cause is EndCause.MAINTENANCE:
-            for pod in pods:
-                lost = lost_milli_ms(pod, state.shares.rate(pod.uid), self._at_ms)
-                self._found.drained[pod.uid] = ForecastDrain(False, lost)
-            return
-        gpus = sum(dict(state.shares.amounts(pod.uid)).get(GPU, 0) for pod in pods)
-        lost = sum(lost_milli_ms(pod, state.shares.rate(pod.uid), self._at_ms) for pod in pods)
-        nodes = ",".join(self._leases[lease_id].nodes)
-        self._found.victims.append(
-            ForecastVictim(lease_key(lease_id), nodes, gpus, self._preemptor, cause.value, self._at_ms, lost, message)
-        )
+            self._found.drained |= self._agents.drained(lease_id, self._at_ms)
+        else:
+            victim = self._agents.victim(lease_id, self._preemptor, cause, message, self._at_ms)
+            self._found.victims.append(victim)
 
     def _ended(self, lease_id: str, cause: EndCause, uids: tuple[str, ...]) -> None:
         """A lease is over. The pods that still run inside are deleted."""
-        state, leased = self._state, self._leases.pop(lease_id)
+        state, leased = self._state, self._agents.end(lease_id)
         basis = "its lease ends" if cause is EndCause.EXPIRED else f"its lease ends: {cause.value}"
         end = _End(lease_key(lease_id), self._at_ms, leased.sure, basis)
         for node in leased.nodes:
@@ -475,17 +333,12 @@ class _Ahead:
 
     def _without_start(self, job: JobView) -> Start:
         """The answer for a job that still waits at the end of the look-ahead."""
-        if (one := self._negotiation(job)) is not None:
+        if (one := self._agents.negotiation(job.workload)) is not None:
             now, last = (job_of(self._state, one.waiting) if one.waiting else job), one.reported
         else:
             now, last = job_of(self._state, job.workload), self._state.queue.refusal(job.workload)
         expected = Expected(Sure.UNKNOWN, 0, self._why_none(now, last))
         return Start(job, expected, refusal=self._refusals.get(job.workload, last))
-
-    def _negotiation(self, job: JobView) -> Negotiation | None:
-        """That of a job that is a request; None for any other job."""
-        request_id = next((id_ for id_, workload in self._requests.items() if workload == job.workload), "")
-        return self._state.requests.negotiations.get(request_id)
 
     def _why_none(self, job: JobView, refusal: Refusal | None) -> str:
         if not self._found.whole:

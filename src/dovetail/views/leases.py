@@ -11,12 +11,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct, field
 
 from dovetail.core.bargaining.types import GpuLease, LeaseAlternative, Offer
-from dovetail.core.model import Problem
+from dovetail.core.model import Pod, Problem
 from dovetail.core.queues.types import Amounts
 from dovetail.core.state import State
 from dovetail.kube.objects import leases as wire
@@ -134,7 +134,11 @@ def all_leases(state: State, objects: LeaseObjects, now_ms: int, of: str = "") -
     shares = {one.queue: one for one in share(state, now_ms)}
     planes = [_plane(one, shares) for one in objects.planes]
     requests = [request_row(one) for one in objects.requests if not _settled(one)]
-    rows = [lease_row(state, one) for one in objects.leases]
+    named: dict[str, list[Pod]] = {}
+    for pod in state.workloads.pods.values():
+        if pod.lease and not is_placeholder(pod):
+            named.setdefault(pod.lease, []).append(pod)
+    rows = [lease_row(one, named.get(lease_id(one.metadata), ())) for one in objects.leases]
     known = [row.plane for row in planes] + [row.plane for row in requests] + [row.plane for row in rows]
     mine = _selected(known, of)
     return LeasesView(
@@ -195,13 +199,12 @@ def request_row(obj: wire.LeaseRequest) -> RequestRow:
     )  # fmt: skip
 
 
-def lease_row(state: State, obj: wire.GPULease) -> LeaseRow:
-    """The row of a lease."""
+def lease_row(obj: wire.GPULease, named: Collection[Pod]) -> LeaseRow:
+    """The row of a lease; `named` are the pods that name it."""
     status, meta, spec = obj.status or wire.GPULeaseStatus(), obj.metadata, obj.spec
     id_ = lease_id(meta)
     record, problem = leases.lease(obj)
     granted = record.alternative if record is not None else _alternative(spec.alternative)
-    named = [pod for pod in state.workloads.pods.values() if pod.lease == id_ and not is_placeholder(pod)]
     gone = status.revocation
     return LeaseRow(
         id_, f"{meta.namespace}/{spec.plane}", granted.service.value, devices_text(granted), _devices(record, spec),

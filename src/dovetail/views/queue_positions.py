@@ -12,7 +12,8 @@ from msgspec import Struct
 from dovetail.core.checkpoint import take
 from dovetail.core.reasons import Expected
 from dovetail.core.state import State
-from dovetail.views.forecast import PLACED, ForecastPlace, Start, Watch, forecast
+from dovetail.views.forecast import forecast
+from dovetail.views.forecast_types import PLACED, ForecastPlace, Start, Watch
 from dovetail.views.jobs import job_of
 from dovetail.views.queues import inside, queue_named
 

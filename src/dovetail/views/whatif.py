@@ -34,7 +34,8 @@ from dovetail.core.model import GPU, Node, Pod
 from dovetail.core.queues.types import MODEL_LABEL, Queue
 from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
-from dovetail.views.forecast import Forecast, ForecastPlace, ForecastVictim, Start, Watch, forecast
+from dovetail.views.forecast import forecast
+from dovetail.views.forecast_types import Forecast, ForecastPlace, ForecastVictim, Start, Watch
 from dovetail.views.jobs import JobNotFound, nearest, request_job, restarted
 from dovetail.views.lease_texts import alternative_text
 from dovetail.views.leased import is_placeholder, key_of

@@ -31,7 +31,8 @@ from dovetail.core.queues.types import Amounts
 from dovetail.core.reasons import Expected, Reason, Refusal, Repartition, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
-from dovetail.views.forecast import Start, Watch, forecast
+from dovetail.views.forecast import forecast
+from dovetail.views.forecast_types import Start, Watch
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused, holders, parts_of
 from dovetail.views.jobs import JobView, find_jobs, job_of, name_of, request_job, waiting_jobs
@@ -219,11 +220,11 @@ def why_request(state: State, one: Negotiation, now_ms: int, watch: Watch = lamb
             terms=tuple(_terms(state, job.queue, wanted)),
         )  # fmt: skip
     after = next_step(before, state, now_ms)
-    lease, offers = after.grants.get(request_id), after.offers.get(request_id)
+    now = after.state.requests.negotiations[request_id]
+    lease, offers = after.grants.get(request_id), after.offers.get(request_id, now.offers)
     if lease is not None or offers:
         holdings = lease.holdings if lease is not None else offers[0].holdings if offers else ()
         return replace(answer, state="Placed", node=",".join(dict.fromkeys(holding.node for holding in holdings)))
-    now = after.state.requests.negotiations[request_id]
     refusal = now.reported or Refusal(Reason.NO_NODES, When.NOT_YET)
     if now.waiting:
         current = replace(job_of(after.state, now.waiting), workload=job.workload)

@@ -23,8 +23,9 @@ from dovetail.kube.objects import leases as wire
 from dovetail.kube.translate import leases
 from dovetail.kube.translate.lease_records import LeaseObjects
 from dovetail.kube.translate.leases import lease_id
-from dovetail.views.forecast import PLACED, Watch
+from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.lease_texts import alternative_text, devices_text, nodes_of
+from dovetail.views.leased import is_placeholder
 from dovetail.views.leases import LeaseRow, RequestRow, lease_row, request_row
 from dovetail.views.why import NextStep, Why, next_step, why_request
 
@@ -122,7 +123,9 @@ def _granted(after: NextStep, request_id: str) -> str:
 
 
 def _lease(state: State, obj: wire.GPULease, now_ms: int) -> WhyLease:
-    row, record = lease_row(state, obj), leases.lease(obj)[0]
+    id_, pods = lease_id(obj.metadata), state.workloads.pods.values()
+    row = lease_row(obj, [pod for pod in pods if pod.lease == id_ and not is_placeholder(pod)])
+    record = leases.lease(obj)[0]
     plane = state.requests.planes.get(row.plane)
     renewable_ms, renewed_ms = _renewal(record, row, now_ms)
     return WhyLease(row, renewable_ms, renewed_ms, plane.idle_ms if plane is not None else 0)

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dovetail.core.checkpoint import take
 from dovetail.core.state import State
-from dovetail.views.forecast import PLACED, Watch
+from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.jobs import JobView, waiting_jobs
 from dovetail.views.queue_shares import QueueShare, share
 from dovetail.views.queues import heads, inside
