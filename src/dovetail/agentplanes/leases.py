@@ -21,7 +21,7 @@ from dovetail.plane.lease import NotGranted, PlaneLease, RenewalRefused
 from dovetail.plane.options import AgentRequest, Option
 from dovetail.plane.waiting import NEVER_MS
 
-_RETRY_MS = 5_000
+_RETRY_MS, _MOST_RETRY_MS = 5_000, 300_000
 _MINUTE_MS = 60_000
 _NAME = re.compile(r"gang-([0-9a-f]{12})(?:-.*)?")
 
@@ -38,6 +38,8 @@ class PlaneLeases:
         self._refused: dict[str, tuple[int, str]] = {}
         """By lease the end that could not be put off, and why."""
         self._unused: dict[str, int] = {}
+        self._failures: dict[RequestKey, int] = {}
+        """Requests that failed in a row."""
         self._asking: dict[RequestKey, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: BrokerRefused | None = None
@@ -106,9 +108,11 @@ class PlaneLeases:
         try:
             self._hold(await self._plane.negotiate(_request(key, pods)))
             self.requests.pop(key, None)
+            self._failures.pop(key, None)
         except NotGranted as error:
-            retry_ms = self._plane.clock.now_ms() + _RETRY_MS
-            self.requests[key] = OpenRequest(pods, str(error), True, retry_ms)
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            wait_ms = min(_MOST_RETRY_MS, _RETRY_MS << min(failures - 1, 10))
+            self.requests[key] = OpenRequest(pods, str(error), True, self._plane.clock.now_ms() + wait_ms)
         except BrokerRefused as error:
             self.failure = error
             self.requests.pop(key, None)
@@ -120,6 +124,7 @@ class PlaneLeases:
     def withdraw(self, key: RequestKey) -> None:
         """Nothing is asked any more."""
         self.requests.pop(key, None)
+        self._failures.pop(key, None)
         task = self._asking.pop(key, None)
         if task is not None:
             self._tasks.add(task)
