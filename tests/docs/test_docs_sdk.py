@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.plane import AgentRequest, FakeBroker, FaultKind, Option, Plane, PlaneLease
+from dovetail.plane import AgentRequest, FakeBroker, FaultKind, KubernetesBroker, Option, Plane, PlaneLease
 from tests.docs.pages import page
 
 REFERENCE = page("docs/reference/plane-sdk.md")
@@ -29,6 +29,7 @@ def test_the_agent_of_the_guide_runs() -> None:
     [
         (Plane, "Plane", {"act", "answer_to", "clock", "heard_ms", "lease_of", "until", "wake"}),
         (PlaneLease, "Lease", {"close", "see", "notice", "record", "id", "name", "granted", "end_ms", "sure_until_ms"}),
+        (KubernetesBroker, "On a cluster", {"act", "heartbeat", "put", "withdraw", "follow"}),
         (FakeBroker, "FakeBroker", {"act", "heartbeat", "put", "withdraw", "follow", "end_ms"}),
     ],
 )

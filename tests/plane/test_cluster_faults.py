@@ -99,6 +99,14 @@ async def test_nothing_is_used_without_a_live_lease_and_nothing_is_left(seed: in
                             agents.fault()
                         agents.check()
                         await asyncio.sleep(0.02)
+                    if chance.random() < 0.5:
+                        # Killed at one of its next writes: to the server that looks the same.
+                        faults = cluster.playground.faults
+                        faults.cut_off_at_write(chance.randint(1, 5), carried_out=chance.random() < 0.5)
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(faults.cut_off.wait(), 3)
+                agents.check()
+                cluster.playground.faults.clear()
             assert not any(task.done() for task in tasks)
             assert agents.granted > 1 and agents.ended > 1
             cluster.playground.faults.clear()
