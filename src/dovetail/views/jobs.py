@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.bargaining.negotiation import Negotiation
-from dovetail.core.bargaining.placeholders import PREFIX
 from dovetail.core.bargaining.states import RequestState
+from dovetail.core.bargaining.types import PREFIX
 from dovetail.core.model import Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.state import State

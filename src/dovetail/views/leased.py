@@ -7,7 +7,7 @@ request. Their ids are never shown.
 
 from __future__ import annotations
 
-from dovetail.core.bargaining.placeholders import PREFIX
+from dovetail.core.bargaining.types import PREFIX
 from dovetail.core.model import Pod
 
 LEASE, REQUEST = "gpulease/", "leaserequest/"

@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining import placeholders
 from dovetail.core.bargaining.leases import LiveLease
 from dovetail.core.bargaining.states import GpuLeaseState
+from dovetail.core.bargaining.types import PREFIX
 from dovetail.core.cluster.placement import Placement, indices
 from dovetail.core.decisions import Decision, VolumePick
 from dovetail.core.event_handlers import apply
@@ -45,7 +45,7 @@ class _Found(Struct, frozen=True):
 
 def concerns(state: State, pod: Pod) -> bool:
     """Whether the pod is placed within a lease, or not at all."""
-    if pod.uid.startswith(placeholders.PREFIX):
+    if pod.uid.startswith(PREFIX):
         return False
     return bool(pod.lease) or (state.requests.plane_of(pod.namespace) is not None and _asks_devices(pod))
 
@@ -141,9 +141,7 @@ def _block(state: State, slot: int, gpus: int) -> None:
         return
     request = Request(resources=((GPU, gpus.bit_count()),))
     name = state.cluster.nodes.names[slot]
-    blocker = Pod(
-        f"{placeholders.PREFIX}blocker/{name}", "", "", request, node=name, devices=indices(gpus), managed=False
-    )
+    blocker = Pod(f"{PREFIX}blocker/{name}", "", "", request, node=name, devices=indices(gpus), managed=False)
     state.cluster.place(blocker, slot)
 
 

@@ -12,13 +12,19 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAlternative, LeaseRequest, Plane, ServiceClass
+from dovetail.core.bargaining.types import (
+    PREFIX,
+    GpuLease,
+    Holding,
+    LeaseAlternative,
+    LeaseRequest,
+    Plane,
+    ServiceClass,
+)
 from dovetail.core.model import CPU, MEMORY, Gang, NodeTerm, Pod, Request, Requirement, Toleration, Work
 from dovetail.core.placing.gangs import Group
 from dovetail.core.queues.types import MODEL_LABEL
 
-PREFIX = "lease/"
-"""How the ids of placeholders and of their gangs begin. No pod has such a uid."""
 _PRIORITIES = {ServiceClass.GUARANTEED: 2, ServiceClass.BURST: 1, ServiceClass.SCAVENGER: 0}
 _OF_A_CLASS = 10_000
 """Within the queue of one plane the class comes before the priority of the request."""

@@ -16,6 +16,8 @@ from msgspec import Struct
 from dovetail.core.model import GPU, Instance, Problem
 from dovetail.core.queues.types import Amounts, Usage
 
+PREFIX = "lease/"
+"""How the ids of placeholder pods, which hold devices for leases, and of their gangs begin. No pod has such a uid."""
 MOST_ALTERNATIVES = 8
 MOST_ROUNDS = 3
 """Counter-offers to one request."""

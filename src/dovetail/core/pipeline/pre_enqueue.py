@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from dovetail.core.bargaining.placeholders import PREFIX
+from dovetail.core.bargaining.types import PREFIX
 from dovetail.core.model import Pod
 from dovetail.core.placing.pods import Scope
 from dovetail.core.queues.tree import display

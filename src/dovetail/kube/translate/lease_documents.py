@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.core.bargaining.placeholders import PREFIX
 from dovetail.core.bargaining.states import GpuLeaseState, RequestState
-from dovetail.core.bargaining.types import GpuLease, LeaseAlternative, Offer
+from dovetail.core.bargaining.types import PREFIX, GpuLease, LeaseAlternative, Offer
 from dovetail.core.decisions import EndLease, MakeOffers, RequestStatus
-from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.reasons import Reason
 from dovetail.kube.api.resources import GPU_LEASES
 from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
@@ -28,6 +26,9 @@ from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate.leases import text_of_ms
 from dovetail.kube.translate.queues import READY, amounts_document, timestamp, usage_document
+
+if TYPE_CHECKING:
+    from dovetail.core.queues.status import QueueSnapshot
 
 Document = dict[str, Any]
 _MOST_OFFERS = 4

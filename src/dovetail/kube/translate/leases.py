@@ -20,9 +20,9 @@ from itertools import groupby
 from math import ceil
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining.placeholders import PREFIX
 from dovetail.core.bargaining.types import (
     MOST_ALTERNATIVES,
+    PREFIX,
     Answer,
     EndCause,
     GpuLease,
