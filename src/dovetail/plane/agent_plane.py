@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
 from types import TracebackType
@@ -39,7 +39,7 @@ from dovetail.plane.negotiation import PlaneNegotiation
 from dovetail.plane.options import AgentRequest, Option, record_of, request_of
 from dovetail.plane.placement import AgentPod, Assignment
 from dovetail.plane.policies import FirstFit, OfferPolicy
-from dovetail.plane.waiting import FIRST_WAIT_MS, NEVER_MS, Backoff, News, answered
+from dovetail.plane.waiting import FIRST_WAIT_MS, NEVER_MS, Backoff, News, answered, finished
 
 CLOSING_MS = 5_000
 """How long the end of a plane, or of a block with a lease, waits for a broker that is away."""
@@ -104,25 +104,12 @@ class AgentPlane:
             for request_id in list(self._open):
                 self._remove(request_id)
         try:
-            await self._finish(self._tasks)
+            await finished(self.clock, self._tasks, CLOSING_MS)
         finally:
             left = [*self._loops, *self._tasks]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-
-    async def _finish(self, tasks: Collection[asyncio.Task[None]]) -> None:
-        """Wait for these, but no longer than CLOSING_MS: of the broker's clock, and of this machine's, since the clock
-        of a test may stand still. They go on after that."""
-        limit = asyncio.ensure_future(self.clock.sleep(CLOSING_MS))
-        try:
-            while (left := [task for task in tasks if not task.done()]) and not limit.done():
-                waiting = [*left, limit]
-                done, _ = await asyncio.wait(waiting, timeout=CLOSING_MS / 1000, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    return
-        finally:
-            limit.cancel()
 
     async def listed(self) -> None:
         """Wait until all that the plane has is known: with `adopt`, the leases of an earlier process. Raises
@@ -144,7 +131,7 @@ class AgentPlane:
             yield held
         finally:
             # Also where this is cancelled, the return goes on by itself.
-            await self._finish([self._spawn(held.give_back())])
+            await finished(self.clock, [self._spawn(held.give_back())], CLOSING_MS)
 
     async def negotiate(
         self,
@@ -157,8 +144,7 @@ class AgentPlane:
         asked = request_of(request)
         within_ms = round(_MINUTE_MS * asked.within_minutes) or NEVER_MS
         await self._met(within_ms)
-        limit_ms = self.clock.now_ms() + within_ms
-        async with self.opened(asked, limit_ms, on_revoke) as negotiation:
+        async with self.opened(asked, self.clock.now_ms() + within_ms, on_revoke) as negotiation:
             try:
                 return await negotiation.run(policy if policy is not None else FirstFit())
             except BaseException:

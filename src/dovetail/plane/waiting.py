@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent's plane waits for: answers of the broker, and news.
+"""What an agent's plane waits for: answers of the broker, news, and the end of work.
 
 Rules: a call that is not answered is repeated after a wait that doubles from FIRST_WAIT_MS to MOST_WAIT_MS. All waits
 are by the broker's clock.
@@ -8,7 +8,7 @@ are by the broker's clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from dovetail.plane.broker import BrokerClock, BrokerUnavailable
 
@@ -39,6 +39,20 @@ async def answered(clock: BrokerClock, call: Callable[[], Awaitable[None]], limi
             if clock.now_ms() >= limit_ms:
                 raise
         await clock.sleep(waits.next_ms())
+
+
+async def finished(clock: BrokerClock, tasks: Collection[asyncio.Task[None]], most_ms: int) -> None:
+    """Wait for these, but no longer than this: of the broker's clock, and of this machine's, since the clock of a test
+    may stand still. They go on after that."""
+    limit = asyncio.ensure_future(clock.sleep(most_ms))
+    try:
+        while (left := [task for task in tasks if not task.done()]) and not limit.done():
+            waiting = [*left, limit]
+            done, _ = await asyncio.wait(waiting, timeout=most_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return
+    finally:
+        limit.cancel()
 
 
 class News:
