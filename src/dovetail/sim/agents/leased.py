@@ -2,8 +2,8 @@
 """Dovetail's own broker as a policy: the core negotiates leases with each agent through its own control plane.
 
 Rules
-- Each agent has a plane; all planes are leaves below one queue, by the agents' weights. Usage counts half after
-  an hour. Within a plane the shortest work goes first.
+- Each agent has a plane; all planes are leaves below one queue, those of a team below a queue of the team in that one,
+  by weight. Usage counts half after an hour. Within a plane the shortest work goes first.
 - A demand is a request. Of a task that runs on more or fewer GPUs each alternative is a range, from what the agent
   named down to the next smaller one, for the time that the smallest of the range takes: it starts on what is free.
 - What a task could use beside what it has is a scavenger's request of its own: for at least as many GPUs as pay for the
@@ -90,7 +90,12 @@ class Leased:
         events.append(ev.QueueChanged(Queue(_QUEUE, planes=True, half_life_ms=_HALF_LIFE_MS)))
         self._planes = [f"a{number}/a{number}" for number in range(len(workload.agents))]
         for plane, agent in zip(self._planes, workload.agents, strict=True):
-            leaf = Plane(plane, _QUEUE, agent.weight, heartbeat_ms=0, idle_ms=0, grace_ms=_GRACE_MS,
+            above = agent.team or _QUEUE
+            if agent.team:
+                # Of several agents of a team the first one has its weight.
+                team = Queue(agent.team, _QUEUE, weight=agent.weight, planes=True, half_life_ms=_HALF_LIFE_MS)
+                events.append(ev.QueueChanged(team))
+            leaf = Plane(plane, above, agent.weight, heartbeat_ms=0, idle_ms=0, grace_ms=_GRACE_MS,
                          most_leases=10_000, most_requests=10_000)  # fmt: skip
             events.append(ev.PlaneChanged(leaf))
         self._demands: dict[int, LeaseDemand] = {}
