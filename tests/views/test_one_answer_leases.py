@@ -37,6 +37,7 @@ def of_requests(market: World) -> dict[str, WaitingWorkload]:
 def test_the_answers_agree(seed: int) -> None:
     market = world(seed)
     state, now_ms, found = market.state, market.now_ms, of_requests(market)
+    order = [one.job for one in queue_positions(copy(state), now_ms).jobs]
     for name, one in found.items():
         answer = why_request(copy(state), state.requests.negotiations[name], now_ms)
         assert (answer.state, answer.queue) == (one.state, one.queue)
@@ -47,7 +48,10 @@ def test_the_answers_agree(seed: int) -> None:
             never = one.state == When.NEVER
             assert answer.expected == (None if never else one.expected)
             assert answer.ahead == (0 if never else one.position - 1)
-        assert rank(copy(state), name, now_ms).position == one.position
+        place = rank(copy(state), name, now_ms)
+        assert place.position == one.position
+        for level in place.levels:
+            assert [term.head for term in level.terms] == sorted([term.head for term in level.terms], key=order.index)
     changed = whatif(copy(state), Hypothesis(()), now_ms)
     assert (changed.jobs, changed.evicted, changed.spared) == ((), (), ())
     shares = {one.queue: one for one in share(copy(state), now_ms)}

@@ -179,14 +179,17 @@ def test_a_queue_whose_first_job_is_a_request_is_explained() -> None:
 
 def test_the_position_of_a_request_in_the_queue_is_explained() -> None:
     idle = {"count": 8, "perNode": 8, "class": "Scavenger"}
-    asked = (request("ada", "s", idle), request("bob", "r", {"count": 8, "perNode": 8}))
+    asked = (request("bob", "s", idle), request("ada", "r", {"count": 8, "perNode": 8}))
     state, _ = read((*AGENTS, *HELD, *asked))
-    found = rank(state, "ada/s", NOW)
-    assert (found.position, found.waiting, found.queue) == (2, 2, "planes/ada/ada")
-    assert [(level.own, level.by) for level in found.levels] == [("agents", "alone"), ("planes/ada/ada", "class")]
+    found = rank(state, "bob/s", NOW)
+    assert (found.position, found.waiting, found.queue) == (2, 2, "planes/bob/bob")
+    assert [(level.own, level.by) for level in found.levels] == [("agents", "alone"), ("planes/bob/bob", "class")]
     (before,) = found.before
-    assert (before.job, before.by) == ("bob/r", "class")
-    assert [term.queue for term in found.levels[1].terms] == ["planes/bob/bob", "planes/ada/ada"]
+    assert (before.job, before.by) == ("ada/r", "class")
+    assert [term.queue for term in found.levels[1].terms] == ["planes/ada/ada", "planes/bob/bob"]
+    # Its next lease counts as used: it comes after a plane that used more, and asks for less.
+    many = rank(read(CLUSTER)[0], "bob/many", NOW)
+    assert [term.queue for term in many.levels[1].terms] == ["planes/cy/cy", "planes/ada/ada", "planes/bob/bob"]
     early = request("bob", "r", {"earliest": "2026-01-31T13:00:00Z"})
     with pytest.raises(JobNotFound, match="in no queue now"):
         rank(read((*AGENTS, early))[0], "bob/r", NOW)
