@@ -77,6 +77,8 @@ async def child(kubeconfig: Path, agents: int, requests: int, seconds: float) ->
         broker = KubernetesBroker(client)
         planes = [await stack.enter_async_context(Plane(broker, f"{name_of(n)}/{name_of(n)}")) for n in range(agents)]
         await asyncio.gather(*(plane.why("") for plane in planes))
+        # So many connect at once in a benchmark alone.
+        await asyncio.sleep(20)
         print("ready", flush=True)
         began_s = time.monotonic()
 

@@ -15,13 +15,13 @@ from dovetail.core.policy import Policy
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.state import read_cluster
 from dovetail.playground.faults import Fault
-from dovetail.scheduler import lease_writer
+from dovetail.scheduler import lease_api, lease_writer, ordered_writes
 from tests.scheduler.leased import LEASES, PLANES, REQUESTS, LeasedCluster
 
 
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LeasedCluster]:
-    monkeypatch.setattr(lease_writer, "_AGAIN_S", 0.02)
+    monkeypatch.setattr(ordered_writes, "_AGAIN_S", 0.02)
     async with LeasedCluster.opened("one", "two") as cluster:
         yield cluster
 
@@ -195,7 +195,7 @@ def _deleting(cluster: LeasedCluster, namespace: str, name: str) -> bool:
     pod = cluster.playground.store.get("pods", namespace, name)
     if pod is None:
         return True
-    return bool(pod["metadata"].get("deletionGracePeriodSeconds", 10**9) <= lease_writer.ENDED_GRACE_S)
+    return bool(pod["metadata"].get("deletionGracePeriodSeconds", 10**9) <= lease_api.ENDED_GRACE_S)
 
 
 async def test_a_lease_that_came_and_went_between_two_statuses_of_its_plane_leaves_no_object(

@@ -3,23 +3,18 @@
 ends leases.
 
 Rules
-- What concerns a request and its lease is written in the order of the decisions; a status that is not written yet is
-  replaced by a later one. Different requests are written at the same time.
-- A write is repeated until the server has taken it, as long as the object is there. A lease that cannot be made is
-  reported to the core as removed, and its request begins again.
+- What concerns a request and its lease is written in the order of the decisions (`ordered_writes`). A lease that cannot
+  be made is reported to the core as removed, and its request begins again.
 - A lease is made after the ends of leases on its nodes, so that no device is in two leases in the API.
-- At the end of a lease its status comes first, then its pods are deleted with ENDED_GRACE_S at most: budgets and longer
-  grace periods are the agent's, which had its notice. The object is deleted when the server has taken all of that and
-  the status of the plane has what the lease charged. So a process that starts finds what is left to do and to charge:
-  leases that have ended, and pods of leases that are no more.
-- Nothing is written unless this process is the leader at that moment.
+- At the end of a lease its status comes first, then its pods are deleted with a grace period of 30 s at most: budgets
+  and longer grace periods are the agent's, which had its notice. The object is deleted when the server has taken all of
+  that and the status of the plane has what the lease charged. So a process that starts finds what is left to do and to
+  charge: leases that have ended, and pods of leases that are no more.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -33,37 +28,22 @@ from dovetail.core.decisions import Decision, EndLease, GrantLease, LeaseStatus,
 from dovetail.core.events import LeaseRemoved
 from dovetail.core.model import Pod
 from dovetail.core.state import State
-from dovetail.kube.api.client import JSON_PATCH, Attempts, Client
-from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, Invalid, KubeError, NotFound
-from dovetail.kube.api.resources import GPU_LEASES, LEASE_REQUESTS, PODS, Resource
-from dovetail.kube.objects import leases as wire
-from dovetail.kube.objects.base import Wire, epoch_ms
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.errors import Invalid, NotFound
+from dovetail.kube.api.resources import GPU_LEASES, LEASE_REQUESTS
+from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate import lease_documents
 from dovetail.kube.translate.leases import lease_id
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.informers import Informers
+from dovetail.scheduler.lease_api import LeaseApi, key_of
+from dovetail.scheduler.ordered_writes import OrderedWrites, WriteRefused
 
-ENDED_GRACE_S = 30
 GRANTED = RequestState.GRANTED.value
-_AGAIN_S, _AGAIN_MAX_S = 0.5, 30.0
+_FENCE = "/spec/fence"
 _BEGIN_AGAIN_S = 10.0
-_FOR_NOW = (0, 408, 409, 429, 500, 502, 503, 504)
-"""Statuses after which a write is repeated, as the cause is not the write; 0 is no reply."""
 Document = dict[str, Any]
-
-
-class _NotMade(Exception):
-    """The lease cannot be made."""
-
-
-class _Write(Struct, frozen=True):
-    """One write, decided at `decided_s` (time.monotonic). `replaces`: of several of its kind only the last counts."""
-
-    kind: str
-    carry_out: Callable[[], Coroutine[None, None, object]]
-    decided_s: float
-    replaces: bool = False
 
 
 class _Lease(Struct, frozen=True):
@@ -100,16 +80,13 @@ class LeaseWriter:
         may_write: Callable[[], bool],
         spawn: Callable[[Coroutine[None, None, None]], object],
     ) -> None:
-        self._client = client
         self._clock = clock
         self._mirror = mirror
         self._state = state
-        self._may_write = may_write
         self._spawn = spawn
-        self._writes: dict[str, deque[_Write]] = {}
-        """By id of a request and its lease what is to be written, in order; the first is under way."""
-        self._open: Counter[str] = Counter()
-        """By namespace how many of these there are."""
+        self._api = LeaseApi(client, mirror)
+        self._writes = OrderedWrites(may_write=may_write, spawn=spawn, refused=self._not_made)
+        """By the id of a request, which is that of its lease."""
         self._requests: dict[str, Document] = {}
         """The status of each request that waits, as it was last decided."""
         self._leases: dict[str, _Lease] = {}
@@ -121,7 +98,7 @@ class LeaseWriter:
 
     def pending(self, namespace: str) -> bool:
         """Whether something that was decided about the namespace is not written yet."""
-        return self._open[namespace] > 0
+        return self._writes.pending(namespace)
 
     def begin(self) -> None:
         """Finish what the last leader left behind."""
@@ -138,7 +115,7 @@ class LeaseWriter:
                 left.setdefault(pod.lease, (0, "", 0))
         for id_, (fence, plane, ended_ms) in left.items():
             pods = [pod.uid for pod in state.workloads.pods.values() if _inside(pod) and pod.lease == id_]
-            self._add(id_, "end", partial(self._finish, id_, _Ended(fence, plane, ended_ms, None, tuple(pods))))
+            self._writes.add(id_, "end", partial(self._finish, id_, _Ended(fence, plane, ended_ms, None, tuple(pods))))
 
     def over(self, plane: str) -> bool:
         """Whether leases of the plane are over whose objects wait until the status of the plane has them."""
@@ -150,13 +127,13 @@ class LeaseWriter:
         for id_, (uid, ended_ms) in list(over.items()):
             if ended_ms <= at_ms:
                 del over[id_]
-                self._add(id_, "deletion", partial(self._delete, GPU_LEASES.path(*_key(id_)), uid))
+                self._writes.add(id_, "deletion", partial(self._api.delete, id_, uid))
         if not over:
             self._over.pop(plane, None)
 
     def read(self, id_: str) -> None:
         """A lease was read. What an earlier process has not written of it is written now."""
-        live, obj = self._state().leases.live.get(id_), self._mirror.gpu_leases.known.get(_key(id_))
+        live, obj = self._state().leases.live.get(id_), self._mirror.gpu_leases.known.get(key_of(id_))
         if live is None or obj is None or id_ in self._leases:
             return
         before = obj.status.state if obj.status is not None else ""
@@ -164,7 +141,7 @@ class LeaseWriter:
             self._status(live, "")
         else:
             self._remember(live, "")
-        asked = self._mirror.lease_requests.known.get(_key(id_))
+        asked = self._mirror.lease_requests.known.get(key_of(id_))
         led_to_it = asked is not None and asked.metadata.uid == obj.spec.request_uid
         if led_to_it and asked is not None and (asked.status is None or asked.status.state != GRANTED):
             self._granted(live.lease)
@@ -189,31 +166,31 @@ class LeaseWriter:
 
     def _first_answer(self, id_: str) -> None:
         """Measure how long the first offer of a request, or its lease, took."""
-        known = self._mirror.lease_requests.known.get(_key(id_))
+        known = self._mirror.lease_requests.known.get(key_of(id_))
         state = self._requests.get(id_, {}).get("offers")
         if known is not None and state is None and known.metadata.creation_timestamp is not None:
             waited_ms = self._clock.now_ms() - epoch_ms(known.metadata.creation_timestamp)
             metrics.LEASE_WAIT_SECONDS.observe(max(0, waited_ms) / 1000)
 
     def _generation(self, request: str) -> int:
-        known = self._mirror.lease_requests.known.get(_key(request))
+        known = self._mirror.lease_requests.known.get(key_of(request))
         return known.metadata.generation if known is not None else 0
 
     def _request(self, id_: str, status: Document) -> None:
-        known = self._mirror.lease_requests.known.get(_key(id_))
+        known = self._mirror.lease_requests.known.get(key_of(id_))
         if known is None:
             self._requests.pop(id_, None)
             return
         self._requests[id_] = status
-        test = {"op": "test", "path": "/metadata/uid", "value": known.metadata.uid}
-        self._add(id_, "request", partial(self._patch, LEASE_REQUESTS, id_, test, status), replaces=True)
+        test = "/metadata/uid", known.metadata.uid
+        self._writes.add(id_, "request", partial(self._api.patch, LEASE_REQUESTS, id_, test, status), replaces=True)
 
     def _granted(self, lease: GpuLease) -> None:
         self._request(lease.id, lease_documents.granted(lease.name, self._generation(lease.id)))
         self._requests.pop(lease.id, None)
 
     def _grant(self, lease: GpuLease) -> None:
-        self._add(lease.id, "lease", partial(self._make, lease))
+        self._writes.add(lease.id, "lease", partial(self._make, lease))
         nodes = frozenset(holding.node for holding in lease.holdings)
         self._write_status(lease.id, _Lease(lease.fence, lease.plane, nodes, lease_documents.lease_status(lease)))
         self._granted(lease)
@@ -236,137 +213,53 @@ class LeaseWriter:
 
     def _write_status(self, id_: str, lease: _Lease) -> None:
         self._leases[id_] = lease
-        write = partial(self._patch, GPU_LEASES, id_, _of_fence(lease.fence), lease.status)
-        self._add(id_, "status", write, replaces=True)
+        write = partial(self._api.patch, GPU_LEASES, id_, (_FENCE, lease.fence), lease.status)
+        self._writes.add(id_, "status", write, replaces=True)
 
     def _end(self, decision: EndLease) -> None:
-        id_, known = decision.lease, self._mirror.gpu_leases.known.get(_key(decision.lease))
+        id_, known = decision.lease, self._mirror.gpu_leases.known.get(key_of(decision.lease))
         lease = self._leases.pop(id_, None)
         if lease is None:
             # Read by this process, and over at once.
             fence = known.spec.fence if known is not None else 0
-            plane = f"{_key(id_)[0]}/{known.spec.plane}" if known is not None else ""
+            plane = f"{key_of(id_)[0]}/{known.spec.plane}" if known is not None else ""
             lease = _Lease(fence, plane, frozenset(), {})
         self._ending[id_] = lease.nodes
         # It was charged until the step.
         ended_ms = self._state().now_ms
         status = lease_documents.ended(decision, ended_ms, lease.status)
         ended = _Ended(lease.fence, lease.plane, ended_ms, status, decision.uids)
-        self._add(id_, "end", partial(self._finish, id_, ended))
+        self._writes.add(id_, "end", partial(self._finish, id_, ended))
         metrics.count(metrics.LEASE_ENDS, decision.cause.value)
 
-    def _add(
-        self, id_: str, kind: str, carry_out: Callable[[], Coroutine[None, None, object]], *, replaces: bool = False
-    ) -> None:
-        waiting = self._writes.get(id_)
-        write = _Write(kind, carry_out, time.monotonic(), replaces)
-        if waiting is None:
-            waiting = self._writes[id_] = deque([write])
-            self._open[_key(id_)[0]] += 1
-            self._spawn(self._work(id_, waiting))
-            return
-        # The first one may be under way.
-        if replaces and len(waiting) > 1 and waiting[-1].kind == kind:
-            waiting.pop()
-        waiting.append(write)
-
-    async def _work(self, id_: str, waiting: deque[_Write]) -> None:
-        wait_s = _AGAIN_S
-        while waiting:
-            write = waiting[0]
-            result = await self._try(id_, write)
-            metrics.count(metrics.LEASE_WRITES, write.kind, result)
-            if result == "again":
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _AGAIN_MAX_S)
-                if len(waiting) == 1 or not write.replaces or waiting[1].kind != write.kind:
-                    continue
-            wait_s = _AGAIN_S
-            if result == "refused":
-                # There is nothing to write about a lease that was not made.
-                waiting.clear()
-                break
-            waiting.popleft()
-            metrics.LEASE_WRITE_SECONDS.labels(write.kind).observe(time.monotonic() - write.decided_s)
-        del self._writes[id_]
-        namespace = _key(id_)[0]
-        self._open[namespace] -= 1
-        if not self._open[namespace]:
-            del self._open[namespace]
-
-    async def _try(self, id_: str, write: _Write) -> str:
-        """Carry out once. Returns the result as the metric labels it."""
-        if not self._may_write():
-            # A process that does not lead any more ends.
-            return "not leader"
-        try:
-            await write.carry_out()
-        except NotFound:
-            return "gone"
-        except Invalid as error:
-            metrics.log.warning("%s of %s is not written: %s", write.kind, id_, error)
-            return "gone"
-        except _NotMade as error:
-            metrics.log.warning("the lease %s cannot be made: %s", id_, error)
-            self._leases.pop(id_, None)
-            self._mirror.put([LeaseRemoved(id_)])
-            self._spawn(self._begin_again(id_))
-            return "refused"
-        except KubeError as error:
-            metrics.log.warning("%s of %s is not written yet: %s", write.kind, id_, error)
-            return "again"
-        return "written"
+    def _not_made(self, id_: str, _: WriteRefused) -> None:
+        """The lease ends for the core, and its request begins again after a while."""
+        self._leases.pop(id_, None)
+        self._mirror.put([LeaseRemoved(id_)])
+        self._spawn(self._begin_again(id_))
 
     async def _begin_again(self, id_: str) -> None:
-        """The request of a lease that was not made begins again, after a while."""
         await asyncio.sleep(_BEGIN_AGAIN_S)
         self._mirror.put(self._mirror.feed.leases.again(id_))
 
     async def _make(self, lease: GpuLease) -> None:
-        """Make the object. Raises _NotMade."""
         nodes = {holding.node for holding in lease.holdings}
         while any(one != lease.id and nodes & ending for one, ending in self._ending.items()):
             await self._ended.wait()
-        asked = self._mirror.lease_requests.known.get(_key(lease.id))
-        uuids = {node: self._uuids(node) for node in nodes}
-        body = lease_documents.lease_object(lease, asked.metadata.uid if asked is not None else "", uuids)
-        path = GPU_LEASES.path(_key(lease.id)[0])
-        try:
-            await self._client.request("POST", path, body, attempts=Attempts(idempotent=True))
-        except AlreadyExists:
-            await self._replace(lease)
-        except ApiError as error:
-            if error.status in _FOR_NOW:
-                raise
-            raise _NotMade(str(error)) from error
-
-    async def _replace(self, lease: GpuLease) -> None:
-        """An object of the name is there: ours, if an answer was lost, or one of an earlier lease. Raises _NotMade."""
-        path = GPU_LEASES.path(*_key(lease.id))
-        found = await self._client.request("GET", path, decode=wire.GPULease)
-        if found.spec.fence == lease.fence:
-            return
-        if found.spec.fence > lease.fence:
-            raise _NotMade(f"there is a later one, with the fence {found.spec.fence}")
-        await self._delete(path, found.metadata.uid)
-        raise Conflict(409, "AlreadyExists", "an earlier lease of the name is being deleted", path)
-
-    def _uuids(self, node: str) -> tuple[str, ...]:
-        known = self._mirror.feed.node_records.gpu_node(node)
-        return tuple([gpu.uuid for gpu in known.status.gpus]) if known is not None else ()
+        await self._api.make(lease)
 
     async def _finish(self, id_: str, ended: _Ended) -> None:
         uid = ""
         try:
             if ended.status is not None and ended.fence:
-                uid = await self._patch(GPU_LEASES, id_, _of_fence(ended.fence), ended.status)
+                uid = await self._api.patch(GPU_LEASES, id_, (_FENCE, ended.fence), ended.status)
         except (NotFound, Invalid) as error:
             metrics.log.info("the lease %s has ended, and has no object any more: %s", id_, error)
         self._ending.pop(id_, None)
         self._ended.set()
         self._ended = asyncio.Event()
-        await asyncio.gather(*(self._delete_pod(pod) for pod in ended.pods))
-        known = self._mirror.gpu_leases.known.get(_key(id_))
+        await asyncio.gather(*(self._api.delete_pod(pod) for pod in ended.pods))
+        known = self._mirror.gpu_leases.known.get(key_of(id_))
         if not uid and known is not None and known.spec.fence == ended.fence:
             uid = known.metadata.uid
         if not uid:
@@ -374,47 +267,9 @@ class LeaseWriter:
         if ended.plane in self._state().requests.planes:
             self._over.setdefault(ended.plane, {})[id_] = uid, ended.at_ms
         else:
-            await self._delete(GPU_LEASES.path(*_key(id_)), uid)
-
-    async def _delete_pod(self, uid: str) -> None:
-        target = self._mirror.feed.pod_ref(uid)
-        if target is not None:
-            await self._delete(PODS.path(target.namespace, target.name), uid, ENDED_GRACE_S)
-
-    async def _delete(self, path: str, uid: str, grace_s: int | None = None) -> None:
-        """Delete the object of this uid, if it is still there."""
-        body: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
-        if grace_s is not None:
-            body["gracePeriodSeconds"] = grace_s
-        try:
-            await self._client.request("DELETE", path, body, attempts=Attempts(idempotent=True))
-        except (NotFound, Conflict):
-            # Gone, or another object has the name by now.
-            return
-
-    async def _patch(self, resource: Resource, id_: str, test: Document, status: Document) -> str:
-        """Write a status. Returns the uid of the object."""
-        patch = [test, {"op": "add", "path": "/status", "value": status}]
-        path = resource.path(*_key(id_), "status")
-        found = await self._client.request(
-            "PATCH", path, patch, content_type=JSON_PATCH, attempts=Attempts(idempotent=True), decode=_Written
-        )
-        return found.metadata.uid
-
-
-class _Written(Wire, frozen=True):
-    metadata: wire.LeaseMeta = wire.LeaseMeta()
-
-
-def _of_fence(fence: int) -> Document:
-    return {"op": "test", "path": "/spec/fence", "value": fence}
+            await self._api.delete(id_, uid)
 
 
 def _inside(pod: Pod) -> bool:
     """Whether the scheduler has placed the pod within a lease."""
     return bool(pod.lease and pod.node and pod.recorded)
-
-
-def _key(id_: str) -> tuple[str, str]:
-    namespace, _, name = id_.partition("/")
-    return namespace, name

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests to the API server about GPULeases, LeaseRequests and pods within leases. Every one may be repeated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.core.bargaining.types import GpuLease
+from dovetail.kube.api.client import JSON_PATCH, Attempts, Client
+from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
+from dovetail.kube.api.resources import GPU_LEASES, PODS, Resource
+from dovetail.kube.objects import leases as wire
+from dovetail.kube.objects.base import Wire
+from dovetail.kube.translate import lease_documents
+from dovetail.scheduler.informers import Informers
+from dovetail.scheduler.ordered_writes import WriteRefused
+
+ENDED_GRACE_S = 30
+_FOR_NOW = (0, 408, 409, 429, 500, 502, 503, 504)
+"""Statuses after which a write is repeated, as the cause is not the write; 0 is no reply."""
+Document = dict[str, Any]
+
+
+class _Written(Wire, frozen=True):
+    metadata: wire.LeaseMeta = wire.LeaseMeta()
+
+
+def key_of(id_: str) -> tuple[str, str]:
+    """Namespace and name."""
+    namespace, _, name = id_.partition("/")
+    return namespace, name
+
+
+class LeaseApi:
+    def __init__(self, client: Client, mirror: Informers) -> None:
+        self._client = client
+        self._mirror = mirror
+
+    async def make(self, lease: GpuLease) -> None:
+        """Make the GPULease. Raises WriteRefused, ApiError."""
+        asked = self._mirror.lease_requests.known.get(key_of(lease.id))
+        uuids = {holding.node: self._uuids(holding.node) for holding in lease.holdings}
+        body = lease_documents.lease_object(lease, asked.metadata.uid if asked is not None else "", uuids)
+        path = GPU_LEASES.path(key_of(lease.id)[0])
+        try:
+            await self._client.request("POST", path, body, attempts=Attempts(idempotent=True))
+        except AlreadyExists:
+            await self._replace(lease)
+        except ApiError as error:
+            if error.status in _FOR_NOW:
+                raise
+            raise WriteRefused(str(error)) from error
+
+    async def _replace(self, lease: GpuLease) -> None:
+        """An object of the name is there: ours, if an answer was lost, or one of an earlier lease."""
+        path = GPU_LEASES.path(*key_of(lease.id))
+        found = await self._client.request("GET", path, decode=wire.GPULease)
+        if found.spec.fence == lease.fence:
+            return
+        if found.spec.fence > lease.fence:
+            raise WriteRefused(f"there is a later one, with the fence {found.spec.fence}")
+        await self.delete(lease.id, found.metadata.uid)
+        raise Conflict(409, "AlreadyExists", "an earlier lease of the name is being deleted", path)
+
+    def _uuids(self, node: str) -> tuple[str, ...]:
+        known = self._mirror.feed.node_records.gpu_node(node)
+        return tuple([gpu.uuid for gpu in known.status.gpus]) if known is not None else ()
+
+    async def patch(self, resource: Resource, id_: str, test: tuple[str, object], status: Document) -> str:
+        """Write a status, if the field (a path) has the value. Returns the uid of the object. Raises ApiError."""
+        field, value = test
+        patch = [{"op": "test", "path": field, "value": value}, {"op": "add", "path": "/status", "value": status}]
+        path = resource.path(*key_of(id_), "status")
+        found = await self._client.request(
+            "PATCH", path, patch, content_type=JSON_PATCH, attempts=Attempts(idempotent=True), decode=_Written
+        )
+        return found.metadata.uid
+
+    async def delete(self, id_: str, uid: str) -> None:
+        """Delete the GPULease of this uid, if it is still there. Raises ApiError."""
+        await self._delete(GPU_LEASES.path(*key_of(id_)), {"preconditions": {"uid": uid}})
+
+    async def delete_pod(self, uid: str) -> None:
+        """Delete a pod of a lease that is over. Raises ApiError."""
+        target = self._mirror.feed.pod_ref(uid)
+        if target is not None:
+            options = {"preconditions": {"uid": uid}, "gracePeriodSeconds": ENDED_GRACE_S}
+            await self._delete(PODS.path(target.namespace, target.name), options)
+
+    async def _delete(self, path: str, options: Document) -> None:
+        body = {"apiVersion": "v1", "kind": "DeleteOptions"} | options
+        try:
+            await self._client.request("DELETE", path, body, attempts=Attempts(idempotent=True))
+        except (NotFound, Conflict):
+            # Gone, or another object has the name by now.
+            return
