@@ -75,7 +75,8 @@ async def test_faults_of_host_and_broker_lose_and_double_nothing(tmp_path: Path,
             w.playground.faults.add(Fault(effect, verb, "pods", times=2, status=status, delay_s=0.05))
 
         def broken(operation: str) -> FakeFault | None:
-            return FakeFault(random.choice([FaultKind.LOST, FaultKind.ANSWER_LOST])) if random.random() < 0.2 else None
+            rate = 0.05 if operation == "news" else 0.2
+            return FakeFault(random.choice([FaultKind.LOST, FaultKind.ANSWER_LOST])) if random.random() < rate else None
 
         w.broker.faults = broken
         time_goes_on = asyncio.create_task(w.passing())

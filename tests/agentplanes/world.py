@@ -209,7 +209,7 @@ class World:
         async with self.planes.plane(NAMESPACE, NAME) as api:
             store = api.store
             try:
-                await until(lambda: holds(store.list(collection)), 20)
+                await until(lambda: holds(store.list(collection)))
             except AssertionError:
                 raise AssertionError([one.get("status") for one in store.list(collection)]) from None
 
@@ -221,7 +221,7 @@ class World:
 
     async def quiet(self) -> None:
         """Wait until nothing is left on the host, and let leases that nothing needs be returned."""
-        await until(lambda: not self.host_pods, 20)
+        await until(lambda: not self.host_pods)
 
         async def idle() -> bool:
             for _ in range(100):
