@@ -191,6 +191,7 @@ def test_commands_exist(line: str) -> None:
         ("Queues", ["benchmarks/queues_speed.py"]),
         ("The operator", ["-m", "benchmarks.operator_speed"]),
         ("Planes", ["-m", "benchmarks.planes"]),
+        ("Idle agents", ["-m", "benchmarks.idle_agents"]),
         ("Carried planes", ["-m", "benchmarks.carried_planes"]),
         ("Starvation", ["benchmarks/starvation.py"]),
         ("Agents", ["benchmarks/agents.py"]),
