@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from prometheus_client import REGISTRY
 
+from dovetail.core import events as ev
 from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
 from dovetail.scheduler import lease_metrics
 from tests.core.bargaining.market import MINUTE, Market
@@ -26,6 +27,11 @@ def test_leases_and_requests_are_counted_by_state_and_class() -> None:
     assert read("dovetail_leases") == {("Active", "Burst"): 1, ("Active", "Scavenger"): 1}
     assert read("dovetail_leased_devices") == {("Burst",): 4, ("Scavenger",): 2}
     assert read("dovetail_lease_requests") == {("Offered",): 1}
+    assert read("dovetail_lease_idle_devices") == {("Burst",): 4, ("Scavenger",): 2}
+    market.pod("p", "burst", 1)
+    lease_metrics.measure(market.state)
+    assert read("dovetail_lease_idle_devices") == {("Burst",): 0, ("Scavenger",): 2}
+    market.step(ev.PodRemoved("p"))
     market.act("burst", "return")
     market.withdraw("offer")
     lease_metrics.measure(market.state)

@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import partial
 
 import pytest
+from prometheus_client import REGISTRY
 
 from dovetail.core.policy import Policy
 from dovetail.kube.api.config import ClusterConfig
@@ -55,6 +56,35 @@ async def test_a_pod_is_inside_of_its_lease_for_whatever_reads_the_cluster_later
     (parts,) = state.leases.live["one/train"].inside.values()
     assert {gpu for part in parts for gpu in part.devices} < {one.get("gpu", 0) for one in spec["devices"]}
     assert sum(int(bits).bit_count() for bits in state.cluster.nodes.gpu_free_bits) == 12
+
+
+async def test_answers_and_renewals_are_counted(cluster: LeasedCluster) -> None:
+    def counted(name: str, label: str) -> float:
+        (key,) = ("result",) if "renewals" in name else ("answer",)
+        return REGISTRY.get_sample_value(name, {key: label}) or 0.0
+
+    answers = ("accept", "decline", "counter", "lapsed")
+    before = {answer: counted("dovetail_lease_answers_total", answer) for answer in answers}
+    refused = counted("dovetail_lease_renewals_total", "refused")
+    async with cluster.scheduler(policy=Policy(offer_ms=400)):
+        cluster.ask("one", "lapses", {"duration": "30m"})
+        await cluster.until(lambda: cluster.request("one", "lapses").get("state") == "BackingOff")
+        cluster.playground.delete(REQUESTS, "one", "lapses")
+        cluster.ask("one", "declined", {"duration": "30m"})
+        await cluster.offered("one", "declined")
+        cluster.answer("one", "declined", "decline")
+        await cluster.until(lambda: cluster.request("one", "declined").get("state") == "BackingOff")
+        cluster.ask("two", "train", {"count": 2, "duration": "30m"})
+        await cluster.offered("two", "train")
+        cluster.answer("two", "train", "counter", counter={"count": 1, "duration": "30m"})
+        await cluster.until(lambda: cluster.request("two", "train")["offers"][0]["alternative"]["count"] == 1)
+        cluster.answer("two", "train", "accept")
+        await cluster.until(lambda: cluster.state("two", "train") == "Active")
+        cluster.act("two", "train", 1, "renew", until="2100-01-01T00:00:00Z")
+        await cluster.until(lambda: "refused" in cluster.lease("two", "train")["status"])
+    for answer in answers:
+        assert counted("dovetail_lease_answers_total", answer) == before[answer] + 1, answer
+    assert counted("dovetail_lease_renewals_total", "refused") == refused + 1
 
 
 async def test_a_pod_runs_on_the_devices_of_its_lease_and_ends_with_it(cluster: LeasedCluster) -> None:

@@ -39,7 +39,16 @@ from dovetail.core.decisions import (
 )
 from dovetail.core.devices.layout import Layout
 from dovetail.core.dra.extended import claim_key
-from dovetail.core.events import BindFailed, Event, GangRemoved, LeaseChanged, PodChanged, PodRejected, PodRemoved
+from dovetail.core.events import (
+    BindFailed,
+    Event,
+    GangRemoved,
+    LeaseChanged,
+    LeaseRequestChanged,
+    PodChanged,
+    PodRejected,
+    PodRemoved,
+)
 from dovetail.core.model import Pod
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
@@ -148,6 +157,9 @@ class Driver:
                 metrics.count(metrics.DECISIONS, kind.__name__.lower(), times=times)
             for change, times in self.state.drain_wakes().items():
                 metrics.count(metrics.WAKEUPS, change.value, times=times)
+            for event in events:
+                if isinstance(event, LeaseRequestChanged):
+                    self.leases.answered(event.request)
             for decision in decisions:
                 self._carry_out(decision)
             self._note(events)

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from dovetail.core.bargaining.leases import LiveLease
 from dovetail.core.bargaining.states import GpuLeaseState, RequestState
-from dovetail.core.bargaining.types import GpuLease
+from dovetail.core.bargaining.types import Answer, GpuLease, LeaseRequest
 from dovetail.core.decisions import Decision, EndLease, GrantLease, LeaseStatus, MakeOffers, RequestStatus, RevokeLease
 from dovetail.core.events import LeaseRemoved
 from dovetail.core.model import Pod
@@ -89,6 +89,8 @@ class LeaseWriter:
         """By the id of a request, which is that of its lease."""
         self._requests: dict[str, Document] = {}
         """The status of each request that waits, as it was last decided."""
+        self._answers: dict[str, Answer | None] = {}
+        """The answer to the last offers of each request, None before it came."""
         self._leases: dict[str, _Lease] = {}
         self._ending: dict[str, frozenset[str]] = {}
         """The nodes of leases with an end that is not written yet, by lease."""
@@ -150,19 +152,37 @@ class LeaseWriter:
         match decision:
             case MakeOffers():
                 self._first_answer(decision.request)
+                self._answers[decision.request] = None
                 self._request(decision.request, lease_documents.offered(decision, self._generation(decision.request)))
             case RequestStatus():
                 before, generation = self._requests.get(decision.request), self._generation(decision.request)
+                if decision.state == RequestState.BACKING_OFF.value and self._answers.get(decision.request) is None:
+                    metrics.count(metrics.LEASE_ANSWERS, "lapsed")
                 self._request(decision.request, lease_documents.request_status(decision, generation, before))
             case GrantLease():
                 self._first_answer(decision.lease.id)
                 self._grant(decision.lease)
             case LeaseStatus(lease, _, _, refused):
+                self._count_renewal(lease, refused)
                 self._changed(lease.id, refused)
             case RevokeLease(lease_id):
                 self._changed(lease_id, "")
             case EndLease():
                 self._end(decision)
+
+    def answered(self, request: LeaseRequest) -> None:
+        """An agent has written its request: count its answer to the offers that stand."""
+        answer = request.answer
+        if answer is not None and self._answers.get(request.id, answer) is None:
+            self._answers[request.id] = answer
+            metrics.count(metrics.LEASE_ANSWERS, answer.action)
+
+    def _count_renewal(self, lease: GpuLease, refused: str) -> None:
+        known = self._leases.get(lease.id)
+        if refused:
+            metrics.count(metrics.LEASE_RENEWALS, "refused")
+        elif known is not None and known.status["renewals"] < lease.renewals:
+            metrics.count(metrics.LEASE_RENEWALS, "renewed")
 
     def _first_answer(self, id_: str) -> None:
         """Measure how long the first offer of a request, or its lease, took."""
@@ -180,6 +200,7 @@ class LeaseWriter:
         known = self._mirror.lease_requests.known.get(key_of(id_))
         if known is None:
             self._requests.pop(id_, None)
+            self._answers.pop(id_, None)
             return
         self._requests[id_] = status
         test = "/metadata/uid", known.metadata.uid
@@ -188,6 +209,7 @@ class LeaseWriter:
     def _granted(self, lease: GpuLease) -> None:
         self._request(lease.id, lease_documents.granted(lease.name, self._generation(lease.id)))
         self._requests.pop(lease.id, None)
+        self._answers.pop(lease.id, None)
 
     def _grant(self, lease: GpuLease) -> None:
         self._writes.add(lease.id, "lease", partial(self._make, lease))

@@ -73,6 +73,9 @@ LEASE_WAIT_SECONDS = Histogram(
     "Time from the creation of a request to its first offer, or its lease",
     buckets=(0.03, 0.1, 0.2, 0.5, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800),
 )
+LEASE_IDLE_DEVICES = Gauge("dovetail_lease_idle_devices", "Devices in live leases in which no pod runs", ["class"])
+LEASE_ANSWERS = Counter("dovetail_lease_answers_total", "Offers by how they ended", ["answer"])
+LEASE_RENEWALS = Counter("dovetail_lease_renewals_total", "Renewals that agents asked for", ["result"])
 LEASE_ENDS = Counter("dovetail_lease_ends_total", "Leases that ended, by cause", ["cause"])
 LEASE_WRITES = Counter("dovetail_lease_writes_total", "Writes about leases by how they ended", ["kind", "result"])
 LEASE_WRITE_SECONDS = Histogram(
