@@ -213,25 +213,21 @@ class World:
             except AssertionError:
                 raise AssertionError([one.get("status") for one in store.list(collection)]) from None
 
-    async def passing(self) -> None:
+    async def passing(self, step_ms: int = 200) -> None:
         """The broker's time goes on, until cancelled."""
         while True:
-            await self.broker.advance(200)
+            await self.broker.advance(step_ms)
             await asyncio.sleep(0.02)
 
     async def quiet(self) -> None:
         """Wait until nothing is left on the host, and let leases that nothing needs be returned."""
         await until(lambda: not self.host_pods)
 
-        async def idle() -> bool:
-            for _ in range(100):
-                if not self.broker.leases and not self.broker.requests:
-                    return True
-                await self.broker.advance(1000)
-                await asyncio.sleep(0.01)
-            return False
-
-        assert await idle(), self.broker.leases
+        time_goes_on = asyncio.create_task(self.passing(2000))
+        try:
+            await until(lambda: not self.broker.leases and not self.broker.requests)
+        finally:
+            time_goes_on.cancel()
 
 
 def phases(pods: list[Object]) -> list[str]:
