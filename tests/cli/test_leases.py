@@ -40,7 +40,7 @@ def test_the_tables(folder: Path) -> None:
     assert "bob/small is taken back (NodeMaintenance), 40 s are left: its node has to get empty." in found
     assert "ada/train is named by ada/full, ada/stale, which wait." in found
     (many,) = [line for line in found if line.startswith("bob/many bob/bob")]
-    assert many.endswith("or 1 other Offered 10 min 1 offer, which stand for 10 s more")
+    assert many.endswith("or 1 other Offered 10 min 1 offer, which stands for 10 s more")
     (train,) = [line for line in found if line.startswith("bob/train bob/bob")]
     assert train.endswith("GangDoesNotFit: it waits; it starts in 20 min at the latest")
     assert "bob/many.1.0 now 1 GPU, for 1h, Burst 1 is free" in found

@@ -43,7 +43,7 @@ def shown(cluster: str, *arguments: str) -> str:
 
 def test_a_request(cluster: str) -> None:
     text = shown(cluster, "bob/many")
-    assert text.startswith("Request bob/many of bob/bob: Offered.\nIt has 1 offer, which stand for 10 s more.")
+    assert text.startswith("Request bob/many of bob/bob: Offered.\nIt has 1 offer, which stands for 10 s more.")
     assert "0 8 GPUs, on one node, for 1h, Burst NotYet NoNodeFits: 0/2 nodes" in text
     assert "bob/many waits: it can start when other pods end" in text
     assert "Starts in 20 min with 8 GPUs, on one node, for 1h, Burst: when gpulease/ada/train ends" in text

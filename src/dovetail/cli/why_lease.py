@@ -26,8 +26,9 @@ def show_request(answer: WhyRequest, now_ms: int, console: Console) -> None:
         console.print(f"It is tried again in {span(row.tried_ms - now_ms)}.")
     if row.offers:
         left_ms = row.offers_until_ms - now_ms
-        stand = f"stand for {span(left_ms)} more" if left_ms > 0 else "do not stand any more"
-        console.print(f"It has {count(len(row.offers), 'offer')}, which {stand}.")
+        stands, does = ("stands", "does") if len(row.offers) == 1 else ("stand", "do")
+        until = f"{stands} for {span(left_ms)} more" if left_ms > 0 else f"{does} not stand any more"
+        console.print(f"It has {count(len(row.offers), 'offer')}, which {until}.")
         offered((row,), now_ms, console)
     if answer.answer is not None and answer.answer.state == PLACED:
         how = "grants" if row.firm else "offers"
