@@ -160,12 +160,14 @@ def test_a_container_without_gpus_sees_none_whatever_its_image_asks_for() -> Non
 def test_variables_show_the_metadata_of_the_endpoint_as_literal_text() -> None:
     def of(path: str) -> Any:
         variable = {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}
-        found = with_container(pod("mine", 1, annotations={"k": "$(PATH)"}), env=[variable])
+        annotations = {"k": "$(PATH)", "escaped": "$$(PATH) $$"}
+        found = with_container(pod("mine", 1, annotations=annotations), env=[variable])
         return carried(found)["spec"]["containers"][0]["env"][0]
 
     assert of("metadata.name") == {"name": "A", "value": "mine"}
     assert of("metadata.namespace")["value"] == "default"
     assert of("metadata.annotations['k']")["value"] == "$$(PATH)"
+    assert of("metadata.annotations['escaped']")["value"] == "$$$$(PATH) $$$$"
     assert of("status.podIP")["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -16,7 +18,8 @@ from dovetail.core.policy import Policy
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.state import read_cluster
 from dovetail.playground.faults import Fault
-from dovetail.scheduler import lease_api, lease_writer, ordered_writes
+from dovetail.scheduler import driver, lease_api, lease_writer, ordered_writes
+from dovetail.scheduler.lease_writer import LeaseWriter
 from tests.scheduler.leased import LEASES, PLANES, REQUESTS, LeasedCluster
 
 
@@ -204,6 +207,98 @@ async def test_no_device_is_in_two_leases_although_an_end_is_written_late(cluste
             await asyncio.sleep(0.002)
         assert set(seen) <= {"Ended", ""}
         assert len(first["devices"]) == 16
+
+
+def _expired() -> float:
+    return REGISTRY.get_sample_value("dovetail_lease_ends_total", {"cause": "Expired"}) or 0.0
+
+
+async def test_leases_that_are_over_before_they_are_made_block_no_later_ones(
+    cluster: LeasedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them, on the same devices one after the other, while the end of an earlier one cannot be written."""
+    monkeypatch.setattr(ordered_writes, "_AGAIN_MAX_S", 0.1)
+    whole = {"count": 16, "perNode": 8}
+    async with cluster.scheduler():
+        await cluster.lease_of("one", "first", whole | {"duration": "1h"})
+        cluster.playground.faults.add(Fault("answer", "PATCH", "gpuleases/status", "first", times=1000, status=503))
+        before = _expired()
+        cluster.act("one", "first", 1, "return")
+        for name in ("second", "third"):
+            cluster.ask("two", name, whole | {"duration": "1s"}, firm=True)
+        await cluster.until(lambda: _expired() == before + 2)
+        cluster.playground.faults.clear()
+        await cluster.lease_of("one", "last", whole | {"duration": "1h"})
+
+
+async def test_a_lease_that_is_refused_when_it_is_over_blocks_no_later_ones(
+    cluster: LeasedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a quota of the agent's namespace refuses it."""
+    monkeypatch.setattr(ordered_writes, "_AGAIN_MAX_S", 0.1)
+    whole = {"count": 16, "perNode": 8}
+    async with cluster.scheduler():
+        await cluster.lease_of("one", "first", whole | {"duration": "1h"})
+        cluster.playground.faults.add(Fault("answer", "PATCH", "gpuleases/status", "first", times=1000, status=503))
+        before = _expired()
+        cluster.act("one", "first", 1, "return")
+        cluster.ask("two", "second", whole | {"duration": "1s"}, firm=True)
+        await cluster.until(lambda: _expired() == before + 1)
+        cluster.playground.faults.clear()
+        refused = cluster.playground.faults.add(Fault("answer", "POST", "gpuleases", status=403))
+        await cluster.until(lambda: not refused.times)
+        await cluster.lease_of("one", "last", whole | {"duration": "1h"})
+
+
+async def test_a_lease_that_waits_for_the_status_of_a_plane_goes_with_the_plane(cluster: LeasedCluster) -> None:
+    async with cluster.scheduler():
+        await cluster.lease_of("one", "train", {"duration": "1h"})
+        await cluster.settled()
+        cluster.playground.faults.add(Fault("answer", "PATCH", "agentcontrolplanes/status", times=1000, status=503))
+        cluster.act("one", "train", 1, "return")
+        await cluster.until(lambda: cluster.state("one", "train") == "Ended")
+        await asyncio.sleep(0.2)
+        cluster.playground.delete(PLANES, "one", "one")
+        await cluster.until(lambda: not cluster.lease("one", "train"))
+
+
+async def test_of_requests_that_are_gone_nothing_is_kept(
+    cluster: LeasedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[LeaseWriter] = []
+
+    class Kept(LeaseWriter):
+        def __init__(self, *positional: Any, **named: Any) -> None:
+            super().__init__(*positional, **named)
+            made.append(self)
+
+    monkeypatch.setattr(driver, "LeaseWriter", Kept)
+    async with cluster.scheduler():
+        cluster.ask("one", "train", {"duration": "30m"})
+        await cluster.offered("one", "train")
+        assert made[0]._requests
+        cluster.playground.delete(REQUESTS, "one", "train")
+        await cluster.until(lambda: not made[0]._requests and not made[0]._answers)
+
+
+async def test_the_next_leader_knows_what_was_charged_while_it_followed(cluster: LeasedCluster) -> None:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(cluster.scheduler(leader_elect=True, identity="first"))
+        await cluster.settled()
+        await stack.enter_async_context(cluster.scheduler(leader_elect=True, identity="second"))
+        await asyncio.sleep(0.5)
+        await cluster.lease_of("one", "train", {"count": 4, "perNode": 4, "duration": "1h"})
+        cluster.act("one", "train", 1, "return")
+        await cluster.until(lambda: not cluster.lease("one", "train"))
+        used = [int(day["used"]) for day in cluster.plane_status("one")["usage"]["days"]]
+        first.cancel()
+        as_of = cluster.plane_status("one")["usage"]["asOf"]
+        await asyncio.gather(first, return_exceptions=True)
+        await cluster.lease_of("one", "again", {"duration": "1h"})
+        await cluster.until(lambda: cluster.plane_status("one").get("leases") == 1)
+        usage = cluster.plane_status("one")["usage"]
+        assert usage["asOf"] > as_of
+        assert sum(int(day["used"]) for day in usage["days"]) >= sum(used) > 0
 
 
 async def test_a_revoked_lease_has_its_deadline_and_a_deleted_plane_loses_its_leases(cluster: LeasedCluster) -> None:

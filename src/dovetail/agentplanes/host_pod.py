@@ -316,8 +316,8 @@ def _refuse_variable(name: str, path: str) -> None:
 
 
 def _literal(text: str) -> str:
-    """The value of a variable in which nothing is replaced."""
-    return text.replace("$(", "$$(")
+    """The value of a variable in which nothing is replaced: `$$` is read as `$`."""
+    return text.replace("$", "$$")
 
 
 def _variable(variable: Object, path: str, made: _Pod) -> list[Object]:

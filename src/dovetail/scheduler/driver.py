@@ -45,6 +45,8 @@ from dovetail.core.events import (
     GangRemoved,
     LeaseChanged,
     LeaseRequestChanged,
+    LeaseRequestRemoved,
+    PlaneRemoved,
     PodChanged,
     PodRejected,
     PodRemoved,
@@ -150,6 +152,8 @@ class Driver:
                 self.last_step_s = time.monotonic()
                 await self._nap(_LONGEST_NAP_S)
                 continue
+            if not self._has_led:
+                events += self._mirror.feed.leases.leading()
             with metrics.STEP_SECONDS.time():
                 decisions = self._step(events)
             self.last_step_s = time.monotonic()
@@ -310,6 +314,10 @@ class Driver:
                     self._preemptions.gone(uid)
                 case LeaseChanged(lease):
                     self.leases.read(lease.id)
+                case LeaseRequestRemoved(id_):
+                    self.leases.request_gone(id_)
+                case PlaneRemoved(id_):
+                    self.leases.plane_gone(id_)
                 case PodRejected():
                     metrics.count(metrics.REJECTIONS, event.reason, event.owner.partition("/")[0])
                     metrics.log.warning("the kubelet of %s rejected a pod: %s", event.node, event.reason)

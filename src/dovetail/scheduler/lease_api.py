@@ -54,7 +54,10 @@ class LeaseApi:
     async def _replace(self, lease: GpuLease) -> None:
         """An object of the name is there: ours, if an answer was lost, or one of an earlier lease."""
         path = GPU_LEASES.path(*key_of(lease.id))
-        found = await self._client.request("GET", path, decode=wire.GPULease)
+        try:
+            found = await self._client.request("GET", path, decode=wire.GPULease)
+        except NotFound as error:
+            raise Conflict(409, "AlreadyExists", "an earlier lease of the name was deleted", path) from error
         if found.spec.fence == lease.fence:
             return
         if found.spec.fence > lease.fence:

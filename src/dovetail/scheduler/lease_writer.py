@@ -5,7 +5,8 @@ ends leases.
 Rules
 - What concerns a request and its lease is written in the order of the decisions (`ordered_writes`). A lease that cannot
   be made is reported to the core as removed, and its request begins again.
-- A lease is made after the ends of leases on its nodes, so that no device is in two leases in the API.
+- A lease is made after the ends of earlier leases on its nodes, so that no device is in two leases in the API. The ends
+  of later ones wait for it.
 - At the end of a lease its status comes first, then its pods are deleted with a grace period of 30 s at most: budgets
   and longer grace periods are the agent's, which had its notice. The object is deleted when the server has taken all of
   that and the status of the plane has what the lease charged. So a process that starts finds what is left to do and to
@@ -92,8 +93,8 @@ class LeaseWriter:
         self._answers: dict[str, Answer | None] = {}
         """The answer to the last offers of each request, None before it came."""
         self._leases: dict[str, _Lease] = {}
-        self._ending: dict[str, frozenset[str]] = {}
-        """The nodes of leases with an end that is not written yet, by lease."""
+        self._ending: dict[int, frozenset[str]] = {}
+        """The nodes of leases with an end that is not written yet, by fence."""
         self._ended = asyncio.Event()
         self._over: dict[str, dict[str, tuple[str, int]]] = {}
         """By plane the leases that are over but for their object: its uid, and the time of the end."""
@@ -132,6 +133,16 @@ class LeaseWriter:
                 self._writes.add(id_, "deletion", partial(self._api.delete, id_, uid))
         if not over:
             self._over.pop(plane, None)
+
+    def plane_gone(self, plane: str) -> None:
+        """The plane was removed: it has no status any more that leases could wait for."""
+        for id_, (uid, _) in self._over.pop(plane, {}).items():
+            self._writes.add(id_, "deletion", partial(self._api.delete, id_, uid))
+
+    def request_gone(self, id_: str) -> None:
+        """A request was removed, or begins again."""
+        if key_of(id_) not in self._mirror.lease_requests.known:
+            self._forget(id_)
 
     def read(self, id_: str) -> None:
         """A lease was read. What an earlier process has not written of it is written now."""
@@ -199,8 +210,7 @@ class LeaseWriter:
     def _request(self, id_: str, status: Document) -> None:
         known = self._mirror.lease_requests.known.get(key_of(id_))
         if known is None:
-            self._requests.pop(id_, None)
-            self._answers.pop(id_, None)
+            self._forget(id_)
             return
         self._requests[id_] = status
         test = "/metadata/uid", known.metadata.uid
@@ -208,8 +218,11 @@ class LeaseWriter:
 
     def _granted(self, lease: GpuLease) -> None:
         self._request(lease.id, lease_documents.granted(lease.name, self._generation(lease.id)))
-        self._requests.pop(lease.id, None)
-        self._answers.pop(lease.id, None)
+        self._forget(lease.id)
+
+    def _forget(self, request: str) -> None:
+        self._requests.pop(request, None)
+        self._answers.pop(request, None)
 
     def _grant(self, lease: GpuLease) -> None:
         self._writes.add(lease.id, "lease", partial(self._make, lease))
@@ -246,7 +259,7 @@ class LeaseWriter:
             fence = known.spec.fence if known is not None else 0
             plane = f"{key_of(id_)[0]}/{known.spec.plane}" if known is not None else ""
             lease = _Lease(fence, plane, frozenset(), {})
-        self._ending[id_] = lease.nodes
+        self._ending[lease.fence] = lease.nodes
         # It was charged until the step.
         ended_ms = self._state().now_ms
         status = lease_documents.ended(decision, ended_ms, lease.status)
@@ -266,9 +279,20 @@ class LeaseWriter:
 
     async def _make(self, lease: GpuLease) -> None:
         nodes = {holding.node for holding in lease.holdings}
-        while any(one != lease.id and nodes & ending for one, ending in self._ending.items()):
+        while any(fence < lease.fence and nodes & ending for fence, ending in self._ending.items()):
             await self._ended.wait()
-        await self._api.make(lease)
+        try:
+            await self._api.make(lease)
+        except WriteRefused:
+            # If it is over by now, its end is not written either.
+            self._end_written(lease.fence)
+            raise
+
+    def _end_written(self, fence: int) -> None:
+        """Leases on its nodes need not wait for this end any more."""
+        self._ending.pop(fence, None)
+        self._ended.set()
+        self._ended = asyncio.Event()
 
     async def _finish(self, id_: str, ended: _Ended) -> None:
         uid = ""
@@ -277,9 +301,7 @@ class LeaseWriter:
                 uid = await self._api.patch(GPU_LEASES, id_, (_FENCE, ended.fence), ended.status)
         except (NotFound, Invalid) as error:
             metrics.log.info("the lease %s has ended, and has no object any more: %s", id_, error)
-        self._ending.pop(id_, None)
-        self._ended.set()
-        self._ended = asyncio.Event()
+        self._end_written(ended.fence)
         await asyncio.gather(*(self._api.delete_pod(pod) for pod in ended.pods))
         known = self._mirror.gpu_leases.known.get(key_of(id_))
         if not uid and known is not None and known.spec.fence == ended.fence:

@@ -5,7 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
+from dovetail.core.bargaining.leases import Leases
+from dovetail.core.bargaining.types import LeaseAction, LeaseAlternative, ServiceClass
 from dovetail.core.model import Maintenance
 from dovetail.core.queues.types import Queue
 from tests.core.bargaining.market import MINUTE, Market, nodes
@@ -240,3 +241,11 @@ def test_a_plane_that_was_reported_as_silent_is_silent_until_it_is_heard() -> No
     assert market.states["s"][1].reason.code == "PlaneSilent"
     market.step(ev.PlaneHeartbeat("a/a"))
     assert "s" in market.offers
+
+
+def test_what_an_agent_wanted_of_a_lease_that_is_gone_is_forgotten() -> None:
+    """A later lease can have its name, and other numbers."""
+    leases = Leases()
+    leases.act(LeaseAction("ns/one", 5, 7, "return"))
+    leases.remove("ns/one")
+    assert not leases

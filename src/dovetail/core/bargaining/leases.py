@@ -123,6 +123,7 @@ class Leases:
     def remove(self, lease_id: str) -> None:
         """The object of the lease is gone."""
         self.recorded.pop(lease_id, None)
+        self.actions.pop(lease_id, None)
         if lease_id in self.live:
             self.removed[lease_id] = None
 

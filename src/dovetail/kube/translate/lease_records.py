@@ -6,7 +6,8 @@ Rules
   place, which is another plane.
 - A request that is granted is settled: it is reported as removed, and its lease goes on alone. While a GPULease of its
   name exists that another request led to, a request has a Problem.
-- The usage of a plane is read when the plane is first reported: later writes of its status are no event.
+- The usage of a plane is read when the plane is first reported, and by a process that begins to lead: later writes of
+  its status are no event.
 - A lease is reported when it is first read, also one that has ended by then; what the scheduler itself writes later is
   no event. It is removed when its object is gone or has ended.
 - An action is reported once; a heartbeat when its time has moved on.
@@ -97,6 +98,19 @@ class LeaseRecords:
             self._counting[namespace] = plane
             events.append(ev.PlaneChanged(plane))
         return events
+
+    def leading(self) -> list[ev.Event]:
+        """What another process has charged while this one followed it: the usage of planes as their status has it now,
+        and the leases that are over."""
+        events: list[ev.Event] = []
+        for namespace, plane in self._counting.items():
+            written = self._planes[namespace][plane.id.partition("/")[2]]
+            now = replace(plane, usage=leases.usage(written)[0])
+            if now != plane:
+                self._counting[namespace] = now
+                events.append(ev.PlaneChanged(now))
+        past = map(leases.past, self._leases.values())
+        return events + [one for one in past if one is not None]
 
     def requests(self, changes: Iterable[AnyChange[wire.LeaseRequest]]) -> list[ev.Event]:
         events: list[ev.Event] = []
