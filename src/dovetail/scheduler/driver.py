@@ -153,7 +153,7 @@ class Driver:
                 await self._nap(_LONGEST_NAP_S)
                 continue
             if not self._has_led:
-                events += self._mirror.feed.leases.leading()
+                events += self._charged_by_others()
             with metrics.STEP_SECONDS.time():
                 decisions = self._step(events)
             self.last_step_s = time.monotonic()
@@ -173,6 +173,15 @@ class Driver:
             wake_ms = self.state.next_wake_ms()
             due_s = _LONGEST_NAP_S if wake_ms is None else max(0.05, (wake_ms - self._clock.now_ms()) / 1000)
             await self._nap(min(due_s, _LONGEST_NAP_S))
+
+    def _charged_by_others(self) -> list[Event]:
+        """What the leader before charged for leases, which this process has not: a follower sees no lease begin."""
+        feed, tree, known = self._mirror.feed, self.state.shares.tree, self._mirror.queues.known
+        above = {name for plane in self.state.requests.planes.values() for name in tree.known_path(plane.queue)}
+        from_below = sorted(above, key=lambda name: (-len(tree.known_path(name)), name))
+        return (
+            feed.records.usages(known["", name] for name in from_below if ("", name) in known) + feed.leases.leading()
+        )
 
     def _apply_events(self, events: list[Event]) -> None:
         apply_events = cycle.apply_events if self._recorder is None else self._recorder.apply_events

@@ -175,10 +175,13 @@ class QueueStatusWriter:
 
 
 def _own(status: dict[str, Any]) -> dict[str, Any]:
-    """The status without the parts that change with time or with other queues."""
+    """The status without the parts that change with time or with other queues. The days of a queue that is not charged
+    change where something was charged at once."""
     conditions = [{k: v for k, v in one.items() if k != "lastTransitionTime"} for one in status["conditions"]]
     head = {k: v for k, v in status.get("head", {}).items() if k != "expectedStart"}
-    return status | {"usage": status["usage"]["rate"], "conditions": conditions, "head": head, "due": None}
+    usage = status["usage"]
+    charged = usage["rate"] if usage["rate"] != "0" else usage["days"]
+    return status | {"usage": charged, "conditions": conditions, "head": head, "due": None}
 
 
 def _drift(status: dict[str, Any]) -> tuple[Any, ...]:

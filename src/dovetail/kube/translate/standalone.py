@@ -85,6 +85,15 @@ class Records:
 
         return self._report(changes, translated, lambda r: r.name, ev.QueueChanged, ev.QueueRemoved)
 
+    def usages(self, written: Iterable[objects_queue.Queue]) -> list[ev.Event]:
+        """These queues begin again with the usage that their status has now."""
+        events, reported = list[ev.Event](), self._reported.setdefault(Queue, {})
+        for record in map(queues.queue, written):
+            if record.usage is not None and record.name in reported and reported[record.name] != record:
+                reported[record.name] = record
+                events += ev.QueueRemoved(record.name), ev.QueueChanged(record)
+        return events
+
     def budgets(self, changes: Iterable[AnyChange[base.PodDisruptionBudget]]) -> list[ev.Event]:
         changes = list(changes)
         for change in changes:
