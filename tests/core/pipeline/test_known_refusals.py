@@ -84,6 +84,7 @@ OTHERS: dict[str, list[object]] = {
     "recorded": [True],
     "lease": ["gone"],
     "fence": [1],
+    "offered": [True],
     "own_volumes": [("gone",)],
     "own_device_claims": [("one/gone",)],
     "family": ["other"],

@@ -76,6 +76,32 @@ def test_what_an_eviction_leaves_is_for_other_preemptors_and_they_evict_nobody()
     assert started_ms(world, *(f"high{i}" for i in range(8))) == [from_ms + 30 * SECOND_MS] * 8
 
 
+def test_a_preemptor_whose_victims_go_early_keeps_its_room_until_those_of_others_are_gone() -> None:
+    """A gang on a and b is evicted for big, on a. Two pods have room on b then, and on c, where v is evicted: v goes at
+    once, the gang takes its grace."""
+    world = World(node("a", 4), node("b", 1), node("c", 1), grace_ms=None)
+    world.apply_events(gang("low", 5))
+    world.submit(pod("v", priority=1, work=Work(grace_ms=4 * MINUTE_MS)))
+    world.submit(*(pod(f"low{i}", gang="low", owner="", work=Work(grace_ms=2 * MINUTE_MS)) for i in range(5)))
+    world.live(MINUTE_MS)
+    where = world.running["v"]
+    world.submit(pod("big", 4, priority=5))
+    world.live(SECOND_MS)
+    world.apply_events(gang("two", 2))
+    world.submit(*(pod(f"two{i}", gang="two", priority=3) for i in range(2)))
+    world.live(SECOND_MS)
+    assert sorted(world.gave_way) == ["low0", "low1", "low2", "low3", "low4", "v"]
+    for number in range(3):
+        world.ends(*(name for name in ("v",) if name in {one.name for one in world.state.workloads.pods.values()}))
+        world.submit(replace(pod("v", priority=1), uid=f"v-{number}"))
+        world.live(10 * SECOND_MS)
+    assert world.gave_way.count("v") == 1, "the room that it left is held"
+    assert "v" not in world.running
+    world.live(3 * MINUTE_MS)
+    assert {"big", "two0", "two1"} <= world.running.keys()
+    assert {world.running["two0"], world.running["two1"]} == {"b", "c"} and where in ("b", "c")
+
+
 def test_a_preemptor_of_a_cancelled_eviction_looks_for_other_victims() -> None:
     """high0 is deleted, and no eviction has begun yet."""
     world = a_large_job_and_a_gang()

@@ -37,12 +37,14 @@ def ahead(state: State, others: Iterable[Reservation]) -> Iterator[None]:
 
 def awaited(state: State, own: Reservation, others: Sequence[Reservation]) -> list[Reservation] | None:
     """The other reservations whose victims, too, must be gone before `own` has the room that was found `ahead`; empty
-    where its own victims suffice. None where `own` would delay another reservation."""
+    where its own victims suffice, whenever they go: they may do so before their grace is over. None where `own` would
+    delay another reservation."""
     evicting = [one for one in others if one.evicts]
-    if left(state, own.slots.tolist(), [*evicting, own]):
+    at_once = replace(own, expected=replace(own.expected, start_ms=state.now_ms))
+    if left(state, own.slots.tolist(), [*evicting, at_once]):
         return []
     held = set(own.slots.tolist())
-    sharing = [one for one in evicting if not held.isdisjoint(one.slots.tolist())]
+    sharing = [one for one in evicting if not held.isdisjoint(_slots(state, one))]
     start_ms = max([own.start_ms, *[one.start_ms for one in sharing]])
     later = replace(own, expected=replace(own.expected, start_ms=start_ms))
     return sharing if left(state, held, [*evicting, later]) else None
@@ -52,12 +54,12 @@ def left(state: State, slots: Collection[int], evicting: Sequence[Reservation]) 
     """Whether each preemptor has its room by its start, with all that is placed in the running trial. It is checked for
     those with room on these slots, and for those that share nodes with them, directly or not."""
     near: dict[str, Reservation] = {}
-    reached, there = set(slots), [(one, one.slots.tolist()) for one in evicting]
+    reached, there = set(slots), [(one, _slots(state, one)) for one in evicting]
     while found := {
         one.workload: one for one, held in there if one.workload not in near and not reached.isdisjoint(held)
     }:
         near |= found
-        reached.update(*(one.slots.tolist() for one in found.values()))
+        reached.update(*(_slots(state, one) for one in found.values()))
     if not near:
         return True
     with state.cluster.trial():
@@ -66,6 +68,12 @@ def left(state: State, slots: Collection[int], evicting: Sequence[Reservation]) 
             if not all(_fill(state, pod, slot) for pod, slot in _evict_leaving(state, [one])):
                 return False
     return True
+
+
+def _slots(state: State, one: Reservation) -> list[int]:
+    """The slots of the room and of the victims that are still there."""
+    placements = state.cluster.placements
+    return [*one.slots.tolist(), *[placements[uid].slot for uid in one.leaving if uid in placements]]
 
 
 def _evict_leaving(state: State, others: Iterable[Reservation]) -> list[tuple[Pod, int]]:
