@@ -184,7 +184,7 @@ async def measure(options: argparse.Namespace) -> Document:
                     watcher.faults.append(f"{overdue[0]} has no end")
                 if sum(kills.values()) % 50 == 0:
                     shown = f"{sum(kills.values())} kills, {watcher.ends.total()} leases ended"
-                    print(f"{shown}, {len(watcher.faults)} faults", file=sys.stderr)
+                    print(f"{shown}; faults: {'; '.join(watcher.faults[-2:]) or 'none'}", file=sys.stderr)
             running["agents"].kill()
             # Heartbeats are missing, leases are revoked and end, and the last status is written.
             await asyncio.sleep(3 * HEARTBEAT_S + GRACE_S + TERM_S + 5.0)
@@ -212,8 +212,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--apart-s", type=float, default=3.0, help="the longest time between two kills")
-    parser.add_argument("--slack-s", type=float, default=15.0, help="for a scheduler that is just being started")
+    parser.add_argument("--apart-s", type=float, default=4.0, help="the longest time between two kills")
+    parser.add_argument("--slack-s", type=float, default=30.0, help="for schedulers that are being started")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
     found = asyncio.run(measure(options))

@@ -195,6 +195,8 @@ def test_commands_exist(line: str) -> None:
         ("Carried planes", ["-m", "benchmarks.carried_planes"]),
         ("Starvation", ["benchmarks/starvation.py"]),
         ("Agents", ["benchmarks/agents.py"]),
+        ("Agents on a cluster", ["-m", "benchmarks.agents_live"]),
+        ("Leases under kill -9", ["-m", "benchmarks.lease_kills"]),
         ("Philly", ["benchmarks/philly.py"]),
         ("Recording and replay", ["benchmarks/replay_speed.py"]),
         ("Packing", ["benchmarks/packing.py"]),

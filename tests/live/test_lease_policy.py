@@ -177,3 +177,46 @@ def test_an_agent_is_heard_by_the_lease_of_its_plane(objects: Objects) -> None:
     assert "tuner" in objects.read("leases.coordination.k8s.io", SCHEDULER)
     with pytest.raises(KubectlFailed, match="forbidden"):
         objects.patch("lease/tuner", {"spec": {"holderIdentity": "other"}}, OTHER)
+
+
+@pytest.mark.parametrize(
+    "spec, why",
+    [
+        ({"schedulerName": "dovetail"}, ""),
+        ({"schedulerName": "default-scheduler"}, "set schedulerName to dovetail"),
+        ({"schedulerName": "dovetail", "nodeName": "somewhere"}, "and no nodeName"),
+        (
+            {"schedulerName": "dovetail", "resourceClaims": [{"name": "g", "resourceClaimName": "g"}]},
+            "no resourceClaims",
+        ),
+    ],
+)
+def test_pods_of_an_agent_get_devices_from_the_scheduler_that_knows_the_leases(
+    objects: Objects, spec: Document, why: str
+) -> None:
+    """Also of a user with all rights; in a namespace without a control plane nothing is refused."""
+    if not any(one["metadata"]["name"] == "pods" for one in _planes(objects)):
+        objects.create(here(PLANE, "pods"))
+    container = {"name": "m", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    if "resourceClaims" in spec:
+        container["resources"] = {"claims": [{"name": "g"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container], "schedulerName": "dovetail"} | spec}
+    for namespace, refused in ((HERE, why), ("default", "")):
+        document = pod | {"metadata": {"generateName": "p-", "namespace": namespace}}
+        deadline_s = time.monotonic() + 30
+        while True:
+            # The API server reads a policy and its parameters after a moment.
+            try:
+                objects.create(document, "--dry-run=server")
+                shown = ""
+            except KubectlFailed as error:
+                shown = str(error)
+            if (refused in shown if refused else not shown) or time.monotonic() > deadline_s:
+                break
+            time.sleep(0.2)
+        assert refused in shown if refused else not shown
+
+
+def _planes(objects: Objects) -> list[Document]:
+    found = objects.plane.get(f"/apis/dovetail.dev/v1alpha1/namespaces/{HERE}/agentcontrolplanes")
+    return list(found["items"]) if found else []
