@@ -6,6 +6,8 @@ Rules
 - Files with tests on a real node go to one process, the first, which begins with them: two nodes at a time starve each
   other on a small machine. The others begin with files that wait for a control plane, then come those with long tests:
   at the end of a run files are short, so that all processes end together.
+- Files that apply deploy/ to the plane of their process come after all others that use a plane: its policies hold for
+  what comes later, too.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from xdist.workermanage import WorkerController
 
 from tests.paths import ROOT
 
-_ORDER = ("pytest.mark.node", "pytest.mark.plane", "pytest.mark.slow")
+_ORDER = ("pytest.mark.node", "pytest.mark.plane", "deployed_plane", "pytest.mark.slow")
 """What files have that come early, the earliest first."""
+_DEPLOYED = "deployed_plane"
 _MOST_PENDING = 2
 
 
 @cache
 def _rank(file: str) -> int:
     text = (ROOT / file).read_text()
+    if "pytest.mark.node" not in text and (file.startswith("tests/live/") or _DEPLOYED in text):
+        return _ORDER.index(_DEPLOYED)
     return next((rank for rank, mark in enumerate(_ORDER) if mark in text), len(_ORDER))
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.core.bargaining.record import Bargaining
 from dovetail.core.checkpoint import Checkpoint
 from dovetail.core.decisions import Decision
 from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Inventory, ManagedDevice, MemoryPool
@@ -109,10 +110,17 @@ CHECKPOINTS = Coder[Checkpoint](Checkpoint)
 TYPES = get_type_hints(Checkpoint)
 
 
+TABLES = get_type_hints(Bargaining)
+
+
 @cache
-def few(field: str) -> st.SearchStrategy[Any]:
-    """Values of a field; of a tuple of any length two items at most, as more take long to draw and show no more."""
-    of = TYPES[field]
+def few(of: Any) -> st.SearchStrategy[Any]:
+    """Values of a type; of a tuple of any length two items at most, as more take long to draw and show no more. Of the
+    tables of leases one has entries."""
+    if of == TYPES["bargaining"]:
+        return st.sampled_from(sorted(TABLES)).flatmap(
+            lambda name: few(TABLES[name]).map(lambda found: Bargaining(**{name: found}))
+        )
     if get_origin(of) is tuple and get_args(of)[1:] == (...,):
         return st.lists(st.from_type(get_args(of)[0]), max_size=2).map(tuple)
     return st.from_type(of)
@@ -123,7 +131,7 @@ def few(field: str) -> st.SearchStrategy[Any]:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_checkpoints_come_back(field: str, data: st.DataObject) -> None:
-    known = {"steps": st.just(7), "now_ms": st.just(9), field: few(field)}
+    known = {"steps": st.just(7), "now_ms": st.just(9), field: few(TYPES[field])}
     checkpoint = data.draw(st.builds(Checkpoint, **known))
     assert CHECKPOINTS.decode(CHECKPOINTS.encode(checkpoint)) == checkpoint
 
