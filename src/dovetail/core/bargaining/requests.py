@@ -42,7 +42,7 @@ class Requests:
         return bool(self.news or self.gone or self.moved)
 
     def put(self, request: LeaseRequest) -> None:
-        """A request is new, has changed, or was answered. One that was removed just before begins anew."""
+        """A request is new, has changed, or was answered. One that was removed just before starts again."""
         known = self.negotiations.get(request.id)
         if known is None or known.request != request or request.id in self.gone:
             self.news[request.id] = request

@@ -166,7 +166,7 @@ class LeaseRecords:
         return LeaseObjects(tuple(planes), tuple(self._requests.values()), tuple(self._leases.values()))
 
     def again(self, id_: str) -> list[ev.Event]:
-        """The request begins anew, if it is still reported."""
+        """The request starts again, if it is still reported."""
         record = self._reported.get(id_)
         return [ev.LeaseRequestRemoved(id_), ev.LeaseRequestChanged(record)] if record is not None else []
 
