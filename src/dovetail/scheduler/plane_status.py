@@ -87,7 +87,7 @@ class PlaneStatuses:
         """The heartbeat that is to be in the status."""
         heard = self._mirror.feed.leases.heard(plane.id)
         last = self._heard.get(plane.id) or acknowledged(obj.status)
-        if heard is None or heard.renew_time is None or self._pending(plane.namespace):
+        if heard is None or heard.renew_time is None:
             return last
         graces = [state.leases.live[one].lease.grace_ms for one in state.leases.by_plane.get(plane.id, ())]
         every_ms = min([_HEARD_MS, *[grace_ms // 4 for grace_ms in graces]])

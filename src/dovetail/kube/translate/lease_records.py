@@ -174,11 +174,6 @@ class LeaseRecords:
         """The last heartbeat of a plane, which its agent wrote."""
         return self._heard.get(plane_id)
 
-    def counts(self, namespace: str, name: str) -> bool:
-        """Whether this control plane is the one of its namespace that counts."""
-        plane = self._counting.get(namespace)
-        return plane is not None and plane.id == f"{namespace}/{name}"
-
     def _action(self, id_: str, obj: wire.GPULease) -> list[ev.Event]:
         asked = leases.action(obj)
         if asked is None or self._actions.get(id_) == (obj.metadata.uid, asked.number):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAlternative, Offer
+from dovetail.core.bargaining.types import Holding, LeaseAlternative, Offer
 from dovetail.core.model import GPU
 from dovetail.plane.lease import PlaneLease
 from dovetail.plane.mcp.quoting import clean, quoted
@@ -173,8 +173,3 @@ def lease_content(handle: str, lease: PlaneLease, name: str, most: int) -> dict[
         cause, message = record.revocation.cause.value, clean(record.revocation.message)
         found["revoked"] = {"cause": cause, "message": message}
     return found
-
-
-def held_nodes(lease: GpuLease) -> int:
-    """On how many nodes it has devices."""
-    return len({holding.node for holding in lease.holdings})
