@@ -242,9 +242,9 @@ class Agent:
             readings, sees = await exporting.readings(), self._accounting.sees_host
             if sees and (owners := await self._owners()) is not None:
                 self._accounting(readings, owners)
-            self._health.take(
-                checks.look(readings, len(self._known.newest.gpus), time.time_ns() // 1_000_000, sees_processes=sees)
-            )
+            newest = self._known.newest
+            found = len(newest.gpus) if newest.sight != "none" else None
+            self._health.take(checks.look(readings, found, time.time_ns() // 1_000_000, sees_processes=sees))
 
     async def _publish(self) -> None:
         await self._may_publish.wait()

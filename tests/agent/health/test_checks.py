@@ -133,6 +133,7 @@ def test_a_busy_gpu_without_a_process(util: float, processes: int, sees: bool, f
 
 def test_gpus_that_are_missing_are_a_finding_about_the_node() -> None:
     assert Checks(8).look([], 8, 1) == () and Checks(0).look([], 0, 1) == ()
+    assert Checks(8).look([], None, 1) == (), "NVML has not answered yet"
     (found,) = Checks(8).look([], 6, 7)
     assert (found.uuid, found.code, found.since_ms) == ("", "gpus-missing", 7)
     assert found.message == "2 GPUs fewer than expected are there"

@@ -69,6 +69,18 @@ def test_a_fault_that_lasts_changes_a_record_on_probation_once_at_each_end() -> 
     assert ledger.unhealthy == ()
 
 
+def test_a_finding_that_lasts_is_reported_once_and_a_new_count_of_gpus_is_a_new_finding() -> None:
+    ledger = HealthLedger(HealthMemory(), "boot", 0, Exit(CLEAN_MS))
+
+    def messages(*found: tuple[str, str, int]) -> list[tuple[str, int]]:
+        ledger.found(tuple(Finding(uuid, "code", Action.NOTE, message, now_ms) for uuid, message, now_ms in found))
+        return [(one.message, one.since_ms) for one in ledger.findings]
+
+    assert messages(("GPU-0", "6 %", 1), ("", "9 fewer", 1)) == [("6 %", 1), ("9 fewer", 1)]
+    assert messages(("GPU-0", "7 %", 2), ("", "9 fewer", 2)) == [("6 %", 1), ("9 fewer", 1)]
+    assert messages(("GPU-0", "8 %", 3), ("", "1 fewer", 3)) == [("6 %", 1), ("1 fewer", 3)]
+
+
 @given(st.lists(STEPS, max_size=30), st.booleans())
 def test_a_record_makes_only_the_steps_of_the_table(steps: list[Any], tests: bool) -> None:
     """And passes only after a clean period since its last error, without a finding, and after the test."""

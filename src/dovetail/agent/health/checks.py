@@ -133,13 +133,15 @@ class Checks:
         self._histories: dict[tuple[str, str], _History] = {}
 
     def look(
-        self, readings: Sequence[GpuReading], found: int, now_ms: int, *, sees_processes: bool = True
+        self, readings: Sequence[GpuReading], found: int | None, now_ms: int, *, sees_processes: bool = True
     ) -> tuple[Finding, ...]:
-        """The findings now (Unix time in ms). `found`: the GPUs that are there. `sees_processes`: NVML lists the
-        processes of the host."""
+        """The findings now (Unix time in ms). `found`: the GPUs that are there, None before NVML has answered.
+        `sees_processes`: NVML lists the processes of the host."""
         return (*self._of_gpus(readings, now_ms, sees_processes), *self._of_node(found, now_ms))
 
-    def _of_node(self, found: int, now_ms: int) -> Iterator[Finding]:
+    def _of_node(self, found: int | None, now_ms: int) -> Iterator[Finding]:
+        if found is None:
+            return
         for check in CHECKS:
             if check.comparison == "count" and self._expected - found > check.limit:
                 yield _finding("", check, self._expected - found, now_ms)

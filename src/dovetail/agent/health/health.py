@@ -171,10 +171,10 @@ class HealthLedger:
         self._down = message, self._down[1] if self._down else now_ms
 
     def found(self, findings: tuple[Finding, ...]) -> None:
-        """Take the findings of the checks of values. A finding that lasts keeps its time and its numbers, so that it is
-        reported once."""
-        before = {(one.uuid, one.code): one for one in self._findings}
-        self._findings = tuple(before.get((one.uuid, one.code), one) for one in findings)
+        """Take the findings of the checks of values. A finding about a GPU that lasts keeps its time and its numbers,
+        so that it is reported once. Findings about the node count GPUs: a new count is a new finding."""
+        before = {_identity(one): one for one in self._findings}
+        self._findings = tuple(before.get(_identity(one), one) for one in findings)
 
     def only(self, keeps: Callable[[HealthRecord], bool]) -> tuple[HealthRecord, ...]:
         """Drop the records for which `keeps` is false, and return them."""
@@ -282,3 +282,7 @@ _REPAIR = "see dmesg; load the driver anew, or reboot the node"
 _GONE = GpuFault(
     LOST, f"the GPU is gone: NVML no longer lists it; {Action.QUARANTINE_NODE.advice}", Action.QUARANTINE_NODE
 )
+
+
+def _identity(finding: Finding) -> tuple[str, str, str]:
+    return finding.uuid, finding.code, "" if finding.uuid else finding.message
