@@ -13,16 +13,18 @@ import pytest
 from dovetail.core import cycle
 from dovetail.core.events import Event, NodeChanged, PodChanged, PodRemoved, QueueChanged
 from dovetail.core.model import Node, Pod, Request
+from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import DEFAULT_QUEUE
 from dovetail.core.state import State
 from dovetail.kube.api.discovery import Served
 from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.objects.leases import AgentControlPlane
 from dovetail.kube.objects.queues import Queue, QueueSpec
 from dovetail.kube.translate.queues import queue
 from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import queue_status
 from dovetail.scheduler.informers import Informers
-from dovetail.scheduler.queue_status import QueueStatusWriter
+from dovetail.scheduler.queue_status import QueueStatusWriter, StatusDue
 from tests.scheduler.scripted import FORBIDDEN, Scripted, until
 
 START_MS = 1_795_269_600_000
@@ -199,6 +201,42 @@ async def test_what_is_refused_is_tried_again_after_a_while(stage: Stage) -> Non
         assert len(stage.written("red")) == 1
         stage.time_ms += 10_000
         await until(lambda: len(stage.written("red")) == 2)
+
+
+async def test_a_plane_that_was_left_out_for_a_while_is_not_written_again(stage: Stage) -> None:
+    """Its status waits while something about its namespace is not written. One that was made again is another."""
+    key = "ns", "agent"
+    pending, looks, noted = False, 0, list[str]()
+
+    def planes(snapshots: dict[str, QueueSnapshot], now_ms: int) -> list[StatusDue]:
+        nonlocal looks
+        looks += 1
+        obj = stage.mirror.control_planes.known.get(key)
+        if pending or obj is None:
+            return []
+        return [StatusDue(key, "/planes/agent/status", obj.metadata.uid, now_ms, {}, "own", (), False)]
+
+    def exists(uid: str) -> None:
+        stage.mirror.control_planes.known[key] = AgentControlPlane(ObjectMeta(name="agent", namespace="ns", uid=uid))
+
+    async def look(waits: bool = False) -> None:
+        nonlocal pending
+        pending, before = waits, looks
+        await until(lambda: looks > before + 2)
+
+    clock: Any = stage
+    stage.statuses = QueueStatusWriter(
+        stage.mirror_client, clock, stage.mirror, state=lambda: stage.state, may_write=lambda: True, planes=planes,
+        written=lambda plane, at_ms: noted.append(plane),
+    )  # fmt: skip
+    exists("first")
+    async with stage.running():
+        for waits in (False, True, False):
+            await look(waits)
+        assert noted == ["ns/agent"]
+        exists("second")
+        await look()
+        assert noted == ["ns/agent", "ns/agent"]
 
 
 async def test_a_queue_without_an_object_has_no_status(stage: Stage) -> None:

@@ -25,6 +25,7 @@ from msgspec import Struct
 from dovetail.core.bargaining.leases import LiveLease
 from dovetail.core.bargaining.states import GpuLeaseState, RequestState
 from dovetail.core.bargaining.types import Answer, GpuLease, LeaseRequest
+from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.decisions import Decision, EndLease, GrantLease, LeaseStatus, MakeOffers, RequestStatus, RevokeLease
 from dovetail.core.events import LeaseRemoved
 from dovetail.core.model import Pod
@@ -136,8 +137,7 @@ class LeaseWriter:
 
     def plane_gone(self, plane: str) -> None:
         """The plane was removed: it has no status any more that leases could wait for."""
-        for id_, (uid, _) in self._over.pop(plane, {}).items():
-            self._writes.add(id_, "deletion", partial(self._api.delete, id_, uid))
+        self.counted(plane, FOR_EVER_MS)
 
     def request_gone(self, id_: str) -> None:
         """A request was removed, or begins again."""
@@ -151,9 +151,9 @@ class LeaseWriter:
             return
         before = obj.status.state if obj.status is not None else ""
         if before != live.state.value:
-            self._status(live, "")
+            self._write_status(live.lease, _status(live))
         else:
-            self._remember(live, "")
+            self._remember(live.lease, _status(live))
         asked = self._mirror.lease_requests.known.get(key_of(id_))
         led_to_it = asked is not None and asked.metadata.uid == obj.spec.request_uid
         if led_to_it and asked is not None and (asked.status is None or asked.status.state != GRANTED):
@@ -226,30 +226,23 @@ class LeaseWriter:
 
     def _grant(self, lease: GpuLease) -> None:
         self._writes.add(lease.id, "lease", partial(self._make, lease))
-        nodes = frozenset(holding.node for holding in lease.holdings)
-        self._write_status(lease.id, _Lease(lease.fence, lease.plane, nodes, lease_documents.lease_status(lease)))
+        self._write_status(lease, lease_documents.lease_status(lease))
         self._granted(lease)
 
     def _changed(self, id_: str, refused: str) -> None:
         live = self._state().leases.live.get(id_)
         # One that ended in the same step has no other status.
         if live is not None:
-            self._status(live, refused)
+            self._write_status(live.lease, _status(live, refused))
 
-    def _remember(self, live: LiveLease, refused: str) -> _Lease:
-        lease = live.lease
+    def _remember(self, lease: GpuLease, status: Document) -> None:
         nodes = frozenset(holding.node for holding in lease.holdings)
-        status = lease_documents.lease_status(lease, live.state.value, refused, live.action)
-        found = self._leases[lease.id] = _Lease(lease.fence, lease.plane, nodes, status)
-        return found
+        self._leases[lease.id] = _Lease(lease.fence, lease.plane, nodes, status)
 
-    def _status(self, live: LiveLease, refused: str) -> None:
-        self._write_status(live.lease.id, self._remember(live, refused))
-
-    def _write_status(self, id_: str, lease: _Lease) -> None:
-        self._leases[id_] = lease
-        write = partial(self._api.patch, GPU_LEASES, id_, (_FENCE, lease.fence), lease.status)
-        self._writes.add(id_, "status", write, replaces=True)
+    def _write_status(self, lease: GpuLease, status: Document) -> None:
+        self._remember(lease, status)
+        write = partial(self._api.patch, GPU_LEASES, lease.id, (_FENCE, lease.fence), status)
+        self._writes.add(lease.id, "status", write, replaces=True)
 
     def _end(self, decision: EndLease) -> None:
         id_, known = decision.lease, self._mirror.gpu_leases.known.get(key_of(decision.lease))
@@ -312,6 +305,10 @@ class LeaseWriter:
             self._over.setdefault(ended.plane, {})[id_] = uid, ended.at_ms
         else:
             await self._api.delete(id_, uid)
+
+
+def _status(live: LiveLease, refused: str = "") -> Document:
+    return lease_documents.lease_status(live.lease, live.state.value, refused, live.action)
 
 
 def _inside(pod: Pod) -> bool:

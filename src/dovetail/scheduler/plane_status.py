@@ -65,8 +65,8 @@ class PlaneStatuses:
             path = CONTROL_PLANES.path(meta.namespace, meta.name, "status")
             charged = report.snapshot is not None and bool(report.snapshot.rate_milli)
             id_ = lease_id(meta)
-            name = f"the control plane {id_}"
-            yield StatusDue(path, name, meta.uid, now_ms, status, _own(status), (), charged, id_, self._over(id_))
+            key = meta.namespace, meta.name
+            yield StatusDue(key, path, meta.uid, now_ms, status, _own(status), (), charged, self._over(id_))
 
     def _report(
         self, state: State, obj: wire.AgentControlPlane, snapshots: dict[str, QueueSnapshot], now_ms: int

@@ -39,6 +39,7 @@ _AT_LEAST_EVERY_MS = 60_000
 _DRIFT_MS = 10_000
 _REFUSED_RETRY_MS = 10_000
 _AT_ONCE = 100
+Key = tuple[str, str]
 _PART = 20
 """The search for due statuses takes at most one twentieth of the time."""
 _LAST_S = 3.0
@@ -55,18 +56,17 @@ class _Written(Struct, frozen=True):
 
 
 class StatusDue(Struct, frozen=True):
-    """A status of the object of this path and uid, as of `at_ms`. `charged`: its usage grows with time.
-    `plane` is the id of a control plane. `awaited`: something waits until it is written."""
+    """A status of the object of this path and uid, as of `at_ms`. `key` is the namespace and name of a control plane; a
+    queue has no namespace. `charged`: its usage grows with time. `awaited`: something waits until it is written."""
 
+    key: Key
     path: str
-    name: str
     uid: str
     at_ms: int
     status: dict[str, Any]
     own: object
     drift: object
     charged: bool
-    plane: str = ""
     awaited: bool = False
 
 
@@ -92,7 +92,7 @@ class QueueStatusWriter:
         self._may_write = may_write
         self._planes = planes
         self._note = written
-        self._written: dict[str, _Written] = {}
+        self._written: dict[Key, _Written] = {}
 
     async def run(self) -> None:
         """Write until cancelled, then once more."""
@@ -114,9 +114,14 @@ class QueueStatusWriter:
         now_ms, state = self._clock.now_ms(), self._state()
         snapshots = {snapshot.name: snapshot for snapshot in state.queue_snapshots(now_ms)}
         all_ = [*self._queues(state, snapshots, now_ms), *self._planes(snapshots, now_ms)]
-        self._written = {one.path: self._written[one.path] for one in all_ if one.path in self._written}
+        self._written = {key: one for key, one in self._written.items() if self._uid(key) == one.uid}
         due = [one for one in all_ if self._is_due(one, at_least_every_ms if one.charged else None)]
-        return sorted(due, key=lambda one: (self._last_ms(one), one.path))
+        return sorted(due, key=lambda one: (self._last_ms(one), one.key))
+
+    def _uid(self, key: Key) -> str:
+        """The uid of the object as it is known now, "" if it is gone."""
+        obj = (self._mirror.control_planes if key[0] else self._mirror.queues).known.get(key)
+        return obj.metadata.uid if obj is not None else ""
 
     def _queues(self, state: State, snapshots: dict[str, QueueSnapshot], now_ms: int) -> Iterator[StatusDue]:
         for name, snapshot in snapshots.items():
@@ -125,13 +130,13 @@ class QueueStatusWriter:
                 status = queue_status(snapshot, now_ms, head_of(state, snapshot), obj)
                 path = QUEUES.path(name=name, subresource="status")
                 yield StatusDue(
-                    path, f"queue {name}", obj.metadata.uid, now_ms, status, _own(status), _drift(status),
+                    ("", name), path, obj.metadata.uid, now_ms, status, _own(status), _drift(status),
                     bool(snapshot.rate_milli),
                 )  # fmt: skip
 
     def _is_due(self, one: StatusDue, at_least_every_ms: int | None) -> bool:
-        written = self._written.get(one.path)
-        if written is None or written.uid != one.uid:
+        written = self._written.get(one.key)
+        if written is None:
             return True
         since_ms = one.at_ms - written.at_ms
         if written.own is None:
@@ -141,7 +146,7 @@ class QueueStatusWriter:
         return since_ms >= _DRIFT_MS and written.drift != one.drift
 
     def _last_ms(self, due: StatusDue) -> int:
-        written = self._written.get(due.path)
+        written = self._written.get(due.key)
         return written.at_ms if written is not None else 0
 
     async def _write_all(self, due: list[StatusDue]) -> None:
@@ -161,17 +166,17 @@ class QueueStatusWriter:
         except NotFound:
             metrics.count(metrics.QUEUE_STATUSES, "gone")
         except KubeError as error:
-            if isinstance(error, Invalid) and all(one.uid != due.uid for one in self._due(0) if one.path == due.path):
+            if isinstance(error, Invalid) and self._uid(due.key) != due.uid:
                 metrics.count(metrics.QUEUE_STATUSES, "gone")
                 return
-            metrics.log.warning("the status of %s cannot be written: %s", due.name, error)
+            metrics.log.warning("the status of %s cannot be written: %s", due.path, error)
             metrics.count(metrics.QUEUE_STATUSES, "refused")
-            self._written[due.path] = _Written(due.uid, due.at_ms, None)
+            self._written[due.key] = _Written(due.uid, due.at_ms, None)
         else:
-            self._written[due.path] = _Written(due.uid, due.at_ms, due.own, due.drift)
+            self._written[due.key] = _Written(due.uid, due.at_ms, due.own, due.drift)
             metrics.count(metrics.QUEUE_STATUSES, "written")
-            if due.plane:
-                self._note(due.plane, due.at_ms)
+            if due.key[0]:
+                self._note("/".join(due.key), due.at_ms)
 
 
 def _own(status: dict[str, Any]) -> dict[str, Any]:

@@ -131,10 +131,10 @@ class QueueOrder:
             below = [
                 (child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, waiting))
             ]
+            best = below[0][1] if below else None
             if len(below) > 1:
                 planes = queue in self._shares.tree.written and self._shares.tree.written[queue].planes
-                below.sort(key=lambda one: (one[1][3], self._key(one[0], one[1], planes)))
-            best = below[0][1] if below else None
+                _, best = min(below, key=lambda one: (one[1][3], self._key(one[0], one[1], planes)))
         self._best[queue] = best
         return best
 

@@ -25,7 +25,7 @@ from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate.leases import text_of_ms
-from dovetail.kube.translate.queues import READY, amounts_document, timestamp, usage_document
+from dovetail.kube.translate.queues import READY, amounts_document, ready_condition, timestamp, usage_document
 
 if TYPE_CHECKING:
     from dovetail.core.queues.status import QueueSnapshot
@@ -199,9 +199,6 @@ def plane_status(report: PlaneReport, now_ms: int, before: wire.AgentControlPlan
     if snapshot is not None:
         usage = usage_document(snapshot)
         found["usage"] = {name: usage[name] for name in ("asOf", "used", "rate", "share", "credit", "days")}
-    status, since = "True" if report.phase == READY else "False", timestamp(now_ms)
-    for one in before.conditions if before is not None else ():
-        if (one.type, one.status) == (READY, status) and one.last_transition_time is not None:
-            since = timestamp(epoch_ms(one.last_transition_time))
-    condition = {"type": READY, "status": status, "reason": report.phase, "lastTransitionTime": since}
-    return found | {"conditions": [condition | {"message": clipped(report.message, MESSAGE_BYTES)}]}
+    conditions = before.conditions if before is not None else ()
+    ready = ready_condition(report.phase == READY, report.phase, report.message, now_ms, conditions)
+    return found | {"conditions": [ready]}

@@ -344,13 +344,20 @@ def usage_document(snapshot: QueueSnapshot) -> dict[str, Any]:
 
 
 def _ready(snapshot: QueueSnapshot, now_ms: int, before: wire.Queue | None) -> dict[str, str]:
-    """The condition Ready: whether the queue can be used, and since when it has this status."""
+    """The condition Ready: whether the queue can be used."""
     problem = snapshot.problem
-    status, since = "True" if problem is None else "False", timestamp(now_ms)
-    for one in _conditions(before):
+    reason, message = ("Usable", snapshot.warning) if problem is None else ("Invalid", str(problem))
+    return ready_condition(problem is None, reason, message, now_ms, _conditions(before))
+
+
+def ready_condition(
+    ready: bool, reason: str, message: str, now_ms: int, before: Iterable[wire.QueueCondition]
+) -> dict[str, str]:
+    """The condition Ready, with the time since when it has its status; `before` are the conditions that were read."""
+    status, since = "True" if ready else "False", timestamp(now_ms)
+    for one in before:
         if (one.type, one.status) == (READY, status) and one.last_transition_time is not None:
             since = timestamp(epoch_ms(one.last_transition_time))
-    reason, message = ("Usable", snapshot.warning) if problem is None else ("Invalid", str(problem))
     explained = {"reason": reason, "message": clipped(message, MESSAGE_BYTES)}
     return {"type": READY, "status": status, "lastTransitionTime": since} | explained
 
