@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a request to offers, answers and a grant."""
 
+from msgspec.structs import replace
+
 from dovetail.core import events as ev
 from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
 from dovetail.core.queues.types import Queue
@@ -90,6 +92,41 @@ def test_another_alternative_is_offered_with_the_later_start_of_the_first() -> N
     assert market.states["r"][0] == "Reserved" and market.free() == 3
     market.wait(20 * MINUTE)
     assert market.leases["r"].alternative.count == 8
+
+
+def test_two_alternatives_are_held_at_most_and_the_one_that_is_not_accepted_is_free_again() -> None:
+    """Beside the later start of the first that makes three offers."""
+    for accepted, count in ((0, 2), (1, 1), (2, 8)):
+        market = Market(*nodes(1))
+        market.plane()
+        market.plane("b")
+        market.ask("other", LeaseAlternative(count=4, duration_ms=20 * MINUTE), plane="b", firm=True)
+        whole, short = LeaseAlternative(count=8, per_node=8), LeaseAlternative(count=2, duration_ms=5 * MINUTE)
+        market.ask("r", whole, short, replace(short, count=1), replace(short, count=1))
+        assert [(one.now, one.alternative.count) for one in market.offers["r"]] == [(True, 2), (True, 1), (False, 8)]
+        assert market.free() == 1
+        devices = [[gpu for part in one.holdings for gpu in part.devices] for one in market.offers["r"]]
+        assert len({*devices[0], *devices[1]}) == 3
+        market.answer("r", number=accepted)
+        if accepted < 2:
+            assert [gpu for part in market.leases["r"].holdings for gpu in part.devices] == devices[
+                accepted
+            ] and market.free() == 4 - count
+        else:
+            assert market.states["r"][0] == "Reserved" and market.free() == 4
+
+
+def test_the_second_alternative_that_is_held_stays_within_what_is_left() -> None:
+    market = Market(*nodes(1))
+    market.plane()
+    market.plane("b")
+    market.ask("other", LeaseAlternative(count=5, duration_ms=20 * MINUTE), plane="b", firm=True)
+    two = LeaseAlternative(count=2, duration_ms=5 * MINUTE)
+    market.ask("r", LeaseAlternative(count=8, per_node=8), two, two)
+    assert [(one.now, one.alternative.count) for one in market.offers["r"]] == [(True, 2), (False, 8)]
+    assert market.free() == 1
+    market.answer("r", "decline")
+    assert market.free() == 3
 
 
 def test_what_is_held_for_a_request_is_in_the_way_of_others_and_not_of_its_other_alternatives() -> None:

@@ -4,8 +4,9 @@
 Rules
 - The placeholders of the first alternative wait in the queue, as a job would. When their turn comes and they do not
   fit, the other alternatives are tried in their order, beside the reservations of others and without evictions.
-- What fits is held, and offered until `Policy.offer_ms` have passed. With it come the later start of the first
-  alternative, where room is held for it. A firm request is granted at once.
+- What fits is held, and offered until `Policy.offer_ms` have passed. Where that is not the first alternative, a second
+  one that fits beside it is held, too, so that the agent has a choice; and the later start of the first alternative is
+  offered, where room is held for it. A firm request is granted at once.
 - A plane has one offer outstanding. One that it declines, or lets lapse, costs a back-off that doubles.
 - A counter-offer stays within what the request named at first: no more devices on a node or in all, no longer term, no
   other model, no better class.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
@@ -43,12 +45,22 @@ from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 
+_MOST_HELD = 2
+"""Alternatives that are offered at a time, all of them held."""
 _OTHERS_MAY_FIT = NO_ROOM | LIMITS | {Reason.RESERVED, Reason.EVICTING, Reason.SEARCH_LIMIT}
 _MOST_BACK_OFF_MS = 60_000
 _GANG = "the gang "
 """What reasons of gangs begin with: an agent knows devices, and no gang of placeholders."""
 _LATER = "it starts when enough of what holds its room has ended"
 """Why a later start is offered; what that is waits for has names that are not the agent's."""
+
+
+class _Fits(Struct, frozen=True):
+    """An alternative, by its number, of which this workload was placed for this term."""
+
+    index: int
+    workload: str
+    term_ms: int
 
 
 def read(state: State, request: LeaseRequest) -> list[Decision]:
@@ -136,17 +148,21 @@ def attempt(state: State, one: Negotiation) -> list[Decision]:
     decisions: list[Decision] = [decision for decision in tried if not isinstance(decision, Bind | Hold)]
     first = one.number
     if len(decisions) != len(tried) and any(isinstance(decision, Bind) for decision in tried):
-        term_ms = one.alternatives[first].duration_ms
-        return decisions + _placed(state, one, first, workload, term_ms, None)
-    refusal = state.queue.refusal(workload)
+        return decisions + _placed(state, one, [_Fits(first, workload, one.alternatives[first].duration_ms)], None)
+    refusal, fitting = state.queue.refusal(workload), list[_Fits]()
     if refusal is None or refusal.reason in _OTHERS_MAY_FIT:
         for index in _when(one, state.now_ms)[1]:
             for term_ms in _terms(state, one, index, workload, refusal):
                 other, why = _try(state, one, index, term_ms)
                 if other:
-                    return decisions + _placed(state, one, index, other, term_ms, refusal)
+                    fitting.append(_Fits(index, other, term_ms))
+                    break
                 if why is not None and index == first:
                     refusal = why
+            if len(fitting) == (1 if one.firm else _MOST_HELD):
+                break
+    if fitting:
+        return decisions + _placed(state, one, fitting, refusal)
     if refusal is None:
         return decisions
     held = workload in state.reservations.by_workload
@@ -249,11 +265,11 @@ def withdraw(state: State, one: Negotiation) -> None:
 
 def _release(state: State, one: Negotiation) -> None:
     """Release what is offered."""
-    if one.workload:
-        terms.remove(state, one.workload)
-        if one.workload == one.waiting:
+    for workload in one.held:
+        terms.remove(state, workload)
+        if workload == one.waiting:
             state.requests.wait(one, "", -1)
-    one.workload, one.offers = "", ()
+    one.held, one.offers = (), ()
     _answer_is_in(state, one)
 
 
@@ -270,27 +286,30 @@ def _wake(state: State, plane_id: str) -> None:
     state.queue.wake([workload for workload in parked if state.queue.parked(workload)])
 
 
-def _placed(
-    state: State, one: Negotiation, index: int, workload: str, term_ms: int, refusal: Refusal | None
-) -> list[Decision]:
-    """The placeholders of this workload were placed: offer them, or grant them. `refusal` is that of the first
-    alternative."""
-    members, placements = state.workloads.members(workload), state.cluster.placements
+def _placed(state: State, one: Negotiation, fitting: Sequence[_Fits], refusal: Refusal | None) -> list[Decision]:
+    """These alternatives were placed: offer them, or grant the first. `refusal` is that of the first alternative of the
+    request."""
+    one.held = tuple([each.workload for each in fitting])
+    found = [_whole(state, one, each) for each in fitting]
+    if one.firm:
+        return _grant(state, one, one.held[0], *found[0])
+    return [_offer(state, one, fitting, found, refusal)]
+
+
+def _whole(state: State, one: Negotiation, fits: _Fits) -> tuple[LeaseAlternative, tuple[Holding, ...]]:
+    """The alternative as it was placed, without what found no place."""
+    members, placements = state.workloads.members(fits.workload), state.cluster.placements
     placed = [pod for pod in members if pod.uid in placements]
     for pod in members:
         if pod.uid not in placements:
             apply(state, ev.PodRemoved(pod.uid))
-    gang = state.workloads.gangs.get(workload)
+    gang = state.workloads.gangs.get(fits.workload)
     if gang is not None and gang.min_count != len(placed):
         # All of a lease is evicted, or nothing.
         apply(state, ev.GangChanged(replace(gang, min_count=len(placed), max_count=len(placed))))
-    asked = one.alternatives[index]
-    offered = replace(asked, count=len(placed) * asked.per_node, least=0, duration_ms=term_ms)
-    one.workload = workload
-    holdings = tuple([_holding(state, pod) for pod in placed])
-    if one.firm:
-        return _grant(state, one, offered, holdings)
-    return [_offer(state, one, index, offered, holdings, refusal)]
+    asked = one.alternatives[fits.index]
+    offered = replace(asked, count=len(placed) * asked.per_node, least=0, duration_ms=fits.term_ms)
+    return offered, tuple([_holding(state, pod) for pod in placed])
 
 
 def _holding(state: State, pod: Pod) -> Holding:
@@ -302,26 +321,26 @@ def _holding(state: State, pod: Pod) -> Holding:
 def _offer(
     state: State,
     one: Negotiation,
-    index: int,
-    offered: LeaseAlternative,
-    holdings: tuple[Holding, ...],
+    fitting: Sequence[_Fits],
+    found: Sequence[tuple[LeaseAlternative, tuple[Holding, ...]]],
     refusal: Refusal | None,
 ) -> Decision:
-    now_ms, asked = state.now_ms, one.alternatives[index]
+    now_ms = state.now_ms
     # Unique also after a restart: an answer to an older offer is no answer to this one.
     one.made = max(one.made + 1, now_ms)
-    name = f"{one.request.id}.{one.made}"
-    why = ""
-    if refusal is not None:
-        # Without the details: they may name workloads of others.
-        why = f"alternative {one.number}: {refusal.reason.text.removeprefix(_GANG)}"
-    elif offered.count < asked.count:
-        why = f"{offered.count} of {asked.count} devices are free"
-    offers = [Offer(f"{name}.0", True, offered, now_ms, holdings, why)]
+    name, offers = f"{one.request.id}.{one.made}", list[Offer]()
+    for fits, (offered, holdings) in zip(fitting, found, strict=True):
+        asked, why = one.alternatives[fits.index], ""
+        if refusal is not None:
+            # Without the details: they may name workloads of others.
+            why = f"alternative {one.number}: {refusal.reason.text.removeprefix(_GANG)}"
+        elif offered.count < asked.count:
+            why = f"{offered.count} of {asked.count} devices are free"
+        offers.append(Offer(f"{name}.{len(offers)}", True, offered, now_ms, holdings, why))
     expected = refusal.expected if refusal is not None else None
     if expected is not None and expected.start_ms and one.waiting:
         first = one.alternatives[one.number]
-        offers.append(Offer(f"{name}.1", False, first, expected.start_ms, (), _LATER))
+        offers.append(Offer(f"{name}.{len(offers)}", False, first, expected.start_ms, (), _LATER))
     one.offers, one.until_ms = tuple(offers), now_ms + state.policy.offer_ms
     one.handle(RequestEvent.OFFER_MADE)
     one.reported = None
@@ -341,7 +360,7 @@ def _answered(state: State, one: Negotiation, answer: Answer) -> list[Decision]:
     if offer.now:
         nodes = state.cluster.nodes
         if all(holding.node in nodes.slots and nodes.records[nodes.slots[holding.node]] for holding in offer.holdings):
-            return _grant(state, one, offer.alternative, offer.holdings)
+            return _grant(state, one, one.held[one.offers.index(offer)], offer.alternative, offer.holdings)
         withdraw(state, one)
         one.handle(RequestEvent.WAITS)
         return reconsider(state, one)
@@ -407,18 +426,21 @@ def _back_off(state: State, one: Negotiation, event: RequestEvent) -> list[Decis
     return _report(state, one, Refusal(Reason.BACKING_OFF, When.NOT_YET, what))
 
 
-def _grant(state: State, one: Negotiation, offered: LeaseAlternative, holdings: tuple[Holding, ...]) -> list[Decision]:
-    request, workload, now_ms = one.request, one.workload, state.now_ms
+def _grant(
+    state: State, one: Negotiation, workload: str, offered: LeaseAlternative, holdings: tuple[Holding, ...]
+) -> list[Decision]:
+    request, now_ms = one.request, state.now_ms
     plane = state.requests.planes[request.plane]
     lease = GpuLease(
         request.id, plane.id, request.name, offered, holdings, now_ms, now_ms + offered.duration_ms,
         state.leases.next_fence(now_ms), placeholders.grace_of(plane, request, offered.duration_ms),
         request.checkpoint_interval_ms, request.startup_ms,
     )  # fmt: skip
-    if one.waiting and one.waiting != workload:
-        terms.remove(state, one.waiting)
+    for other in (*one.held, one.waiting):
+        if other and other != workload:
+            terms.remove(state, other)
     state.requests.wait(one, "", -1)
-    one.workload, one.offers, one.lapses = "", (), 0
+    one.held, one.offers, one.lapses = (), (), 0
     one.handle(RequestEvent.ACCEPTED)
     state.requests.timers.drop(request.id)
     _answer_is_in(state, one)

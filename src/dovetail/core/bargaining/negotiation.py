@@ -12,18 +12,19 @@ from dovetail.core.reasons import Refusal
 
 class Negotiation(Struct):
     """How far a request is. `alternatives` are those that count now, after counter-offers. `waiting` is the workload
-    that waits in the queue, of the alternative `number`; "" while none does. While it is OFFERED, `workload` is that of
-    the placeholders that hold the devices of its first offer. `until_ms` is when the offers lapse, or its back-off
-    ends. `chosen` is the alternative that it accepted for later, -1 for none. `lapses` counts declined and lapsed
-    offers in a row, `rounds` counter-offers, `made` the offers ever made. `reported` is the refusal that was last
-    reported, `reported_ms` when. `revision` changes whenever its workloads are made again."""
+    that waits in the queue, of the alternative `number`; "" while none does. While it is OFFERED, `held` are the
+    workloads of the placeholders that hold the devices of its first offers, one for each that can start now. `until_ms`
+    is when the offers lapse, or its back-off ends. `chosen` is the alternative that it accepted for later, -1 for none.
+    `lapses` counts declined and lapsed offers in a row, `rounds` counter-offers, `made` the offers ever made.
+    `reported` is the refusal that was last reported, `reported_ms` when. `revision` changes whenever its workloads are
+    made again."""
 
     request: LeaseRequest
     state: RequestState = RequestState.PENDING
     alternatives: tuple[LeaseAlternative, ...] = ()
     waiting: str = ""
     number: int = -1
-    workload: str = ""
+    held: tuple[str, ...] = ()
     offers: tuple[Offer, ...] = ()
     until_ms: int = 0
     chosen: int = -1
