@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 
+from dovetail.kube.translate import annotations
+
 PREFIX = "planes.dovetail.dev/"
 PLANE_UID = PREFIX + "uid"
 """Label: the uid of the AgentControlPlane. Of two planes of one name, the later one finds nothing of the earlier."""
@@ -23,11 +25,10 @@ POD = PREFIX + "pod"
 """Annotation: namespace and name of the pod on the endpoint."""
 FILE = PREFIX + "file-"
 """Annotations, with a number: the texts of files that come from ConfigMaps."""
-LEASE = "dovetail.dev/lease"
-FENCE = "dovetail.dev/lease-fence"
+LEASE, FENCE = annotations.PREFIX + annotations.LEASE, annotations.PREFIX + annotations.FENCE
 """What the scheduler reads of a pod within a lease."""
-LEASE_DURATION = "dovetail.dev/lease-duration"
-LEASE_CLASS = "dovetail.dev/lease-class"
+LEASE_DURATION = annotations.PREFIX + annotations.LEASE_DURATION
+LEASE_CLASS = annotations.PREFIX + annotations.LEASE_CLASS
 """What an agent writes on a pod of its endpoint."""
 
 _LONGEST = 50

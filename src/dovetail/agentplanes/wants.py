@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,11 +24,10 @@ from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
 from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError
 from dovetail.kube.api.resources import NAME
-from dovetail.kube.translate.leases import time_ms
+from dovetail.kube.translate.annotations import LEASE_CLASS, LEASE_DURATION, LONGEST_TERM_MS, PREFIX, TABLE
 
 DEFAULT_MS = 600_000
 MOST_DEVICES, MOST_PER_POD = 1024, 64
-_LONGEST_MS = 720 * 3_600_000
 _GANG, _GANG_MIN = "dovetail.dev/gang", "dovetail.dev/gang-min"
 _MIG = re.compile(r"nvidia\.com/mig-[0-9a-z.+-]+")
 GroupMinima = Mapping[tuple[str, str], int]
@@ -84,32 +84,34 @@ def want_of(pod: Object) -> PodWant | NotCarried | None:
     duration_ms = _duration_ms(pod, annotations)
     if isinstance(duration_ms, NotCarried):
         return duration_ms
-    named = str(annotations.get(names.LEASE_CLASS, ServiceClass.BURST.value))
-    if named not in {one.value for one in ServiceClass}:
-        classes = ", ".join(one.value for one in ServiceClass)
-        return NotCarried(f"annotation {names.LEASE_CLASS}: {named[:100]!r} is none of {classes}", "InvalidInput")
+    service = _value(annotations, LEASE_CLASS, ServiceClass.BURST.value)
+    if isinstance(service, NotCarried):
+        return service
     model = object_at(pod, "spec.nodeSelector").get(MODEL_LABEL)
     if model is not None and not (isinstance(model, str) and NAME.fullmatch(model)):
         return NotCarried(f"spec.nodeSelector[{MODEL_LABEL}]: no product has this name", "InvalidInput")
     return PodWant(
         gpus, resource, (model,) if model else (), -(-requests.get("cpu", 0) // gpus),
-        -(-requests.get("memory", 0) // gpus), duration_ms, ServiceClass(named),
+        -(-requests.get("memory", 0) // gpus), duration_ms, ServiceClass(service),
     )  # fmt: skip
 
 
-def _duration_ms(pod: Object, annotations: Object) -> int | NotCarried:
-    text = annotations.get(names.LEASE_DURATION)
+def _duration_ms(pod: Object, annotations: Object) -> Any:
+    """The term of the lease in ms, or why it is none."""
+    deadline_s = value_at(pod, "spec.activeDeadlineSeconds")
+    deadline_ms = deadline_s * 1000 if isinstance(deadline_s, int) and deadline_s > 0 else DEFAULT_MS
+    return _value(annotations, LEASE_DURATION, min(LONGEST_TERM_MS, deadline_ms))
+
+
+def _value(annotations: Object, name: str, default: Any) -> Any:
+    """The value of an annotation as its row of the table parses it, or why it cannot be carried."""
+    key, text = TABLE[name], annotations.get(PREFIX + name)
     if text is None:
-        deadline_s = value_at(pod, "spec.activeDeadlineSeconds")
-        return min(_LONGEST_MS, deadline_s * 1000) if isinstance(deadline_s, int) and deadline_s > 0 else DEFAULT_MS
+        return default
     try:
-        duration_ms = time_ms(str(text)[:100])
+        return key.parse(str(text)[:100])
     except ValueError:
-        duration_ms = 0
-    if not 1000 <= duration_ms <= _LONGEST_MS:
-        rule = "must be a duration from 1s to 720h, such as 1h30m"
-        return NotCarried(f"annotation {names.LEASE_DURATION}: {str(text)[:100]!r} {rule}", "InvalidInput")
-    return duration_ms
+        return NotCarried(f"annotation {PREFIX}{name}: {str(text)[:100]!r} {key.rule}", "InvalidInput")
 
 
 def gang_of(pod: Object, groups: GroupMinima) -> PodGang:

@@ -8,7 +8,15 @@ import pytest
 from dovetail.core.model import Problem
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.translate import annotations
-from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, Key, WorkloadOptions, options_of
+from dovetail.kube.translate.annotations import (
+    ENDPOINT_RULE,
+    LEVELS,
+    PREFIX,
+    TABLE,
+    Key,
+    WorkloadOptions,
+    options_of,
+)
 
 
 def annotated(**values: str) -> WorkloadOptions:
@@ -148,7 +156,22 @@ def test_every_example_in_the_table_is_valid(name: str, key: Key) -> None:
     for example in key.examples:
         value = {PREFIX + name: example}
         meta = ObjectMeta(labels=value) if key.place == "labels" else ObjectMeta(annotations=value)
-        assert options_of(meta).problems == ()
+        rules = [problem.rule for problem in options_of(meta).problems]
+        assert rules == ([] if key.field else [ENDPOINT_RULE])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "nearest"),
+    [
+        ("lease-duration", "0.5s", "600s"),
+        ("lease-duration", "721h", "720h"),
+        ("lease-duration", "0s", "1s"),
+        ("lease-class", "burst", "Burst"),
+    ],
+)
+def test_what_endpoints_read_has_its_rule_everywhere(key: str, value: str, nearest: str) -> None:
+    (problem,) = annotated(**{key: value}).problems
+    assert problem.rule == f"{TABLE[key].rule}; nearest valid value: {nearest}"
 
 
 def test_every_short_name_of_a_level_is_documented() -> None:

@@ -2,7 +2,8 @@
 """The labels and annotations of users under `dovetail.dev/`: one table, with the rule of each.
 
 Rules
-- They are read on pods, on PodGroups and on the workload objects that own pods.
+- They are read on pods, on PodGroups and on the workload objects that own pods; those of `lease-duration` and
+  `lease-class` on the endpoints of software agents alone (`agentplanes`).
 - An invalid value, a known key in the wrong place and an unknown key each give a Problem with the field's path, the
   value, the rule and the nearest valid value or key. Only the keys that the scheduler writes are skipped.
 - Levels are node label keys, the widest first, separated by commas. They have short names: region, zone
@@ -28,6 +29,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.core.bargaining.types import ServiceClass
 from dovetail.core.bounded_cache import Remembered
 from dovetail.core.devices.gpu_sharing import ISOLATIONS, Isolation
 from dovetail.core.model import MAX_GPUS, WHOLE_GPU_MILLI, Problem
@@ -55,6 +57,7 @@ LEVELS = {
 MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
 CHECKPOINT = "last-checkpoint"
 LEASE, FENCE = "lease", "lease-fence"
+LEASE_DURATION, LEASE_CLASS = "lease-duration", "lease-class"
 _LAST_CHECKPOINT = PREFIX + CHECKPOINT
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
@@ -66,6 +69,8 @@ _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _INDEX = re.compile(r"0|[1-9][0-9]?")
 _DECIMAL = re.compile(r"-?([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})")
 _MIB = 2**20
+LONGEST_TERM_MS = 720 * 3_600_000
+"""Of a lease."""
 MOST_KEYS = 32
 """The labels and annotations under the prefix that are read of one object: more than the table has."""
 LONGEST = 4096
@@ -102,7 +107,8 @@ class _BadValue(ValueError):
 
 
 class Key(Struct, frozen=True):
-    """`field` is the attribute of WorkloadOptions that `parse` fills; `examples` are valid values."""
+    """`field` is the attribute of WorkloadOptions that `parse` fills, "" where only the endpoint of an agent reads the
+    key; `examples` are valid values. `parse` raises ValueError."""
 
     field: str
     rule: str
@@ -168,6 +174,13 @@ def _more_than_zero_ms(text: str) -> int:
     return milliseconds
 
 
+def _term_ms(text: str) -> int:
+    milliseconds = duration_ms(text)
+    if not 1000 <= milliseconds <= LONGEST_TERM_MS:
+        raise _BadValue("1s" if milliseconds < 1000 else "720h")
+    return milliseconds
+
+
 def _time_ms(text: str) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None or "T" not in text:
@@ -207,6 +220,8 @@ def _milli(text: str) -> int:
 
 _LEVELS_RULE = f"must be node label keys or {', '.join(LEVELS)}, separated by commas, {MOST_LEVELS} at most"
 DURATION_RULE = "must be a duration in d, h, m and s, in that order, and more than zero"
+ENDPOINT_RULE = "is read on the endpoint of a software agent alone"
+_CLASSES = tuple([one.value for one in ServiceClass])
 
 TABLE: dict[str, Key] = {
     "queue": Key("queue", "must be the name of a queue", _name, ("default",), "labels"),
@@ -232,6 +247,10 @@ TABLE: dict[str, Key] = {
     "movable": Key("movable", "must be true or false", _truth, ("true", "false")),
     LEASE: Key("lease", "must be the name of a GPULease in the namespace of the pod", _object, ("my-lease",)),
     FENCE: Key("fence", "must be the fence of the lease, a whole number of at least 1", _fence, ("1",)),
+    LEASE_DURATION: Key(
+        "", "must be a duration in d, h, m and s, in that order, from 1s to 720h", _term_ms, ("30m", "1h30m", "600s")
+    ),
+    LEASE_CLASS: Key("", f"must be {', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}", _one_of(*_CLASSES), _CLASSES),
 }
 _Items = tuple[tuple[str, str], ...]
 
@@ -271,7 +290,11 @@ def _read(labels: _Items, annotations: _Items) -> WorkloadOptions:
                 problems.append(Problem(path, shown(value), f"has {len(value)} characters; the limit is {LONGEST}"))
             else:
                 try:
-                    options[key.field] = key.parse(value)
+                    parsed = key.parse(value)
+                    if key.field:
+                        options[key.field] = parsed
+                    else:
+                        problems.append(Problem(path, shown(value), ENDPOINT_RULE))
                 except ValueError as error:
                     problems.append(Problem(path, shown(value), _rule(key, value, error)))
     return replace(NOTHING, **options, problems=tuple(problems))

@@ -42,13 +42,12 @@ from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import Quantity, epoch_ms
 from dovetail.kube.objects.queues import QueueUsage
 from dovetail.kube.translate import queues
-from dovetail.kube.translate.annotations import NAME, level
+from dovetail.kube.translate.annotations import LONGEST_TERM_MS, NAME, level
 from dovetail.kube.translate.problems import first_of, nearest, one_of, shown
 
 MOST_DEVICES = 1024
 MOST_MODELS = 16
 MOST_LEVELS = 4
-LONGEST_TERM_MS = 720 * 3_600_000
 _DAY_MS = 24 * 3_600_000
 _MIB = 2**20
 _MOST_BYTES = 2**50

@@ -3,7 +3,7 @@
 
 Rules
 - Keys and values are parsed as in the scheduler, for pod templates and for objects with annotations that apply to all
-  of their pods.
+  of their pods. A manifest may be for the endpoint of an agent: the keys that are read there are no fault.
 - The names of queues are known if Queues are among the objects.
 """
 
@@ -20,7 +20,7 @@ from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.manifests.templates import group_kind
 from dovetail.kube.objects.base import ObjectMeta
-from dovetail.kube.translate.annotations import PREFIX, TABLE, options_of
+from dovetail.kube.translate.annotations import ENDPOINT_RULE, PREFIX, TABLE, options_of
 from dovetail.kube.translate.problems import nearest
 
 _OURS = "dovetail"
@@ -44,6 +44,8 @@ def _of_whole(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
 def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
     sides = {side: {key: one.text for key, one in meta.at(side).entries()} for side in ("labels", "annotations")}
     for problem in options_of(ObjectMeta(labels=sides["labels"], annotations=sides["annotations"])).problems:
+        if problem.rule == ENDPOINT_RULE:
+            continue
         place = _PLACE.fullmatch(problem.field)
         field = meta.at(*place.groups()) if place is not None else meta
         key = f"{place[2]} " if place is not None else ""
