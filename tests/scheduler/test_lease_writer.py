@@ -30,6 +30,20 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LeasedCluste
         yield cluster
 
 
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> list[LeaseWriter]:
+    """Those of the schedulers, in the order in which they are made."""
+    made: list[LeaseWriter] = []
+
+    class Kept(LeaseWriter):
+        def __init__(self, *positional: Any, **named: Any) -> None:
+            super().__init__(*positional, **named)
+            made.append(self)
+
+    monkeypatch.setattr(driver, "LeaseWriter", Kept)
+    return made
+
+
 async def test_an_offer_is_accepted_and_the_lease_is_returned(cluster: LeasedCluster) -> None:
     async with cluster.scheduler():
         cluster.ask("one", "train", {"count": 4, "perNode": 4, "duration": "30m"})
@@ -262,23 +276,13 @@ async def test_a_lease_that_waits_for_the_status_of_a_plane_goes_with_the_plane(
         await cluster.until(lambda: not cluster.lease("one", "train"))
 
 
-async def test_of_requests_that_are_gone_nothing_is_kept(
-    cluster: LeasedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[LeaseWriter] = []
-
-    class Kept(LeaseWriter):
-        def __init__(self, *positional: Any, **named: Any) -> None:
-            super().__init__(*positional, **named)
-            made.append(self)
-
-    monkeypatch.setattr(driver, "LeaseWriter", Kept)
+async def test_of_requests_that_are_gone_nothing_is_kept(cluster: LeasedCluster, writers: list[LeaseWriter]) -> None:
     async with cluster.scheduler():
         cluster.ask("one", "train", {"duration": "30m"})
         await cluster.offered("one", "train")
-        assert made[0]._requests
+        assert writers[0]._requests
         cluster.playground.delete(REQUESTS, "one", "train")
-        await cluster.until(lambda: not made[0]._requests and not made[0]._answers)
+        await cluster.until(lambda: not writers[0]._requests and not writers[0]._answers)
 
 
 async def test_the_next_leader_knows_what_was_charged_while_it_followed(cluster: LeasedCluster) -> None:
@@ -309,6 +313,36 @@ def _queue(cluster: LeasedCluster) -> dict[str, Any]:
 def _used(usage: dict[str, Any]) -> int:
     """Milli-GPU times ms: a minute of 4 GPUs is the least that a lease is charged."""
     return sum(int(day["used"]) for day in usage["days"])
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_lease_that_is_first_read_when_it_is_over_is_charged_once(
+    cluster: LeasedCluster, writers: list[LeaseWriter], written: bool
+) -> None:
+    """By a list, as after a broken watch: its end is in the API by then, or is not `written` yet."""
+    faults = cluster.playground.faults
+    async with cluster.scheduler():
+        await cluster.settled()
+        faults.lose_events("gpuleases", 1000)
+        held_back = "agentcontrolplanes/status" if written else "gpuleases/status"
+        faults.add(Fault("answer", "PATCH", held_back, times=10_000, status=503))
+        before = _expired()
+        cluster.ask("one", "train", {"duration": "1s"}, firm=True)
+        await cluster.until(lambda: _expired() == before + 1)
+        await cluster.until(lambda: cluster.state("one", "train") == ("Ended" if written else ""))
+        known = writers[0]._mirror.gpu_leases.known
+        assert not known
+        faults.lose_events("gpuleases", 0)
+        faults.expire_history()
+        faults.break_watches()
+        await cluster.until(lambda: known)
+        await asyncio.sleep(0.3)
+        assert not writers[0]._state().leases.live
+        faults.clear()
+        await cluster.until(lambda: not cluster.lease("one", "train"))
+        await cluster.settled()
+        assert _used(cluster.plane_status("one")["usage"]) == 60_000 * 1000
+    assert _expired() == before + 1
 
 
 async def test_a_revoked_lease_has_its_deadline_and_a_deleted_plane_loses_its_leases(cluster: LeasedCluster) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from dovetail.kube.translate import annotations
+from dovetail.kube.translate import annotations as keys
 
 PREFIX = "planes.dovetail.dev/"
 PLANE_UID = PREFIX + "uid"
@@ -25,10 +25,10 @@ POD = PREFIX + "pod"
 """Annotation: namespace and name of the pod on the endpoint."""
 FILE = PREFIX + "file-"
 """Annotations, with a number: the texts of files that come from ConfigMaps."""
-LEASE, FENCE = annotations.PREFIX + annotations.LEASE, annotations.PREFIX + annotations.FENCE
+LEASE, FENCE = keys.PREFIX + keys.LEASE, keys.PREFIX + keys.FENCE
 """What the scheduler reads of a pod within a lease."""
-LEASE_DURATION = annotations.PREFIX + annotations.LEASE_DURATION
-LEASE_CLASS = annotations.PREFIX + annotations.LEASE_CLASS
+LEASE_DURATION = keys.PREFIX + keys.LEASE_DURATION
+LEASE_CLASS = keys.PREFIX + keys.LEASE_CLASS
 """What an agent writes on a pod of its endpoint."""
 
 _LONGEST = 50

@@ -253,6 +253,7 @@ class LeaseWriter:
             plane = f"{key_of(id_)[0]}/{known.spec.plane}" if known is not None else ""
             lease = _Lease(fence, plane, frozenset(), {})
         self._ending[lease.fence] = lease.nodes
+        self._mirror.feed.leases.over(id_, lease.fence)
         # It was charged until the step.
         ended_ms = self._state().now_ms
         status = lease_documents.ended(decision, ended_ms, lease.status)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec import structs
 
 from dovetail.core import events as ev
@@ -14,7 +15,7 @@ from dovetail.kube.api.decoding import Reader
 from dovetail.kube.api.reflector import Change
 from dovetail.kube.api.resources import LEASE_REQUESTS
 from dovetail.kube.objects import leases as wire
-from dovetail.kube.translate import lease_documents
+from dovetail.kube.translate import lease_documents, lease_records
 from dovetail.kube.translate.lease_records import LeaseRecords
 
 ONE = GpuLease(
@@ -170,3 +171,25 @@ def test_a_lease_that_had_ended_when_it_was_first_read_is_reported_with_its_char
     assert feed.leases([lease("modified", **over)]) == [ev.LeaseRemoved("ns/one")]
     for wrong in ({"ended": None}, {"ended": "1970-01-01T00:00:00Z"}, {"rate": -1}):
         assert records()[0].leases([lease(**over | wrong)]) == []
+
+
+def test_of_a_lease_that_the_core_has_ended_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_records, "_MOST_OVER", 2)
+    over = {"state": "Ended", "cause": "Returned", "ended": "1970-01-01T00:01:01.500Z", "rate": 2000}
+    for status in ({}, over):
+        feed, _ = records()
+        feed.over("ns/one", ONE.fence)
+        assert feed.leases([lease(**status), lease("modified", **over), lease("deleted", **over)]) == []
+    feed.over("ns/one", ONE.fence)
+    feed.over("ns/one", 8)
+    assert feed.leases([lease()]) == []
+    feed.over("ns/two", 9)
+    assert feed.leases([lease("deleted"), lease()]) == [ev.LeaseChanged(ONE)], "so many are kept"
+
+
+def test_a_lease_that_is_read_when_the_core_has_ended_it_is_removed_once() -> None:
+    feed, _ = records()
+    feed.leases([lease()])
+    feed.over("ns/one", ONE.fence)
+    assert feed.leases([lease("modified")]) == [ev.LeaseRemoved("ns/one")]
+    assert feed.leases([lease("modified"), lease("deleted")]) == []

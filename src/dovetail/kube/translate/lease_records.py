@@ -9,7 +9,8 @@ Rules
 - The usage of a plane is read when the plane is first reported, and by a process that begins to lead: later writes of
   its status are no event.
 - A lease is reported when it is first read, also one that has ended by then; what the scheduler itself writes later is
-  no event. It is removed when its object is gone or has ended.
+  no event. It is removed when its object is gone or has ended. A lease that the core has ended is none from then on,
+  also where it is read for the first time after that: it was charged.
 - An action is reported once; a heartbeat when its time has moved on.
 """
 
@@ -32,6 +33,7 @@ HEARTBEAT = "dovetail.dev/heartbeat"
 """The label of Leases (coordination.k8s.io) that are read: each node and each leader renews one, too."""
 SILENT = "Silent"
 """The phase of a plane whose heartbeats are missing."""
+_MOST_OVER = 10_000
 
 
 class LeaseObjects(Struct, frozen=True):
@@ -56,6 +58,8 @@ class LeaseRecords:
         self._reported: dict[str, LeaseRequest] = {}
         self._leases: dict[str, wire.GPULease] = {}
         self._live: set[str] = set()
+        self._over: dict[tuple[str, int], None] = {}
+        """Leases that the core has ended, by id and fence: the last ones, as objects go some seconds later."""
         self._actions: dict[str, tuple[str, int]] = {}
         self._heard: dict[str, wire.HeartbeatSpec] = {}
 
@@ -139,8 +143,9 @@ class LeaseRecords:
         for change in changes:
             obj, meta = change.object, change.object.metadata
             id_ = lease_id(meta)
-            record, problem = leases.lease(obj) if change.kind != "deleted" else (None, None)
-            if id_ not in self._leases and (past := leases.past(obj)) is not None:
+            over = (id_, obj.spec.fence) in self._over
+            record, problem = leases.lease(obj) if change.kind != "deleted" and not over else (None, None)
+            if id_ not in self._leases and not over and (past := leases.past(obj)) is not None:
                 events.append(past)
             self._find(f"GPULease {id_}", (LayoutFinding("GPULease", id_, problem),) if problem is not None else ())
             if record is None:
@@ -158,6 +163,12 @@ class LeaseRecords:
                 events += self._action(id_, obj)
             events += self._report(id_)
         return events
+
+    def over(self, id_: str, fence: int) -> None:
+        """The core has ended this lease."""
+        self._over[id_, fence] = None
+        if len(self._over) > _MOST_OVER:
+            del self._over[next(iter(self._over))]
 
     @property
     def objects(self) -> LeaseObjects:
