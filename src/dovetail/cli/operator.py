@@ -10,7 +10,7 @@ import click
 from dovetail import __version__
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
-from dovetail.cli.service import address, first_of, serve
+from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.api.errors import KubeError
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE
@@ -31,13 +31,7 @@ _log = logging.getLogger("dovetail.operator")
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only the leader writes.")
 @click.option("--lease-namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the lease.")
 @click.option("--lease-name", default=LEASE_NAME, show_default=True, help="Name of the lease.")
-@click.option(
-    "--listen",
-    default="0.0.0.0:10353",
-    show_default=True,
-    callback=lambda _ctx, _param, value: address(value),
-    help='HOST:PORT for health and metrics; "" for none.',
-)
+@address_option("--listen", "0.0.0.0:10353", 'HOST:PORT for health and metrics; "" for none.')
 @watchdog_option
 @log_options
 def command(

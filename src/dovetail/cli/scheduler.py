@@ -12,7 +12,7 @@ import click
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.scheduling import fabric_option, policy_option, quarantine_budget_option, scheduler_name_option
-from dovetail.cli.service import address, first_of, serve
+from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
@@ -42,13 +42,7 @@ def _default_recording() -> Path | None:
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only the leader writes.")
 @click.option("--lease-namespace", default=LEASE_NAMESPACE, show_default=True, help="Namespace of the lease.")
 @click.option("--lease-name", default="dovetail-scheduler", show_default=True, help="Name of the lease.")
-@click.option(
-    "--listen",
-    default="0.0.0.0:10351",
-    show_default=True,
-    callback=lambda _ctx, _param, value: address(value),
-    help='HOST:PORT for health and metrics; "" for none.',
-)
+@address_option("--listen", "0.0.0.0:10351", 'HOST:PORT for health and metrics; "" for none.')
 @click.option(
     "--authorize-metrics",
     is_flag=True,

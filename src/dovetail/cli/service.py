@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import click
 import uvloop
 
 from dovetail.cli.watchdog import watched
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def serve(work: Coroutine[Any, Any, None], log: logging.Logger, *, watchdog_s: float = 0.0) -> None:
@@ -41,9 +43,13 @@ def first_of(errors: BaseExceptionGroup[Any]) -> BaseException:
     return error
 
 
-def address(value: str) -> str:
-    """The value if it is HOST:PORT or empty. Raises BadParameter."""
-    _, colon, port = value.rpartition(":")
-    if value and not (colon and port.isdecimal() and 0 <= int(port) < 65536):
-        raise click.BadParameter("must be HOST:PORT with a port below 65536, such as 127.0.0.1:10351")
-    return value
+def address_option(name: str, default: str, help_text: str) -> Callable[[F], F]:
+    """An option whose value is HOST:PORT, or empty; anything else is a usage error."""
+
+    def checked(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+        _, colon, port = value.rpartition(":")
+        if value and not (colon and port.isdecimal() and 0 <= int(port) < 65536):
+            raise click.BadParameter("must be HOST:PORT with a port below 65536, such as 127.0.0.1:10351")
+        return value
+
+    return click.option(name, default=default, show_default=True, callback=checked, help=help_text)

@@ -23,7 +23,7 @@ from dovetail.agent.options import AgentOptions
 from dovetail.agent.run import run as run_agent
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
-from dovetail.cli.service import address, first_of, serve
+from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.manifests.documents import ManifestError
@@ -126,32 +126,18 @@ def _command_line(text: str) -> str:
 @click.option(
     "--driver-root-on-host", type=_FOLDER, metavar="DIR", help="--driver-root as the container runtime sees it."
 )
-@click.option(
-    "--listen",
-    default="0.0.0.0:10352",
-    show_default=True,
-    callback=lambda _ctx, _param, value: address(value),
-    help='HOST:PORT for probes and metrics; "" for none.',
-)
-@click.option(
-    "--exporter",
-    default="0.0.0.0:9400",
-    show_default=True,
-    callback=lambda _ctx, _param, value: address(value),
-    help='HOST:PORT for the metrics of the GPUs; "" for none.',
-)
+@address_option("--listen", "0.0.0.0:10352", 'HOST:PORT for probes and metrics; "" for none.')
+@address_option("--exporter", "0.0.0.0:9400", 'HOST:PORT for the metrics of the GPUs; "" for none.')
 @click.option(
     "--exporter-counters",
     type=_FILE,
     metavar="FILE",
     help="Which metrics of the GPUs: a counter list of dcgm-exporter. Default: all.",
 )
-@click.option(
+@address_option(
     "--exporter-dcgm",
-    default="localhost:5555",
-    show_default=True,
-    callback=lambda _ctx, _param, value: address(value),
-    help='HOST:PORT of a running DCGM, for profiling values of GPUs before Hopper; "" for none.',
+    "localhost:5555",
+    'HOST:PORT of a running DCGM, for profiling values of GPUs before Hopper; "" for none.',
 )
 @click.option(
     "--exporter-job-labels/--no-exporter-job-labels",

@@ -17,7 +17,7 @@ from msgspec import Struct
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.plane.control_plane import cluster_plane, fake_plane
-from dovetail.cli.service import address, first_of, serve
+from dovetail.cli.service import address_option, first_of, serve
 from dovetail.plane.agent_plane import AgentPlane
 from dovetail.plane.broker import BrokerRefused, BrokerUnavailable
 
@@ -45,13 +45,7 @@ class _Endpoint(Struct, frozen=True):
     help="Try it without a cluster: a broker in this process, with so many nodes of 8 GPUs that do not exist.",
 )
 @click.option("--transport", type=click.Choice(["stdio", "http"]), default="stdio", show_default=True)
-@click.option(
-    "--listen",
-    default="127.0.0.1:10358",
-    show_default=True,
-    callback=lambda _ctx, _param, value: address(value),
-    help="HOST:PORT for http; port 0: a free one.",
-)
+@address_option("--listen", "127.0.0.1:10358", "HOST:PORT for http; port 0: a free one.")
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -16,7 +16,7 @@ from dovetail.apiserver.sqlite_log import StoreUnreadable
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.scheduling import scheduler_name_option
-from dovetail.cli.service import address, first_of, serve
+from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.api.errors import KubeError
 from dovetail.plane.kubernetes import KubernetesBroker
@@ -35,13 +35,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Directory of the endpoints' data; it belongs to one process at a time.",
 )
 @click.option("--plane", metavar="NAMESPACE/NAME", default="", help="The one control plane to serve. Default: all.")
-@click.option(
-    "--address",
-    default="0.0.0.0:8443",
-    show_default=True,
-    callback=lambda _ctx, _param, value: address(value),
-    help="HOST:PORT of the endpoints.",
-)
+@address_option("--address", "0.0.0.0:8443", "HOST:PORT of the endpoints.")
 @click.option("--url", default="", help="URL under which agents reach the endpoints. Default: that of --address.")
 @click.option("--tls-cert", type=_FILE, help="Certificate of the endpoints as PEM; read again when it is replaced.")
 @click.option("--tls-key", type=_FILE, help="Key of the certificate as PEM.")
@@ -75,13 +69,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Seconds for which a pod that has ended is kept on the host, so that its logs can be read.",
 )
 @scheduler_name_option
-@click.option(
-    "--listen",
-    default="0.0.0.0:10354",
-    show_default=True,
-    callback=lambda _ctx, _param, value: address(value),
-    help='HOST:PORT for health and metrics; "" for none.',
-)
+@address_option("--listen", "0.0.0.0:10354", 'HOST:PORT for health and metrics; "" for none.')
 @watchdog_option
 @log_options
 def command(
