@@ -26,16 +26,17 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.findings import output_option, show
 from benchmarks.live.contestants import log_in
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.plane import Accept, FirstFit, OfferRound, Option, Plane
 from dovetail.plane.kubernetes import KubernetesBroker
 from dovetail.plane.policies import Move
+from dovetail.playground.lending import GROUP, control_plane, gpu_node, lending_queue
 from tools.controlplane.plane import Plane as ControlPlane
 
 CHILD = "--child"
-GROUP = "dovetail.dev/v1alpha1"
 NODES, GPUS = 80, 8
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-c", "from dovetail.cli import main; main()"]
@@ -49,20 +50,14 @@ def name_of(number: int) -> str:
 async def make_cluster(kubeconfig: Path, agents: int, endpoints: int) -> None:
     """Nodes, the queue, and for each agent a namespace and a control plane."""
     async with Client(load_kubeconfig([kubeconfig]), concurrency=32) as client:
-        amounts = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(GPUS)}
-        status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
         for number in range(NODES):
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}"}, "status": status}
-            await client.request("POST", "/api/v1/nodes", node)
-        queue: Document = {"apiVersion": GROUP, "kind": "Queue", "metadata": {"name": "agents"}}
-        await client.request("POST", f"/apis/{GROUP}/queues", queue | {"spec": {"planes": True}})
+            await client.request("POST", "/api/v1/nodes", gpu_node(f"n{number}", GPUS))
+        await client.request("POST", f"/apis/{GROUP}/queues", lending_queue())
 
         async def make(number: int) -> None:
             name = name_of(number)
-            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            namespace, plane = control_plane(name, name, backend="api" if number >= agents else "namespace")
             await client.request("POST", "/api/v1/namespaces", namespace)
-            spec = {"queue": "agents", "backend": "api" if number >= agents else "namespace"}
-            plane = {"apiVersion": GROUP, "kind": "AgentControlPlane", "metadata": {"name": name}, "spec": spec}
             await client.request("POST", f"/apis/{GROUP}/namespaces/{name}/agentcontrolplanes", plane)
 
         await asyncio.gather(*map(make, range(agents + endpoints)))
@@ -187,14 +182,9 @@ def main() -> None:
     parser.add_argument("--endpoints", type=int, default=100, help="more control planes, with `backend: api`")
     parser.add_argument("--requests", type=int, default=2000, help="leases that are negotiated")
     parser.add_argument("--seconds", type=float, default=600, help="over so long")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    output_option(parser)
     options = parser.parse_args()
-    found = asyncio.run(measure(options))
-    if options.output == "json":
-        print(json.dumps(found))
-        return
-    for name, value in found.items():
-        print(f"{name}: {value}")
+    show(asyncio.run(measure(options)), options.output)
 
 
 if __name__ == "__main__":

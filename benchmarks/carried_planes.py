@@ -26,17 +26,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from msgspec import Struct
 
 from benchmarks.planes import Access, Server
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
+from dovetail.playground.lending import control_plane, definitions, gpu_node, lending_queue
 from dovetail.scheduler.serve import LEASE_NAMESPACE, SchedulerOptions, run
 
 ROOT = Path(__file__).parent.parent
 DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
-GROUP = "dovetail.dev/v1alpha1"
 SECRET = "dovetail-agent-endpoint"
 GPUS = 8
 _SETTLED_S = 2.0
@@ -55,23 +54,14 @@ async def host(planes: int) -> AsyncIterator[Playground]:
     await playground.start()
     scheduler: asyncio.Task[None] | None = None
     try:
-        for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
-            definition = yaml.safe_load(path.read_text())
-            if definition["kind"] == "CustomResourceDefinition":
-                playground.put(definition)
-        for name in (LEASE_NAMESPACE, *(f"agent-{n}" for n in range(planes))):
-            playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        amounts = {"cpu": "64", "memory": "512Gi", "pods": "500", "nvidia.com/gpu": str(GPUS)}
-        status = {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}
+        for document in (*definitions(ROOT / "deploy/crds"), namespace, lending_queue()):
+            playground.put(document)
         for number in range(-(-planes // GPUS)):
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}, "status": status}
-            playground.put(node)
-        queue = {"apiVersion": GROUP, "kind": "Queue", "metadata": {"name": "agents"}, "spec": {"planes": True}}
-        playground.put(queue)
+            playground.put(gpu_node(f"node-{number}", GPUS))
         for number in range(planes):
-            meta = {"name": "agent", "namespace": f"agent-{number}"}
-            plane = {"apiVersion": GROUP, "kind": "AgentControlPlane", "metadata": meta}
-            playground.put(plane | {"spec": {"queue": "agents", "backend": "api"}})
+            for document in control_plane(f"agent-{number}", "agent", backend="api"):
+                playground.put(document)
         options = SchedulerOptions(listen="", leader_elect=False)
         scheduler = asyncio.create_task(run(ClusterConfig(playground.url), options))
         yield playground

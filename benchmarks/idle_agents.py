@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from benchmarks.findings import output_option, show
 
 # What only the parent needs is imported by its functions, as the child is to be measured without it.
 from dovetail.kube.api.config import ClusterConfig
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from dovetail.playground import Playground
 
 AGENTS = "--agents"
-GROUP = "dovetail.dev/v1alpha1"
 ROOT = Path(__file__).parents[1]
 
 
@@ -48,23 +48,15 @@ async def live(url: str, planes: int) -> None:
 
 def fill(playground: Playground, planes: int) -> None:
     """The definitions, a queue, and the control planes."""
-    import yaml
-
+    from dovetail.playground.lending import control_plane, definitions, lending_queue
     from dovetail.scheduler.serve import LEASE_NAMESPACE
 
-    def put(kind: str, name: str, version: str = GROUP, namespace: str = "", **spec: Any) -> None:
-        meta = {"name": name} | ({"namespace": namespace} if namespace else {})
-        playground.put({"apiVersion": version, "kind": kind, "metadata": meta} | ({"spec": spec} if spec else {}))
-
-    for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
-        document = yaml.safe_load(path.read_text())
-        if document["kind"] == "CustomResourceDefinition":
-            playground.put(document)
-    put("Namespace", LEASE_NAMESPACE, "v1")
-    put("Queue", "agents", planes=True)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}
+    for document in (*definitions(ROOT / "deploy/crds"), namespace, lending_queue()):
+        playground.put(document)
     for number in range(planes):
-        put("Namespace", f"agent-{number}", "v1")
-        put("AgentControlPlane", "agent", namespace=f"agent-{number}", queue="agents")
+        for document in control_plane(f"agent-{number}", "agent"):
+            playground.put(document)
 
 
 async def observed(planes: int, idle_s: float) -> tuple[float, float]:
@@ -124,15 +116,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="memory and CPU of software agents on a cluster that hold nothing")
     parser.add_argument("--planes", type=int, default=50, help="agents of one process, at least 2")
     parser.add_argument("--idle-s", type=float, default=60.0, help="seconds for which the processes are observed")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    output_option(parser)
     options = parser.parse_args()
-    found = asyncio.run(measure(options.planes, options.idle_s))
-    if options.output == "json":
-        print(json.dumps(found, indent=2))
-    else:
-        width = max(map(len, found))
-        for name, value in found.items():
-            print(f"{name:{width}}  {value:>10}")
+    show(asyncio.run(measure(options.planes, options.idle_s)), options.output)
 
 
 if __name__ == "__main__":

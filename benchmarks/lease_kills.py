@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 import tempfile
@@ -25,8 +24,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from benchmarks.findings import output_option, show
 from dovetail.core.bargaining.terms import LEAST_CHARGED_MS
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -38,31 +36,22 @@ from dovetail.kube.translate.leases import lease_id
 from dovetail.plane import BrokerUnavailable, LeaseOver, NotGranted, Option, RenewalRefused, ServiceClass
 from dovetail.plane.kubernetes import on_cluster
 from dovetail.playground import Playground
+from dovetail.playground.lending import control_plane, definitions, gpu_node, lending_queue
 
 CHILD = "--child"
 AGENTS, NODES, GPUS = 8, 4, 8
 TERM_S, GRACE_S, HEARTBEAT_S = 8.0, 2.0, 1.0
-GROUP = "dovetail.dev/v1alpha1"
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-c", "from dovetail.cli import main; main()"]
 Document = dict[str, Any]
 
 
 def documents() -> list[Document]:
-    found = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))]
-    found = [one for one in found if one["kind"] == "CustomResourceDefinition"]
-    amounts = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(GPUS)}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
-    for number in range(NODES):
-        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}"}, "status": status})
-    queue: Document = {"apiVersion": GROUP, "kind": "Queue", "metadata": {"name": "agents"}}
-    found.append(queue | {"spec": {"planes": True}})
-    spec = {"queue": "agents", "heartbeat": f"{HEARTBEAT_S:g}s", "grace": f"{GRACE_S:g}s", "idle": "0s"}
+    found = [*definitions(ROOT / "deploy/crds"), lending_queue()]
+    found += [gpu_node(f"n{number}", GPUS) for number in range(NODES)]
+    spec = {"heartbeat": f"{HEARTBEAT_S:g}s", "grace": f"{GRACE_S:g}s", "idle": "0s"}
     for number in range(AGENTS):
-        name = f"agent-{number}"
-        found.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        meta = {"name": name, "namespace": name}
-        found.append({"apiVersion": GROUP, "kind": "AgentControlPlane", "metadata": meta, "spec": spec})
+        found += control_plane(f"agent-{number}", f"agent-{number}", **spec)
     return found
 
 
@@ -214,14 +203,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--apart-s", type=float, default=4.0, help="the longest time between two kills")
     parser.add_argument("--slack-s", type=float, default=30.0, help="for schedulers that are being started")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    output_option(parser)
     options = parser.parse_args()
-    found = asyncio.run(measure(options))
-    if options.output == "json":
-        print(json.dumps(found))
-        return
-    for name, value in found.items():
-        print(f"{name}: {value}")
+    show(asyncio.run(measure(options)), options.output)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from benchmarks.virtual_time import VirtualClock
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.operator.run import OperatorOptions, run
 from dovetail.playground import Playground
+from dovetail.playground.lending import definitions
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = (sys.executable, "-c", "from dovetail.cli import main; main()")
@@ -61,10 +62,8 @@ class Fleet:
         self._switches = {_SWITCH: "true"} if shared else {}
         self.process: subprocess.Popen[bytes] | None = None
         self.names = [f"gpu-{number:04}" for number in range(nodes)]
-        for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
-            for document in yaml.safe_load_all(path.read_text()):
-                if document["kind"] == "CustomResourceDefinition":
-                    playground.put(document)
+        for document in definitions(ROOT / "deploy/crds"):
+            playground.put(document)
         for name in ("dovetail-system", "dovetail-agent"):
             playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         playground.put(yaml.safe_load((ROOT / "deploy/operator/priority-class.yaml").read_text()))

@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 
 from dovetail.agentplanes.serving import ServeOptions, run
 from dovetail.kube.api.client import Client
@@ -19,6 +18,7 @@ from dovetail.kube.api.config import load_config
 from dovetail.kube.api.errors import NotFound
 from dovetail.plane import Option, on_cluster
 from dovetail.plane.kubernetes import KubernetesBroker
+from dovetail.playground.lending import definitions
 from tests.agentplanes.world import job
 from tests.contract.api import Api
 from tests.live.conftest import Cluster, eventually
@@ -32,10 +32,8 @@ PROCESS = "dovetail-system:dovetail-agent-planes"
 async def lend(cluster: Cluster, **spec: Any) -> str:
     """A node, and a control plane in the namespace of the test. Returns its id."""
     if cluster.playground is not None:
-        for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
-            document = yaml.safe_load(path.read_text())
-            if document["kind"] == "CustomResourceDefinition":
-                cluster.playground.put(document)
+        for document in definitions(ROOT / "deploy/crds"):
+            cluster.playground.put(document)
     await cluster.node("n")
     queue = {"kind": "Queue", "metadata": {"name": f"agents-{cluster.name}"}, "spec": {"planes": True}}
     await cluster.create(f"{GROUP}/queues", KIND | queue)

@@ -9,19 +9,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import yaml
-
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.translate.queues import timestamp
 from dovetail.playground import Playground
+from dovetail.playground.lending import GROUP, control_plane, definitions, gpu_node, lending_queue
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.serve import LEASE_NAMESPACE, SchedulerOptions, run
 from tests.paths import ROOT
 from tests.scheduler.scripted import until
 
 Document = dict[str, Any]
-GROUP = "dovetail.dev/v1alpha1"
-AMOUNTS = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
 REQUESTS, LEASES, PLANES = "leaserequests.dovetail.dev", "gpuleases.dovetail.dev", "agentcontrolplanes.dovetail.dev"
 
 
@@ -38,16 +35,11 @@ class LeasedCluster:
         await playground.start()
         try:
             cluster = cls(playground)
-            for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
-                document = yaml.safe_load(path.read_text())
-                if document["kind"] == "CustomResourceDefinition":
-                    playground.put(document)
-            for name in (LEASE_NAMESPACE, *agents):
-                playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}
+            for document in (*definitions(ROOT / "deploy/crds"), namespace, lending_queue()):
+                playground.put(document)
             for name in ("a", "b"):
                 cluster.node(name)
-            queue = {"apiVersion": GROUP, "kind": "Queue", "metadata": {"name": "agents"}}
-            playground.put(queue | {"spec": {"planes": True}})
             for name in agents:
                 cluster.plane(name, **plane)
             yield cluster
@@ -55,8 +47,7 @@ class LeasedCluster:
             await playground.stop()
 
     def node(self, name: str) -> None:
-        status = {"allocatable": AMOUNTS, "capacity": AMOUNTS, "conditions": [{"type": "Ready", "status": "True"}]}
-        self.playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status})
+        self.playground.put(gpu_node(name, 8))
 
     @asynccontextmanager
     async def scheduler(self, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
@@ -69,9 +60,8 @@ class LeasedCluster:
             await asyncio.gather(task, return_exceptions=True)
 
     def plane(self, name: str, **spec: Any) -> None:
-        body = {"apiVersion": GROUP, "kind": "AgentControlPlane", "metadata": {"name": name, "namespace": name}}
-        body["spec"] = {"queue": "agents", "heartbeat": "0s", "idle": "0s", "grace": "1m"} | spec
-        self.playground.put(body)
+        for document in control_plane(name, name, **{"heartbeat": "0s", "idle": "0s", "grace": "1m"} | spec):
+            self.playground.put(document)
 
     def ask(self, agent: str, name: str, *alternatives: Document, **spec: Any) -> None:
         body: Document = {"apiVersion": GROUP, "kind": "LeaseRequest", "metadata": {"name": name, "namespace": agent}}

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from msgspec import Struct
 from rich.markup import escape
 
+from dovetail.apiserver.objects import Object
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import count, indices, output_option, write_json
@@ -37,17 +37,16 @@ from dovetail.plane import (
 from dovetail.plane.kubernetes import on_cluster
 from dovetail.plane.policies import Move, OfferPolicy
 from dovetail.playground import Playground
+from dovetail.playground.lending import control_plane, definitions, gpu_node, lending_queue
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.scheduler.serve import run as run_scheduler
 
-_GROUP = "dovetail.dev/v1alpha1"
 _NODES, _GPUS = ("node-1", "node-2"), 8
 _SECONDS = 20.0
 _SOON_S = 0.6
 """A request that is not answered by then has its reason printed."""
 _SAVE_S = 0.3
 _PATIENCE_S = 30.0
-Document = dict[str, Any]
 
 
 class Burst(Struct, frozen=True):
@@ -333,20 +332,10 @@ async def _read(playground: Playground, agent: DemoAgent, scheduler: asyncio.Fut
         await asyncio.sleep(0.1)
 
 
-def _documents() -> Sequence[Document]:
-    definitions = [yaml.safe_load(path.read_text()) for path in sorted((FOLDER / "crds").glob("*.yaml"))]
-    amounts = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(_GPUS)}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
-    nodes = [
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status} for name in _NODES
-    ]  # fmt: skip
-    queue = {"apiVersion": _GROUP, "kind": "Queue", "metadata": {"name": "agents"}, "spec": {"planes": True}}
-    found = [one for one in definitions if one["kind"] == "CustomResourceDefinition"] + nodes + [queue]
+def _documents() -> Sequence[Object]:
+    found = [*definitions(FOLDER / "crds"), *(gpu_node(name, _GPUS) for name in _NODES), lending_queue()]
     for agent in AGENTS:
-        namespace = f"agent-{agent.name}"
-        spec = {"queue": "agents", "heartbeat": "1s", "grace": "5s", "idle": "0s"}
+        spec: dict[str, Any] = {"heartbeat": "1s", "grace": "5s", "idle": "0s"}
         guarantee = {"guarantee": {"gpu": agent.guarantee}} if agent.guarantee else {}
-        meta = {"name": agent.name, "namespace": namespace}
-        found.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        found.append({"apiVersion": _GROUP, "kind": "AgentControlPlane", "metadata": meta, "spec": spec | guarantee})
+        found += control_plane(f"agent-{agent.name}", agent.name, **spec, **guarantee)
     return found
