@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alternatives and devices of leases in words: `8 GPUs, 4 on each node, of NVIDIA-H100-80GB-HBM3, for 30m, Burst`,
-`4 GPUs on gpu-1 0,1,2,3`."""
+`gpu-1 0,1,2,3`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dovetail.core import quantities
-from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAlternative
+from dovetail.core.bargaining.types import Holding, LeaseAlternative
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import CPU, GPU, MEMORY
 from dovetail.kube.nodes.instances import shown
@@ -80,8 +80,3 @@ def nodes_of(holdings: Sequence[Holding]) -> tuple[NodeDevices, ...]:
         gpus.setdefault(one.node, []).extend(() if one.instances else one.devices)
         instances.setdefault(one.node, []).extend(map(shown, one.instances))
     return tuple([NodeDevices(node, tuple(sorted(gpus[node])), tuple(instances[node])) for node in gpus])
-
-
-def held_text(lease: GpuLease) -> str:
-    """The devices of a lease with where they are: `4 GPUs on gpu-1 0,1,2,3`."""
-    return f"{devices_text(lease.alternative)} on {'; '.join(map(str, nodes_of(lease.holdings)))}"
