@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases under kill -9: the scheduler and the agents are killed again and again, at any moment.
+"""Leases under kill -9: the scheduler, the agents and the agents' API endpoints are killed again and again, at any
+moment.
 
     python -m benchmarks.lease_kills [--kills 1000] [--seed 1] [-o json]
 
 The API server is the playground, in this process. The scheduler is one process, eight agents with the library for
 agents are another: they negotiate, hold leases for some tenths of a second up to some seconds, renew and return them.
-Each of the two is killed by SIGKILL after a random time and started again at once. From the watch of GPULeases this
+`dovetail plane serve` is a third, with the endpoints of two more agents, which run Jobs with and without GPUs there.
+Each of the three is killed by SIGKILL after a random time and started again at once. From the watch of GPULeases this
 checks, at each change, that no GPU is in two leases that have not ended; that each lease ends within its term and its
-grace (with --slack-s for a scheduler that is just being started); and in the end, that what each control plane is
-charged is, to the millisecond, what its leases were.
+grace (with --slack-s for a scheduler that is just being started); that a pod of an endpoint runs as one pod of the
+host; and in the end that nothing of the endpoints' pods is left, and that what each control plane is charged is, to the
+millisecond, what its leases were. A pod that outlives its lease is charged for that, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
+import contextlib
 import random
 import sys
 import tempfile
@@ -24,7 +29,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from benchmarks.findings import output_option, show
+from dovetail.agentplanes import names
+from dovetail.agentplanes.credentials import SECRET
+from dovetail.apiserver.changes import StoreChange
+from dovetail.apiserver.objects import condition_of, labels_of
 from dovetail.core.bargaining.terms import LEAST_CHARGED_MS
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -36,11 +47,15 @@ from dovetail.kube.translate.leases import lease_id
 from dovetail.plane import BrokerUnavailable, LeaseOver, NotGranted, Option, RenewalRefused, ServiceClass
 from dovetail.plane.kubernetes import on_cluster
 from dovetail.playground import Playground
+from dovetail.playground.kubelets import RUN_SECONDS
 from dovetail.playground.lending import control_plane, definitions, gpu_node, lending_queue
 
-CHILD = "--child"
-AGENTS, NODES, GPUS = 8, 4, 8
+CHILD, SERVE = "--child", "endpoints"
+AGENTS, ENDPOINTS, NODES, GPUS = 8, 2, 4, 8
 TERM_S, GRACE_S, HEARTBEAT_S = 8.0, 2.0, 1.0
+ENDPOINT_AGENTS = [f"endpoint-{number}" for number in range(ENDPOINTS)]
+JOBS = "apis/batch/v1/namespaces/default/jobs"
+JOBS_KEPT = 20
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-c", "from dovetail.cli import main; main()"]
 Document = dict[str, Any]
@@ -52,6 +67,8 @@ def documents() -> list[Document]:
     spec = {"heartbeat": f"{HEARTBEAT_S:g}s", "grace": f"{GRACE_S:g}s", "idle": "0s"}
     for number in range(AGENTS):
         found += control_plane(f"agent-{number}", f"agent-{number}", **spec)
+    for name in ENDPOINT_AGENTS:
+        found += control_plane(name, name, backend="api", **spec)
     return found
 
 
@@ -84,6 +101,74 @@ async def child(kubeconfig: str, seed: int) -> None:
     async with AsyncExitStack(), asyncio.TaskGroup() as tasks:
         for number in range(AGENTS):
             tasks.create_task(live(number))
+
+
+class EndpointUser:
+    """The agent of one endpoint: it creates a Job every second or two while the endpoint answers, and deletes finished
+    ones."""
+
+    def __init__(self, playground: Playground, agent: str, seed: int) -> None:
+        self._playground = playground
+        self._agent = agent
+        self._dice = random.Random(f"{seed} {agent}")
+        self.created = self.completed = 0
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                await self._use()
+            await asyncio.sleep(1 + self._dice.random())
+
+    async def _use(self) -> None:
+        secret = self._playground.store.get("secrets", self._agent, SECRET)
+        if secret is None:
+            return
+        access = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+        headers = {"Authorization": f"Bearer {access['token']}"}
+        jobs = f"{access['server']}/{JOBS}"
+        async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(10)) as session:
+            async with session.get(jobs) as reply:
+                items = (await reply.json())["items"]
+            for job in items:
+                if condition_of(job, "Complete").get("status") == "True" or condition_of(job, "Failed"):
+                    self.completed += 1
+                    await (await session.delete(f"{jobs}/{job['metadata']['name']}")).release()
+            if len(items) < JOBS_KEPT:
+                async with session.post(jobs, json=self._job()) as reply:
+                    self.created += reply.status == 201
+
+    def _job(self) -> Document:
+        gpus, seconds = self._dice.choice((0, 1, 2, 4)), self._dice.choice((0.2, 1.0, 3.0))
+        limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+        container = {"name": "main", "image": "registry.example/none", "resources": {"limits": limits}}
+        pod = {"restartPolicy": "Never", "containers": [container], "terminationGracePeriodSeconds": 1}
+        annotations = {RUN_SECONDS: str(seconds), names.LEASE_DURATION: f"{TERM_S:g}s"}
+        template = {"metadata": {"annotations": annotations}, "spec": pod}
+        meta = {"name": f"job-{self._dice.getrandbits(40):010x}"}
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": template}}
+
+
+class HostPods:
+    """What the host shows of the endpoints' pods."""
+
+    def __init__(self, playground: Playground) -> None:
+        self._playground = playground
+        self._ran: dict[str, str] = {}
+        self.faults: list[str] = []
+        playground.store.collection("pods").listeners.append(self._check)
+
+    def _check(self, change: StoreChange) -> None:
+        uid, own = labels_of(change.object).get(names.POD_UID), change.object["metadata"]["uid"]
+        if uid is not None and self._ran.setdefault(uid, own) != own:
+            self.faults.append(f"the pod {uid} of an endpoint has two pods on the host")
+
+    @property
+    def ran(self) -> int:
+        return len(self._ran)
+
+    def left(self) -> int:
+        """Those that are there now."""
+        return sum(names.POD_UID in labels_of(pod) for pod in self._playground.store.list("pods"))
 
 
 class Watcher:
@@ -141,7 +226,8 @@ async def measure(options: argparse.Namespace) -> Document:
     url = await playground.start()
     for document in documents():
         playground.put(document)
-    watcher, kills = Watcher(), Counter[str]()
+    watcher, kills, host = Watcher(), Counter[str](), HostPods(playground)
+    users = [EndpointUser(playground, agent, options.seed) for agent in ENDPOINT_AGENTS]
     with tempfile.TemporaryDirectory() as folder:
         kubeconfig = Path(folder) / "kubeconfig"
         playground.kubeconfig(kubeconfig)
@@ -150,6 +236,8 @@ async def measure(options: argparse.Namespace) -> Document:
             "scheduler": [*COMMAND, "scheduler", f"--kubeconfig={kubeconfig}", "--no-leader-elect", "--listen=",
                           f"--recording={folder}/recording"],
             "agents": [sys.executable, "-m", "benchmarks.lease_kills", CHILD, str(kubeconfig)],
+            SERVE: [*COMMAND, "plane", "serve", f"--kubeconfig={kubeconfig}", f"--state={folder}/state", "--listen=",
+                    "--address=127.0.0.1:0", "--keep-logs=0", "--log-level=error"],
         }  # fmt: skip
         began_s, started = time.monotonic(), 0
 
@@ -162,9 +250,10 @@ async def measure(options: argparse.Namespace) -> Document:
         async with Client(ClusterConfig(url)) as client:
             following = asyncio.create_task(Reflector(client, GPU_LEASES, GPULease, watcher.sink).run())
             running = {name: await start(name) for name in argv}
+            using = [asyncio.create_task(user.run()) for user in users]
             while sum(kills.values()) < options.kills:
                 await asyncio.sleep(dice.uniform(0.05, options.apart_s))
-                name = dice.choice(("scheduler", "agents"))
+                name = dice.choice(tuple(argv))
                 running[name].kill()
                 await running[name].wait()
                 running[name] = await start(name)
@@ -175,11 +264,17 @@ async def measure(options: argparse.Namespace) -> Document:
                     shown = f"{sum(kills.values())} kills, {watcher.ends.total()} leases ended"
                     print(f"{shown}; faults: {'; '.join(watcher.faults[-2:]) or 'none'}", file=sys.stderr)
             running["agents"].kill()
+            for task in using:
+                task.cancel()
+            # The endpoints' last Jobs end, and with their pods their leases.
+            await asyncio.sleep(options.slack_s)
+            left = host.left()
+            running[SERVE].kill()
             # Heartbeats are missing, leases are revoked and end, and the last status is written.
             await asyncio.sleep(3 * HEARTBEAT_S + GRACE_S + TERM_S + 5.0)
             running["scheduler"].kill()
             following.cancel()
-            await asyncio.gather(following, *(one.wait() for one in running.values()), return_exceptions=True)
+            await asyncio.gather(following, *using, *(one.wait() for one in running.values()), return_exceptions=True)
         log.close()
     off = {}
     for plane in playground.store.list("agentcontrolplanes.dovetail.dev"):
@@ -189,8 +284,14 @@ async def measure(options: argparse.Namespace) -> Document:
     await playground.stop()
     return {
         "kills": dict(kills), "seconds": round(time.monotonic() - began_s), "leases": watcher.ends.total(),
-        "ends": dict(watcher.ends), "still_live": len(watcher.live), "faults": watcher.faults[:5],
-        "charged_beside_due_milli_gpu_ms": {name: value for name, value in off.items() if value},
+        "ends": dict(watcher.ends), "still_live": len(watcher.live), "faults": [*watcher.faults, *host.faults][:5],
+        "endpoint_jobs_created": sum(user.created for user in users),
+        "endpoint_jobs_ended": sum(user.completed for user in users),
+        "endpoint_pods_run": host.ran, "endpoint_pods_left": left,
+        "charged_beside_due_milli_gpu_ms": {
+            name: value for name, value in off.items() if value and name not in ENDPOINT_AGENTS
+        },
+        "charged_after_leases_milli_gpu_ms": {name: off[name] for name in ENDPOINT_AGENTS},
     }  # fmt: skip
 
 

@@ -76,6 +76,7 @@ def _enter_lease(state: State, pod: Pod) -> None:
     if live is None or pod.uid in live.whole:
         return
     if parts := live.parts(pod.node, pod.devices or (), pod.instances):
+        state.shares.since_ms[pod.uid] = live.lease.start_ms
         for placeholder in state.leases.enter(pod, parts):
             _put_pod(state, ev.PodChanged(placeholder))
 
@@ -125,7 +126,8 @@ def _remove_pod(state: State, event: ev.PodRemoved) -> None:
     if pod is None:
         return
     state.broken.ended(event.gang or pod.gang, event.succeeded, event.failed)
-    if event.ended_ms:
+    if event.ended_ms and event.uid not in state.leases.by_pod:
+        # The devices of a live lease are charged on.
         state.shares.ended(event.uid, event.ended_ms)
     if event.succeeded and pod.bound_ms:
         ran_ms = max(0, (event.ended_ms or state.now_ms) - pod.bound_ms)
@@ -140,6 +142,7 @@ def _remove_pod(state: State, event: ev.PodRemoved) -> None:
     _release(state, pod)
     cluster.claims.forget(pod)
     cluster.avoided.pop(event.uid, None)
+    state.shares.since_ms.pop(event.uid, None)
     if cluster.nominated.pop(event.uid, None) is not None:
         cluster.changes.announce(ClusterChange.NOMINATION)
     state.sync(pod)

@@ -191,6 +191,7 @@ def _bind(
     for one in found:
         node = cluster.nodes.names[one.slot]
         parts = live.parts(node, one.gpus, one.instances)
+        state.shares.since_ms[one.pod.uid] = live.lease.start_ms
         for pod in state.leases.enter(one.pod, parts):
             apply(state, ev.PodChanged(pod))
         exact = replace(one.pod, node=node, devices=one.gpus, instances=one.instances)

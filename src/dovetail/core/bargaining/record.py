@@ -37,8 +37,8 @@ class LiveLeaseRecord(Struct, frozen=True):
 
 
 class Bargaining(Struct, frozen=True):
-    """See `requests.Requests` and `leases.Leases`; what is derived from these is left out. Each table is in its
-    order."""
+    """See `requests.Requests`, `leases.Leases` and `Shares.since_ms`; what is derived from these is left out. Each
+    table is in its order."""
 
     planes: tuple[Plane, ...] = ()
     negotiations: tuple[Negotiation, ...] = ()
@@ -57,6 +57,7 @@ class Bargaining(Struct, frozen=True):
     nodes_changed: tuple[str, ...] = ()
     fence: int = 0
     ran: tuple[LeaseRan, ...] = ()
+    since: Times = ()
 
 
 def take(state: State) -> Bargaining | None:
@@ -69,6 +70,7 @@ def take(state: State) -> Bargaining | None:
         tuple([_record(one) for one in leases.live.values()]),
         leases.timers.records(), tuple(leases.recorded.values()), tuple(leases.removed),
         tuple(leases.actions.values()), tuple(leases.nodes_changed), leases.fence, tuple(leases.ran.values()),
+        tuple(state.shares.since_ms.items()),
     )  # fmt: skip
     return found if found != Bargaining() else None
 
@@ -101,3 +103,4 @@ def restore(state: State, record: Bargaining) -> None:
     leases.nodes_changed = dict.fromkeys(record.nodes_changed)
     leases.fence = record.fence
     leases.ran = {lease.id: lease for lease in record.ran}
+    state.shares.since_ms = dict(record.since)

@@ -77,8 +77,17 @@ def resume(state: State, lease: GpuLease) -> list[Decision]:
         inside = pod.lease == lease.id and pod.node and pod.uid not in live.whole
         if inside and (parts := live.parts(pod.node, pod.devices or (), pod.instances)):
             live.inside[pod.uid] = parts
+            _charge_since(state, plane.leaf, pod, lease.start_ms)
     _enter(state, live)
     return []
+
+
+def _charge_since(state: State, queue: str, pod: Pod, since_ms: int) -> None:
+    """Charge the queue for what a bound pod within a lease holds since then, in place of since its start."""
+    rate, accounts = state.shares.rate(pod.uid), state.shares.accounts
+    accounts.charge_late(queue, pod.user, rate, since_ms)
+    accounts.take_back(queue, pod.user, rate, pod.bound_ms)
+    state.shares.since_ms[pod.uid] = since_ms
 
 
 def _set_timer(state: State, live: LiveLease) -> None:
@@ -188,6 +197,7 @@ def end(state: State, live: LiveLease, cause: EndCause) -> list[Decision]:
         _charge_least(state, lease.plane, rate, now_ms - lease.start_ms)
     state.leases.end(live)
     remove(state, live.workload)
+    state.shares.since_ms.update(dict.fromkeys(uids, now_ms))
     return [EndLease(lease.id, cause, uids, state.steps, rate)]
 
 
@@ -201,7 +211,13 @@ def _charge_least(state: State, plane_id: str, rate: int, ran_ms: int) -> None:
 def charge_past(state: State, lease: ev.LeaseRan) -> None:
     """Charge what a lease that is over charged after the last record of its plane's usage."""
     plane, accounts = state.requests.planes.get(lease.plane), state.shares.accounts
-    if plane is None or lease.ended_ms <= accounts.recorded_until_ms.get(plane.leaf, lease.ended_ms):
+    if plane is None:
+        return
+    for pod in state.workloads.pods.values():
+        if pod.lease == lease.id and pod.node and pod.uid not in state.shares.since_ms:
+            # It runs on for its grace.
+            _charge_since(state, plane.leaf, pod, max(pod.bound_ms, lease.ended_ms))
+    if lease.ended_ms <= accounts.recorded_until_ms.get(plane.leaf, lease.ended_ms):
         return
     accounts.charge_late(plane.leaf, "", lease.rate_milli, lease.start_ms)
     accounts.take_back(plane.leaf, "", lease.rate_milli, max(lease.start_ms, lease.ended_ms))

@@ -62,6 +62,9 @@ class Shares:
             self.tree, self.accounts, self.attained, self.accounting, self.rates, self.totals, self.pending_pods,
             self.fair_share,
         )  # fmt: skip
+        self.since_ms: dict[str, int] = {}
+        """By pod that is bound within a lease since when its devices are charged as its own: the start of the lease, or
+        its end once it is over."""
         self._held: dict[str, _Held] = {}
         self._by_kind: dict[tuple[int, Amounts], _Held] = {}
         """By the pods' kind (`WorkloadIndex.kinds`) and amounts, since the last change of queues."""
@@ -301,6 +304,8 @@ class Shares:
 
     def _since(self, uid: str) -> int:
         """The start of a bound pod; now for a pod that is being bound."""
+        if (since_ms := self.since_ms.get(uid)) is not None:
+            return since_ms
         pod = self._workload_index.pods.get(uid)
         return pod.bound_ms if pod is not None and pod.node and pod.bound_ms else self.now_ms
 
