@@ -148,6 +148,30 @@ def test_an_agent_acts_on_its_lease_and_changes_nothing_else_of_it(objects: Obje
             objects.patch("gpulease/held", {"spec": spec}, AGENT)
 
 
+async def test_an_agent_cannot_fill_its_lease_so_that_no_status_fits(objects: Objects) -> None:
+    """What an agent can make larger are the managed fields: the API server leaves them out where they are too many."""
+    path = f"/apis/dovetail.dev/v1alpha1/namespaces/{HERE}/gpuleases/held"
+    objects.plane.kubectl("create", "serviceaccount", "agent", f"--namespace={HERE}")
+    config = load_config(str(objects.plane.service_account_kubeconfig(HERE, "agent")))
+    async with Client(config) as agent:
+        for count in (12_000, 15_400, 15_600, 16_000):
+            live = objects.plane.get(path)
+            live["metadata"]["managedFields"] = [
+                {
+                    "manager": f"m{number}", "operation": "Apply", "apiVersion": "dovetail.dev/v1alpha1",
+                    "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}},
+                }
+                for number in range(count)
+            ]  # fmt: skip
+            await agent.request("PUT", path, live)
+            kept = len(objects.plane.get(path)["metadata"].get("managedFields", []))
+            assert kept in (0, count, count + 1), kept
+            await objects.report("gpulease/held", {"state": "Ended", "cause": "Returned", "refused": "x" * 1000})
+            assert objects.plane.get(path)["status"]["state"] == "Ended"
+            await objects.report("gpulease/held", {"state": "Active"})
+    assert kept == 0, "the last one was too large"
+
+
 def test_a_control_plane_is_written_by_those_that_may_write_queues(objects: Objects) -> None:
     with pytest.raises(KubectlFailed, match="only users that may update queues write AgentControlPlanes"):
         objects.create(here(PLANE, "mine"), SPENDER)

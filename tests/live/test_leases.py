@@ -13,12 +13,15 @@ import aiohttp
 import pytest
 
 from dovetail.agentplanes.serving import ServeOptions, run
-from dovetail.kube.api.client import Client
-from dovetail.kube.api.config import load_config
-from dovetail.kube.api.errors import NotFound
+from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.config import ClusterConfig, load_config
+from dovetail.kube.api.errors import ApiError, NotFound
+from dovetail.kube.api.resources import LEASE_REQUESTS, Resource
 from dovetail.plane import Option, on_cluster
 from dovetail.plane.kubernetes import KubernetesBroker
 from dovetail.playground.lending import definitions
+from dovetail.scheduler import ordered_writes
+from dovetail.scheduler.lease_api import LeaseApi
 from tests.agentplanes.world import job
 from tests.contract.api import Api
 from tests.live.conftest import Cluster, eventually
@@ -91,6 +94,141 @@ async def ended(cluster: Cluster, pod: str) -> bool:
         return "deletionTimestamp" in (await cluster.get(cluster.pods_path(pod)))["metadata"]
     except NotFound:
         return True
+
+
+async def lease(cluster: Cluster, name: str) -> dict[str, Any]:
+    """A GPULease of the test, {} for none."""
+    try:
+        return await cluster.get(f"{GROUP}/namespaces/{cluster.namespace}/gpuleases/{name}")
+    except NotFound:
+        return {}
+
+
+def wanted(name: str, duration: str) -> dict[str, Any]:
+    """A request for all GPUs of a node of the test."""
+    alternative = {"count": 8, "perNode": 8, "duration": duration}
+    spec = {"plane": "a", "firm": True, "alternatives": [alternative]}
+    return KIND | {"kind": "LeaseRequest", "metadata": {"name": name}, "spec": spec}
+
+
+async def fill(client: Client, path: str, document: dict[str, Any]) -> None:
+    """Give the object as many labels as etcd takes, to the byte."""
+    taken, refused = 1_200_000, 1_600_000
+    while refused - taken > 1:
+        size = (taken + refused) // 2
+        labels = {f"l{n:06}": "v" * 60 for n in range(size // 72)}
+        labels["rest"] = "v" * (1 + size % 72 // 2)
+        meta = document["metadata"] | {"labels": labels}
+        try:
+            document = await client.request("PUT", path, document | {"metadata": meta}, decode=dict[str, Any])
+            taken = size
+        except ApiError as error:
+            assert "request is too large" in error.message
+            refused = size
+
+
+@pytest.mark.plane
+async def test_an_agent_that_fills_its_request_holds_up_no_lease_on_its_nodes(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No status fits into the request any more. The playground has no limit."""
+    monkeypatch.setattr(ordered_writes, "_AGAIN_S", 0.05)
+    filled, patch = asyncio.Event(), LeaseApi.patch
+
+    async def late(self: LeaseApi, resource: Resource, *arguments: Any) -> str:
+        if resource == LEASE_REQUESTS:
+            await filled.wait()
+        return await patch(self, resource, *arguments)
+
+    # The scheduler reads only a request that is small, and its first status may come later than the agent's next write.
+    monkeypatch.setattr(LeaseApi, "patch", late)
+    plane = request.getfixturevalue("deployed_plane")
+    config = load_config(str(plane.kubeconfig))
+    scheduler = load_config(str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler")))
+    async with Client(config) as client:
+        cluster = Cluster(client, scheduler, None)
+        plane.kubectl("create", "namespace", cluster.namespace)
+        await lend(cluster, heartbeat="0s")
+        requests = f"{GROUP}/namespaces/{cluster.namespace}/leaserequests"
+        kubeconfig = agent_kubeconfig(cluster, request, tmp_path)
+        async with Client(load_config(kubeconfig)) as agent, cluster.scheduler():
+            await agent.request("POST", requests, wanted("full", "2s"))
+            await eventually(lambda: lease(cluster, "full"), bool)
+            await fill(agent, f"{requests}/full", await cluster.get(f"{requests}/full"))
+            filled.set()
+            await agent.request("POST", requests, wanted("next", "1h"))
+            found = await eventually(
+                lambda: lease(cluster, "next"), lambda found: found.get("status", {}).get("state") == "Active"
+            )
+            assert {one["node"] for one in found["spec"]["devices"]} == {f"{cluster.name}-n"}
+            assert "status" not in await cluster.get(f"{requests}/full")
+        await cluster.clean_up()
+
+
+@pytest.mark.plane
+async def test_a_lease_whose_end_is_refused_by_admission_is_deleted_and_the_next_one_has_its_devices(
+    request: pytest.FixtureRequest,
+) -> None:
+    plane = request.getfixturevalue("deployed_plane")
+    config = load_config(str(plane.kubeconfig))
+    scheduler = load_config(str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler")))
+    async with Client(config) as client:
+        cluster = Cluster(client, scheduler, None)
+        plane.kubectl("create", "namespace", cluster.namespace)
+        await lend(cluster, heartbeat="0s")
+        requests = f"{GROUP}/namespaces/{cluster.namespace}/leaserequests"
+        plane.kubectl("apply", "-f", "-", input=_NO_END.replace("NAMESPACE", cluster.namespace))
+        try:
+            async with cluster.scheduler():
+                await client.request("POST", requests, wanted("first", "1h"))
+                await eventually(lambda: lease(cluster, "first"), lambda found: found.get("status"))
+                first = await no_end(scheduler, f"{GROUP}/namespaces/{cluster.namespace}/gpuleases/first")
+                await client.request("POST", requests, wanted("next", "1h"))
+                returned = {"number": 1, "fence": first["spec"]["fence"], "action": "return"}
+                path = f"{GROUP}/namespaces/{cluster.namespace}/gpuleases/first"
+                await client.request("PATCH", path, {"spec": {"action": returned}}, content_type=MERGE_PATCH)
+                found = await eventually(lambda: lease(cluster, "next"), bool)
+                assert {one["node"] for one in found["spec"]["devices"]} == {f"{cluster.name}-n"}
+                assert await lease(cluster, "first") == {}
+        finally:
+            plane.kubectl("delete", "-f", "-", input=_NO_END.replace("NAMESPACE", cluster.namespace))
+        await cluster.clean_up()
+
+
+async def no_end(scheduler: ClusterConfig, path: str) -> dict[str, Any]:
+    """Wait until the policy is in force. Returns the lease."""
+    async with Client(scheduler) as client:
+        for _ in range(600):
+            try:
+                body = {"status": {"state": "Ended"}}
+                await client.request(
+                    "PATCH", f"{path}/status", body, content_type=MERGE_PATCH, params={"dryRun": "All"}
+                )
+            except ApiError as error:
+                assert "nothing ever ends here" in error.message
+                return await client.request("GET", path, decode=dict[str, Any])
+            await asyncio.sleep(0.1)
+    raise AssertionError("the policy is not in force")
+
+
+_NO_END = """\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: no-end-NAMESPACE}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [dovetail.dev], apiVersions: ["*"], operations: [UPDATE], resources: [gpuleases/status]}
+  validations:
+    - expression: object.metadata.namespace != 'NAMESPACE' || object.status.state != 'Ended'
+      message: nothing ever ends here
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: no-end-NAMESPACE}
+spec: {policyName: no-end-NAMESPACE, validationActions: [Deny]}
+"""
 
 
 @pytest.mark.plane

@@ -19,6 +19,7 @@ TAKEN = Conflict(409, "Conflict", "it is assigned already", "POST /x")
 GONE = NotFound(404, "NotFound", "no such pod", "POST /x")
 FORBIDDEN = Forbidden(403, "Forbidden", "pods/binding is forbidden", "POST /x")
 BROKEN = ApiError(500, "InternalError", "etcdserver: request timed out", "POST /x")
+FULL = ApiError(500, "", "etcdserver: request is too large", "POST /x")
 BUSY = TooManyRequests(429, "TooManyRequests", "come back later", "POST /x")
 AWAY = Unreachable(0, "NotConnected", "connection refused", "POST /x")
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 from prometheus_client import REGISTRY
 
 from dovetail.core.policy import Policy
@@ -262,6 +263,55 @@ async def test_a_lease_that_is_refused_when_it_is_over_blocks_no_later_ones(
         refused = cluster.playground.faults.add(Fault("answer", "POST", "gpuleases", status=403))
         await cluster.until(lambda: not refused.times)
         await cluster.lease_of("one", "last", whole | {"duration": "1h"})
+
+
+TOO_LARGE = "etcdserver: request is too large"
+
+
+@pytest.mark.parametrize("refusal", [Fault("answer", status=403), Fault("answer", status=500, message=TOO_LARGE)])
+async def test_a_request_whose_status_is_refused_holds_up_neither_its_lease_nor_those_of_others(
+    cluster: LeasedCluster, monkeypatch: pytest.MonkeyPatch, refusal: Fault
+) -> None:
+    """As an agent can fill its request."""
+    monkeypatch.setattr(ordered_writes, "_AGAIN_MAX_S", 0.1)
+    whole = {"count": 16, "perNode": 8}
+    async with cluster.scheduler():
+        fault = structs.replace(refusal, verb="PATCH", resource="leaserequests/status", name="full", times=1000)
+        cluster.playground.faults.add(fault)
+        await cluster.lease_of("one", "full", whole | {"duration": "1s"})
+        await cluster.lease_of("two", "next", whole | {"duration": "1h"})
+        await cluster.until(lambda: not cluster.lease("one", "full"))
+        assert "state" not in cluster.request("one", "full")
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Fault("answer", status=403),
+        Fault("answer", status=422),
+        Fault("answer", status=413),
+        Fault("answer", status=500, message=TOO_LARGE),
+    ],
+    ids=lambda fault: str(fault.status),
+)
+async def test_a_lease_whose_end_is_refused_is_deleted_and_its_devices_go_to_others(
+    cluster: LeasedCluster, refusal: Fault
+) -> None:
+    whole = {"count": 16, "perNode": 8, "duration": "1h"}
+    async with cluster.scheduler():
+        spec = await cluster.lease_of("one", "first", whole)
+        cluster.pod("one", "works", 8, "first", spec["fence"])
+        await cluster.until(lambda: cluster.node_of("one", "works"))
+        cluster.act("one", "first", 1, "return")
+        fault = structs.replace(refusal, verb="PATCH", resource="gpuleases/status", name="first", times=1000)
+        cluster.playground.faults.add(fault)
+        cluster.ask("two", "next", whole, firm=True)
+        await cluster.until(lambda: cluster.lease("two", "next"))
+        assert not cluster.lease("one", "first")
+        await cluster.until(lambda: cluster.node_of("one", "works") == "gone")
+        await cluster.until(lambda: cluster.plane_status("one").get("leases") == 0)
+        assert _used(cluster.plane_status("one")["usage"]) >= 60_000 * 16 * 1000
+        assert fault.times >= 998
 
 
 async def test_a_lease_that_waits_for_the_status_of_a_plane_goes_with_the_plane(cluster: LeasedCluster) -> None:

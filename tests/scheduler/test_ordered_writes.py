@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.scheduler import ordered_writes
 from dovetail.scheduler.ordered_writes import OrderedWrites, WriteRefused
-from tests.scheduler.scripted import AWAY, BROKEN, GONE, until
+from tests.scheduler.scripted import AWAY, BROKEN, BUSY, FORBIDDEN, FULL, GONE, until
 
 
 class Log:
@@ -49,6 +49,7 @@ class Log:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     monkeypatch.setattr(ordered_writes, "_AGAIN_S", 0.005)
+    monkeypatch.setattr(ordered_writes, "_AGAIN_MAX_S", 0.02)
     return Log()
 
 
@@ -86,6 +87,23 @@ async def test_a_status_that_fails_is_replaced_by_a_newer_one(log: Log) -> None:
     log.add("ns/a", "new", "status", replaces=True)
     log.gate.set()
     await until(lambda: log.done == ["new"])
+
+
+@pytest.mark.parametrize("error", [FORBIDDEN, FULL], ids=["refused", "full"])
+async def test_a_status_that_the_server_refuses_is_dropped_and_holds_up_nothing(log: Log, error: Exception) -> None:
+    """As of a request that an agent has filled. What else is refused is tried on."""
+    log.errors["status"] = [error] * 100
+    log.errors["end"] = [error] * 10
+    log.add("ns/a", "status", "status", replaces=True)
+    log.add("ns/a", "end", "end")
+    await until(lambda: log.done == ["end"])
+    assert len(log.errors["status"]) == 100 - ordered_writes._MOST_REFUSALS
+
+
+async def test_a_status_that_the_server_cannot_take_for_now_is_not_dropped(log: Log) -> None:
+    log.errors["status"] = [AWAY, BROKEN, BUSY] * ordered_writes._MOST_REFUSALS
+    log.add("ns/a", "status", "status", replaces=True)
+    await until(lambda: log.done == ["status"])
 
 
 async def test_what_is_gone_is_dropped_and_after_a_refusal_nothing_follows(log: Log) -> None:

@@ -16,8 +16,6 @@ from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.ordered_writes import WriteRefused
 
 ENDED_GRACE_S = 30
-_FOR_NOW = (0, 408, 409, 429, 500, 502, 503, 504)
-"""Statuses after which a write is repeated, as the cause is not the write; 0 is no reply."""
 Document = dict[str, Any]
 
 
@@ -47,17 +45,16 @@ class LeaseApi:
         except AlreadyExists:
             await self._replace(lease)
         except ApiError as error:
-            if error.status in _FOR_NOW:
+            if error.passes:
                 raise
             raise WriteRefused(str(error)) from error
 
     async def _replace(self, lease: GpuLease) -> None:
         """An object of the name is there: ours, if an answer was lost, or one of an earlier lease."""
         path = GPU_LEASES.path(*key_of(lease.id))
-        try:
-            found = await self._client.request("GET", path, decode=wire.GPULease)
-        except NotFound as error:
-            raise Conflict(409, "AlreadyExists", "an earlier lease of the name was deleted", path) from error
+        found = await self._found(lease.id)
+        if found is None:
+            raise Conflict(409, "AlreadyExists", "an earlier lease of the name was deleted", path)
         if found.spec.fence == lease.fence:
             return
         if found.spec.fence > lease.fence:
@@ -78,6 +75,30 @@ class LeaseApi:
             "PATCH", path, patch, content_type=JSON_PATCH, attempts=Attempts(idempotent=True), decode=_Written
         )
         return found.metadata.uid
+
+    async def end(self, id_: str, fence: int, status: Document) -> str:
+        """Write the last status of a lease. Returns the uid of its object, "" where it is gone. Where the server
+        refuses it, the object is deleted, and an error raised: the next try finds out whether it is gone. Raises
+        ApiError."""
+        try:
+            return await self.patch(GPU_LEASES, id_, ("/spec/fence", fence), status)
+        except NotFound:
+            return ""
+        except ApiError as error:
+            if error.passes:
+                raise
+            found = await self._found(id_)
+            if found is None or found.spec.fence != fence:
+                return ""
+            await self.delete(id_, found.metadata.uid)
+            raise ApiError(409, "Deleted", f"its object is deleted instead: {error}", error.path) from error
+
+    async def _found(self, id_: str) -> wire.GPULease | None:
+        """The object of this name, None where there is none. Raises ApiError."""
+        try:
+            return await self._client.request("GET", GPU_LEASES.path(*key_of(id_)), decode=wire.GPULease)
+        except NotFound:
+            return None
 
     async def delete(self, id_: str, uid: str) -> None:
         """Delete the GPULease of this uid, if it is still there. Raises ApiError."""

@@ -11,6 +11,7 @@ Rules
   and longer grace periods are the agent's, which had its notice. The object is deleted when the server has taken all of
   that and the status of the plane has what the lease charged. So a process that starts finds what is left to do and to
   charge: leases that have ended, and pods of leases that are no more.
+- Where the server refuses the last status, the object is deleted at once: other leases may have its devices then, too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from dovetail.core.events import LeaseRemoved
 from dovetail.core.model import Pod
 from dovetail.core.state import State
 from dovetail.kube.api.client import Client
-from dovetail.kube.api.errors import Invalid, NotFound
 from dovetail.kube.api.resources import GPU_LEASES, LEASE_REQUESTS
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate import lease_documents
@@ -290,11 +290,8 @@ class LeaseWriter:
 
     async def _finish(self, id_: str, ended: _Ended) -> None:
         uid = ""
-        try:
-            if ended.status is not None and ended.fence:
-                uid = await self._api.patch(GPU_LEASES, id_, (_FENCE, ended.fence), ended.status)
-        except (NotFound, Invalid) as error:
-            metrics.log.info("the lease %s has ended, and has no object any more: %s", id_, error)
+        if ended.status is not None and ended.fence:
+            uid = await self._api.end(id_, ended.fence, ended.status)
         self._end_written(ended.fence)
         await asyncio.gather(*(self._api.delete_pod(pod) for pod in ended.pods))
         known = self._mirror.gpu_leases.known.get(key_of(id_))

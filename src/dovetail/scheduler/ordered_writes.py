@@ -4,7 +4,9 @@
 Rules
 - Writes under one id are carried out in order, those of different ids at the same time.
 - A write that replaces others takes the place of the last one that waits, if that is of its kind.
-- A write is repeated, after waits that double, until it is answered; it is dropped where its object is gone.
+- A write is repeated, after waits that double, until it is answered; it is dropped where its object is gone. One that
+  replaces others is dropped when the server has refused it several times, for what is in it or in its object (an
+  agent can fill its request until no status fits into it): what waits behind it is not the agent's to stop.
 - Nothing is written unless this process is the leader at that moment.
 """
 
@@ -17,10 +19,12 @@ from collections.abc import Callable, Coroutine
 
 from msgspec import Struct
 
-from dovetail.kube.api.errors import Invalid, KubeError, NotFound
+from dovetail.kube.api.errors import ApiError, Invalid, KubeError, NotFound
 from dovetail.scheduler import metrics
 
 _AGAIN_S, _AGAIN_MAX_S = 0.5, 30.0
+_MOST_REFUSALS = 6
+"""So it is dropped after a quarter of a minute."""
 CarryOut = Callable[[], Coroutine[None, None, object]]
 
 
@@ -75,17 +79,20 @@ class OrderedWrites:
         waiting.append(write)
 
     async def _work(self, id_: str, waiting: deque[_Write]) -> None:
-        wait_s = _AGAIN_S
+        wait_s, refusals = _AGAIN_S, 0
         while waiting:
             write = waiting[0]
             result = await self._try(id_, write)
+            if result == "denied":
+                refusals += 1
+                result = "dropped" if write.replaces and refusals == _MOST_REFUSALS else "again"
             metrics.count(metrics.LEASE_WRITES, write.kind, result)
             if result == "again":
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _AGAIN_MAX_S)
                 if len(waiting) == 1 or not write.replaces or waiting[1].kind != write.kind:
                     continue
-            wait_s = _AGAIN_S
+            wait_s, refusals = _AGAIN_S, 0
             if result == "refused":
                 break
             waiting.popleft()
@@ -97,7 +104,7 @@ class OrderedWrites:
             del self._open[namespace]
 
     async def _try(self, id_: str, write: _Write) -> str:
-        """Carry out once. Returns the result as the metric labels it."""
+        """Carry out once. Returns the result as the metric labels it, or that it was denied for what it is."""
         if not self._may_write():
             # A process that does not lead any more ends.
             return "not leader"
@@ -114,7 +121,7 @@ class OrderedWrites:
             return "refused"
         except KubeError as error:
             metrics.log.warning("%s of %s is not written yet: %s", write.kind, id_, error)
-            return "again"
+            return "denied" if isinstance(error, ApiError) and not error.passes else "again"
         return "written"
 
 

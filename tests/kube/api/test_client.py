@@ -39,6 +39,7 @@ def failure(
         (failure(503), 30, False, 5.0),
         (failure(500), 0, True, 0.05),
         (failure(500), 0, False, None),
+        (failure(500, body={"message": "etcdserver: request is too large"}), 0, True, None),
         (failure(504), 0, True, 0.05),
         (failure(504, harmless=False), 0, False, None),
         (errors.no_reply("Dropped", "", "POST /x", harmless=True), 0, False, 0.05),

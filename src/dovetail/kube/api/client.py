@@ -68,7 +68,7 @@ def retry_delay_s(attempt: int, failure: ApiError, *, idempotent: bool, jitter: 
         again = all(cause.reason != "DisruptionBudget" for cause in failure.details.causes)
     else:
         statuses = (500, 502, 503, 504) if idempotent else (503,)
-        again = isinstance(failure, Unreachable) or failure.status in statuses
+        again = isinstance(failure, Unreachable) or (failure.status in statuses and failure.passes)
     if not again:
         return None
     backoff_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2.0**attempt) * (0.5 + 0.5 * jitter)

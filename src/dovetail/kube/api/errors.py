@@ -53,6 +53,11 @@ class ConfigError(KubeError):
     """The configuration of the cluster cannot be used; the text names the file, the field and the remedy."""
 
 
+_PASSING = frozenset({0, 401, 408, 409, 429, 500, 502, 503, 504})
+_TOO_LARGE = "request is too large"
+"""What etcd reports of an object above its limit; the API server answers 500."""
+
+
 class ApiError(KubeError):
     """A request failed. `path` is "METHOD /path"; `retry_after_s` is the server's Retry-After, if it sent one."""
 
@@ -74,6 +79,12 @@ class ApiError(KubeError):
         self.path = path
         self.details = details or StatusDetails()
         self.retry_after_s = retry_after_s
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may be taken later. Else the server refuses what is in it: by its schema, its size,
+        the rights of the user, a policy or a webhook."""
+        return self.status in _PASSING and not (self.status == 500 and _TOO_LARGE in self.message)
 
     def __str__(self) -> str:
         text = f"{self.path}: {self.status or 'no reply'} {self.reason}: {clipped(self.message, MESSAGE_BYTES)}"
