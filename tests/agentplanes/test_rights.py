@@ -43,7 +43,8 @@ def asked_for(method: str, path: str, params: Any) -> tuple[str, Right] | None:
 
 def granted(name: str) -> set[Right]:
     """The rights of a ClusterRole; with the name of an object where they are for that alone."""
-    documents = yaml.safe_load_all((ROOT / "deploy/agent-planes/rbac.yaml").read_text())
+    files = [ROOT / "deploy/agent-planes/rbac.yaml", ROOT / "deploy/agent-namespaces/role.yaml"]
+    documents = [one for file in files for one in yaml.safe_load_all(file.read_text())]
     (role,) = [one for one in documents if one["kind"] == "ClusterRole" and one["metadata"]["name"] == name]
     return {
         (group, resource, verb, only)

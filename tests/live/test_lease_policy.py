@@ -219,7 +219,7 @@ def test_pods_of_an_agent_get_devices_from_the_scheduler_that_knows_the_leases(
     objects: Objects, spec: Document, why: str
 ) -> None:
     """Also of a user with all rights; in a namespace without a control plane nothing is refused."""
-    objects.plane.kubectl("apply", "-f", "deploy/agent-pods/policy.yaml")
+    objects.plane.kubectl("apply", "-f", "deploy/agent-namespaces/policy.yaml")
     if not any(one["metadata"]["name"] == "pods" for one in _planes(objects)):
         objects.create(here(PLANE, "pods"))
     container = {"name": "m", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}

@@ -239,7 +239,7 @@ async def test_jobs_of_an_endpoint_are_carried_with_the_rights_of_its_process(
     plane = request.getfixturevalue("deployed_plane")
     config = load_config(str(plane.kubeconfig))
     scheduler = load_config(str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler")))
-    plane.kubectl("apply", "-f", "deploy/agent-planes/rbac.yaml")
+    plane.kubectl("apply", "-f", "deploy/agent-planes/rbac.yaml", "-f", "deploy/agent-namespaces/role.yaml")
     async with Client(config) as client:
         cluster = Cluster(client, scheduler, None)
         plane.kubectl("create", "namespace", cluster.namespace)

@@ -32,6 +32,7 @@ RICH: Document = {
         "fabric": ["example.com/row", "example.com/rack"], "divideMig": True, "replicas": 1,
         "resources": {"requests": {"cpu": "1500m", "memory": "1024Mi"}, "limits": {"memory": "4096Mi"}},
     },
+    "agentPlanes": {"enabled": True, "resources": {"requests": {"cpu": "0.5"}}},
     "agent": {
         "kubeletCertificate": True,
         "pools": [
@@ -88,6 +89,11 @@ class Installed:
 
     async def applied(self) -> None:
         await until(lambda: self.reason("Applied"), "Applied")
+
+    async def claim(self) -> bool:
+        """Whether the claim of the endpoints of agents is there."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/state-dovetail-agent-planes-0"
+        return await self.get(path) is not None
 
     async def objects(self) -> dict[str, str]:
         """Resource version by name, of all that bears the operator's label; without what controllers write."""
@@ -164,6 +170,8 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         rich = await installed.objects()
         assert {f"DaemonSet dovetail-agent-{name}" for name in ("notebooks", "mps", "mig", "claims")} <= rich.keys()
         assert "DaemonSet dovetail-agent" not in rich
+        assert {"StatefulSet dovetail-agent-planes", "NetworkPolicy dovetail-agent-planes"} <= rich.keys()
+        await until(installed.claim, True)
     async with installed.operator():
         count = applies()
         await asyncio.sleep(3)
@@ -181,6 +189,8 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         await quiet()
         again = await installed.objects()
         assert again.keys() == before.keys()
+        assert await installed.claim(), "the endpoints of agents are there when they are switched on again"
+        await installed.ask("-n", NAMESPACE, "delete", "persistentvolumeclaims", "--all", "--wait=false")
         await installed.ask("delete", "gpustack", "dovetail", "--wait=false")
         await until(installed.there, False)
     assert await installed.objects() == {}

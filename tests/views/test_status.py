@@ -131,6 +131,21 @@ def problems(facts: InstallationFacts) -> list[tuple[str, str]]:
     return [(one.object, one.wrong) for one in found]
 
 
+def test_the_endpoints_of_agents_are_a_component_that_can_be_broken() -> None:
+    name = "dovetail-agent-planes"
+    facts = replace(HEALTHY, stateful_sets=(deployment(name),))
+    assert problems(facts) == []
+    (shown,) = [one for one in view(facts).components if one.name == name]
+    assert (shown.kind, shown.desired, shown.ready) == ("StatefulSet", 2, 2)
+    waiting = {"type": "PodScheduled", "status": "False", "message": "pod has unbound immediate PersistentVolumeClaims"}
+    pod = {"metadata": {"name": f"{name}-0", "labels": {"app.kubernetes.io/name": name}},
+           "status": {"conditions": [waiting]}}  # fmt: skip
+    facts = replace(facts, stateful_sets=(deployment(name, ready=1),), pods=(msgspec.convert(pod, InstalledPod),))
+    assert problems(facts) == [
+        (f"StatefulSet dovetail-system/{name}", f"pod {name}-0: pod has unbound immediate PersistentVolumeClaims")
+    ]
+
+
 def test_a_healthy_installation_has_no_problem() -> None:
     made = view(HEALTHY)
     assert made.problems == ()

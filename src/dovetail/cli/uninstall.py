@@ -19,7 +19,11 @@ from dovetail.operator.installation.removal import Removal, RemovalRequest, unin
 @click.command(name="uninstall")
 @kubeconfig_options
 @click.option("--dry-run", is_flag=True, help="Delete nothing; show what would be deleted.")
-@click.option("--delete-data", is_flag=True, help="Delete Queues, with all usage, and GPUNodes as well.")
+@click.option(
+    "--delete-data",
+    is_flag=True,
+    help="Delete Queues, with all usage, GPUNodes, and the volume of agents' endpoints as well.",
+)
 @click.option(
     "--keep-crds/--delete-crds",
     "keep_crds",

@@ -15,11 +15,12 @@ from dovetail.kube.api.resources import (
     DEVICE_CLASSES,
     NAMESPACES,
     PDBS,
+    STATEFUL_SETS,
     Resource,
 )
 
-WORKLOADS = (DEPLOYMENTS, DAEMON_SETS)
-"""What runs pods: it is removed first, and the rest when it is gone."""
+WORKLOADS = (DEPLOYMENTS, DAEMON_SETS, STATEFUL_SETS)
+"""What runs pods: it is removed first, and the rest when it is gone. The volume of a StatefulSet stays."""
 OWNED = (
     Resource("", "v1", "serviceaccounts", True, "ServiceAccount"),
     Resource("", "v1", "services", True, "Service"),

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dovetail.kube.api.resources import DAEMON_SETS
 from dovetail.kube.api.texts import clipped
 from dovetail.kube.objects.stack import ComponentStatus, StackStatus
 from dovetail.operator.kinds import WORKLOADS
@@ -23,14 +24,14 @@ _MESSAGE_BYTES = 256
 
 
 def components(owned: Iterable[tuple[ObjectRef, LiveObject]]) -> tuple[ComponentStatus, ...]:
-    """The Deployments and DaemonSets, by name."""
+    """The Deployments, DaemonSets and StatefulSets, by name."""
     found = [_component(ref, live) for ref, live in owned if ref.resource in WORKLOADS]
     return tuple(sorted(found, key=lambda one: (one.name, one.kind)))
 
 
 def _component(ref: ObjectRef, live: LiveObject) -> ComponentStatus:
     spec, status = _mapping(live.spec), _mapping(live.status)
-    if ref.resource.kind == "Deployment":
+    if ref.resource != DAEMON_SETS:
         desired, ready = _number(spec.get("replicas", 1)), _number(status.get("readyReplicas"))
         updated = _number(status.get("updatedReplicas"))
     else:

@@ -8,13 +8,23 @@ from typing import Any
 
 from msgspec import Struct
 
-from dovetail.kube.api.resources import DAEMON_SETS, DEPLOYMENTS, GPU_NODES, GPU_STACKS, LEASES, PODS, Resource
+from dovetail.kube.api.resources import (
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    GPU_NODES,
+    GPU_STACKS,
+    LEASES,
+    PODS,
+    STATEFUL_SETS,
+    Resource,
+)
 from dovetail.kube.objects.installed import HeldLease, InstalledDefinition, InstalledPod, InstalledWorkload
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.reading.lists import ListReply, ListRequest
 
 OPERATOR, SCHEDULER, AGENT = "dovetail-operator", "dovetail-scheduler", "dovetail-agent"
+AGENT_PLANES = "dovetail-agent-planes"
 CUSTOM_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", False, "CustomResourceDefinition"
 )
@@ -31,9 +41,11 @@ _REQUESTS = {
         ListRequest(DAEMON_SETS, InstalledWorkload, {_MANAGER: OPERATOR}),
         ListRequest(DAEMON_SETS, InstalledWorkload, {_NAME: AGENT}),
     ),
+    "stateful_sets": (ListRequest(STATEFUL_SETS, InstalledWorkload, {_NAME: AGENT_PLANES}),),
     "pods": (
         ListRequest(PODS, InstalledPod, {_NAME: OPERATOR}),
         ListRequest(PODS, InstalledPod, {_NAME: SCHEDULER}),
+        ListRequest(PODS, InstalledPod, {_NAME: AGENT_PLANES}),
     ),
     "leases": (
         ListRequest(LEASES, HeldLease, {_NAME: OPERATOR}),
@@ -50,6 +62,7 @@ class InstallationFacts(Struct, frozen=True):
     stacks: tuple[GPUStack, ...] = ()
     deployments: tuple[InstalledWorkload, ...] = ()
     daemon_sets: tuple[InstalledWorkload, ...] = ()
+    stateful_sets: tuple[InstalledWorkload, ...] = ()
     pods: tuple[InstalledPod, ...] = ()
     leases: tuple[HeldLease, ...] = ()
     gpu_nodes: tuple[GPUNode, ...] = ()

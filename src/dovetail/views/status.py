@@ -133,7 +133,8 @@ def status(facts: InstallationFacts, now_ms: int, skew: Skew) -> StatusView:
         facts.stacks, key=lambda one: (epoch_ms(one.metadata.creation_timestamp), one.metadata.name), default=None
     )
     components = (
-        *(_deployment(one, facts.pods) for one in facts.deployments),
+        *(_replicated(one, "Deployment", facts.pods) for one in facts.deployments),
+        *(_replicated(one, "StatefulSet", facts.pods) for one in facts.stateful_sets),
         *(_daemon_set(one) for one in facts.daemon_sets),
     )
     installed = {one.metadata.name for one in facts.deployments}
@@ -173,12 +174,12 @@ def _stack(stack: GPUStack) -> StackView:
     return StackView(meta.name, own.version, current, meta.deletion_timestamp is not None, conditions)
 
 
-def _deployment(one: InstalledWorkload, pods: Iterable[InstalledPod]) -> ComponentView:
+def _replicated(one: InstalledWorkload, kind: str, pods: Iterable[InstalledPod]) -> ComponentView:
     name = one.metadata.name
     failing = [text for pod in pods if pod.metadata.labels.get("app.kubernetes.io/name") == name
                if (text := _failure(pod))]  # fmt: skip
     stuck = [each.message for each in one.status.conditions if each.type == "ReplicaFailure" and each.status == "True"]
-    return _component(one, "Deployment", (one.spec.replicas, one.status.ready_replicas), (*failing, *stuck))
+    return _component(one, kind, (one.spec.replicas, one.status.ready_replicas), (*failing, *stuck))
 
 
 def _daemon_set(one: InstalledWorkload) -> ComponentView:

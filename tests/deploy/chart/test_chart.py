@@ -19,6 +19,7 @@ CHART = ROOT / "deploy/chart"
 HERE = "--namespace=dovetail-system"
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 Document = dict[str, Any]
+SPEC = {"scheduler": {"replicas": 3}, "agentPlanes": {"enabled": True}, "takeOver": ["device-plugin"]}
 
 
 def by_identity(objects: Iterable[Document]) -> dict[tuple[str, str, str], Document]:
@@ -67,7 +68,7 @@ def test_values_reach_the_operator_and_the_stack(helm: Helm, tmp_path: Path) -> 
                     "pullSecrets": ["pull"],
                 },
                 "operator": {"replicas": 1, "logLevel": "debug", "nodeSelector": {"role": "infra"}},
-                "stack": {"name": "gpus", "spec": {"scheduler": {"replicas": 3}, "takeOver": ["device-plugin"]}},
+                "stack": {"name": "gpus", "spec": SPEC},
             }
         )
     )
@@ -77,7 +78,7 @@ def test_values_reach_the_operator_and_the_stack(helm: Helm, tmp_path: Path) -> 
     assert deployment["replicas"] == 1
     assert container["args"][-1] == "--log-level=debug"
     assert deployment["template"]["spec"]["nodeSelector"] == {"role": "infra"}
-    assert made["GPUStack", "", "gpus"]["spec"] == {"scheduler": {"replicas": 3}, "takeOver": ["device-plugin"]}
+    assert made["GPUStack", "", "gpus"]["spec"] == SPEC
     for pod in pods(made.values()):
         (container,) = pod["containers"]
         assert (container["image"], container["imagePullPolicy"]) == (f"registry.example/dovetail@{DIGEST}", "Always")
@@ -132,7 +133,7 @@ def test_pods_of_hooks_and_tests_are_restricted_and_have_few_rights(helm: Helm) 
 def test_the_chart_is_of_this_release_and_its_files_are_those_of_kustomize() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
-    for link in (CHART / "operator", *(CHART / "crds").iterdir()):
+    for link in (CHART / "operator", CHART / "agent-namespaces", *(CHART / "crds").iterdir()):
         assert link.is_symlink() and link.resolve().is_relative_to(ROOT / "deploy")
     definitions = {path.name for path in (ROOT / "deploy/crds").iterdir()} - {"kustomization.yaml"}
     assert {path.name for path in (CHART / "crds").iterdir()} == definitions

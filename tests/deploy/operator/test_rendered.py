@@ -26,6 +26,7 @@ MONITORING = (SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES)
 DIGEST = "sha256:" + "0" * 64
 POOL = {"name": "p", "nodeSelector": {"matchLabels": {"use": "p"}}}
 WITH_ALL = {
+    "agentPlanes": {"enabled": True},
     "driver": {"mode": "Container", "image": f"driver@{DIGEST}"},
     "runtime": {"configure": f"toolkit@{DIGEST}"},
     "agent": {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/operator/ grants the operator what its page lists. With that it can apply all that deploy/ and deploy/agent/
-hold and remove it again, and can do nothing to what is not its own."""
+"""deploy/operator/ grants the operator what its page lists. With that it can apply all that deploy/, deploy/agent/ and
+deploy/agent-planes/ hold and remove it again, and can do nothing to what is not its own."""
 
 from __future__ import annotations
 
@@ -55,9 +55,11 @@ def roles() -> dict[str, list[Document]]:
 
 
 def made() -> list[Document]:
-    """What a GPUStack could want of deploy/ and deploy/agent/, with all their functions; without the namespaces."""
+    """What a GPUStack could want of deploy/, deploy/agent/ and deploy/agent-planes/, with all their functions; without
+    the namespaces."""
     files = [path for path in sorted(DEPLOY.glob("*.yaml")) if path.name != "kustomization.yaml"]
-    files += [path for path in sorted((DEPLOY / "agent").glob("*.yaml")) if path.name != "kustomization.yaml"]
+    for part in ("agent", "agent-planes"):
+        files += [path for path in sorted((DEPLOY / part).glob("*.yaml")) if path.name != "kustomization.yaml"]
     for folder in (DEPLOY / "functions", DEPLOY / "agent/functions"):
         files += sorted(folder.glob("*/role.yaml"))
     found = [one for path in files for one in documents(path) if one["kind"] != "Namespace"]
@@ -231,7 +233,7 @@ def test_it_can_make_all_that_a_stack_wants_and_remove_it(cluster: Plane, operat
         namespace = one["metadata"].get("namespace")
         place = (f"--namespace={namespace}",) if namespace else ()
         operator.run("delete", one["kind"], one["metadata"]["name"], "--wait=false", *place)
-    assert cluster.kubectl("get", "deployments,daemonsets", "--all-namespaces").strip() == ""
+    assert cluster.kubectl("get", "deployments,daemonsets,statefulsets", "--all-namespaces").strip() == ""
 
 
 @pytest.mark.plane
@@ -273,6 +275,19 @@ def test_roles_go_to_accounts_of_dovetail_alone(operator: Account) -> None:
     assert "its own roles" in operator.apply_refused(binding("dovetail-operator", AGENT))
     operator.apply_refused(binding("cluster-admin", AGENT))
     operator.apply_refused(binding("dovetail-agent", AGENT, name="another"))
+
+
+@pytest.mark.plane
+def test_what_holds_in_the_namespaces_of_agents_is_for_an_admin_to_write(cluster: Plane, operator: Account) -> None:
+    folder = DEPLOY / "agent-namespaces"
+    cluster.kubectl("apply", "--server-side", "-f", str(DEPLOY / "crds/agentcontrolplane.yaml"))
+    cluster.kubectl("apply", "--server-side", "-k", str(folder))
+    found = [one for name in ("role.yaml", "policy.yaml") for one in documents(folder / name)]
+    assert len(found) == 3
+    for one in found:
+        one["metadata"]["labels"] = OURS
+        operator.apply_refused(one)
+        operator.refused("delete", one["kind"], one["metadata"]["name"])
 
 
 @pytest.mark.plane

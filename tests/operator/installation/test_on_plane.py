@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from dovetail.cli.status import command as status
 from dovetail.cli.uninstall import command as uninstall
 from dovetail.operator import manifest_objects
 from dovetail.operator.skew import RELEASE_ANNOTATION
+from tests.patience import PATIENCE_S
 from tools.controlplane.plane import KubectlFailed, Plane
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow]
@@ -25,6 +27,14 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow]
 Document = dict[str, Any]
 QUEUE = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "team"}, "spec": {"weight": 3}}
 FINALIZER = "dovetail.dev/operator"
+AGENTS_ROLE = "ClusterRole dovetail-agent-planes-namespace"
+CLAIM = {
+    "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+    "metadata": {
+        "name": "state-dovetail-agent-planes-0", "labels": {"app.kubernetes.io/name": "dovetail-agent-planes"},
+    },
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}},
+}  # fmt: skip
 
 
 class Installation:
@@ -75,6 +85,7 @@ def here(shared_plane: Plane) -> Iterator[Installation]:
 def test_it_is_installed_once_and_nothing_is_written_again(here: Installation) -> None:
     planned = here.actions("--dry-run")
     assert set(planned.values()) == {"create"} and len(planned) > 20
+    assert {"ValidatingAdmissionPolicy dovetail-scheduler-agent-pods", AGENTS_ROLE} < planned.keys()
     assert "dovetail" not in here.names("crd,namespaces")
     assert here.actions() == planned
     again = here.actions()
@@ -174,6 +185,48 @@ def test_a_namespace_in_which_others_run_stays(here: Installation) -> None:
     assert [text for text in removal["kept"] if "theirs" in text]
     assert "Namespace dovetail-agent" not in removal["removed"]
     here.plane.kubectl("delete", "pod", "theirs", "--namespace=dovetail-agent", "--now")
+
+
+def test_the_volume_of_agents_endpoints_stays_with_its_namespace_unless_data_is_to_go(here: Installation) -> None:
+    here.actions()
+    here.plane.kubectl("create", "--namespace=dovetail-system", "-f", "-", input=json.dumps(CLAIM))
+    removal = here.uninstall()
+    (kept,) = [text for text in removal["kept"] if "dovetail-system" in text]
+    assert "PersistentVolumeClaim state-dovetail-agent-planes-0 has the endpoints of agents" in kept
+    assert {"Namespace dovetail-agent", AGENTS_ROLE} < set(removal["removed"])
+    assert here.names("namespaces,persistentvolumeclaims").split().count("namespace/dovetail-system") == 1
+    assert here.actions()["Namespace dovetail-system"] in ("update", "unchanged")
+    assert "Namespace dovetail-system" in here.uninstall("--delete-data")["removed"]
+    assert "dovetail" not in here.names("namespaces,persistentvolumeclaims")
+
+
+def test_pods_in_the_namespace_of_an_agent_are_the_scheduler_s_from_then_on(here: Installation) -> None:
+    """No admin has to apply anything else."""
+    here.actions()
+    plane = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "AgentControlPlane", "metadata": {"name": "a"}}
+    resources = {"limits": {"nvidia.com/gpu": "1"}}
+    pod = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "passes-by"},
+        "spec": {"containers": [{"name": "main", "image": "job", "resources": resources}]},
+    }  # fmt: skip
+    here.plane.kubectl("create", "namespace", "agent-a")
+    try:
+        create = ("create", "--namespace=agent-a", "-f", "-")
+        here.plane.kubectl(*create, input=json.dumps(plane | {"spec": {"queue": "agents"}}))
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            # The API server reads a policy and its parameters after a moment.
+            try:
+                here.plane.kubectl(*create, "--dry-run=server", input=json.dumps(pod))
+            except KubectlFailed as error:
+                assert "pods get devices within a lease" in str(error)
+                break
+            assert time.monotonic() < deadline_s
+            time.sleep(0.2)
+        here.uninstall()
+        here.plane.kubectl(*create, "--dry-run=server", input=json.dumps(pod))
+    finally:
+        here.plane.kubectl("delete", "namespace", "agent-a", "--wait=false")
 
 
 def test_what_helm_has_installed_is_left_to_helm(here: Installation) -> None:

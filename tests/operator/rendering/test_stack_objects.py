@@ -14,6 +14,7 @@ import yaml
 from dovetail import __version__
 from dovetail.agent.config import read as read_config
 from dovetail.cli.agent.run import command as agent_command
+from dovetail.cli.plane.serve import command as serve_command
 from dovetail.cli.scheduler import command as scheduler_command
 from dovetail.core.labels import matches
 from dovetail.core.model import LabelSelector
@@ -42,7 +43,8 @@ MONITORS = Found(
     )
 )
 POOL = {"name": "p", "nodeSelector": {"matchLabels": {"use": "p"}}}
-WORKLOADS = ("Deployment", "DaemonSet")
+WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet")
+AGENT_PLANES = {"agentPlanes": {"enabled": True}}
 
 
 def made(spec: Document | None = None, found: Found = Found(), uid: str = "u-1") -> Desired:  # noqa: B008
@@ -77,9 +79,12 @@ def selected(daemon_set: Document, labels: dict[str, str]) -> bool:
 
 
 def test_an_empty_spec_is_what_deploy_installs_by_hand() -> None:
-    """But for labels and owner, the image, and that the operator replaces the agents' pods."""
-    by_hand = {(one["kind"], one["metadata"]["name"]): one for one in (*build(DEPLOY), *build(DEPLOY / "agent"))}
-    rendered = {(one["kind"], one["metadata"]["name"]): one for one in objects()}
+    """But for labels and owner, the image, and that the operator replaces the agents' pods. An empty spec has no
+    endpoints of agents."""
+    assert "StatefulSet" not in {one["kind"] for one in objects()}
+    folders = (DEPLOY, DEPLOY / "agent", DEPLOY / "agent-planes")
+    by_hand = {(one["kind"], one["metadata"]["name"]): one for folder in folders for one in build(folder)}
+    rendered = {(one["kind"], one["metadata"]["name"]): one for one in objects(AGENT_PLANES)}
     added = {(kind, name) for kind, name in rendered.keys() - by_hand.keys() if kind != "ConfigMap"}
     assert added == {("RuntimeClass", "nvidia")}
     assert {kind for kind, _ in by_hand.keys() - rendered.keys()} == {"Namespace"}
@@ -122,7 +127,7 @@ def test_equal_questions_have_equal_answers() -> None:
 
 
 def test_neither_namespaces_nor_definitions_are_the_stack_s() -> None:
-    kinds = {one["kind"] for one in objects(pools({"name": "default", "allocation": "DRA"}), MONITORS)}
+    kinds = {one["kind"] for one in objects(pools({"name": "default", "allocation": "DRA"}) | AGENT_PLANES, MONITORS)}
     assert kinds | {"ConfigMap"} == {*ORDER}, "and each kind in the order is made"
 
 
@@ -143,14 +148,14 @@ def test_a_contradiction_leaves_no_objects() -> None:
     ],
 )
 def test_the_image_of_scheduler_and_agents(image: Document, expected: str) -> None:
-    found = objects({"image": image} | pools(POOL | {"sharing": {"strategy": "mps", "resources": [{}]}}))
+    found = objects({"image": image} | AGENT_PLANES | pools(POOL | {"sharing": {"strategy": "mps", "resources": [{}]}}))
     images = {one["image"] for each in found if each["kind"] in WORKLOADS for one in containers(each)}
     assert images == {expected}
 
 
 def test_pull_policy_and_secrets_are_of_all_pods() -> None:
     spec = {"image": {"pullPolicy": "Always", "pullSecrets": ["a", "b"]}, "runtime": {"configure": f"t@{DIGEST}"}}
-    for one in objects(spec | {"driver": {"mode": "Container", "image": f"d@{DIGEST}"}}):
+    for one in objects(spec | AGENT_PLANES | {"driver": {"mode": "Container", "image": f"d@{DIGEST}"}}):
         if one["kind"] in WORKLOADS:
             assert pod_spec(one)["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]  # type: ignore[index]
             assert {container["imagePullPolicy"] for container in containers(one)} == {"Always"}
@@ -183,11 +188,31 @@ def test_the_defaults_of_the_spec_are_those_of_the_command() -> None:
     assert defaults["--quarantine-budget"] == spec.quarantine_budget
 
 
-@pytest.mark.parametrize("part", ["scheduler", "agent"])
+def test_options_of_the_endpoints_of_agents() -> None:
+    planes = {
+        "enabled": True, "extraArgs": ["--most-pods=10"], "resources": {"requests": {"cpu": "1"}},
+    }  # fmt: skip
+    stateful_set = select(
+        objects({"agentPlanes": planes, "scheduler": {"schedulerName": "other"}}),
+        "StatefulSet",
+        "dovetail-agent-planes",
+    )
+    (container,) = containers(stateful_set)
+    assert container["args"][-2:] == ["--scheduler-name=other", "--most-pods=10"]
+    assert container["resources"] == {"requests": {"cpu": "1", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+    known = {option for param in serve_command.params for option in param.opts}
+    assert {one.partition("=")[0] for one in container["args"][2:]} <= known
+    set_here = {one.partition("=")[0] for one in container["args"][2:-2]}
+    for name in (*set_here, "--address", "--listen", "--plane", "--scheduler-name", "--kubeconfig", "--context"):
+        refused = made({"agentPlanes": {"extraArgs": [f"{name}=x"]}})
+        assert [one.field for one in refused.problems] == ["spec.agentPlanes.extraArgs"], name
+
+
+@pytest.mark.parametrize("part", ["scheduler", "agent", "agentPlanes"])
 def test_a_request_above_a_limit_of_the_manifest_is_a_problem(part: str) -> None:
-    result = made({part: {"resources": {"requests": {"memory": "9Gi"}}}})
+    result = made({part: {"enabled": True, "resources": {"requests": {"memory": "9Gi"}}}})
     assert [one.field for one in result.problems] == [f"spec.{part}.resources.requests"]
-    enough = {"resources": {"requests": {"memory": "9Gi"}, "limits": {"memory": "10Gi"}}}
+    enough = {"enabled": True, "resources": {"requests": {"memory": "9Gi"}, "limits": {"memory": "10Gi"}}}
     assert made({part: enough}).problems == ()
 
 
@@ -444,18 +469,23 @@ def test_the_classes_of_claims_are_those_of_the_how_to() -> None:
     ],
 )
 def test_how_prometheus_finds_the_pods(scrape: str, found: Found, monitors: bool, annotated: bool) -> None:
-    rendered = objects({"metrics": {"scrape": scrape, "intervalSeconds": 30}}, found)
+    rendered = objects({"metrics": {"scrape": scrape, "intervalSeconds": 30}} | AGENT_PLANES, found)
     assert {*names(rendered, "ServiceMonitor"), *names(rendered, "PodMonitor")} == (
-        {"dovetail-scheduler", "dovetail-agent"} if monitors else set()
+        {"dovetail-scheduler", "dovetail-agent-planes", "dovetail-agent"} if monitors else set()
     )
     for one in rendered:
         if one["kind"] in WORKLOADS:
             metadata = one["spec"]["template"]["metadata"]
-            assert (metadata.get("annotations", {}).get("prometheus.io/scrape") == "true") == annotated
+            annotations = metadata.get("annotations", {})
+            assert (annotations.get("prometheus.io/scrape") == "true") == annotated
+            ports = {port["containerPort"]: port["name"] for each in containers(one) for port in each["ports"]}
+            if annotated and "endpoints" in ports.values():
+                assert ports[int(annotations["prometheus.io/port"])] == "http", "the endpoints serve no metrics"
     if monitors:
         ports = {port["name"] for one in rendered if one["kind"] in WORKLOADS for each in containers(one)
-                 for port in each["ports"]}  # fmt: skip
+                 for port in each["ports"]} - {"endpoints"}  # fmt: skip
         endpoints = [*select(rendered, "ServiceMonitor", "dovetail-scheduler")["spec"]["endpoints"],
+                     *select(rendered, "ServiceMonitor", "dovetail-agent-planes")["spec"]["endpoints"],
                      *select(rendered, "PodMonitor", "dovetail-agent")["spec"]["podMetricsEndpoints"]]  # fmt: skip
         assert {one["port"] for one in endpoints} == ports
         assert all(one["interval"] == "30s" and one["honorLabels"] for one in endpoints)

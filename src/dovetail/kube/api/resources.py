@@ -78,6 +78,7 @@ PDBS = Resource("policy", "v1", "poddisruptionbudgets", True, "PodDisruptionBudg
 JOBS = Resource("batch", "v1", "jobs", True, "Job")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", True, "Deployment")
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", True, "DaemonSet")
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", True, "StatefulSet")
 CONTROLLER_REVISIONS = Resource("apps", "v1", "controllerrevisions", True, "ControllerRevision")
 
 SERVICE_MONITORS = Resource("monitoring.coreos.com", "v1", "servicemonitors", True, "ServiceMonitor")

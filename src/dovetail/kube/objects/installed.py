@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installation consists of, as far as its status is read: Deployments, DaemonSets, their pods, leases, and
-definitions. Rules of the structs: see `base`.
+"""What an installation consists of, as far as its status is read: Deployments, DaemonSets, StatefulSets, their pods,
+leases, and definitions. Rules of the structs: see `base`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class InstalledTemplate(Wire, frozen=True):
 
 
 class InstalledSpec(Wire, frozen=True):
-    """`replicas` is of Deployments."""
+    """`replicas` is of Deployments and StatefulSets."""
 
     replicas: int = 1
     template: InstalledTemplate = InstalledTemplate()
@@ -48,7 +48,7 @@ class InstalledStatus(Wire, frozen=True):
 
 
 class InstalledWorkload(Wire, frozen=True):
-    """A Deployment or a DaemonSet."""
+    """A Deployment, a DaemonSet or a StatefulSet."""
 
     metadata: StackMeta = StackMeta()
     spec: InstalledSpec = InstalledSpec()
@@ -78,7 +78,7 @@ class InstalledPodStatus(Wire, frozen=True):
 
 
 class InstalledPod(Wire, frozen=True):
-    """A pod of the operator or the scheduler."""
+    """A pod of the operator, the scheduler or the endpoints of agents."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: InstalledPodSpec = InstalledPodSpec()

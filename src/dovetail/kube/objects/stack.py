@@ -98,6 +98,14 @@ class AgentSpec(Wire, frozen=True):
     resources: Resources = Resources()
 
 
+class AgentPlanesSpec(Wire, frozen=True):
+    """The process that serves software agents' own endpoints, `dovetail plane serve`."""
+
+    enabled: bool = False
+    resources: Resources = Resources()
+    extra_args: tuple[str, ...] = ()
+
+
 class DriverSpec(Wire, frozen=True):
     """`image` names a driver container by digest (repository@sha256:...); required in mode Container."""
 
@@ -167,6 +175,7 @@ class StackSpec(Wire, frozen=True):
     image: StackImage = StackImage()
     scheduler: SchedulerSpec = SchedulerSpec()
     agent: AgentSpec = AgentSpec()
+    agent_planes: AgentPlanesSpec = AgentPlanesSpec()
     driver: DriverSpec = DriverSpec()
     runtime: RuntimeSpec = RuntimeSpec()
     metrics: MetricsSpec = MetricsSpec()
@@ -177,7 +186,7 @@ class StackSpec(Wire, frozen=True):
 
 
 class ComponentStatus(Wire, frozen=True):
-    """A Deployment or DaemonSet: how many pods it wants, how many are ready, and why another one is not."""
+    """A Deployment, DaemonSet or StatefulSet: how many pods it wants, how many are ready, and why others are not."""
 
     name: str = ""
     kind: str = ""

@@ -4,6 +4,7 @@
 1. Every GPUStack is deleted. Its operator removes what it has made, and takes the finalizer away. Another operator runs
    here meanwhile, as a candidate for the same lease: where that of the cluster is gone, it does the same.
 2. The operator's own objects are deleted, its Deployment first, its namespaces last.
+   The namespace in which the endpoints of agents have their volume stays with it, unless that is asked for.
 3. Only when asked for: GPUNodes and Queues, and then the definitions.
 
 Each step starts from what is still there, so that an uninstallation that broke off goes on where it was. Jobs go on.
@@ -19,17 +20,18 @@ from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
-from dovetail.kube.api.client import Client
+from dovetail.kube.api.client import Client, Params
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError, NotFound
 from dovetail.kube.api.listing import list_all
-from dovetail.kube.api.resources import GPU_NODES, GPU_STACKS, NAMESPACES, PODS, QUEUES, Resource
+from dovetail.kube.api.resources import GPU_NODES, GPU_STACKS, NAMESPACES, PODS, PVCS, QUEUES, Resource
 from dovetail.kube.objects.base import Wire
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator import manifest_objects
 from dovetail.operator.installation.installer import InstallRefused
 from dovetail.operator.kinds import WORKLOADS, installed_resource_of
 from dovetail.operator.live import LiveObject, ObjectRef
+from dovetail.operator.rendering.agent_planes_objects import NAME as AGENT_PLANES
 from dovetail.operator.run import LeaseLost, OperatorOptions, run
 from dovetail.operator.surroundings import DEFINITIONS
 from dovetail.operator.watched.outline import Outline
@@ -42,8 +44,8 @@ _HELM_RELEASE = "meta.helm.sh/release-name"
 
 class RemovalRequest(Struct, frozen=True):
     """`stacks_only`: the GPUStacks alone, which the operator of the cluster takes down; for Helm, which removes the
-    rest. `delete_data`: Queues, with all usage, and GPUNodes go as well; with `delete_definitions` their kinds too.
-    With `dry_run` nothing is deleted."""
+    rest. `delete_data`: Queues, with all usage, GPUNodes and the endpoints of agents go as well; with
+    `delete_definitions` the definitions too. With `dry_run` nothing is deleted."""
 
     stacks_only: bool = False
     delete_data: bool = False
@@ -51,7 +53,7 @@ class RemovalRequest(Struct, frozen=True):
     dry_run: bool = False
 
 
-class _Pods(Wire, frozen=True):
+class _Outlines(Wire, frozen=True):
     items: tuple[Outline, ...] = ()
 
 
@@ -151,6 +153,10 @@ async def _operator(client: Client, request: RemovalRequest, removal: Removal, r
         if strangers := await _strangers(client, ref.name):
             removal.kept.append(f"{ref}: {strangers[0]} runs there, and {len(strangers) - 1} more pods of yours")
             continue
+        if not request.delete_data and (claim := await _endpoints_of_agents(client, ref.name)):
+            text = f"PersistentVolumeClaim {claim} has the endpoints of agents"
+            removal.kept.append(f"{ref}: {text}; --delete-data deletes both")
+            continue
         await _remove(client, ref, request, removal)
         emptied.append(ref)
     # The controller that ends them lets five seconds pass first: for all of them at once.
@@ -160,9 +166,16 @@ async def _operator(client: Client, request: RemovalRequest, removal: Removal, r
 
 async def _strangers(client: Client, namespace: str) -> list[str]:
     """The pods of a namespace that are not Dovetail's."""
-    pods = await client.request("GET", PODS.path(namespace), decode=_Pods)
+    pods = await client.request("GET", PODS.path(namespace), decode=_Outlines)
     names = [(one.metadata.name, one.metadata.labels.get("app.kubernetes.io/name", "")) for one in pods.items]
     return [name for name, label in names if not label.startswith("dovetail-")]
+
+
+async def _endpoints_of_agents(client: Client, namespace: str) -> str:
+    """The claim with the objects of agents' endpoints, "" for none: a StatefulSet leaves its claims behind."""
+    params: Params = {"labelSelector": f"app.kubernetes.io/name={AGENT_PLANES}"}
+    claims = await client.request("GET", PVCS.path(namespace), params=params, decode=_Outlines)
+    return next((one.metadata.name for one in claims.items), "")
 
 
 async def _remove(

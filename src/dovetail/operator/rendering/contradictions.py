@@ -13,7 +13,7 @@ from dovetail.core.model import Problem
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.objects import stack as kinds
 from dovetail.kube.objects.base import Quantities
-from dovetail.kube.objects.stack import AgentSpec, NodePool, Resources, StackSpec
+from dovetail.kube.objects.stack import AgentPlanesSpec, AgentSpec, NodePool, Resources, StackSpec
 from dovetail.kube.translate.problems import one_of
 from dovetail.kube.translate.selectors import LABEL_OPERATORS
 
@@ -32,12 +32,16 @@ _AGENTS = re.compile(
     r"--(no-)?(device-plugin|claims|partitionable|labels|topology-objects|mig|config|mig-observer|kubeconfig|context|"
     r"node-name|listen|[a-z]+-root(-on-host)?|[a-z]+-folder)(=.*)?"
 )
+_AGENT_PLANES = re.compile(r"--(state|plane|address|url|tls-[a-z]+|scheduler-name|kubeconfig|context|listen)(=.*)?")
 _OWN_FIELD = "must not set what the operator sets, or what has a field of its own"
 
 
 def contradictions(spec: StackSpec) -> list[Problem]:
     """Each contradiction in a spec, with its field."""
-    return [*_between_parts(spec), *_scheduler(spec), *_agent(spec.agent), *_nodes(spec), *_rest(spec)]
+    return [
+        *_between_parts(spec), *_scheduler(spec), *_agent(spec.agent), *_agent_planes(spec.agent_planes), *_nodes(spec),
+        *_rest(spec),
+    ]  # fmt: skip
 
 
 def _between_parts(spec: StackSpec) -> Iterator[Problem]:
@@ -115,6 +119,11 @@ def _pool(pool: NodePool, path: str) -> Iterator[Problem]:
     yield from _arguments(pool.extra_args, _AGENTS, f"{path}.extraArgs")
     yield from _selector(pool, f"{path}.nodeSelector")
     yield from _sharing(pool, f"{path}.sharing")
+
+
+def _agent_planes(planes: AgentPlanesSpec) -> Iterator[Problem]:
+    yield from _arguments(planes.extra_args, _AGENT_PLANES, "spec.agentPlanes.extraArgs")
+    yield from _resources(planes.resources, "spec.agentPlanes.resources")
 
 
 def _selector(pool: NodePool, path: str) -> Iterator[Problem]:

@@ -15,14 +15,20 @@ from dovetail.kube.objects.stack import ANNOTATIONS, SCRAPE_AUTO, SERVICE_MONITO
 from dovetail.monitoring import boards, rules
 from dovetail.monitoring.thresholds import resolved
 from dovetail.operator.found import Found
-from dovetail.operator.rendering import agent_objects, scheduler_objects
+from dovetail.operator.rendering import agent_objects, agent_planes_objects, scheduler_objects
 
 Document = dict[str, Any]
 
 SYSTEM_NAMESPACE, AGENT_NAMESPACE = "dovetail-system", "dovetail-agent"
 RULES = "dovetail-rules"
-_SCRAPED = (scheduler_objects.NAME, agent_objects.NAME)
 _ANNOTATIONS = {"prometheus.io/scrape": "true", "prometheus.io/path": "/metrics"}
+_SCRAPED = {
+    scheduler_objects.NAME: _ANNOTATIONS,
+    agent_objects.NAME: _ANNOTATIONS,
+    agent_planes_objects.NAME: _ANNOTATIONS | {"prometheus.io/port": "10354"},
+}
+"""The annotations of pods with metrics, by the name that is their label. Without a port each port of the pod serves
+metrics; of the endpoints of agents one does not."""
 
 
 def scrape_of(metrics: MetricsSpec, found: Found) -> str:
@@ -45,21 +51,23 @@ def _monitors(found: Found) -> bool:
 
 
 def annotate(objects: Sequence[Document], metrics: MetricsSpec, found: Found) -> None:
-    """The annotations on pods with metrics. They name no port: each port that such a container has serves metrics."""
+    """The annotations on pods with metrics."""
     if scrape_of(metrics, found) != ANNOTATIONS:
         return
     for document in objects:
-        if document["kind"] in ("Deployment", "DaemonSet"):
+        if document["kind"] in ("Deployment", "DaemonSet", "StatefulSet"):
             metadata = document["spec"]["template"]["metadata"]
-            if metadata["labels"].get("app.kubernetes.io/name") in _SCRAPED:
-                metadata["annotations"] = {**metadata.get("annotations", {}), **_ANNOTATIONS}
+            if annotations := _SCRAPED.get(metadata["labels"].get("app.kubernetes.io/name")):
+                metadata["annotations"] = {**metadata.get("annotations", {}), **annotations}
 
 
 def metrics_objects(spec: StackSpec, found: Found) -> Iterator[Document]:
     """Monitors, rules and boards."""
     if scrape_of(spec.metrics, found) == SERVICE_MONITOR and _monitors(found):
         if spec.scheduler.enabled:
-            yield _service_monitor(spec.metrics)
+            yield _service_monitor(scheduler_objects.NAME, spec.metrics)
+        if spec.agent_planes.enabled:
+            yield _service_monitor(agent_planes_objects.NAME, spec.metrics)
         if spec.agent.enabled:
             yield _pod_monitor(spec.metrics)
     if spec.metrics.rules and found.served.has(PROMETHEUS_RULES):
@@ -85,13 +93,13 @@ def _endpoint(port: str, metrics: MetricsSpec) -> Document:
     return {"port": port, "path": "/metrics", "interval": f"{metrics.interval_seconds}s", "honorLabels": True}
 
 
-def _service_monitor(metrics: MetricsSpec) -> Document:
+def _service_monitor(name: str, metrics: MetricsSpec) -> Document:
     return {
         "apiVersion": SERVICE_MONITORS.api_version,
         "kind": SERVICE_MONITORS.kind,
-        "metadata": {"name": scheduler_objects.NAME, "namespace": SYSTEM_NAMESPACE},
+        "metadata": {"name": name, "namespace": SYSTEM_NAMESPACE},
         "spec": {
-            "selector": {"matchLabels": {"app.kubernetes.io/name": scheduler_objects.NAME}},
+            "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
             "endpoints": [_endpoint("http", metrics)],
         },
     }

@@ -34,8 +34,7 @@ def scheduler_objects(spec: StackSpec, operator_image: str) -> tuple[list[Docume
 
 def _options(scheduler: SchedulerSpec) -> Iterator[str]:
     """What is not the command's own default."""
-    if scheduler.scheduler_name != _DEFAULTS.scheduler_name:
-        yield f"--scheduler-name={scheduler.scheduler_name}"
+    yield from scheduler_name(scheduler)
     if scheduler.fabric:
         yield f"--fabric={','.join(scheduler.fabric)}"
     if scheduler.consolidate != _DEFAULTS.consolidate:
@@ -44,6 +43,12 @@ def _options(scheduler: SchedulerSpec) -> Iterator[str]:
         yield f"--quarantine-budget={scheduler.quarantine_budget}"
     if scheduler.divide_mig:
         yield "--divide-mig"
+
+
+def scheduler_name(scheduler: SchedulerSpec) -> Iterator[str]:
+    """The option with the name of the scheduler, where it is not the default."""
+    if scheduler.scheduler_name != _DEFAULTS.scheduler_name:
+        yield f"--scheduler-name={scheduler.scheduler_name}"
 
 
 def resource_problems(container: Document, path: str) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from dovetail.operator.found import Found
 from dovetail.operator.rendering import metrics_objects as metrics
 from dovetail.operator.rendering import node_software as nodes
 from dovetail.operator.rendering.agent_objects import agent_objects
+from dovetail.operator.rendering.agent_planes_objects import agent_planes_objects
 from dovetail.operator.rendering.contradictions import contradictions
 from dovetail.operator.rendering.metrics_objects import AGENT_NAMESPACE as AGENT_NAMESPACE
 from dovetail.operator.rendering.metrics_objects import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
@@ -28,7 +29,15 @@ STACK_LABEL = "dovetail.dev/stack"
 ORDER = (
     *("RuntimeClass", "DeviceClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
     *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ConfigMap", "Service", "NetworkPolicy"),
-    *("PodDisruptionBudget", "Deployment", "DaemonSet", "ServiceMonitor", "PodMonitor", "PrometheusRule"),
+    *(
+        "PodDisruptionBudget",
+        "Deployment",
+        "DaemonSet",
+        "StatefulSet",
+        "ServiceMonitor",
+        "PodMonitor",
+        "PrometheusRule",
+    ),
 )
 """By kind: what others need is applied before them."""
 
@@ -56,8 +65,9 @@ def desired(stack: GPUStack, found: Found, operator_image: str) -> Desired:
         return Desired(problems=tuple(problems))
     scheduler, of_scheduler = scheduler_objects(spec, operator_image)
     agents, of_agents = agent_objects(spec, found, operator_image)
-    objects = [*scheduler, *agents, *nodes.node_software(spec, found), *metrics.metrics_objects(spec, found)]
-    problems = [*of_scheduler, *of_agents, *_same_names(objects)]
+    planes, of_planes = agent_planes_objects(spec, operator_image)
+    objects = [*scheduler, *agents, *planes, *nodes.node_software(spec, found), *metrics.metrics_objects(spec, found)]
+    problems = [*of_scheduler, *of_agents, *of_planes, *_same_names(objects)]
     if problems:
         return Desired(problems=tuple(problems))
     metrics.annotate(objects, spec.metrics, found)
