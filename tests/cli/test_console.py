@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import io
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,29 @@ def test_a_terminal_shows_the_first_rows_and_a_pipe_all_of_them() -> None:
     shown = on_terminal(lambda out: out.print_rows(Table("pod"), rows, 20), 80)
     assert "pod-19" in shown and "pod-20" not in shown
     assert "and 10 more; a pipe or -o json shows all" in shown
+
+
+@pytest.mark.slow
+def test_ten_thousand_rows_are_printed_in_seconds() -> None:
+    """rich takes twenty for a table of its own."""
+    made = Table("job", "user", "queue", right("GPUs"), "state", "nodes", "reason", "starts", "ends", "submitted")
+    for i in range(10_000):
+        made.add_row(
+            f"team/train-{i}", "ada", "research", "8", "[green]Running[/]", f"gpu-{i}", "", "2 h", "3 h", "5 h"
+        )
+    begun_s = time.process_time()
+    for printed in (piped(lambda out: out.print(made)), on_terminal(lambda out: out.print(made), 80)):
+        assert len(printed.splitlines()) == 10_001
+    assert time.process_time() - begun_s < 8
+
+
+def test_a_table_keeps_the_widths_of_one_above_it() -> None:
+    first, second = Table("name", "state"), Table("name", "state", show_header=False)
+    first.add_row("a-long-name", "Running")
+    second.add_row("b", "Waiting")
+    above = piped(lambda out: out.print(first))
+    second.widths = first.widths
+    assert piped(lambda out: out.print(second)).index("Waiting") == above.splitlines()[1].index("Running")
 
 
 def test_all_commands_print_so() -> None:

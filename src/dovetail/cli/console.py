@@ -11,18 +11,23 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any, cast
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import IO, Any, TypeAlias
 
 import rich.console
-import rich.table
+from msgspec import Struct
+from rich.cells import cell_len
 from rich.console import ConsoleOptions
 from rich.segment import Segment
-from rich.table import Column
+from rich.style import Style
+from rich.text import Text
 
 _ENDLESS = 1 << 20
 _GAP = 2
-"""The most blanks between two columns."""
+"""Blanks between two columns."""
+_HEADING = Style(bold=True)
+_Cell: TypeAlias = str | Text
 
 
 class Console(rich.console.Console):
@@ -56,45 +61,125 @@ class _Sentence:
     def __rich_console__(self, console: rich.console.Console, options: ConsoleOptions) -> Iterator[Segment]:
         text = console.render_str(self._text)
         longest = console.measure(text, options=options.update(width=_ENDLESS)).minimum
-        yield from _without_blanks(console.render(text, options.update(width=max(options.max_width, longest))))
+        rendered = console.render(text, options.update(width=max(options.max_width, longest)))
+        for line in Segment.split_lines(rendered):
+            yield from _without_blanks(line)
 
 
-def prose(heading: str) -> Column:
+class TableColumn(Struct, frozen=True):
+    """A column of a table. Cells of `wraps` break between words where the terminal is too narrow."""
+
+    heading: str
+    wraps: bool = False
+    to_the_right: bool = False
+
+
+def prose(heading: str) -> TableColumn:
     """A column of sentences, which break between words."""
-    return Column(heading, overflow="fold")
+    return TableColumn(heading, wraps=True)
 
 
-def right(heading: str) -> Column:
+def right(heading: str) -> TableColumn:
     """A column of numbers, aligned to the right."""
-    return Column(heading, justify="right", no_wrap=True, overflow="crop")
+    return TableColumn(heading, to_the_right=True)
 
 
-class Table(rich.table.Table):
+class Table:
     """A table without lines. A column that is a string is the heading of names or numbers, which never break; `prose`
-    and `right` make other columns."""
+    and `right` make other columns. Cells are markup.
 
-    def __init__(self, *columns: str | Column, **options: Any) -> None:
-        each = (Column(one, no_wrap=True, overflow="crop") if isinstance(one, str) else one for one in columns)
-        super().__init__(*each, **({"box": None, "pad_edge": False} | options))
+    It is laid out here, as rich takes two seconds for a thousand rows. `widths` are the least widths of the columns;
+    after it was printed they are those that it had, for a further table below it."""
+
+    def __init__(self, *columns: str | TableColumn, show_header: bool = True, gap: int = _GAP) -> None:
+        self._columns = [TableColumn(one) if isinstance(one, str) else one for one in columns]
+        self._show_header, self._gap = show_header, gap
+        self._rows: list[Sequence[_Cell]] = []
+        self.widths: Sequence[int] = [0] * len(self._columns)
+
+    @property
+    def row_count(self) -> int:
+        return len(self._rows)
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Add a row; cells that are missing at its end are empty."""
+        missing = [""] * (len(self._columns) - len(cells))
+        self._rows.append((*cells, *missing))
 
     def __rich_console__(self, console: rich.console.Console, options: ConsoleOptions) -> Iterator[Segment]:
-        endless = options.update(width=_ENDLESS)
-        for column in self.columns:
-            cells = [*([column.header] if self.show_header else []), *column.cells]
-            sizes = [console.measure(cell, options=endless) for cell in cells]
-            whole = column.no_wrap or not console.is_terminal
-            column.min_width = max((size.maximum if whole else size.minimum for size in sizes), default=0)
-        least = sum((column.min_width or 0) + _GAP for column in self.columns)
-        room = options.update(width=max(options.max_width, least))
-        rendered = cast(Iterator[Segment], super().__rich_console__(console, room))
-        yield from _without_blanks(rendered)
+        rows: list[Sequence[_Cell]] = [[_read(console, cell) for cell in row] for row in self._rows]
+        if self._show_header:
+            rows.insert(0, [Text(one.heading, _HEADING) for one in self._columns])
+        self.widths = widths = self._fitting(rows, options.max_width if console.is_terminal else _ENDLESS)
+        for row in rows:
+            lines: list[Sequence[_Cell]] = [row]
+            if any(_width(cell) > width or "\n" in str(cell) for cell, width in zip(row, widths, strict=True)):
+                wrapped = [_wrapped(console, cell, width) for cell, width in zip(row, widths, strict=True)]
+                lines = list(zip_longest(*wrapped, fillvalue=""))
+            for line in lines:
+                yield from self._line(console, line, widths)
+
+    def _fitting(self, rows: Sequence[Sequence[_Cell]], room: int) -> list[int]:
+        """The widths of the columns. The widest columns that may wrap are narrowed until all columns fit into `room`,
+        but not below their longest words."""
+        cells = list(zip(*rows, strict=True)) or [()] * len(self._columns)
+        widths = [max(known, *map(_width, column), 0) for known, column in zip(self.widths, cells, strict=True)]
+        room -= self._gap * (len(widths) - 1)
+        if sum(widths) <= room:
+            return widths
+        whole = least = tuple(widths)
+        for number, one in enumerate(self._columns):
+            if one.wraps:
+                words = (word for cell in cells[number] for word in str(cell).split())
+                least = (*least[:number], max(map(cell_len, words), default=0), *least[number + 1 :])
+        for level in range(max(whole), 0, -1):
+            widths = [max(low, min(high, level)) for low, high in zip(least, whole, strict=True)]
+            if sum(widths) <= room:
+                break
+        return widths
+
+    def _line(self, console: rich.console.Console, cells: Sequence[_Cell], widths: Sequence[int]) -> Iterator[Segment]:
+        line: list[Segment] = []
+        text = ""
+        for cell, width, column in zip(cells, widths, self._columns, strict=True):
+            blanks = " " * (width - _width(cell))
+            before, after = (blanks, "") if column.to_the_right else ("", blanks)
+            text += before
+            if isinstance(cell, str):
+                text += cell
+            else:
+                line.append(Segment(text))
+                line += cell.render(console)
+                text = ""
+            text += after + " " * self._gap
+        line.append(Segment(text))
+        yield from _without_blanks(line)
 
 
-def _without_blanks(rendered: Iterable[Segment]) -> Iterator[Segment]:
-    """The lines without the blanks at their ends."""
-    for line in Segment.split_lines(rendered):
-        while line and not line[-1].text.strip():
-            line.pop()
-        if line:
-            line[-1] = Segment(line[-1].text.rstrip(), *line[-1][1:])
-        yield from (*line, Segment.line())
+def _read(console: rich.console.Console, cell: _Cell) -> _Cell:
+    """The cell without its markup: plain if it had none."""
+    marked = isinstance(cell, str) and ("[" in cell or "\\" in cell)
+    return console.render_str(str(cell)) if marked else cell
+
+
+def _width(cell: _Cell) -> int:
+    """The width of its longest line."""
+    text = str(cell)
+    if text.isascii() and "\n" not in text:
+        return len(text)
+    return max(map(cell_len, text.splitlines()), default=0)
+
+
+def _wrapped(console: rich.console.Console, cell: _Cell, width: int) -> list[Text]:
+    """The lines of a cell in a column of this width."""
+    text = Text(cell) if isinstance(cell, str) else cell
+    return list(text.wrap(console, max(width, 1), overflow="fold"))
+
+
+def _without_blanks(line: list[Segment]) -> Iterator[Segment]:
+    """The line without the blanks at its end, and the end of the line."""
+    while line and not line[-1].text.strip():
+        line.pop()
+    if line:
+        line[-1] = Segment(line[-1].text.rstrip(), *line[-1][1:])
+    yield from (*line, Segment.line())

@@ -17,7 +17,7 @@ def show(report: SimulationReport, console: Console) -> None:
     gpus = _size(report)
     seed = "" if isinstance(report, SnapshotReport) else f", seed {report.seed}"
     console.print(f"[bold]{escape(report.workload)}[/bold]: {gpus}; policy [bold]{report.policy}[/bold]{seed}")
-    table = Table("", prose(""), show_header=False, padding=(0, 2, 0, 0))
+    table = Table("", prose(""), show_header=False)
     for name, value in _rows(report):
         table.add_row(name, escape(value))
     console.print(table)
@@ -40,7 +40,7 @@ def compare(reports: list[QueueReport], console: Console) -> None:
     console.print(f"[bold]{escape(first.workload)}[/bold]: {gpus}; {first.jobs:,} jobs, seed {first.seed}")
     # As wide as a terminal of 80 columns.
     names = ("policy", "completion", "wait", "p50", "p95", "p99", "allocated", "Jain", "stopped")
-    table = Table(*names, padding=(0, 1, 0, 0))
+    table = Table(*names, gap=1)
     for report in reports:
         wait, allocated, jain = report.wait_s, report.allocated_gpu_percent, report.jain_index
         times = (report.completion_s.mean, wait.mean, wait.p50, wait.p95, wait.p99)
