@@ -23,6 +23,7 @@ _COMMANDS = {
     "free": "Show what still fits, by GPU model and size, and what blocks the next size.",
     "install": "Install Dovetail on a cluster, or upgrade it.",
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and show why others are passed over.",
+    "jobs": "List the jobs that run, wait or are done: user, queue, GPUs, nodes, reason, start and end.",
     "leases": "Show which software agent holds which GPUs until when, and what others negotiate for.",
     "lint": "Find faults in manifests of GPU jobs before they are submitted, and fix them.",
     "memory": "Compute the GPU memory that a model needs, and which GPUs and MIG profiles hold it.",
@@ -48,6 +49,10 @@ _COMMANDS = {
 }
 
 
+CLOSED_PIPE = 128 + 13
+"""The exit code if the output is a pipe that is closed: that of a program that SIGPIPE ends."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a subcommand only when it is used, so that `dovetail --help` does not import numpy.
 
@@ -70,6 +75,29 @@ class LazyGroup(click.Group):
         gc.freeze()
         gc.enable()
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self._lazy and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self._lazy)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise click.UsageError(f"no such command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. If what it prints to is closed, as by `head`, it ends quietly."""
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # What is left in the buffer goes nowhere, or Python would complain of it at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(CLOSED_PIPE)
+        return answer
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

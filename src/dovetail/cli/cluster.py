@@ -55,6 +55,11 @@ class ClusterSource(Struct, frozen=True):
     schedulers: dict[str, str] = {}
     quarantine_budget: str = ""
 
+    def check_again(self) -> None:
+        """Raise UsageError if the cluster cannot be read again and again."""
+        if "-" in self.files:
+            raise click.UsageError("--watch reads again and again: name a file in place of - (standard input)")
+
     @property
     def namespace(self) -> str:
         """The namespace of names without one."""
@@ -68,10 +73,10 @@ class ClusterSource(Struct, frozen=True):
         """The cluster as a new state of the core. Raises ClickException with a one-line message."""
         return self.read().state
 
-    def read(self) -> LiveCluster:
-        """The same, with the translator of its objects. Raises ClickException."""
+    def read(self, *, ended: bool = False) -> LiveCluster:
+        """The same, with the translator of its objects, and with `ended` its finished pods. Raises ClickException."""
         if self.config is not None:
-            work = read_cluster(self.config, self.policy, self.scheduler_name, self.quarantine_budget)
+            work = read_cluster(self.config, self.policy, self.scheduler_name, self.quarantine_budget, ended=ended)
             live = run(work, self.config.server)
             self.schedulers.update(live.schedulers)
             return live

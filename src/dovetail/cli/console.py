@@ -36,6 +36,11 @@ class Console(rich.console.Console):
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None, markup: bool = True) -> None:
         super().__init__(stderr=stderr, file=file, markup=markup, highlight=False, emoji=False)
 
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError, which every command ends with; rich would exit with 1."""
+        self.quiet = True
+        raise BrokenPipeError
+
     def print(self, *objects: Any, **options: Any) -> None:
         """As in rich, but names are neither cut nor folded."""
         wrap = self.is_terminal

@@ -9,8 +9,10 @@ import click
 from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
+from dovetail.cli.columns import FREE, free_rows
 from dovetail.cli.console import Console, Table
-from dovetail.cli.output import count, output_option, write_json
+from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
+from dovetail.cli.output import count
 from dovetail.cli.shape import beside_options, shape_option
 from dovetail.views.free import ClassDevices, Free, FreeGpus, MigCards, SharedCards, free
 from dovetail.views.holders import DEVICES, SHARE
@@ -31,28 +33,32 @@ _ISOLATION = {
 @cluster_options
 @shape_option("Show the largest gang of such pods that can start now: 8, 8xH100; 4x8xH100 also asks for four pods.")
 @beside_options
-@output_option
+@list_options(FREE)
 def command(
     source: ClusterSource,
     shape: ShapeView | None,
     cpu_milli: int,
     memory_bytes: int,
-    output: str,
+    form: ListForm,
 ) -> None:
     """Show what still fits: whole GPUs, MIG instances, shares and devices by claim, and what blocks the next size.
 
     Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler. The pods request
     no CPU and no memory unless --cpu and --memory add some.
     """
+    if shape is not None and not form.plain and not form.whole:
+        raise click.UsageError("--shape shows tables of domains: use it with -o table, json, yaml or jsonpath alone")
     state, beside = source.state(), Beside(cpu_milli, memory_bytes)
     try:
         answer = free(state, beside) if shape is None else largest(state, shape, beside)
     except ShapeError as error:
         raise click.ClickException(str(error)) from error
-    if output == "json":
-        write_json(answer)
+    console = Console()
+    if form.whole:
+        write_answer(form, "LargestGangs" if isinstance(answer, ShapeAnswer) else "Free", answer)
+    elif isinstance(answer, Free) and not form.plain:
+        write_rows(form, FREE, free_rows(answer), source.now_ms, console)
     else:
-        console = Console()
         if isinstance(answer, ShapeAnswer):
             show_shape(answer, console)
         else:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import click
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
+from dovetail.cli.columns import LEASES, devices_of, lease_ends
 from dovetail.cli.console import Console, Table, prose, right
-from dovetail.cli.output import ago, count, foreign, gpus, output_option, span, write_json
+from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
+from dovetail.cli.output import ago, count, foreign, gpus, span
 from dovetail.core.queues.types import GPU
 from dovetail.views.jobs import JobNotFound, some
 from dovetail.views.leases import LeaseRow, LeasesView, OfferRow, PlaneRow, RequestRow, all_leases
@@ -18,8 +20,8 @@ _PODS_SHOWN = 2
 @click.command(name="leases")
 @click.argument("of", metavar="[NAMESPACE|PLANE]", required=False, default="")
 @cluster_options
-@output_option
-def command(source: ClusterSource, of: str, output: str) -> None:
+@list_options(LEASES)
+def command(source: ClusterSource, of: str, form: ListForm) -> None:
     """Show which software agent holds which GPUs until when, what the others negotiate for, and their credit.
 
     Of all control planes, or of those in NAMESPACE, or of PLANE, which is [NAMESPACE/]NAME. States, offers and reasons
@@ -30,8 +32,10 @@ def command(source: ClusterSource, of: str, output: str) -> None:
         answer = all_leases(cluster.state, cluster.feed.leases.objects, source.now_ms, of)
     except JobNotFound as error:
         raise click.ClickException(str(error)) from error
-    if output == "json":
-        write_json(answer)
+    if form.whole:
+        write_answer(form, "LeaseList", answer)
+    elif not form.plain:
+        write_rows(form, LEASES, answer.leases, answer.now_ms, Console())
     else:
         show(answer, Console())
 
@@ -47,7 +51,7 @@ def show(answer: LeasesView, console: Console) -> None:
         for lease in answer.leases:
             table.add_row(
                 foreign(lease.lease), foreign(lease.plane), foreign(lease.service), devices(lease), _state(lease),
-                ends(lease, answer.now_ms), str(lease.renewals), foreign(some(lease.pods, _PODS_SHOWN)) or "none",
+                lease_ends(lease, answer.now_ms), str(lease.renewals), foreign(some(lease.pods, _PODS_SHOWN)) or "none",
             )  # fmt: skip
         console.print(table)
         for lease in answer.leases:
@@ -73,22 +77,12 @@ def show(answer: LeasesView, console: Console) -> None:
 
 
 def devices(lease: LeaseRow) -> str:
-    """What a lease is of: `4 GPUs on gpu-1 0,1,2,3`."""
-    return foreign(f"{lease.what} on {'; '.join(map(str, lease.devices))}" if lease.devices else lease.what)
+    """What a lease is of, as in `columns`."""
+    return foreign(devices_of(lease))
 
 
 def _state(lease: LeaseRow) -> str:
     return foreign(lease.state) or "new"
-
-
-def ends(lease: LeaseRow, now_ms: int) -> str:
-    """When a lease ends, or for how long it has been over."""
-    at_ms = lease.revocation.deadline_ms if lease.revocation is not None else lease.end_ms
-    if lease.ended_ms:
-        return f"{span(max(0, now_ms - lease.ended_ms))} ago"
-    if not at_ms:
-        return "?"
-    return f"in {span(at_ms - now_ms)}" if at_ms > now_ms else f"overdue, {span(now_ms - at_ms)}"
 
 
 def notes(lease: LeaseRow, now_ms: int) -> list[str]:

@@ -4,22 +4,21 @@
 from __future__ import annotations
 
 import click
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
-from dovetail.cli.console import Console, Table, prose, right
-from dovetail.cli.output import count, foreign, output_option, span, write_json
+from dovetail.cli.columns import NODE_STYLES, NODES
+from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.listing import ListForm, list_options, selector_option, write_answer, write_rows
+from dovetail.cli.output import count, foreign, span
 from dovetail.cli.scheduling import quarantine_budget_option
+from dovetail.cli.watching import watch_options, watch_rows
+from dovetail.core.labels import holds
+from dovetail.core.model import Requirement
+from dovetail.kube.reading.state import LiveCluster
 from dovetail.kube.translate.quarantine_budget import budget_of
-from dovetail.views.nodes import BEYOND_BUDGET, IN_FORCE, READY, STATES, NodeHealthView, node_healths
-
-_STYLES = {"healthy": "green", "degraded": "yellow", "draining": "red", "quarantined": "red", "unknown": "dim"}
-
-_PLACED = {
-    "": "",
-    IN_FORCE: " (no pod is placed on it)",
-    BEYOND_BUDGET: f" (it stays in use: {BEYOND_BUDGET})",
-}
+from dovetail.views.nodes import BEYOND_BUDGET, READY, NodeHealthView, node_healths
 
 
 @click.command(name="nodes")
@@ -27,45 +26,73 @@ _PLACED = {
 @cluster_options
 @quarantine_budget_option("The budget of the scheduler, as `dovetail scheduler` has it. Default: read from its lease.")
 @click.option("--unhealthy", is_flag=True, help="Only nodes that are not healthy, or not ready.")
-@output_option
-def command(source: ClusterSource, name: str, budget: str, unhealthy: bool, output: str) -> None:
+@selector_option("Only nodes with these labels, as in pool=h100,!spot.")
+@list_options(NODES)
+@watch_options
+def command(
+    source: ClusterSource,
+    name: str,
+    budget: str,
+    unhealthy: bool,
+    labels: tuple[Requirement, ...],
+    form: ListForm,
+    every_s: float,
+) -> None:
     """List the GPU nodes: state, GPUs by state, since when, why, and what happens next.
 
     NAME is a node, or a pattern with * and ?. Of one node all GPUs are listed. The states are those that the agents
     report. Where `dovetail operator` runs, each node that is not ready is listed with its step, what blocks it, what
     shows that, and what to do.
     """
-    cluster = replace(source, quarantine_budget=budget).read()
-    state, reported = cluster.state, cluster.feed.node_records.gpu_node
-    answer = node_healths(state, reported, name, unhealthy=unhealthy)
-    if name and not answer and not (unhealthy and node_healths(state, reported, name)):
-        raise click.ClickException(f"no GPU node is called {name}")
+    asked = NodeFilter(name, unhealthy, labels)
+    source = replace(source, quarantine_budget=budget)
+    if every_s:
+        source.check_again()
+        watch_rows(lambda: (_nodes(source.read(), asked), source.now_ms), form, NODES, every_s, Console())
+        return
+    cluster = source.read()
+    answer = _nodes(cluster, asked)
     if not cluster.quarantine_budget and any(one.quarantine for one in answer):
         assumed = budget_of(source.policy)
         Console(stderr=True).print(
             f"[yellow]attention:[/yellow] the scheduler's quarantine budget is not known, as no lease with it can be "
             f"read: {assumed} is assumed; set it by --quarantine-budget"
         )
-    if output == "json":
-        write_json(answer)
-    else:
+    if form.whole:
+        write_answer(form, "NodeHealth", answer)
+        return
+    if answer or not form.notes:
+        write_rows(form, NODES, answer, source.now_ms, Console())
+    if form.notes and not form.columns:
         one = len(answer) == 1 and answer[0].node == name
-        show(answer, source.now_ms, Console(), devices=one, budget=state.cluster.quarantines.limit)
+        show_more(answer, source.now_ms, Console(), devices=one, budget=cluster.state.cluster.quarantines.limit)
 
 
-def show(
+class NodeFilter(Struct, frozen=True):
+    """Which nodes are listed: those of this name or pattern, only those that are not healthy, or with these labels."""
+
+    name: str = ""
+    unhealthy: bool = False
+    labels: tuple[Requirement, ...] = ()
+
+
+def _nodes(cluster: LiveCluster, asked: NodeFilter) -> tuple[NodeHealthView, ...]:
+    """Raises ClickException if no GPU node has the name."""
+    state, reported = cluster.state, cluster.feed.node_records.gpu_node
+    answer = node_healths(state, reported, asked.name, unhealthy=asked.unhealthy)
+    if asked.name and not answer and not (asked.unhealthy and node_healths(state, reported, asked.name)):
+        raise click.ClickException(f"no GPU node is called {asked.name}")
+    return tuple(one for one in answer if all(holds(term, one.labels.get(term.key)) for term in asked.labels))
+
+
+def show_more(
     answer: tuple[NodeHealthView, ...], now_ms: int, console: Console, *, devices: bool = False, budget: int = 0
 ) -> None:
-    """Print the nodes, and with `devices` their GPUs. `budget`: how many nodes may be quarantined."""
+    """Print what stands below the list: with `devices` the GPUs of the node, then maintenance, and the nodes that are
+    not ready. `budget`: how many nodes may be quarantined."""
     if not answer:
         console.print("No GPU node is listed.")
         return
-    table = Table("node", "state", right("GPUs"), *map(right, STATES), "since", prose("why"), prose("next"))
-    for one in answer:
-        counts = (str(one.by_state[state]) if one.by_state else "-" for state in STATES)
-        numbers = (str(one.gpus), *counts, _since(one.since_ms, now_ms))
-        table.add_row(one.node, _styled(one.state), *numbers, _text(one.why), _text(one.next + _PLACED[one.quarantine]))
-    console.print(table)
     if devices:
         table = Table("GPU", "uuid", "product", "state", "since", "code", prose("why"), prose("next"))
         for gpu in answer[0].devices:
@@ -109,4 +136,4 @@ def _since(since_ms: int, now_ms: int) -> str:
 
 
 def _styled(state: str) -> str:
-    return f"[{_STYLES[state]}]{state}[/]"
+    return f"[{NODE_STYLES[state]}]{state}[/]"

@@ -81,9 +81,15 @@ def start(expected: Expected | None, now_ms: int) -> str:
     return f"in {about}{span(expected.start_ms - now_ms)}"
 
 
+def printable(text: str) -> str:
+    """Text of another writer without control characters."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
 def foreign(text: str) -> str:
     """Text of another writer: without control characters, and never markup."""
-    return escape("".join(c if c.isprintable() else " " for c in text))
+    clean = printable(text)
+    return escape(clean) if "[" in clean or "\\" in clean else clean
 
 
 @contextmanager

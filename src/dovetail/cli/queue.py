@@ -3,63 +3,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
-from rich.markup import escape
+from msgspec.structs import replace
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
-from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.output import (
-    LOOK_AHEAD_ENDED,
-    ago,
-    count,
-    gpus,
-    looking_ahead,
-    output_option,
-    start,
-    write_json,
-)
+from dovetail.cli.columns import QUEUE
+from dovetail.cli.console import Console
+from dovetail.cli.listing import TABLE, ListForm, list_options, write_answer, write_rows
+from dovetail.cli.output import LOOK_AHEAD_ENDED, count, looking_ahead
+from dovetail.cli.watching import watch_options, watch_rows
 from dovetail.core.reasons import When
 from dovetail.views.jobs import JobNotFound
-from dovetail.views.queue_positions import QueuePosition, queue_positions
+from dovetail.views.queue_positions import QueuePosition, WaitingWorkload, queue_positions
+
+_WITH_BASIS = ("position", "job", "queue", "gpus", "waiting", "reason", "starts", "basis")
 
 
 @click.command(name="queue")
 @click.argument("queue", required=False, default="")
 @cluster_options
 @click.option("--basis", is_flag=True, help="Also show what each expected start is based on, or why it is not known.")
-@output_option
-def command(source: ClusterSource, queue: str, basis: bool, output: str) -> None:
+@list_options(QUEUE)
+@watch_options
+def command(source: ClusterSource, queue: str, basis: bool, form: ListForm, every_s: float) -> None:
     """List the waiting jobs in queue order: of all queues, or of QUEUE and the queues below it.
 
     Shows why each job waits, and its latest start: for that the scheduler's own core looks ahead on a copy of the
     cluster. Writes nothing and needs no running scheduler.
     """
+    if basis and not form.columns:
+        form = replace(form, columns=_WITH_BASIS)
+    if every_s:
+        source.check_again()
+        watch_rows(lambda: _rows(_answer(source, queue)), form, QUEUE, every_s, Console())
+        return
+    answer = _answer(source, queue)
+    if form.whole:
+        write_answer(form, "WaitingJobList", answer)
+    else:
+        show(answer, Console(), form, basis=basis)
+
+
+def _answer(source: ClusterSource, queue: str) -> QueuePosition:
+    """Raises ClickException."""
     state = source.state()
     try:
         with looking_ahead() as watch:
-            answer = queue_positions(state, source.now_ms, queue, watch)
+            return queue_positions(state, source.now_ms, queue, watch)
     except JobNotFound as error:
         raise click.ClickException(str(error)) from error
-    if output == "json":
-        write_json(answer)
-    else:
-        show(answer, Console(), basis=basis)
 
 
-def show(answer: QueuePosition, console: Console, *, basis: bool = False) -> None:
-    """Print the waiting jobs as a table."""
+def _rows(answer: QueuePosition) -> tuple[Iterable[WaitingWorkload], int]:
+    return answer.jobs, answer.now_ms
+
+
+def show(answer: QueuePosition, console: Console, form: ListForm = TABLE, *, basis: bool = False) -> None:
+    """Print the waiting jobs as a list."""
+    if answer.jobs or not form.notes:
+        write_rows(form, QUEUE, answer.jobs, answer.now_ms, console)
+    if not form.notes:
+        return
     if not answer.jobs:
         console.print(f"No job waits{f' in queue {answer.queue}' if answer.queue else ''}.")
-        return
-    more = (prose("based on"),) if basis else ()
-    table = Table("", "job", "queue", "GPUs", "waiting", "reason", "starts", *more)
-    for one in answer.jobs:
-        basis_text = (escape(one.expected.basis),) if basis else ()
-        table.add_row(
-            str(one.position), one.job, one.queue, gpus(one.gpus_milli), ago(one.since_ms, answer.now_ms), one.code,
-            "never" if one.state == When.NEVER else start(one.expected, answer.now_ms), *basis_text,
-        )  # fmt: skip
-    console.print(table)
     unknown = sum(not one.expected.start_ms and one.state != When.NEVER for one in answer.jobs)
     if unknown and not basis:
         console.print(f"The start of {count(unknown, 'job')} is not known: --basis shows why.")

@@ -7,8 +7,10 @@ import click
 from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
+from dovetail.cli.columns import SHARE
 from dovetail.cli.console import Console, Table
-from dovetail.cli.output import gpus, output_option, write_json
+from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
+from dovetail.cli.output import gpus
 from dovetail.core.queues.types import GPU, Amounts
 from dovetail.views.amounts import listed
 from dovetail.views.jobs import JobNotFound
@@ -22,19 +24,21 @@ _NO_LIMIT = "-"
 @cluster_options
 @click.option("--users", is_flag=True, help="Also show the users of queues with fair share by user.")
 @click.option("--all", "every", is_flag=True, help="Also show CPU, memory, slices and models, not only GPUs.")
-@output_option
-def command(source: ClusterSource, queue: str, users: bool, every: bool, output: str) -> None:
+@list_options(SHARE)
+def command(source: ClusterSource, queue: str, users: bool, every: bool, form: ListForm) -> None:
     """Show the tree of queues: all of them, or QUEUE and the queues below it.
 
     For each queue: guarantee, limit, fair share, what is allocated, borrowed and pending, its usage, and its credit.
     """
-    state = source.state()
+    state, now_ms = source.state(), source.now_ms
     try:
-        answer = share(state, source.now_ms, queue)
+        answer = share(state, now_ms, queue)
     except JobNotFound as error:
         raise click.ClickException(str(error)) from error
-    if output == "json":
-        write_json(answer)
+    if form.whole:
+        write_answer(form, "QueueShare", answer)
+    elif not form.plain:
+        write_rows(form, SHARE, answer, now_ms, Console())
     else:
         show(answer, Console(), users=users, every=every)
 

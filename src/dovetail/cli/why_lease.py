@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from dovetail.cli.columns import lease_ends
 from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.leases import devices, ends, notes, offered
+from dovetail.cli.leases import devices, notes, offered
 from dovetail.cli.output import count, foreign, span
 from dovetail.views.forecast_types import PLACED
 from dovetail.views.jobs import some
@@ -48,7 +49,7 @@ def show_lease(answer: WhyLease, now_ms: int, console: Console) -> None:
     state = foreign(row.state) or "not read by the scheduler yet"
     console.print(
         f"Lease [bold]{foreign(row.lease)}[/bold] of {foreign(row.plane)}: {devices(row)}, {foreign(row.service)}; "
-        f"{state}, ends {ends(row, now_ms)}."
+        f"{state}, ends {lease_ends(row, now_ms)}."
     )
     for line in notes(row, now_ms):
         console.print(f"It {line}")

@@ -12,12 +12,17 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.cluster.quarantines import is_gpu_node
 from dovetail.core.model import GPU
+from dovetail.core.queues.types import MODEL_LABEL
 from dovetail.core.state import State
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.topology import GPUNode, GpuStatus
+from dovetail.views.jobs import name_of
+from dovetail.views.leased import is_placeholder, key_of
+from dovetail.views.requested import requested_milli
 
 UNKNOWN = "unknown"
 STATES = ("healthy", "degraded", "draining", "quarantined")
@@ -63,7 +68,8 @@ class NodeHealthView(Struct, frozen=True):
     """`gpus` by state, in the order of STATES. `since_ms` (epoch time, 0 where it is not known), `why` and `next` are
     those of its worst GPU, or of the node's quarantine. `quarantine` is "" if the node does not ask for quarantine,
     IN_FORCE if no pod is placed on it, BEYOND_BUDGET if it stays in use. `maintenance` is by what or by which user it
-    is to get empty, and why; "" if it is in use."""
+    is to get empty, and why; "" if it is in use. `model` is that of its label. Pods hold `used` of its whole GPUs;
+    `jobs` are the jobs and leases on it, and the pods of other schedulers that request GPUs. `labels` are its own."""
 
     node: str
     state: str
@@ -76,6 +82,10 @@ class NodeHealthView(Struct, frozen=True):
     devices: tuple[GpuHealthView, ...]
     readiness: ReadinessView | None = None
     maintenance: str = ""
+    model: str = ""
+    used: int = 0
+    jobs: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
 
 
 def node_healths(
@@ -91,8 +101,31 @@ def node_healths(
             continue
         reported = gpu_node(name)
         if is_gpu_node(record) or (reported is not None and (reported.status.gpus or reported.status.readiness)):
-            found.append(_node(name, dict(record.allocatable).get(GPU, 0), reported, name in quarantined))
+            one = _node(name, dict(record.allocatable).get(GPU, 0), reported, name in quarantined)
+            used, jobs, labels = _used(state, nodes.slots[name]), _jobs(state, nodes.slots[name]), dict(record.labels)
+            model = labels.get(MODEL_LABEL, "")
+            found.append(replace(one, model=model, used=used, jobs=tuple(jobs), labels=labels))
     return tuple(one for one in found if not unhealthy or one.state != STATES[0] or _blocked(one))
+
+
+def _used(state: State, slot: int) -> int:
+    nodes = state.cluster.nodes
+    column, record = nodes.resources.get(GPU), nodes.records[slot]
+    if column is None or record is None:
+        return 0
+    return max(0, dict(record.allocatable).get(GPU, 0) - int(nodes.free[column, slot]))
+
+
+def _jobs(state: State, slot: int) -> dict[str, None]:
+    """The jobs on a node, in the order in which they were placed."""
+    found: dict[str, None] = {}
+    for uid in state.cluster.on_slot.get(slot, ()):
+        pod = state.cluster.placements[uid].pod
+        if is_placeholder(pod) or (not pod.managed and requested_milli([pod])):
+            found[key_of(pod)] = None
+        elif pod.managed:
+            found[name_of(state, state.workloads.workload_of(pod))] = None
+    return found
 
 
 def _blocked(node: NodeHealthView) -> bool:

@@ -249,10 +249,14 @@ class _Reading:
         return events
 
     def _drop_finished(self) -> None:
+        """Finished pods hold nothing, and their run times are of another time than that of the files."""
+        over = []
         for obj in list(self._objects.values()):
             if isinstance(obj.wire, PodObject) and pod_status.is_finished(obj.wire):
                 self.skipped["finished Pod"] += 1
+                over.append(obj.wire)
                 del self._objects[obj.key]
+        self.feed.over = over
 
     def check(self, events: Iterable[ev.Event]) -> None:
         """Report what keeps nodes, gangs and waiting pods from being used as they are written, and unused facts about

@@ -152,6 +152,8 @@ class PodCondition(Wire, frozen=True):
 
 
 class Terminated(Wire, frozen=True):
+    exit_code: int = 0
+    reason: str = ""
     finished_at: datetime | None = None
 
 

@@ -37,12 +37,14 @@ class LiveCluster(Struct, frozen=True):
 
 
 async def read_cluster(
-    config: ClusterConfig, policy: Policy, scheduler_name: str, quarantine_budget: str = ""
+    config: ClusterConfig, policy: Policy, scheduler_name: str, quarantine_budget: str = "", *, ended: bool = False
 ) -> LiveCluster:
     """The cluster now, with the pods of `scheduler_name` as ours, and the quarantine budget of the scheduler, or this
-    one if it is not "". Raises KubeError where a list that is served cannot be read."""
+    one if it is not "". `ended`: its finished pods are kept, too. Raises KubeError where a list that is served cannot
+    be read."""
     feed = Translator(scheduler_name)
     feed.schedulers = {}
+    feed.over = [] if ended else None
     async with Client(config, user_agent="dovetail") as client:
         served = await discover(client)
         budget = quarantine_budget or await _budget(client, served, scheduler_name)

@@ -18,7 +18,7 @@ No input or output here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from msgspec import Struct
@@ -32,6 +32,7 @@ from dovetail.kube.objects import topology
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pod_status
 from dovetail.kube.translate.bound import BoundRecords, read
+from dovetail.kube.translate.ended import EndedPod, ended_pod
 from dovetail.kube.translate.finished import Finished
 from dovetail.kube.translate.gang_records import GangRecords
 from dovetail.kube.translate.known import KnownPod, pod_known
@@ -79,6 +80,8 @@ class Translator:
         """Called with each changed GPUNode."""
         self.schedulers: dict[str, str] | None = None
         """If set: collects the schedulerName of each pod of another scheduler."""
+        self.over: list[PodObject] | None = None
+        """If set: collects the pods that were finished when first seen."""
         self.records = Records(self._find)
         self.node_records = NodeRecords(self._find)
         self.gangs = GangRecords(self._pods)
@@ -93,6 +96,8 @@ class Translator:
         over = [change for change in changes if change.object.status.phase in pod_status.FINISHED]
         if over:
             events += [event for obj in self._finished.missed(over) for event in self._ran_before(obj)]
+        if self.over is not None:
+            self.over += [change.object for change in over if change.kind == "added"]
         for change in changes:
             if change.kind == "deleted" or change.object.status.phase in pod_status.FINISHED:
                 self._remove(change, events, unsettled)
@@ -193,6 +198,15 @@ class Translator:
         for change in changes:
             self.on_gpu_node(change.object)
         return events + [ev.PodChanged(pod.reported) for pod in known if self._correct_devices(pod)]
+
+    def ended(self) -> Iterator[EndedPod]:
+        """The pods of this scheduler that were finished when first seen; none unless `over` was set before that."""
+        for obj in self.over or ():
+            if obj.spec.scheduler_name == self._scheduler_name:
+                known = pod_known(obj, self._scheduler_name, self.memory.of(obj, True))
+                self.memory.drop(obj.metadata.uid)
+                self.gangs.add_to(known)
+                yield ended_pod(obj, known)
 
     def _find(self, about: str, findings: tuple[LayoutFinding, ...]) -> None:
         if self.findings.get(about, ()) == findings:
