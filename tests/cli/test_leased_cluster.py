@@ -21,6 +21,8 @@ PLACEHOLDER = re.compile(r"(?<![a-z])lease/[a-z]+/[a-z]+/|/0\.0\b|blocker")
 COMMANDS: Sequence[str] = (
     "leases",
     "leases ada",
+    "jobs",
+    "jobs --all",
     "queue --basis",
     "queue agents",
     "free",
@@ -51,6 +53,7 @@ COMMANDS: Sequence[str] = (
     "status",
     "snapshot",
 )
+LISTS = ("jobs", "queue", "nodes", "leases", "share", "free")
 WITHOUT_JSON = ("nodes a", "snapshot")
 JOB: dict[str, Any] = {"image": "i", "name": "m", "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": "8"}}}
 
@@ -85,6 +88,17 @@ async def test_no_command_shows_a_placeholder(tmp_path: Path) -> None:
                 if command not in WITHOUT_JSON:
                     shown = await asyncio.to_thread(run, kubeconfig, command, "-o", "json")
                     assert not PLACEHOLDER.search(shown), (command, shown)
+            for command in LISTS:
+                for form in ("wide", "csv", "name"):
+                    shown = await asyncio.to_thread(run, kubeconfig, command, "-o", form)
+                    assert shown and not PLACEHOLDER.search(shown), (command, form, shown)
+            jobs = json.loads(await asyncio.to_thread(run, kubeconfig, "jobs", "-o", "json"))["jobs"]
+            assert {(one["job"], one["state"], one["queue"], one["lease"]) for one in jobs} == {
+                ("ada/works", "Running", "planes/ada/ada", "ada/train"),
+                ("default/job", "Waiting", "default", ""), ("default/other", "Waiting", "default", ""),
+            }  # fmt: skip
+            nodes = json.loads(await asyncio.to_thread(run, kubeconfig, "nodes", "-o", "json"))
+            assert {"gpulease/ada/train", "ada/works"} <= {job for one in nodes for job in one["jobs"]}
             jobs = json.loads(await asyncio.to_thread(run, kubeconfig, "queue", "-o", "json"))["jobs"]
             assert {one["job"] for one in jobs} == {"bob/many", "default/job", "default/other"}
             queues = json.loads(await asyncio.to_thread(run, kubeconfig, "share", "-o", "json"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from dovetail.cli.listing import ListColumn, ListColumns, Shown, time_of
-from dovetail.cli.output import ago, gpus, span, start
+from dovetail.cli.output import ago, count, gpus, span, start
 from dovetail.core.reasons import Sure, When
 
 if TYPE_CHECKING:
@@ -192,11 +192,20 @@ def free_rows(answer: Free) -> Iterator[FreeRow]:
         yield FreeRow("class", "", found.name, found.free, found.devices, found.free, found.nodes, found.blocked)
 
 
+def lacking(blocked: Blocked) -> str:
+    """What a node lacks: `2 nvidia.com/gpu`, `250/1000 of a GPU`, `1 device`."""
+    from dovetail.views.holders import DEVICES, SHARE
+
+    if blocked.lacking == DEVICES:
+        return count(int(blocked.missing), "device")
+    return f"{blocked.missing} of a GPU" if blocked.lacking == SHARE else f"{blocked.missing} {blocked.lacking}"
+
+
 def _blocked(row: FreeRow) -> str:
     found = row.blocked
     if found is None:
         return ""
-    return f"{found.node} lacks {found.missing} {found.lacking}" if found.node and found.missing else found.rule
+    return f"{found.node} lacks {lacking(found)}" if found.node and found.missing else found.rule
 
 
 FREE: ListColumns[FreeRow] = ListColumns(

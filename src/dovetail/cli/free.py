@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
-from dovetail.cli.columns import FREE, free_rows
+from dovetail.cli.columns import FREE, free_rows, lacking
 from dovetail.cli.console import Console, Table
 from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
 from dovetail.cli.output import count
@@ -191,7 +191,7 @@ def _blocked(size: str, blocked: Blocked) -> Iterator[str]:
         # The holders of devices by claim are printed with each device.
         shown = blocked.holders[:_NAMES_SHOWN] if blocked.lacking != DEVICES else ()
         held = "; ".join(f"{one.pod} holds {_amount(one.amount, one.devices)}" for one in shown)
-        yield f"next size, {size}: {blocked.node} lacks {_lacking(blocked)}{f': {held}' if held else ''}"
+        yield f"next size, {size}: {blocked.node} lacks {lacking(blocked)}{f': {held}' if held else ''}"
     else:
         yield f"next size, {size}: {blocked.rule}"
     if blocked.repartition is not None:
@@ -200,12 +200,6 @@ def _blocked(size: str, blocked: Blocked) -> Iterator[str]:
         for one in blocked.devices[:_NAMES_SHOWN]:
             held = f" (held by {', '.join(one.holders[:_NAMES_SHOWN])})" if one.holders else ""
             yield f"  {one.node} {', '.join(one.devices[:_NAMES_SHOWN])}: {one.rule}{held}"
-
-
-def _lacking(blocked: Blocked) -> str:
-    if blocked.lacking == DEVICES:
-        return count(int(blocked.missing), "device")
-    return f"{blocked.missing} of a GPU" if blocked.lacking == SHARE else f"{blocked.missing} {blocked.lacking}"
 
 
 def _amount(amount: str, devices: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import QUEUE
 from dovetail.cli.console import Console
-from dovetail.cli.listing import TABLE, ListForm, list_options, write_answer, write_rows
+from dovetail.cli.listing import TABLE, ListForm, columns_of, list_options, write_answer, write_rows
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, looking_ahead
 from dovetail.cli.watching import watch_options, watch_rows
 from dovetail.core.reasons import When
@@ -33,7 +33,7 @@ def command(source: ClusterSource, queue: str, basis: bool, form: ListForm, ever
     Shows why each job waits, and its latest start: for that the scheduler's own core looks ahead on a copy of the
     cluster. Writes nothing and needs no running scheduler.
     """
-    if basis and not form.columns:
+    if basis and form.output == TABLE.output and not form.columns:
         form = replace(form, columns=_WITH_BASIS)
     if every_s:
         source.check_again()
@@ -43,7 +43,7 @@ def command(source: ClusterSource, queue: str, basis: bool, form: ListForm, ever
     if form.whole:
         write_answer(form, "WaitingJobList", answer)
     else:
-        show(answer, Console(), form, basis=basis)
+        show(answer, Console(), form)
 
 
 def _answer(source: ClusterSource, queue: str) -> QueuePosition:
@@ -60,7 +60,7 @@ def _rows(answer: QueuePosition) -> tuple[Iterable[WaitingWorkload], int]:
     return answer.jobs, answer.now_ms
 
 
-def show(answer: QueuePosition, console: Console, form: ListForm = TABLE, *, basis: bool = False) -> None:
+def show(answer: QueuePosition, console: Console, form: ListForm = TABLE) -> None:
     """Print the waiting jobs as a list."""
     if answer.jobs or not form.notes:
         write_rows(form, QUEUE, answer.jobs, answer.now_ms, console)
@@ -69,7 +69,7 @@ def show(answer: QueuePosition, console: Console, form: ListForm = TABLE, *, bas
     if not answer.jobs:
         console.print(f"No job waits{f' in queue {answer.queue}' if answer.queue else ''}.")
     unknown = sum(not one.expected.start_ms and one.state != When.NEVER for one in answer.jobs)
-    if unknown and not basis:
+    if unknown and all(column.name != "basis" for column in columns_of(form, QUEUE)):
         console.print(f"The start of {count(unknown, 'job')} is not known: --basis shows why.")
     if not answer.whole:
         console.print(LOOK_AHEAD_ENDED)
