@@ -8,10 +8,15 @@ import re
 import pytest
 from msgspec.structs import fields
 
+from dovetail.cli import columns
+from dovetail.cli.jobs import COLUMNS
+from dovetail.cli.listing import API_VERSION
 from dovetail.core.reasons import Expected
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
 from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastPlace, ForecastVictim
+from dovetail.views.job_list import JobList, JobRow, JobTime
+from dovetail.views.job_states import STATES
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
 from dovetail.views.queue_shares import QueueShare, UserShare
 from dovetail.views.rank import Before, Overtaking, RankLevel, RankView, Term
@@ -38,6 +43,8 @@ def rows(command: str, head: str) -> dict[str, Row]:
     [
         ("defrag", "field", Defrag),
         ("drain", "field", DrainPlan),
+        ("jobs", "field", JobList),
+        ("jobs", "field of `jobs`", JobRow),
         ("priority", "field", RankView),
         ("queue", "field", QueuePosition),
         ("queue", "field of `jobs`", WaitingWorkload),
@@ -58,6 +65,7 @@ def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:
         ("defrag", "field", "shape", (ShapeView,)),
         ("defrag", "field", "steps", (MoveStepView, PodMove)),
         ("drain", "field", "nodes", (DrainedNode, DrainedPod)),
+        ("jobs", "field of `jobs`", "start", (JobTime,)),
         ("priority", "field", "levels", (RankLevel, Term)),
         ("priority", "field", "before", (Before,)),
         ("priority", "field", "overtaking", (Overtaking,)),
@@ -75,3 +83,32 @@ def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:
 def test_fields_of_what_is_inside(command: str, head: str, field: str, kinds: tuple[type, ...]) -> None:
     documented = set(re.findall(r"`(\w+)`", rows(command, head)[field].cells[1]))
     assert {name for kind in kinds for name in names(kind)} <= documented
+
+
+def test_columns_of_lists() -> None:
+    lists = {
+        "jobs": COLUMNS, "queue": columns.QUEUE, "nodes": columns.NODES, "leases": columns.LEASES,
+        "share": columns.SHARE, "free": columns.FREE,
+    }  # fmt: skip
+    section = page(CLI).section("Lists")
+    written = {row.cells[0].partition("]")[0].removeprefix("["): row.code[1:] for row in section.rows("list")}
+    assert written == {
+        name: [
+            [one.name for one in found.columns if not one.wide],
+            [one.name for one in found.columns if one.wide],
+            [found.named_by],
+        ]
+        for name, found in lists.items()
+    }
+    assert f"`{API_VERSION}`" in section.text
+
+
+def test_states_of_jobs() -> None:
+    written = {row.code[0][0]: row.code[1] for row in page(CLI).section("dovetail jobs").rows("state")}
+    words = {word: states for word, states in STATES.items() if word != "all"}
+    assert written == {state: [word for word, states in words.items() if state in states] for state in STATES["all"]}
+
+
+def test_columns_of_jobs_that_are_explained_exist() -> None:
+    explained = [name for row in page(CLI).section("dovetail jobs").rows("column") for name in row.code[0]]
+    assert set(explained) <= {one.name for one in COLUMNS.columns}
