@@ -18,6 +18,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
+from dovetail.cli.cluster import ClusterSource
 from dovetail.cli.output import printable
 from dovetail.playground import Playground
 from tests.cli.listed_jobs import AT, EVIL, GPU, JOBS, cluster, ended, node, pod
@@ -298,6 +299,17 @@ def test_a_closed_pipe_ends_it_quietly(file: str) -> None:
         assert process.stderr.read() == b""
         # Unbuffered output may end before it finds out.
         assert process.wait() in (141, 0)
+
+
+def test_a_connection_that_breaks_is_no_closed_pipe(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError("of a socket")
+
+    monkeypatch.setattr(ClusterSource, "read", broken)
+    with (Path(file).with_name("out")).open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with pytest.raises(BrokenPipeError, match="of a socket"):
+            cli.main(["jobs", "-f", file], standalone_mode=False)
 
 
 async def test_a_live_cluster(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 """All ways of looking at one state give one answer: the verdict, the reason, the start, the position in the queue.
 
 Random clusters with queues, gangs, pods that run with and without limits, pods that never fit: what `why`, `queue`,
-`whatif`, `share`, `priority`, `free`, `doctor` and `simulate` print of each job is compared.
+`jobs`, `whatif`, `share`, `priority`, `free`, `doctor` and `simulate` print of each job is compared.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from dovetail.sim.once import Once
 from dovetail.sim.report import SimulationRun, of_snapshot
 from dovetail.sim.workload import snapshot
 from dovetail.views.forecast_types import PLACED
+from dovetail.views.job_list import JobFilter, job_list
+from dovetail.views.job_states import WAITING
 from dovetail.views.jobs import waiting_jobs
 from dovetail.views.probe import Beside
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload, queue_positions
@@ -117,11 +119,32 @@ def check(reported: list[Reported]) -> None:
         _agrees_with_why(state, one)
         place = rank(copy(state), one.job, NOW)
         assert (place.position, place.waiting) == (one.position, len(found.jobs))
+    _agrees_with_jobs(state, found)
     _agrees_with_whatif(state, by_job)
     _agrees_with_the_queues(state, found)
     _agrees_with_the_doctor(state, by_job)
     _is_simulated(state, reported, by_job)
     _first_fits_where_free_reports_it(state, found)
+
+
+def _agrees_with_jobs(state: State, found: QueuePosition) -> None:
+    """The list of jobs has each waiting job with its reason, also without a look-ahead, and in queue order."""
+    listed = job_list(copy(state), NOW, JobFilter(), most_ahead=len(found.jobs))
+    assert listed.looked_ahead
+    rows = {row.job: row for row in listed.jobs}
+    waits = [(row.job, row.when, row.reason, row.message) for row in listed.jobs if row.when]
+    assert sorted(waits) == sorted((one.job, one.state, one.code, one.message) for one in found.jobs)
+    waiting = {row.job for row in listed.jobs if row.state == WAITING}
+    assert [row.job for row in listed.jobs if row.state == WAITING] == [
+        one.job for one in found.jobs if one.job in waiting
+    ]
+    for one in found.jobs:
+        start = rows[one.job].start
+        if one.job in waiting and one.state != When.NEVER:
+            assert start is not None and start.sure is one.expected.sure and start.basis == one.expected.basis
+            assert (start.at.timestamp() if start.at is not None else 0) == one.expected.start_ms // 1000
+    near = job_list(copy(state), NOW, JobFilter(), most_ahead=-1)
+    assert [(row.job, row.when, row.reason, row.message) for row in near.jobs if row.when] == waits
 
 
 def _agrees_with_why(state: State, one: WaitingWorkload) -> None:

@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -92,8 +92,12 @@ class LazyGroup(click.Group):
         """Run the command. If what it prints to is closed, as by `head`, it ends quietly."""
         try:
             answer = super().invoke(ctx)
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except BrokenPipeError:
+            if not _is_closed(sys.stdout):
+                # It is a connection that broke.
+                raise
             # What is left in the buffer goes nowhere, or Python would complain of it at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(CLOSED_PIPE)
@@ -102,6 +106,15 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(sorted(self._lazy.items()))
+
+
+def _is_closed(stream: TextIO) -> bool:
+    """Whether the stream is a pipe that nothing reads any more."""
+    from select import POLLERR, poll
+
+    asked = poll()
+    asked.register(stream, 0)
+    return any(event & POLLERR for _, event in asked.poll(0))
 
 
 @click.group(

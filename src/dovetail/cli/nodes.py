@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,11 +16,12 @@ from dovetail.cli.listing import ListForm, list_options, selector_option, write_
 from dovetail.cli.output import count, foreign, span
 from dovetail.cli.scheduling import quarantine_budget_option
 from dovetail.cli.watching import watch_options, watch_rows
-from dovetail.core.labels import holds
-from dovetail.core.model import Requirement
-from dovetail.kube.reading.state import LiveCluster
 from dovetail.kube.translate.quarantine_budget import budget_of
 from dovetail.views.nodes import BEYOND_BUDGET, READY, NodeHealthView, node_healths
+
+if TYPE_CHECKING:
+    from dovetail.core.model import Requirement
+    from dovetail.kube.reading.state import LiveCluster
 
 
 @click.command(name="nodes")
@@ -78,6 +81,8 @@ class NodeFilter(Struct, frozen=True):
 
 def _nodes(cluster: LiveCluster, asked: NodeFilter) -> tuple[NodeHealthView, ...]:
     """Raises ClickException if no GPU node has the name."""
+    from dovetail.core.labels import holds
+
     state, reported = cluster.state, cluster.feed.node_records.gpu_node
     answer = node_healths(state, reported, asked.name, unhealthy=asked.unhealthy)
     if asked.name and not answer and not (asked.unhealthy and node_healths(state, reported, asked.name)):
