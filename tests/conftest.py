@@ -25,6 +25,7 @@ from dovetail.core.decisions import Decision
 from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.state import State
 from tests.needs import Need, reporter, sum_up_fixtures, unavailable
+from tests.order import DEPLOYED, NODE, end_what_is_over, kept_up_to
 from tests.paths import ROOT
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
@@ -121,6 +122,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return ByFile(config, log)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell the process of a worker whether it gets its files in that order."""
+    node.workerinput["in_order"] = node.config.getvalue("dist") == "loadfile"
+
+
 def pytest_collection_finish() -> None:
     """Tell the garbage collector to pass over what was imported and collected, which stays to the end.
 
@@ -135,6 +142,8 @@ def _no_more() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if getattr(item.config, "workerinput", {}).get("in_order"):
+        end_what_is_over(item.nodeid.partition("::")[0])
     for need in NEEDS:
         if item.get_closest_marker(need.mark):
             need.check(item)
@@ -152,8 +161,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 
     Use a namespace of your own in it.
     """
-    with Plane(work_dir=tmp_path_factory.mktemp("plane")) as plane:
-        yield plane
+    with kept_up_to(DEPLOYED) as kept:
+        yield kept.enter_context(Plane(work_dir=tmp_path_factory.mktemp("plane")))
 
 
 @pytest.fixture
@@ -171,11 +180,9 @@ def real_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     Use a namespace and resources of your own, and leave its kubelet running with these options.
     """
     options = KubeletOptions(topology_manager_policy="single-numa-node", topology_manager_scope="pod")
-    with (
-        Plane(work_dir=tmp_path_factory.mktemp("plane-of-node")) as plane,
-        Node(plane, kubelet=options, work_dir=tmp_path_factory.mktemp("node")) as node,
-    ):
-        yield node
+    with kept_up_to(NODE) as kept:
+        plane = kept.enter_context(Plane(work_dir=tmp_path_factory.mktemp("plane-of-node")))
+        yield kept.enter_context(Node(plane, kubelet=options, work_dir=tmp_path_factory.mktemp("node")))
 
 
 @pytest.fixture

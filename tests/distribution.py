@@ -8,34 +8,19 @@ Rules
   at the end of a run files are short, so that all processes end together.
 - Files that apply deploy/ to the plane of their process come after all others that use a plane: its policies hold for
   what comes later, too.
+- Each process gets its files in the order of their ranks, and ends what later files do not use (`tests.order`).
 """
 
 from __future__ import annotations
-
-from functools import cache
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests.paths import ROOT
+from tests.order import rank
 
-_ORDER = ("pytest.mark.node", "pytest.mark.plane", "deployed_plane", "pytest.mark.slow")
-"""What files have that come early, the earliest first."""
-_DEPLOYED = "deployed_plane"
 _MOST_PENDING = 2
-
-
-@cache
-def _rank(file: str) -> int:
-    text = (ROOT / file).read_text()
-    if file.startswith("tests/contract/"):
-        # Its mark is in its conftest.py.
-        return _ORDER.index("pytest.mark.plane")
-    if "pytest.mark.node" not in text and (file.startswith("tests/live/") or _DEPLOYED in text):
-        return _ORDER.index(_DEPLOYED)
-    return next((rank for rank, mark in enumerate(_ORDER) if mark in text), len(_ORDER))
 
 
 class ByFile(LoadScopeScheduling):
@@ -58,8 +43,8 @@ class ByFile(LoadScopeScheduling):
     def _next_file(self, node: WorkerController) -> str | None:
         """The next file for a process; None where there is none for it."""
         first = node is next(iter(self.assigned_work))
-        files = (file for file in self.workqueue if first or _rank(file))
-        return min(files, key=_rank, default=None)
+        files = (file for file in self.workqueue if first or rank(file))
+        return min(files, key=rank, default=None)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         file = self._next_file(node)

@@ -9,6 +9,7 @@ from dovetail.operator import reconciler
 from dovetail.operator.rollout import part
 from dovetail.playground import Playground
 from tests.operator.stack_world import World
+from tests.order import PLANE, kept_up_to
 from tools.controlplane.plane import Plane
 
 
@@ -31,7 +32,8 @@ async def world(short_pauses: None) -> AsyncIterator[World]:
 @pytest.fixture(scope="session")
 def stack_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     """A plane with kube-scheduler and what `dovetail install` applies, but for the GPUStack. It has no nodes."""
-    with Plane(scheduler=True, work_dir=tmp_path_factory.mktemp("stack-plane")) as plane:
+    with kept_up_to(PLANE) as kept:
+        plane = kept.enter_context(Plane(scheduler=True, work_dir=tmp_path_factory.mktemp("stack-plane")))
         plane.kubectl("apply", "-k", "deploy/crds")
         plane.kubectl("apply", "-k", "deploy/operator")
         plane.kubectl("delete", "gpustacks", "--all")

@@ -57,6 +57,10 @@ class StoreCopy(Struct, frozen=True):
     version: int
     collections: Mapping[str, Mapping[Key, Document]]
 
+    @classmethod
+    def of(cls, store: Store) -> StoreCopy:
+        return cls(store.version, {one.name: dict(one.objects) for one in store.collections})
+
 
 class Killed(Exception):
     """The process has ended."""
@@ -83,7 +87,7 @@ class Cluster:
         """Called after each write of the operator."""
 
     def copy(self) -> StoreCopy:
-        return StoreCopy(self.store.version, {one.name: dict(one.objects) for one in self.store.collections})
+        return StoreCopy.of(self.store)
 
     def put(self, document: Document) -> None:
         """Make it, or change its spec."""

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator is killed at each of its writes, before and after it takes effect: the next one comes to the same
-end."""
+"""The operator ends at each of its writes, before and after it takes effect: the next one comes to the same end.
+
+A process keeps nothing but what is stored, so that another goes on from a copy of what was stored then. That a process
+is really cut off is in `rollout/test_part.py` and `coexistence/test_takeovers.py`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
+from aiohttp import web
 
+from dovetail.apiserver.server import ApiServer
 from dovetail.playground import Playground
 from tests.operator.stack_world import STACKS, World
+from tests.operator.store_driver import StoreCopy
 
 Act = Callable[[World], None]
 POOLS = [{"name": "a", "nodeSelector": {"matchLabels": {"pool": "a"}}}, {"name": "b"}]
@@ -54,47 +59,64 @@ async def _through(world: World, before: int) -> None:
             await done(world)
 
 
-async def _new_world() -> World:
+async def _opened(copy: StoreCopy | None = None) -> World:
+    """A cluster with a node, or as it was when it was copied."""
     playground = Playground(start_delay_s=0.0, stop_delay_s=0.0)
     await playground.start()
-    playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}})
-    return World(playground)
+    world = World(playground)
+    if copy is None:
+        playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}})
+        return world
+    for collection in playground.store.collections:
+        for key in collection.objects.keys() - copy.collections.get(collection.name, {}).keys():
+            playground.store.remove(collection.name, key)
+    for name, objects in copy.collections.items():
+        resource = playground._catalogue.of_collection(name)
+        assert resource is not None
+        for one in objects.values():
+            playground._deletions.commit(resource, one)
+    return world
+
+
+def _copied_at_writes(world: World, monkeypatch: pytest.MonkeyPatch) -> list[StoreCopy]:
+    """What is stored before and after each write over HTTP from now on."""
+    copies: list[StoreCopy] = []
+    answer = ApiServer.answer
+
+    async def copied(server: ApiServer, request: web.BaseRequest, path: str, body: bytes) -> web.StreamResponse:
+        before = StoreCopy.of(server.store) if request.method != "GET" else None
+        answered = await answer(server, request, path, body)
+        if before is not None and server.store.version != before.version:
+            copies.extend((before, StoreCopy.of(server.store)))
+        return answered
+
+    monkeypatch.setattr(ApiServer, "answer", copied)
+    return copies
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", range(len(STEPS)), ids=["install", "upgrade", "uninstall"])
 @pytest.mark.usefixtures("short_pauses")
-async def test_the_end_is_the_same(step: int) -> None:
+async def test_the_end_is_the_same(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     act, done = STEPS[step]
-    world = await _new_world()
+    world = await _opened()
     await _through(world, step)
     act(world)
-    async with world.operator():
-        await done(world)
-        await world.quiet(1.0)
+    with monkeypatch.context() as patched:
+        copies = _copied_at_writes(world, patched)
+        async with world.operator():
+            await done(world)
+            await world.quiet(1.0)
     wanted = world.contents()
     await world.playground.stop()
-    number, killed = 1, True
-    while killed:
-        for carried_out in (False, True):
-            world = await _new_world()
-            await _through(world, step)
-            act(world)
-            faults = world.playground.faults
-            faults.cut_off_at_write(number, carried_out=carried_out)
-            async with world.operator():
-                ends = [asyncio.ensure_future(end) for end in (done(world), faults.cut_off.wait())]
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                killed = faults.cut_off.is_set()
-                for end in ends:
-                    end.cancel()
-            faults.clear()
-            async with world.operator():
-                await done(world)
-                with contextlib.suppress(TimeoutError):
-                    await world.until(lambda: world.contents() == wanted, 20)  # noqa: B023
-                await world.quiet()
-            assert world.contents() == wanted, f"killed at write {number}"
-            await world.playground.stop()
-        number += 1
-    assert number > 4
+    assert len(copies) > 8
+    for number, copy in enumerate(copies):
+        world = await _opened(copy)
+        async with world.operator():
+            await done(world)
+            with contextlib.suppress(TimeoutError):
+                await world.until(lambda: world.contents() == wanted, 20)  # noqa: B023
+            await world.quiet()
+        which = f"{'after' if number % 2 else 'before'} write {number // 2 + 1} of {len(copies) // 2}"
+        assert world.contents() == wanted, f"killed {which}"
+        await world.playground.stop()
