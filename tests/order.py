@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of the files of tests where processes share them (`tests.distribution`), and what a process keeps for some.
 
-Rules: a file has the rank of the first of MARKS that it names, and a process gets no file of a lower rank after one of a
-higher. So what only files up to some rank use ends at the first test of a later one: a plane takes 4 % of a core while
-nobody asks it anything, a node with its plane 10 %.
+Rules: a file has the rank of the first of MARKS that it names, and a process gets no file of a lower rank after one of
+a higher. So what only files up to some rank use ends at the first test of a later one: a plane takes 4 % of a core
+while nobody asks it anything, a node with its plane 10 %.
 """
 
 from __future__ import annotations
