@@ -211,7 +211,9 @@ class Watcher:
             ran_ms = max(ran_ms, LEAST_CHARGED_MS)
         self.due[obj.metadata.namespace] += status.rate * ran_ms
         self.ends[status.cause] += 1
-        self.latest_end_ms = max(self.latest_end_ms, epoch_ms(status.ended) - epoch_ms(status.end))
+        # One that ended before its first status was written has no end there.
+        due_ms = epoch_ms(status.end) or epoch_ms(obj.spec.start) + int(1000 * TERM_S)
+        self.latest_end_ms = max(self.latest_end_ms, epoch_ms(status.ended) - due_ms)
 
 
 async def measure(options: argparse.Namespace) -> Document:
