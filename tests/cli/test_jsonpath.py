@@ -77,6 +77,7 @@ def test_what_is_printed(expression: str, text: str) -> None:
         ("{.jobs[0:9:2]}", "'[0:9:2]' is not .name"),
         ("{.jobs[?(@.gpus=1)]}", "is not .name"),
         ("{.jobs[?(@.gpus==x)]}", "'x' is not a number, a text in quotes, true, false or null"),
+        (f"{{.jobs[?(@.gpus=={'[' * 5000})]}}", "is not a number, a text in quotes, true, false or null"),
         ("{range .jobs[*]}", "{range ...} without an {end} after it"),
         ("{end}", "{end} without a {range ...} before it"),
         ("{range}{end}", "is not a path"),

@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dovetail.cli.output import printable
+from dovetail.core.json_text import JsonError, decode_json
 
 Json: TypeAlias = Any
 Step: TypeAlias = Callable[[Json], list[Json]]
@@ -201,9 +202,10 @@ def _operand(text: str) -> Json:
     if text[0] in "\"'":
         return _unquoted(text)
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+        value: Json = decode_json(text, object)
+    except JsonError:
         raise PathError(f"{text!r} is not a number, a text in quotes, true, false or null") from None
+    return value
 
 
 def _elements(value: Json) -> list[Json]:

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from dovetail.cli.console import Console, Table, TableColumn
 from dovetail.cli.output import foreign, printable, write_json
+from dovetail.core.json_text import decode_json
 
 if TYPE_CHECKING:
     from dovetail.cli.jsonpath import PathTemplate
@@ -216,7 +217,7 @@ def write_answer(form: ListForm, kind: str, answer: object) -> None:
     if form.output == _JSON:
         write_json(versioned(kind, answer))
         return
-    plain = msgspec.json.decode(msgspec.json.encode(versioned(kind, answer)))
+    plain: Any = decode_json(msgspec.json.encode(versioned(kind, answer)), object)
     if form.template is not None:
         from dovetail.cli.jsonpath import PathError
 
