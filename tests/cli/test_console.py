@@ -65,6 +65,11 @@ def test_prose_is_narrower_than_names_on_a_terminal() -> None:
     assert all(len(line) <= 80 for line in on_terminal(lambda out: out.print(rows), 80).splitlines())
 
 
+def test_rows_that_fit_nowhere_are_one_line_each() -> None:
+    rows = table([("team/" + "x" * 60, "word " * 30, "8", "word " * 30)])
+    assert len(on_terminal(lambda out: out.print(rows), 60).splitlines()) == 2
+
+
 def test_a_terminal_shows_the_first_rows_and_a_pipe_all_of_them() -> None:
     rows = [(f"pod-{i}",) for i in range(30)]
     assert "pod-29" in piped(lambda out: out.print_rows(Table("pod"), rows, 20))
@@ -148,3 +153,9 @@ def test_grep_finds_names_in_what_commands_print(command: list[str], names: list
     assert result.exit_code == 0, result.output
     for name in names:
         assert any(name in line for line in result.stdout.splitlines()), result.stdout
+
+
+def test_headings_are_bold_on_a_terminal() -> None:
+    env = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "200"}
+    result = CliRunner().invoke(cli, ["queue", "-f", "-"], input=CLUSTER, env=env)
+    assert "\x1b[1mjob\x1b[0m" in result.stdout and "\x1b[1mreason\x1b[0m" in result.stdout

@@ -5,7 +5,7 @@ Rules
 - If the output is not a terminal, nothing is wrapped: each sentence and each row is one line, so that `grep` finds a
   name and `awk` a column.
 - On a terminal, sentences and columns of sentences break between words. Names stay whole: a row that is wider than the
-  terminal continues in its next line, as rows of kubectl do.
+  terminal whatever breaks continues in its next line, as rows of kubectl do.
 - No line ends in blanks.
 """
 
@@ -114,7 +114,7 @@ class Table:
     def __rich_console__(self, console: rich.console.Console, options: ConsoleOptions) -> Iterator[Segment]:
         rows: list[Sequence[_Cell]] = [[_read(console, cell) for cell in row] for row in self._rows]
         if self._show_header:
-            rows.insert(0, [Text(one.heading, _HEADING) for one in self._columns])
+            rows.insert(0, [Text.styled(one.heading, _HEADING) for one in self._columns])
         self.widths = widths = self._fitting(rows, options.max_width if console.is_terminal else _ENDLESS)
         for row in rows:
             lines: list[Sequence[_Cell]] = [row]
@@ -126,7 +126,8 @@ class Table:
 
     def _fitting(self, rows: Sequence[Sequence[_Cell]], room: int) -> list[int]:
         """The widths of the columns. The widest columns that may wrap are narrowed until all columns fit into `room`,
-        but not below their longest words."""
+        but not below their longest words. If they do not fit then, no column is narrowed: a row that goes on in the
+        next line of a terminal is easier to read than many such lines."""
         cells = list(zip(*rows, strict=True)) or [()] * len(self._columns)
         widths = [max(known, *map(_width, column), 0) for known, column in zip(self.widths, cells, strict=True)]
         room -= self._gap * (len(widths) - 1)
@@ -137,7 +138,7 @@ class Table:
             if one.wraps:
                 words = (word for cell in cells[number] for word in str(cell).split())
                 least = (*least[:number], max(map(cell_len, words), default=0), *least[number + 1 :])
-        for level in range(max(whole), 0, -1):
+        for level in range(max(whole), 0, -1) if sum(least) <= room else ():
             widths = [max(low, min(high, level)) for low, high in zip(least, whole, strict=True)]
             if sum(widths) <= room:
                 break
