@@ -56,14 +56,14 @@ ROOMS = {
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
 KUBE_FOR_CLI = {
-    *("api.config", "api.errors", "maintenances"),
+    *("api.config", "api.errors", "maintenances", "namespaces"),
     *("reading.gpu_exporters", "reading.lists", "reading.prometheus", "reading.snapshot", "reading.state"),
     *("manifests.cluster", "manifests.documents", "manifests.templates"),
     *("translate.annotations", "translate.quarantine_budget"),
 }
-"""The modules of `kube` that a command may import: which cluster it is and what went wrong there, the readers of a
-cluster, the readers of manifests, what writes the maintenance of nodes, and the forms of durations and of budgets. A
-command makes no request of its own."""
+"""The modules of `kube` that a command may import: which cluster it is and what went wrong there, where deploy/ puts
+Dovetail, the readers of a cluster, the readers of manifests, what writes the maintenance of nodes, and the forms of
+durations and of budgets. A command makes no request of its own."""
 LIBRARIES = {
     "core": {
         *("__future__", "bisect", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "difflib"),

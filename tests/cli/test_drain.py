@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from dovetail.cli import cli
 from dovetail.cli import drain as module
 from dovetail.cli.demo.jobs import _GPU_NODES as DEFINITION
+from dovetail.kube import maintenances
 from dovetail.playground import Playground
 
 AT = "2026-11-22T02:00:00Z"
@@ -118,7 +119,7 @@ async def test_it_writes_waits_and_ends_on_a_playground(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "_user", lambda: "user/ada")
     monkeypatch.setattr(module, "_EVERY_S", 0.05)
 
-    seen, wait = threading.Event(), module.wait_until_empty
+    seen, wait = threading.Event(), maintenances.wait_until_empty
 
     async def watched(config: Any, nodes: Any, scheduler: str, shown: Callable[[Any], None], every_s: float) -> None:
         def both(left: Any) -> None:
@@ -127,7 +128,7 @@ async def test_it_writes_waits_and_ends_on_a_playground(monkeypatch: pytest.Monk
 
         await wait(config, nodes, scheduler, both, every_s)
 
-    monkeypatch.setattr(module, "wait_until_empty", watched)
+    monkeypatch.setattr(maintenances, "wait_until_empty", watched)
 
     def maintenance(name: str = "gpu-1") -> dict[str, Any]:
         found = playground.store.get("gpunodes.dovetail.dev", "", name) or {}

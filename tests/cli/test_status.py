@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from io import StringIO
 
 from dovetail.cli.console import Console
-from dovetail.cli.status import show, skews
+from dovetail.cli.status import skews
+from dovetail.cli.status_report import show
 from dovetail.kube.objects.stack import BlockedNode, ForeignComponent, NodeCounts, RolloutStatus
 from dovetail.views.status import ComponentView, ConditionView, LeaderView, StackView, StatusProblem, StatusView
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import fields
 
 from dovetail.cli import cli
-from dovetail.cli.topology import show
+from dovetail.cli.topology_report import show
 from dovetail.core.devices.layout import LayoutError
 from dovetail.views.topology import GpuSet, NicView, Topology, equal_sets, nearest, numa_groups, topology
 from dovetail.views.topology_plot import draw

@@ -37,12 +37,13 @@ serve(work(), logging.getLogger(), watchdog_s={limit_s})
 SCHEDULER = """
 import sys
 from dovetail.cli import scheduler
+from dovetail.scheduler import serve
 
 async def run(config, options):
     while True:
         pass
 
-scheduler.run = run
+serve.run = run
 scheduler.command(["--kubeconfig", sys.argv[1], "--no-recording", "--watchdog", "1"])
 """
 KUBECONFIG = """

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import fields
 
 from dovetail.cli.console import Console
-from dovetail.cli.free import show
+from dovetail.cli.free_report import show
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.views.free import (

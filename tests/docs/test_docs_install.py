@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec.structs import fields
 
-from dovetail.cli.install.install import InstallAnswer
+from dovetail.cli.install.report import InstallAnswer
 from dovetail.operator.coexistence.survey import InstallPlan
 from dovetail.operator.installation.installer import InstallAction, InstalledObject
 from dovetail.operator.installation.removal import Removal

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from dovetail.cli.cluster import now_ms
-from dovetail.cli.why import show
+from dovetail.cli.why_report import show
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.state import read_cluster

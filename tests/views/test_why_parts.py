@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.cli.console import Console
-from dovetail.cli.why import show
+from dovetail.cli.why_report import show
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.dra.types import (
     Capacity,

@@ -2,6 +2,7 @@
 """The cluster of a command: the shared options that choose it, and its state.
 
 A command that reads a cluster uses `cluster_options` and gets a ClusterSource: a live cluster, or files in its place.
+The core, the client and YAML are imported when the cluster is read, not when the options are declared.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import time
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import uvloop
 from msgspec import Struct
 from rich.markup import escape
 
@@ -22,18 +22,16 @@ from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
-from dovetail.core.cycle import enter
-from dovetail.core.events import Event
-from dovetail.core.placing.scores import Scoring
-from dovetail.core.policy import Policy, unhurried
-from dovetail.core.state import State
-from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError
-from dovetail.kube.manifests import cluster
-from dovetail.kube.manifests.documents import ManifestError, read_documents
-from dovetail.kube.reading.state import LiveCluster, read_cluster
-from dovetail.kube.translate.quarantine_budget import with_budget
-from dovetail.views.workloads import WorkloadError, with_pods
+
+if TYPE_CHECKING:
+    from dovetail.core.events import Event
+    from dovetail.core.placing.scores import Scoring
+    from dovetail.core.policy import Policy
+    from dovetail.core.state import State
+    from dovetail.kube.api.config import ClusterConfig
+    from dovetail.kube.manifests.cluster import Manifests
+    from dovetail.kube.reading.state import LiveCluster
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,11 +73,19 @@ class ClusterSource(Struct, frozen=True):
 
     def read(self, *, ended: bool = False) -> LiveCluster:
         """The same, with the translator of its objects, and with `ended` its finished pods. Raises ClickException."""
+        from dovetail.kube.translate.quarantine_budget import with_budget
+
         if self.config is not None:
+            from dovetail.kube.reading.state import read_cluster
+
             work = read_cluster(self.config, self.policy, self.scheduler_name, self.quarantine_budget, ended=ended)
             live = run(work, self.config.server)
             self.schedulers.update(live.schedulers)
             return live
+        from dovetail.core.cycle import enter
+        from dovetail.core.state import State
+        from dovetail.kube.reading.state import LiveCluster
+
         budget = self.quarantine_budget
         state = State(with_budget(self.policy, budget) if budget else self.policy)
         found = _manifests(self.files, self.scheduler_name, self.schedulers)
@@ -96,7 +102,10 @@ def events_of(
 
 def _manifests(
     files: tuple[str, ...], scheduler_name: str | None, schedulers: dict[str, str] | None = None
-) -> cluster.Manifests:
+) -> Manifests:
+    from dovetail.kube.manifests import cluster
+    from dovetail.kube.manifests.documents import ManifestError
+
     try:
         found = cluster.read(files, scheduler_name, schedulers)
     except ManifestError as error:
@@ -107,6 +116,10 @@ def _manifests(
 
 def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:
     """The events of manifests, with the pods that controllers would make of their workloads; all pods are ours."""
+    from dovetail.kube.manifests import cluster
+    from dovetail.kube.manifests.documents import ManifestError, read_documents
+    from dovetail.views.workloads import WorkloadError, with_pods
+
     try:
         documents = with_pods(read_documents(files))
     except (ManifestError, WorkloadError) as error:
@@ -118,7 +131,7 @@ def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:
     return found.events
 
 
-def print_problems(found: cluster.Manifests) -> None:
+def print_problems(found: Manifests) -> None:
     """Print to standard error the parts of manifests that cannot be used, and the number of missing objects."""
     console = Console(stderr=True)
     for problem in found.problems:
@@ -144,6 +157,8 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         at_ms: int,
         **rest: Any,
     ) -> None:
+        from dovetail.core.policy import Policy, unhurried
+
         policy = unhurried(Policy(fabric=fabric, scoring=scoring))
         if files:
             for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
@@ -185,6 +200,8 @@ def _time_ms(value: str | None) -> int:
 
 def run(work: Coroutine[Any, Any, R], server: str) -> R:
     """Run `work` to its end. An error of the API server at `server` becomes a ClickException of one line."""
+    import uvloop
+
     try:
         return uvloop.run(work)
     except* KubeError as errors:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from rich.markup import escape
 
@@ -10,10 +12,10 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import count, indices, key_of, namespace_option, output_option, write_json
 from dovetail.cli.shape import beside_options, shape_option
-from dovetail.views.defrag import Defrag, MoveStepView, PodMove, for_job, for_shape
-from dovetail.views.jobs import JobNotFound, some
-from dovetail.views.probe import Beside
-from dovetail.views.shape import ShapeError, ShapeView
+
+if TYPE_CHECKING:
+    from dovetail.views.defrag import Defrag, MoveStepView, PodMove
+    from dovetail.views.shape import ShapeView
 
 _HOW = (
     "Nothing was moved. To carry out a step, cordon the source nodes, evict the pods, and wait until the pods that "
@@ -43,6 +45,11 @@ def command(
     create them again, and by then there is room for them on the target nodes. Pods that must not be preempted, and pods
     whose PodDisruptionBudget is used up, are not moved.
     """
+    from dovetail.views.defrag import for_job, for_shape
+    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.probe import Beside
+    from dovetail.views.shape import ShapeError
+
     if (job is None) == (shape is None):
         raise click.UsageError("name a JOB, or use --shape")
     beside = Beside(cpu_milli, memory_bytes)
@@ -105,6 +112,8 @@ def _move(move: PodMove) -> tuple[str, str, str]:
 
 
 def _places(answer: Defrag) -> str:
+    from dovetail.views.jobs import some
+
     return "on " + some(tuple(dict.fromkeys(place.node for place in answer.places)))
 
 

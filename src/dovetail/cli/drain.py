@@ -5,23 +5,21 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, at_option, cluster_options, run
-from dovetail.cli.console import Console, Table, prose, right
-from dovetail.cli.output import count, gpus, output_option, span, start, write_json
+from dovetail.cli.console import Console
+from dovetail.cli.output import count, output_option, write_json
 from dovetail.core.model import DrainMode, Maintenance
-from dovetail.core.reasons import Expected, Sure
-from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.maintenances import MaintenanceRequest, read_maintenances, wait_until_empty, write_maintenances
-from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan, UnknownNode, drain_plan
-from dovetail.views.jobs import some
+
+if TYPE_CHECKING:
+    from dovetail.kube.api.config import ClusterConfig
+    from dovetail.kube.maintenances import MaintenanceRequest
 
 _ROLLOUT = "rollout/"
-_PODS_SHOWN = 40
 _EVERY_S = 5.0
 _NOTHING_WRITTEN = "Nothing was written (--dry-run)."
 
@@ -56,6 +54,11 @@ def command(
     the nodes are put into maintenance: the scheduler starts no pod there that would still run at the start. Without
     options, pods that run there run to their end. Waits until the nodes are empty; an interrupt ends the wait alone.
     """
+    from dovetail.cli.drain_report import show
+    from dovetail.kube.maintenances import MaintenanceRequest
+    from dovetail.views.drain import UnknownNode, drain_plan
+    from dovetail.views.jobs import some
+
     nodes = tuple(dict.fromkeys(nodes))
     if wait_checkpoint and evict:
         raise click.UsageError("--wait-checkpoint and --evict exclude each other")
@@ -100,6 +103,8 @@ def _user() -> str:
 
 def _maintain(config: ClusterConfig, nodes: tuple[str, ...], asked: MaintenanceRequest) -> None:
     """Write the maintenance of the nodes. Raises ClickException where one is in maintenance by somebody else."""
+    from dovetail.kube.maintenances import read_maintenances, write_maintenances
+
     for name, old in run(read_maintenances(config, nodes), config.server).items():
         if old is not None and old.by != asked.by:
             how = _how_to_end(old, name)
@@ -108,6 +113,8 @@ def _maintain(config: ClusterConfig, nodes: tuple[str, ...], asked: MaintenanceR
 
 
 def _undo(config: ClusterConfig, nodes: tuple[str, ...]) -> None:
+    from dovetail.kube.maintenances import read_maintenances, write_maintenances
+
     found = run(read_maintenances(config, nodes), config.server)
     for name, old in found.items():
         if old is not None and old.by.startswith(_ROLLOUT):
@@ -129,6 +136,9 @@ def _why(old: MaintenanceRequest) -> str:
 
 def _wait(source: ClusterSource, nodes: tuple[str, ...], console: Console) -> None:
     """Show what is left until the nodes are empty."""
+    from dovetail.kube.maintenances import wait_until_empty
+    from dovetail.views.jobs import some
+
     assert source.config is not None
     before: dict[str, tuple[str, ...]] = {}
 
@@ -145,63 +155,3 @@ def _wait(source: ClusterSource, nodes: tuple[str, ...], console: Console) -> No
         run(work, source.config.server)
     except KeyboardInterrupt:
         console.print("The wait has ended; the nodes stay in maintenance.")
-
-
-def show(plan: DrainPlan, now_ms: int, console: Console, maintenance: Maintenance) -> None:
-    """Print the plan."""
-    pods = [pod for node in plan.nodes for pod in node.pods]
-    if pods or plan.elsewhere:
-        table = Table("node", "pod", "queue", right("GPUs"), "what", "left", right("lost GPU-min"), prose("why"))
-        for pod in [*pods, *plan.elsewhere][:_PODS_SHOWN]:
-            table.add_row(*_row(pod, now_ms))
-        console.print(table)
-        if len(pods) + len(plan.elsewhere) > _PODS_SHOWN:
-            console.print(f"and {len(pods) + len(plan.elsewhere) - _PODS_SHOWN} more pods: -o json has all")
-        jobs, queues = count(len(plan.jobs), "job"), count(len(plan.queues), "queue")
-        jobs = f"{jobs} ({escape(some(plan.jobs))})"
-        elsewhere = f", {count(len(plan.elsewhere), 'pod')} of them on other nodes" if plan.elsewhere else ""
-        are = "is" if plan.lost_gpu_minutes == 1 else "are"
-        lost = f"{count(plan.lost_gpu_minutes, 'GPU-minute')} of work {are} lost"
-        console.print(f"{count(len(pods) + len(plan.elsewhere), 'pod')} of {jobs} in {queues}{elsewhere}; {lost}.")
-    for node in plan.nodes:
-        console.print(_empty(node, now_ms))
-    begins_ms, mode = max(now_ms, maintenance.start_ms), maintenance.drain
-    late = [pod for pod in pods if not pod.left_ms or (maintenance.start_ms and pod.left_ms > begins_ms)]
-    if late and maintenance.start_ms and mode != "Evict":
-        console.print(f"At {_time(begins_ms)} {count(len(late), 'pod')} will still be there, by what is known now.")
-    if late and mode == "WaitForJobs":
-        console.print("--wait-checkpoint moves pods that save their work; --evict evicts the others, too.")
-    elif late and mode == "WaitForCheckpoint":
-        console.print("--evict evicts pods that stay, too.")
-    others = sum(node.others for node in plan.nodes)
-    if others:
-        console.print(f"Left alone: {count(others, 'pod')} of other schedulers without GPUs, as of DaemonSets.")
-
-
-def _row(pod: DrainedPod, now_ms: int) -> tuple[str, ...]:
-    left = start(Expected(pod.sure, pod.left_ms, ""), now_ms)
-    lost = str(pod.lost_gpu_minutes) if pod.lost_gpu_minutes else "-"
-    return (
-        pod.node,
-        escape(pod.pod),
-        escape(pod.queue) or "-",
-        gpus(pod.gpus_milli),
-        pod.what,
-        left,
-        lost,
-        escape(pod.basis),
-    )
-
-
-def _empty(node: DrainedNode, now_ms: int) -> str:
-    if not node.empty_ms:
-        return f"[bold]{node.node}[/bold]: {escape(node.basis)}."
-    if node.empty_ms <= now_ms:
-        return f"[bold]{node.node}[/bold]: {escape(node.basis)}."
-    about = "" if node.sure is Sure.KNOWN else "about "
-    when = f"{about}{span(node.empty_ms - now_ms)}, at {_time(node.empty_ms)}"
-    return f"[bold]{node.node}[/bold] is empty in {when}: {escape(node.basis)}."
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dovetail.kube.api.config import ClusterConfig, load_config
 from dovetail.kube.api.errors import KubeError
+
+if TYPE_CHECKING:
+    from dovetail.kube.api.config import ClusterConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +28,8 @@ def kubeconfig_options(command: F) -> F:
 
 def config_of(kubeconfig: str | None, context: str | None) -> ClusterConfig:
     """The configuration that these options choose. Raises ClickException."""
+    from dovetail.kube.api.config import load_config
+
     try:
         return load_config(kubeconfig, context)
     except KubeError as error:

@@ -7,15 +7,18 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
 
-from dovetail.advice.migrate.engine import Migrated, MigrationNote, migrate
-from dovetail.advice.migrate.plan import PlanStep, document, plan
 from dovetail.advice.migrate.step import MigrationOutcome, MigrationTarget, World
 from dovetail.cli.manifest_files import File, diff, names, read, show_diffs, written
 from dovetail.kube.manifests.documents import STDIN
+
+if TYPE_CHECKING:
+    from dovetail.advice.migrate.engine import Migrated, MigrationNote
+    from dovetail.advice.migrate.plan import PlanStep
 
 _COLOURS = {MigrationOutcome.CHANGED: "green", MigrationOutcome.UNDERSTOOD: "blue", MigrationOutcome.LEFT: "yellow"}
 
@@ -38,6 +41,8 @@ def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], outpu
     Exit code 0: everything was converted, or is supported as it is; also with --plan. 1: something has no equivalent,
     and the report shows what to do. 2: wrong usage.
     """
+    from dovetail.advice.migrate.plan import plan
+
     if paths.count(STDIN) > 1:
         raise click.UsageError("- is standard input, which can be read once")
     if planned and write:
@@ -68,6 +73,8 @@ def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], outpu
 
 
 def _migrated(file: File, world: World) -> Migrated:
+    from dovetail.advice.migrate.engine import Migrated, MigrationNote, migrate
+
     if file.error is not None:
         return Migrated(
             "", (MigrationNote(MigrationOutcome.LEFT, "", file.name, file.error.line, "", "", file.error.message),)
@@ -98,6 +105,8 @@ def _plan_text(steps: Sequence[PlanStep]) -> str:
 
 
 def _plan_json(steps: Sequence[PlanStep]) -> str:
+    from dovetail.advice.migrate.plan import document
+
     return json.dumps(document(steps), indent=2, ensure_ascii=False) + "\n"
 
 

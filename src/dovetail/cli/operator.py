@@ -13,8 +13,7 @@ from dovetail.cli.log import log_options, start_log
 from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.api.errors import KubeError
-from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE
-from dovetail.operator.run import LEASE_NAME, LeaseLost, OperatorOptions, run
+from dovetail.kube.namespaces import SYSTEM_NAMESPACE
 
 _log = logging.getLogger("dovetail.operator")
 
@@ -30,7 +29,7 @@ _log = logging.getLogger("dovetail.operator")
 @click.option("--pod", metavar="NAMESPACE/NAME", default="", help="The operator's own pod.")
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only the leader writes.")
 @click.option("--lease-namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the lease.")
-@click.option("--lease-name", default=LEASE_NAME, show_default=True, help="Name of the lease.")
+@click.option("--lease-name", default="dovetail-operator", show_default=True, help="Name of the lease.")
 @address_option("--listen", "0.0.0.0:10353", 'HOST:PORT for health and metrics; "" for none.')
 @watchdog_option
 @log_options
@@ -51,6 +50,8 @@ def command(
 
     Runs until it gets SIGTERM or SIGINT (exit code 0) or loses its lease (exit code 1; its Deployment restarts it).
     """
+    from dovetail.operator.run import LeaseLost, OperatorOptions, run
+
     start_log(log_level, log_format)
     options = OperatorOptions(
         leader_elect=leader_elect,

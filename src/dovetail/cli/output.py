@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 import click
 import msgspec
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from dovetail.cli.console import Console
 from dovetail.core.reasons import Expected, Sure
@@ -96,6 +95,8 @@ def foreign(text: str) -> str:
 def looking_ahead() -> Iterator[Callable[[int, int], None]]:
     """A progress bar on standard error, if that is a terminal: how many of the waiting jobs have started in the
     look-ahead."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
     console = Console(stderr=True)
     columns = (TextColumn("looking ahead"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

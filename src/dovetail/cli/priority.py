@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import ago, key_of, namespace_option, output_option, span, write_json
-from dovetail.views.jobs import JobNotFound
-from dovetail.views.rank import SHARE_CLASSES, RankLevel, RankView, rank
+
+if TYPE_CHECKING:
+    from dovetail.views.rank import RankLevel, RankView
 
 _SHOWN = 20
 _DECIDED = {
@@ -34,6 +37,9 @@ def command(source: ClusterSource, job: str, namespace: str | None, output: str)
     JOB is a gang, a pod, the object that the pods were made for, or a LeaseRequest. The scheduler's own core compares
     the queues at each level, from the top of the tree down to the job.
     """
+    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.rank import rank
+
     key = key_of("JOB", job, namespace, source.namespace)
     state = source.state()
     try:
@@ -68,6 +74,8 @@ def show(answer: RankView, now_ms: int, console: Console) -> None:
 
 
 def _level(level: RankLevel, console: Console) -> None:
+    from dovetail.views.rank import SHARE_CLASSES
+
     where = f"below {level.parent}" if level.parent else "at the top"
     console.print(f"Queues {where}: {_DECIDED.get(level.by, level.by)}.")
     table = Table("", "queue", "with its first job", "priority", "usage / weight", "weight", "first job")

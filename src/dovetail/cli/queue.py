@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -15,8 +16,9 @@ from dovetail.cli.listing import TABLE, ListForm, columns_of, list_options, writ
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, looking_ahead
 from dovetail.cli.watching import watch_options, watch_rows
 from dovetail.core.reasons import When
-from dovetail.views.jobs import JobNotFound
-from dovetail.views.queue_positions import QueuePosition, WaitingWorkload, queue_positions
+
+if TYPE_CHECKING:
+    from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
 
 _WITH_BASIS = ("position", "job", "queue", "gpus", "waiting", "reason", "starts", "basis")
 
@@ -48,6 +50,9 @@ def command(source: ClusterSource, queue: str, basis: bool, form: ListForm, ever
 
 def _answer(source: ClusterSource, queue: str) -> QueuePosition:
     """Raises ClickException."""
+    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.queue_positions import queue_positions
+
     state = source.state()
     try:
         with looking_ahead() as watch:

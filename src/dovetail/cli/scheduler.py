@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,12 +15,11 @@ from dovetail.cli.log import log_options, start_log
 from dovetail.cli.scheduling import fabric_option, policy_option, quarantine_budget_option, scheduler_name_option
 from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
-from dovetail.core.placing.scores import Scoring
-from dovetail.core.policy import Policy
 from dovetail.kube.api.errors import KubeError
-from dovetail.kube.translate.quarantine_budget import budget_of, with_budget
-from dovetail.scheduler.binder import NotLeader
-from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, SchedulerOptions, run
+from dovetail.kube.namespaces import SYSTEM_NAMESPACE
+
+if TYPE_CHECKING:
+    from dovetail.core.placing.scores import Scoring
 
 _log = logging.getLogger("dovetail.scheduler")
 
@@ -40,7 +40,7 @@ def _default_recording() -> Path | None:
 @fabric_option
 @policy_option
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only the leader writes.")
-@click.option("--lease-namespace", default=LEASE_NAMESPACE, show_default=True, help="Namespace of the lease.")
+@click.option("--lease-namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the lease.")
 @click.option("--lease-name", default="dovetail-scheduler", show_default=True, help="Name of the lease.")
 @address_option("--listen", "0.0.0.0:10351", 'HOST:PORT for health and metrics; "" for none.')
 @click.option(
@@ -82,7 +82,7 @@ def _default_recording() -> Path | None:
 )
 @quarantine_budget_option(
     "The most GPU nodes to quarantine at a time, as a number or a part of all, then at least one; 0 for none.",
-    default=budget_of(Policy()),
+    default="10%",
 )
 @click.option(
     "--recording",
@@ -134,6 +134,11 @@ def command(
 
     Runs until it gets SIGTERM or SIGINT (exit code 0) or loses its lease (exit code 1; its Deployment restarts it).
     """
+    from dovetail.core.policy import Policy
+    from dovetail.kube.translate.quarantine_budget import with_budget
+    from dovetail.scheduler.binder import NotLeader
+    from dovetail.scheduler.serve import LeadershipLost, SchedulerOptions, run
+
     if recording is not None and no_recording:
         raise click.UsageError("--recording and --no-recording exclude each other")
     start_log(log_level, log_format)

@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scheduling options that the scheduler shares with the commands that explain or simulate it.
 
-The module imports little, so that the scheduler starts fast.
+The core is imported when a value is read, not when an option is declared.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dovetail.core.placing.expected_fill import ExpectedFill
-from dovetail.core.placing.scores import Scoring, Tightest
-from dovetail.core.policy import Policy
-from dovetail.kube.translate.quarantine_budget import with_budget
+if TYPE_CHECKING:
+    from dovetail.core.placing.scores import Scoring
 
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-SCORINGS: dict[str, Scoring] = {"expected-fill": ExpectedFill(), "tightest": Tightest(), "dovetail": ExpectedFill()}
+SCORINGS = ("expected-fill", "tightest", "dovetail")
 """The policies for a live cluster: they need no list of pods in advance. `dovetail` is the default."""
 
 
@@ -44,11 +42,11 @@ def policy_option(command: F) -> F:
     return click.option(
         "--policy",
         "scoring",
-        type=click.Choice(list(SCORINGS)),
+        type=click.Choice(SCORINGS),
         default="expected-fill",
         show_default=True,
         help="Scoring policy: which of the nodes that fit is chosen, as in `dovetail simulate`.",
-        callback=lambda _ctx, _param, value: SCORINGS[value],
+        callback=lambda _ctx, _param, value: _scoring(value),
     )(command)
 
 
@@ -65,7 +63,17 @@ def quarantine_budget_option(text: str, default: str | None = None) -> Callable[
     )
 
 
+def _scoring(name: str) -> Scoring:
+    from dovetail.core.placing.expected_fill import ExpectedFill
+    from dovetail.core.placing.scores import Tightest
+
+    return Tightest() if name == "tightest" else ExpectedFill()
+
+
 def _budget(text: str | None) -> str:
+    from dovetail.core.policy import Policy
+    from dovetail.kube.translate.quarantine_budget import with_budget
+
     if text is None:
         return ""
     try:
@@ -76,6 +84,8 @@ def _budget(text: str | None) -> str:
 
 
 def _fabric(value: str | None) -> tuple[str, ...]:
+    from dovetail.core.policy import Policy
+
     if value is None:
         return Policy().fabric
     keys = tuple(key.strip() for key in value.split(","))

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import click
-import uvloop
 
 from dovetail.cli.watchdog import watched
 
@@ -20,6 +18,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def serve(work: Coroutine[Any, Any, None], log: logging.Logger, *, watchdog_s: float = 0.0) -> None:
     """Run `work` until SIGTERM or SIGINT; its exceptions are raised. `watchdog_s` is the limit of `watchdog.watched`,
     0 for none."""
+    import asyncio
+
+    import uvloop
 
     async def until_signal() -> None:
         task = asyncio.ensure_future(work)

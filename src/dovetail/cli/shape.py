@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from dovetail.core.quantities import QuantityError, amount
-from dovetail.views.shape import ShapeError, ShapeView, parse
+
+if TYPE_CHECKING:
+    from dovetail.views.shape import ShapeView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,8 +38,12 @@ def beside_options(command: F) -> F:
 
 
 def _shape(value: str | None) -> ShapeView | None:
+    if value is None:
+        return None
+    from dovetail.views.shape import ShapeError, parse
+
     try:
-        return None if value is None else parse(value)
+        return parse(value)
     except ShapeError as error:
         raise click.BadParameter(str(error)) from error
 

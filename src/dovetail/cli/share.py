@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from rich.markup import escape
 
@@ -12,9 +14,9 @@ from dovetail.cli.console import Console, Table
 from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
 from dovetail.cli.output import gpus
 from dovetail.core.queues.types import GPU, Amounts
-from dovetail.views.amounts import listed
-from dovetail.views.jobs import JobNotFound
-from dovetail.views.queue_shares import QueueShare, share
+
+if TYPE_CHECKING:
+    from dovetail.views.queue_shares import QueueShare
 
 _NO_LIMIT = "-"
 
@@ -30,6 +32,9 @@ def command(source: ClusterSource, queue: str, users: bool, every: bool, form: L
 
     For each queue: guarantee, limit, fair share, what is allocated, borrowed and pending, its usage, and its credit.
     """
+    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.queue_shares import share
+
     state, now_ms = source.state(), source.now_ms
     try:
         answer = share(state, now_ms, queue)
@@ -45,6 +50,8 @@ def command(source: ClusterSource, queue: str, users: bool, every: bool, form: L
 
 def show(answer: tuple[QueueShare, ...], console: Console, *, users: bool = False, every: bool = False) -> None:
     """Print the tables of allocation and usage. Amounts are GPUs."""
+    from dovetail.views.amounts import listed
+
     now = ("queue", "guarantee", "limit", "fair share", "allocated", "borrowed", "pending", "jobs", "first job")
     table = Table(*now)
     for one in answer:

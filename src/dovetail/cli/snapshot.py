@@ -14,7 +14,6 @@ from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, count
-from dovetail.kube.reading.snapshot import read_snapshot
 
 
 @click.command(name="snapshot")
@@ -29,6 +28,8 @@ def command(file: str, output: str, kubeconfig: str | None, context: str | None)
     variables, no commands, no Secrets. Needs only the verbs list and get; writes nothing to the cluster. Exit code 3 if
     something could not be read: it is named on standard error, and the rest is saved.
     """
+    from dovetail.kube.reading.snapshot import read_snapshot
+
     config = config_of(kubeconfig, context)
     found = run(read_snapshot(config), config.server)
     document = {"apiVersion": "v1", "kind": "List", "items": found.objects}

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from dovetail.advice.fault_tolerance import RULES, Lack, Means, lacks
 from dovetail.advice.interruptions import Interrupted, break_even_discount, break_even_mtbi_s
-from dovetail.advice.lint.engine import name_of
 from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.source import SourceDocument, document
 from dovetail.cli import manifest_files
@@ -161,6 +160,8 @@ def _missing(files: tuple[str, ...], means: Means, fix: bool) -> tuple[Missing, 
 
 def _lacks(of: SourceDocument, means: Means) -> Iterator[tuple[str, Lack]]:
     """Pairs of the name of a job of the document and something that the job lacks."""
+    from dovetail.advice.lint.engine import name_of
+
     for whole in of.objects():
         if group_kind(whole.value) in RULES:
             yield from ((name_of(whole), lack) for lack in lacks(whole, means))

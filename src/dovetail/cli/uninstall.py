@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
@@ -12,8 +13,9 @@ from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import output_option, write_json
-from dovetail.operator.installation.installer import InstallRefused
-from dovetail.operator.installation.removal import Removal, RemovalRequest, uninstall
+
+if TYPE_CHECKING:
+    from dovetail.operator.installation.removal import Removal
 
 
 @click.command(name="uninstall")
@@ -49,6 +51,9 @@ def command(
     Queues, GPUNodes and their definitions stay unless asked for. If it breaks off, the same command goes on. Where the
     operator is gone, the command does its work.
     """
+    from dovetail.operator.installation.installer import InstallRefused
+    from dovetail.operator.installation.removal import RemovalRequest, uninstall
+
     if not keep_crds and not delete_data:
         raise click.UsageError("--delete-crds deletes every Queue and GPUNode: add --delete-data")
     if stacks_only and delete_data:

@@ -9,14 +9,16 @@ exit code 1, to be restarted by the kubelet. A process that was suspended (SIGST
 
 from __future__ import annotations
 
-import asyncio
 import faulthandler
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    import asyncio
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +44,8 @@ def watched(limit_s: float) -> Iterator[None]:
     if not limit_s or sys.__stderr__ is None:
         yield
         return
+    import asyncio
+
     loop, stderr = asyncio.get_running_loop(), sys.__stderr__
     timer: asyncio.TimerHandle
 

@@ -5,40 +5,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
-from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options, events_of, submitted
-from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.leases import offer_start
+from dovetail.cli.console import Console
 from dovetail.cli.output import (
-    LOOK_AHEAD_ENDED,
-    count,
-    foreign,
-    gpus,
-    indices,
     looking_ahead,
     output_option,
-    span,
-    start,
     write_json,
 )
 from dovetail.core.events import NodeChanged
-from dovetail.core.reasons import Expected, When
-from dovetail.core.state import State
-from dovetail.views import whatif as view
-from dovetail.views.amounts import AmountError, changed
-from dovetail.views.forecast_types import ForecastVictim
-from dovetail.views.jobs import JobNotFound, some
-from dovetail.views.queues import queue_named
-from dovetail.views.whatif import ChangeError, Hypothesis, WhatIf, WhatifOutcome
+
+if TYPE_CHECKING:
+    from dovetail.core.state import State
+    from dovetail.views.whatif import Hypothesis
 
 _SHAPE = re.compile(r"([1-9]\d{0,4})x([1-9]\d?)(?:x(.+))?")
 _LABEL = re.compile(r"([^=]+)=(.*)")
-_NODES_SHOWN = 3
-_MOST_ROWS = 40
 
 
 @click.group(name="whatif")
@@ -61,6 +47,8 @@ def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
     LeaderWorkerSets, RayClusters and the training jobs of Kubeflow are replaced by the pods that their controllers
     would create. A LeaseRequest gets offers, of which the first is accepted.
     """
+    from dovetail.views import whatif as view
+
     events = submitted(paths)
     _answer(source, output, lambda state: view.submit(state, events, source.now_ms))
 
@@ -71,6 +59,8 @@ def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
 @output_option
 def drain(source: ClusterSource, nodes: tuple[str, ...], output: str) -> None:
     """Drain nodes: where their pods go, which then wait, and which disruption budgets block the drain."""
+    from dovetail.views import whatif as view
+
     _answer(source, output, lambda state: view.drain(state, tuple(dict.fromkeys(nodes)), source.now_ms))
 
 
@@ -97,6 +87,8 @@ def add_nodes(
     4x8xH100 adds four nodes like an existing one with eight GPUs whose model has H100 in its name; --like NODE --count
     4 adds four nodes like NODE.
     """
+    from dovetail.views import whatif as view
+
     shape = _SHAPE.fullmatch(what[0]) if len(what) == 1 else None
     if bool(what) == bool(like):
         raise click.UsageError("name files with nodes, or a shape such as 4x8xH100, or use --like NODE")
@@ -110,7 +102,7 @@ def add_nodes(
         if events:
             found = [event.node for event in events if isinstance(event, NodeChanged)]
             if not found:
-                raise ChangeError(f"{', '.join(what)}: no Node found")
+                raise view.ChangeError(f"{', '.join(what)}: no Node found")
             return view.add_nodes(state, found)
         if shape:
             model = view.like_of_model(state, int(shape[2]), shape[3] or "")
@@ -141,6 +133,10 @@ def quota(
     output: str,
 ) -> None:
     """Change the quota of QUEUE. AMOUNTs are such as gpu=40, memory=2Ti, gpu/NVIDIA-H100-80GB-HBM3=16."""
+    from dovetail.views import whatif as view
+    from dovetail.views.amounts import changed
+    from dovetail.views.queues import queue_named
+
     if not (guarantee or limit) and weight is None and priority is None:
         raise click.UsageError("nothing changes: use --guarantee, --limit, --weight or --priority")
 
@@ -166,10 +162,15 @@ def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _answer(source: ClusterSource, output: str, change: Callable[[State], Hypothesis]) -> None:
+    from dovetail.cli.whatif_report import show
+    from dovetail.views import whatif as view
+    from dovetail.views.amounts import AmountError
+    from dovetail.views.jobs import JobNotFound
+
     state = source.state()
     try:
         hypothesis = change(state)
-    except (ChangeError, JobNotFound, AmountError) as error:
+    except (view.ChangeError, JobNotFound, AmountError) as error:
         raise click.ClickException(str(error)) from error
     with looking_ahead() as watch:
         answer = view.whatif(state, hypothesis, source.now_ms, watch)
@@ -177,82 +178,3 @@ def _answer(source: ClusterSource, output: str, change: Callable[[State], Hypoth
         write_json(answer)
     else:
         show(answer, Console())
-
-
-def show(answer: WhatIf, console: Console) -> None:
-    """Print the differences."""
-    if answer.jobs:
-        table = Table("job", "queue", "GPUs", "effect", "without", "with", prose("where, or why not"))
-        console.print_rows(table, [_row(one, answer.now_ms) for one in answer.jobs], _MOST_ROWS)
-    else:
-        console.print("The change makes no difference to waiting jobs.")
-    _offers(answer, console)
-    _victims(answer.evicted, "Evicted only with the change:", answer.now_ms, console)
-    _victims(answer.spared, "Evicted only without the change:", answer.now_ms, console)
-    if answer.queues:
-        console.print("GPUs after the next step of the scheduler:")
-        table = Table("queue", "without", "with")
-        for gain in answer.queues:
-            table.add_row(gain.queue, gpus(gain.before_milli), gpus(gain.after_milli))
-        console.print(table)
-    if answer.unchanged and answer.jobs:
-        console.print(f"The change makes no difference to {count(answer.unchanged, 'other waiting job')}.")
-    for note in answer.notes:
-        console.print(f"[yellow]attention:[/yellow] {escape(note)}")
-    if not answer.whole:
-        console.print(LOOK_AHEAD_ENDED)
-
-
-def _offers(answer: WhatIf, console: Console) -> None:
-    """Print what the agents of requests are offered."""
-    rows = [
-        (foreign(one.job), offer_start(offer, answer.now_ms), foreign(offer.alternative), foreign(offer.why) or "-")
-        for one in answer.jobs
-        for offer in one.offers
-    ]
-    if rows:
-        console.print("Offers with the change, of which the first is accepted here:")
-        table = Table("request", "starts", prose("what"), prose("why nothing better"))
-        console.print_rows(table, rows, _MOST_ROWS)
-
-
-def _row(one: WhatifOutcome, now_ms: int) -> tuple[str, ...]:
-    before = f"on {some(one.left)}" if one.left and one.before is None else _start(one.before_state, one.before, now_ms)
-    after = _start(one.state, one.after, now_ms)
-    return one.job, one.queue, gpus(one.gpus_milli), one.effect, before, after, escape(_where(one))
-
-
-def _start(state: str, expected: Expected | None, now_ms: int) -> str:
-    return "never" if state == When.NEVER else start(expected, now_ms)
-
-
-def _where(one: WhatifOutcome) -> str:
-    if one.granted:
-        return f"{_places(one)}: {one.granted}"
-    if one.places:
-        return _places(one)
-    if one.state == When.NEVER or one.after is None:
-        return one.code
-    return one.after.basis
-
-
-def _places(one: WhatifOutcome) -> str:
-    shown = []
-    for place in one.places[:_NODES_SHOWN]:
-        which = f" GPU {indices(place.gpus)}" if place.gpus else ""
-        rate = f" at {place.mbps / 1000:.0f} of {place.ideal_mbps / 1000:.0f} GB/s" if place.mbps else ""
-        shown.append(f"{place.node}{which}{rate}")
-    more = len(one.places) - _NODES_SHOWN
-    return "; ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
-def _victims(victims: tuple[ForecastVictim, ...], title: str, now_ms: int, console: Console) -> None:
-    if not victims:
-        return
-    console.print(title)
-    table = Table("pod", "node", "GPUs", "when", "cause", "for")
-    rows = []
-    for one in victims:
-        when = "now" if one.at_ms <= now_ms else f"in {span(one.at_ms - now_ms)}"
-        rows.append((one.pod, one.node, gpus(one.gpus_milli), when, one.cause, one.for_job))
-    console.print_rows(table, rows, _MOST_ROWS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dovetail.cli.columns import lease_ends
 from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.leases import devices, notes, offered
+from dovetail.cli.leases_report import devices, notes, offered
 from dovetail.cli.output import count, foreign, span
 from dovetail.views.forecast_types import PLACED
 from dovetail.views.jobs import some

@@ -22,6 +22,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover_when_up
 from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector, LeaseLock
+from dovetail.kube.namespaces import SYSTEM_NAMESPACE
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET, budget_of
 from dovetail.kube.translate.translator import Translator
@@ -44,8 +45,7 @@ _CONNECTIONS = 128
 COLLECT_AFTER = 20_000
 """The number of new objects after which the garbage collector runs. Cycles are rare here, and Python's default of 700
 costs a twentieth of the CPU time of a burst of binds."""
-LEASE_NAMESPACE = "dovetail-system"
-"""The manifests in deploy/ use the same one: elections in two namespaces would have two leaders."""
+LEASE_NAMESPACE = SYSTEM_NAMESPACE
 _MEND = "kubectl apply -f deploy/annotations.yaml, and name in it the user that the scheduler is"
 
 

@@ -24,7 +24,7 @@ from dovetail.advice.doctor.records import (
     Scheduler,
     Webhook,
 )
-from dovetail.cli.doctor.doctor import DoctorAnswer
+from dovetail.cli.doctor.answer import DoctorAnswer
 from dovetail.core.policy import DEFAULT_FABRIC
 from dovetail.kube.objects.base import LabelSelector, ObjectMeta
 from dovetail.kube.objects.topology import ForeignProcess

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from dovetail.cli import cli
-from dovetail.cli.demo import agents
+from dovetail.cli.demo import agents_story as agents
 
 pytestmark = pytest.mark.slow
 

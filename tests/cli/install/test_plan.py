@@ -58,7 +58,7 @@ def test_the_option_shows_the_plan_of_a_file_and_installs_nothing(
     )
     seen: list[Any] = []
     monkeypatch.setattr(install, "config_of", lambda *_: "cluster")
-    monkeypatch.setattr(install, "show_plan", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr("dovetail.cli.install.plan.show_plan", lambda *arguments: seen.append(arguments))
     result = CliRunner().invoke(cli, ["install", "--plan", "--stack", str(file), "-o", "json"])
     assert result.exit_code == 0, result.output
     ((config, stack, output),) = seen

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from dovetail import __version__
 from dovetail.cli.replay import replay as replay_command
+from dovetail.cli.replay import report
 from dovetail.core import events as ev
 from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod
@@ -72,7 +73,7 @@ def test_a_difference_is_shown_with_names_and_ends_with_1(recording: Path, decid
 def test_a_long_difference_is_cut_for_people_and_whole_for_programs(
     recording: Path, monkeypatch: pytest.MonkeyPatch, deciding: Callable[[Decide], None]
 ) -> None:
-    monkeypatch.setattr(replay_command, "_SHOWN", 2)
+    monkeypatch.setattr(report, "_SHOWN", 2)
     refuse_all(deciding)
     assert "    and 6 more" in replay(recording / "000001.jsonl").stdout.splitlines()
     (run,) = json.loads(replay(recording / "000001.jsonl", "-o", "json").stdout)["runs"]

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import click
 
-from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.machine.visible import visible_devices
 from dovetail.cli.output import count
-from dovetail.operator.nodes.validation import VISIBLE
 
 
 @click.command(name="check")
@@ -27,6 +24,10 @@ def command(gpus: int, report: Path | None) -> None:
     The operator runs it in the pods that validate nodes. Exit code 1: the driver does not answer, or another number of
     devices is visible.
     """
+    from dovetail.agent.machine.nvml import Nvml, NvmlError
+    from dovetail.agent.machine.visible import visible_devices
+    from dovetail.operator.nodes.validation import VISIBLE
+
     try:
         with Nvml() as nvml:
             devices = visible_devices(nvml)

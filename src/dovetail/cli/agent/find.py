@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError
-from dovetail.operator.gpu_search.search_pod import FOUND
 
 
 @click.command(name="find")
@@ -31,6 +30,8 @@ def command(sysfs_root: Path, report: Path | None) -> None:
 
     The operator runs it on nodes of which no label reports whether they have GPUs.
     """
+    from dovetail.operator.gpu_search.search_pod import FOUND
+
     try:
         devices = Sysfs(sysfs_root).pci.values()
     except SysfsError as error:

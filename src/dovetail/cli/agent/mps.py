@@ -8,8 +8,6 @@ from pathlib import Path
 
 import click
 
-from dovetail.agent.mps.daemons import MpsDaemons
-from dovetail.agent.mps.keeper import Keeper
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.service import serve
 
@@ -32,6 +30,9 @@ def command(mps_folder: Path, log_level: str, log_format: str) -> None:
     The daemons keep running when the agent restarts. When this process ends, they and their clients end. Runs until it
     gets SIGTERM or SIGINT (exit code 0).
     """
+    from dovetail.agent.mps.daemons import MpsDaemons
+    from dovetail.agent.mps.keeper import Keeper
+
     start_log(log_level, log_format)
     try:
         serve(Keeper(mps_folder, MpsDaemons(mps_folder, shm=mps_folder / "shm")).run(), _log)

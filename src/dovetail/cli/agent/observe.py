@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from dovetail.agent.mig.observer import observe
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.service import serve
 
@@ -32,6 +31,8 @@ def command(socket: Path, log_level: str, log_format: str) -> None:
     else; `dovetail agent run --mig-observer` does the rest without it. Runs until it gets SIGTERM or SIGINT (exit code
     0).
     """
+    from dovetail.agent.mig.observer import observe
+
     start_log(log_level, log_format)
     try:
         serve(observe(socket), _log)

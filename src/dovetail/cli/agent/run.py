@@ -13,27 +13,17 @@ from typing import Any
 
 import click
 
-from dovetail.agent.checkpoint import CheckpointError
-from dovetail.agent.config import AgentConfigError
-from dovetail.agent.exporter.counter_list import CounterListError
-from dovetail.agent.health.watched import WatchedError
-from dovetail.agent.health.xids import XidActionsError
-from dovetail.agent.mig.layouts import MigLayoutError
 from dovetail.agent.options import AgentOptions
-from dovetail.agent.run import run as run_agent
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.api.errors import KubeError
-from dovetail.kube.manifests.documents import ManifestError
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _log = logging.getLogger("dovetail.agent")
 _Run = Callable[..., None]
-_WRONG_FILE = (AgentConfigError, CounterListError, MigLayoutError, ManifestError, XidActionsError)
-_WRONG = (CheckpointError, WatchedError, *_WRONG_FILE)
 
 
 def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
@@ -161,6 +151,16 @@ def command(
     Runs until it gets SIGTERM or SIGINT (exit code 0). An error in the configuration ends it (exit code 1); any later
     error is logged, and what failed is tried again.
     """
+    from dovetail.agent.checkpoint import CheckpointError
+    from dovetail.agent.config import AgentConfigError
+    from dovetail.agent.exporter.counter_list import CounterListError
+    from dovetail.agent.health.watched import WatchedError
+    from dovetail.agent.health.xids import XidActionsError
+    from dovetail.agent.mig.layouts import MigLayoutError
+    from dovetail.agent.run import run as run_agent
+    from dovetail.kube.manifests.documents import ManifestError
+
+    wrong_file = (AgentConfigError, CounterListError, MigLayoutError, ManifestError, XidActionsError)
     options = AgentOptions(node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower(), **settings)
     if options.claims and options.device_plugin:
         raise click.UsageError(
@@ -173,5 +173,5 @@ def command(
 
     try:
         serve(run_agent(config, options), _log, watchdog_s=watchdog_s)
-    except* (*_WRONG, KubeError, OSError) as errors:
+    except* (CheckpointError, WatchedError, *wrong_file, KubeError, OSError) as errors:
         raise click.ClickException(str(first_of(errors))) from None

@@ -14,7 +14,7 @@ import click
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import write_json
-from dovetail.cli.why import parts, show
+from dovetail.cli.why_report import parts, show
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.state import read_cluster

@@ -3,48 +3,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
-from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import yaml
-from msgspec import Struct
 from rich.markup import escape
 
 from dovetail import __version__
 from dovetail.cli.cluster import now_ms, run
-from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.install.plan import show_plan
+from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import write_json
 from dovetail.cli.status import read_status
-from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.manifests.documents import ManifestError, read_documents
-from dovetail.operator.installation.installer import (
-    InstallAction,
-    InstalledObject,
-    InstallRefused,
-    InstallRequest,
-    documents,
-    install,
-    parsed_stack,
-)
-from dovetail.views.install_progress import missing, refused
+
+if TYPE_CHECKING:
+    from dovetail.kube.api.config import ClusterConfig
 
 _POLL_S = 1.0
 _DRY_RUN, _PLAN = "dry run", "plan"
-
-
-class InstallAnswer(Struct, frozen=True):
-    """`objects`: what was done, or would be. `missing`: what was still missing at the end; empty also where it was not
-    waited for."""
-
-    objects: tuple[InstalledObject, ...]
-    missing: tuple[str, ...] = ()
 
 
 @click.command(name="install")
@@ -89,6 +69,12 @@ def command(
     Safe to repeat, also to upgrade: what is as it should be is not written. `-o yaml` prints the objects. Exit code 1:
     something was refused, or is missing when the time is over.
     """
+    import yaml
+
+    from dovetail.cli.install.plan import show_plan
+    from dovetail.cli.install.report import InstallAnswer, show
+    from dovetail.operator.installation.installer import InstallRefused, InstallRequest, documents, install
+
     dry_run = only == _DRY_RUN
     request = InstallRequest(image, None if stack_file is None else _stack(stack_file), dry_run)
     if output == "yaml":
@@ -119,37 +105,20 @@ def command(
 
 
 def _stack(file: Path) -> dict[str, object]:
+    from dovetail.operator.installation.installer import InstallRefused, parsed_stack
+
     try:
         return parsed_stack([one.value for one in read_documents([str(file)])])
     except (ManifestError, InstallRefused) as error:
         raise click.ClickException(f"{file}: {error}" if isinstance(error, InstallRefused) else str(error)) from error
 
 
-_SUMMARY = {
-    InstallAction.CREATE: ("created", "to create"),
-    InstallAction.UPDATE: ("updated", "to update"),
-    InstallAction.UNCHANGED: ("unchanged", "unchanged"),
-    InstallAction.KEEP: ("kept", "to keep"),
-}
-"""What was done, and what a dry run would do."""
-
-
-def show(done: tuple[InstalledObject, ...], console: Console, *, dry_run: bool) -> None:
-    """Print what was done to each object; what is unchanged is counted."""
-    changed = [one for one in done if one.action is not InstallAction.UNCHANGED]
-    if changed:
-        table = Table("object", "action", prose("why"))
-        for one in changed:
-            place = f"{one.namespace}/{one.name}" if one.namespace else one.name
-            table.add_row(f"{one.kind} {place}", one.action, escape(one.text) or "-")
-        console.print(table)
-    counts = Counter(one.action for one in done)
-    text = ", ".join(f"{counts[action]} {_SUMMARY[action][dry_run]}" for action in InstallAction if counts[action])
-    console.print(f"Objects: {text}.")
-
-
 async def _wait(config: ClusterConfig, timeout_s: float) -> tuple[str, ...]:
     """What is still missing when the time is over; each change is printed."""
+    import asyncio
+
+    from dovetail.views.install_progress import missing, refused
+
     console = Console(stderr=True)
     began_s = time.monotonic()
     shown: tuple[str, ...] = ()

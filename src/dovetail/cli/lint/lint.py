@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.advice.lint import admission
-from dovetail.advice.lint.engine import LintFinding, lint, unreadable
-from dovetail.advice.lint.fix import fixed
 from dovetail.advice.lint.inventory import facts_of
 from dovetail.advice.lint.rule import Facts, Rule, Severity
-from dovetail.advice.lint.rules import RULES
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.lint import report as lint_report
 from dovetail.cli.manifest_files import File, names, read, show_diffs, written
 from dovetail.kube.manifests.documents import STDIN
+
+if TYPE_CHECKING:
+    from dovetail.advice.lint.engine import LintFinding
 
 _FAIL_ON = {
     "error": {Severity.ERROR},
@@ -27,6 +26,8 @@ _FAIL_ON = {
     "info": set(Severity),
     "never": set(),
 }
+WRITERS = ("text", "json", "sarif", "junit", "github")
+"""The names of `report.WRITERS`, which are not imported for the options."""
 
 
 class NotKnown(click.ClickException):
@@ -52,6 +53,8 @@ class _Rules(click.ParamType[tuple[str, ...]]):
     ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
+        from dovetail.advice.lint.rules import RULES
+
         chosen = tuple(part.strip().upper() for part in value.split(",") if part.strip())
         known = [rule.id for rule in RULES]
         for each in chosen:
@@ -62,6 +65,9 @@ class _Rules(click.ParamType[tuple[str, ...]]):
 
 def _explain(ctx: click.Context, param: click.Parameter, value: tuple[str, ...] | None) -> None:
     if value and not ctx.resilient_parsing:
+        from dovetail.advice.lint.rules import RULES
+        from dovetail.cli.lint import report as lint_report
+
         for rule in RULES:
             if rule.id in value:
                 click.echo(lint_report.explained(rule))
@@ -70,6 +76,8 @@ def _explain(ctx: click.Context, param: click.Parameter, value: tuple[str, ...] 
 
 def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
+        from dovetail.advice.lint.rules import RULES
+
         for rule in RULES:
             fix = "--fix" if rule.fixable else ""
             click.echo(f"{rule.id}  {rule.level.value:<8}{fix:<7}{rule.title}")
@@ -80,7 +88,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.argument("paths", nargs=-1, metavar="PATH...")
 @click.option("--fix", is_flag=True, help="Fix in place what can be fixed; for -, print the fixed text.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change; change nothing.")
-@click.option("-o", "--output", type=click.Choice(list(lint_report.WRITERS)), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(WRITERS), default="text", show_default=True)
 @click.option(
     "--inventory", multiple=True, metavar="FILE", help="Nodes and other objects of a cluster, as kubectl prints them."
 )
@@ -122,6 +130,10 @@ def command(
     Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage. 3: the inventory or
     the cluster cannot be read.
     """
+    from dovetail.advice.lint import admission
+    from dovetail.advice.lint.rules import RULES
+    from dovetail.cli.lint import report as lint_report
+
     rules = tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in skip)
     source = InventorySource(inventory, cluster, kubeconfig, context)
     _refuse_contradictions(paths, fix, diff, output, policy, deny, source)
@@ -174,10 +186,14 @@ def _refuse_contradictions(
 
 
 def _fixed(file: File, facts: Facts, rules: Sequence[Rule]) -> File:
+    from dovetail.advice.lint.fix import fixed
+
     return file.rewritten("".join(fixed(document, facts, rules).text for document in file.documents))
 
 
 def _findings(file: File, facts: Facts, rules: Sequence[Rule]) -> Iterable[LintFinding]:
+    from dovetail.advice.lint.engine import lint, unreadable
+
     if file.error is not None:
         return [unreadable(file.name, file.error)]
     return lint(file.documents, facts, rules)

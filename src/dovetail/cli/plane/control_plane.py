@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from dovetail.plane.agent_plane import AgentPlane
+if TYPE_CHECKING:
+    from dovetail.plane.agent_plane import AgentPlane
 
 GPUS_PER_NODE = 8
 
@@ -16,6 +17,9 @@ GPUS_PER_NODE = 8
 @asynccontextmanager
 async def fake_plane(plane_id: str, nodes: int) -> AsyncIterator[AgentPlane]:
     """The plane of a broker in memory on the time of this machine, with so many nodes of GPUS_PER_NODE GPUs."""
+    import asyncio
+
+    from dovetail.plane.agent_plane import AgentPlane
     from dovetail.plane.fake import FakeBroker, FakeClock
 
     gpus = {f"fake-{number}": GPUS_PER_NODE for number in range(nodes)}

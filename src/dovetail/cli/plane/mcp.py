@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
@@ -18,8 +18,9 @@ from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.plane.control_plane import cluster_plane, fake_plane
 from dovetail.cli.service import address_option, first_of, serve
-from dovetail.plane.agent_plane import AgentPlane
-from dovetail.plane.broker import BrokerRefused, BrokerUnavailable
+
+if TYPE_CHECKING:
+    from dovetail.plane.agent_plane import AgentPlane
 
 _log = logging.getLogger("dovetail.plane")
 _LEAST_TOKEN = 16
@@ -70,6 +71,8 @@ def command(
     One process is one agent. With stdio it ends with its input, with http when it gets SIGTERM or SIGINT (exit code 0).
     In the end it returns all leases.
     """
+    from dovetail.plane.broker import BrokerRefused, BrokerUnavailable
+
     if find_spec("mcp") is None:
         raise click.ClickException("the MCP server needs the package mcp: pip install 'dovetail[mcp]'")
     if plane_id is None and fake is None:
@@ -89,6 +92,8 @@ def command(
 
 async def _ended_once(work: Coroutine[object, object, None]) -> None:
     """The work, which a second signal does not keep from returning its leases: that takes some seconds at most."""
+    import asyncio
+
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

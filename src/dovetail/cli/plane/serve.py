@@ -9,17 +9,13 @@ from pathlib import Path
 
 import click
 
-from dovetail.agentplanes.certificates import CertificateFiles
 from dovetail.agentplanes.facts import CarryLimits
-from dovetail.agentplanes.serving import ServeOptions, run
-from dovetail.apiserver.sqlite_log import StoreUnreadable
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.scheduling import scheduler_name_option
 from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.api.errors import KubeError
-from dovetail.plane.kubernetes import KubernetesBroker
 
 _log = logging.getLogger("dovetail.agentplanes")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -96,6 +92,11 @@ def command(
 
     Runs until it gets SIGTERM or SIGINT (exit code 0). Pods and leases stay, and the next process goes on with them.
     """
+    from dovetail.agentplanes.certificates import CertificateFiles
+    from dovetail.agentplanes.serving import ServeOptions, run
+    from dovetail.apiserver.sqlite_log import StoreUnreadable
+    from dovetail.plane.kubernetes import KubernetesBroker
+
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are needed together")
     if tls_cert is None and not _is_loopback(address):

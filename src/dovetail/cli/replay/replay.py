@@ -7,22 +7,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from dovetail import __version__
-from dovetail.cli.console import Console, Table
+from dovetail.cli.console import Console
 from dovetail.cli.output import output_option, write_json
-from dovetail.cli.replay.decision import show
-from dovetail.recording.decided import NotRecorded, decided
-from dovetail.recording.reader import BadRecording, RecordedRun, find
-from dovetail.recording.replay import Difference, Differs, Replay, replay
 
-_COLOURS = {"equal": "green", "differs": "red", "unusable": "yellow"}
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from dovetail.recording.reader import BadRecording, RecordedRun
+    from dovetail.recording.replay import Replay
+
 _EXIT_CODES = {"equal": 0, "differs": 1, "unusable": 2}
-_SHOWN = 10
 
 
 @click.command(name="replay")
@@ -40,6 +39,9 @@ def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
     With --decision, a single step is repeated and shown: its events, the queues, the waiting jobs, and its decisions.
     The id is in the annotation dovetail.dev/decision of a bound pod, and in the events of pods.
     """
+    from dovetail.cli.replay.report import show_runs
+    from dovetail.recording.reader import find
+
     runs, wrong = find(paths)
     if decision is not None:
         _one(runs, wrong, decision, output)
@@ -49,13 +51,19 @@ def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
         answer = {"dovetail": __version__, "runs": replays, "problems": [str(error) for error in wrong]}
         write_json(answer)
     else:
-        _show(replays, wrong, Console())
+        show_runs(replays, wrong, Console())
     codes = [_EXIT_CODES[done.verdict] for done in replays] + [_EXIT_CODES["unusable"]] * len(wrong)
     sys.exit(max(codes))
 
 
 def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, output: str) -> None:
     """Print the step of a decision id."""
+    from dovetail.cli.replay.decision import show
+    from dovetail.cli.replay.report import difference_lines
+    from dovetail.recording.decided import NotRecorded, decided
+    from dovetail.recording.reader import BadRecording
+    from dovetail.recording.replay import Differs
+
     try:
         with _progress(sum(run.size_bytes for run in runs)) as (progress, task):
             answer = decided(runs, decision, lambda at: progress.update(task, completed=at))
@@ -68,7 +76,7 @@ def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, outp
         if output == "json":
             write_json({"dovetail": __version__, "difference": error.difference})
         else:
-            click.echo("\n".join(_difference(error.difference, error.recorded_by)))
+            click.echo("\n".join(difference_lines(error.difference, error.recorded_by)))
         sys.exit(_EXIT_CODES["differs"])
     if output == "json":
         write_json(answer)
@@ -79,6 +87,8 @@ def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, outp
 @contextmanager
 def _progress(total_bytes: int) -> Iterator[tuple[Progress, TaskID]]:
     """A progress bar on standard error, if that is a terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -86,6 +96,8 @@ def _progress(total_bytes: int) -> Iterator[tuple[Progress, TaskID]]:
 
 
 def _replayed(runs: list[RecordedRun]) -> list[Replay]:
+    from dovetail.recording.replay import replay
+
     done_bytes, replays = 0, []
     with _progress(sum(run.size_bytes for run in runs)) as (progress, task):
         for run in runs:
@@ -93,34 +105,3 @@ def _replayed(runs: list[RecordedRun]) -> list[Replay]:
             replays.append(replay(run, lambda at, start=start_bytes: progress.update(task, completed=start + at)))  # type: ignore[misc]
             done_bytes += run.size_bytes
     return replays
-
-
-def _show(replays: list[Replay], wrong: list[BadRecording], console: Console) -> None:
-    table = Table("run", "started", "segments", "steps", "events", "decisions", "seconds", "verdict")
-    for done in replays:
-        counts = (done.segments, done.steps, done.events, done.decisions)
-        verdict = f"[{_COLOURS[done.verdict]}]{done.verdict}[/]"
-        table.add_row(
-            escape(done.run), done.started[:16].replace("T", " "), *map(str, counts), f"{done.seconds:.1f}", verdict
-        )
-    if replays:
-        console.print(table)
-    for done in replays:
-        difference = [] if done.difference is None else _difference(done.difference, done.recorded_by)
-        lines = [*done.notes, *([done.problem] if done.problem else []), *difference]
-        for line in lines:
-            click.echo(line if line.startswith(" ") else f"run {done.run}: {line}")
-    for error in wrong:
-        click.echo(str(error))
-
-
-def _difference(found: Difference, recorded_by: str) -> list[str]:
-    """The lines about the first step that differs."""
-    what = f"step {found.step}" if found.step else "the state"
-    lines = [f"{what} at {found.now_ms} ms differs ({found.file}, line {found.line})"]
-    for title, decisions in (("recorded", found.recorded), ("replayed", found.replayed)):
-        more = [f"    and {len(decisions) - _SHOWN} more"] if len(decisions) > _SHOWN else []
-        lines += [f"  only {title}:", *(f"    {words}" for words in decisions[:_SHOWN] or ("nothing",)), *more]
-    if recorded_by != __version__:
-        lines.append(f"  recorded by dovetail {recorded_by}, replayed by {__version__}: the change may be intended")
-    return lines

@@ -9,28 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dovetail.cli.cluster import at_option, now_ms, print_problems
 from dovetail.cli.console import Console
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.scheduling import fabric_option
-from dovetail.cli.simulate.report import compare, show
 from dovetail.cli.simulate.tasks import QUEUES_BY, UNTIL_PERCENT, Churn, Habits, Task, of_jobs, of_manifests, of_pods
-from dovetail.core.policy import Policy
 from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
-from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import ManifestError
 from dovetail.kube.translate.annotations import DURATION_RULE, duration_ms
 from dovetail.sim.clock import VirtualClock
-from dovetail.sim.engine import Simulation
-from dovetail.sim.once import Once
 from dovetail.sim.orders import ORDERS
 from dovetail.sim.plain import BackfillRule, Plain
-from dovetail.sim.policies import POLICIES
 from dovetail.sim.report import QueueReport, SimulationRun
 from dovetail.sim.traces.errors import TraceError
 
+SCORINGS = (
+    *("dovetail", "tightest", "expected-fill", "fgd"),
+    *("bestfit", "packing", "clustering", "dotprod", "random"),
+)
+"""The names of `sim.policies.POLICIES`, which are not imported for the options, as they need numpy."""
 _HOUR_MS = 3_600_000
 _JOBS_ONLY = (
     "vc",
@@ -84,7 +82,7 @@ class _Weight(click.ParamType[Any]):
 @click.option("--vc", metavar="NAME", multiple=True, help="Only the jobs of this virtual cluster; can be repeated.")
 @click.option(
     "--policy",
-    type=click.Choice([*POLICIES, *ORDERS]),
+    type=click.Choice([*SCORINGS, *ORDERS]),
     multiple=True,
     help="Scoring policy, or with --jobs also a queue order. Several are compared. Default: dovetail.",
 )
@@ -137,6 +135,8 @@ def command(paths: tuple[str, ...], plot: Path | None, output: str, **options: A
     MANIFEST...        files, folders or - (stdin) that `dovetail snapshot` or kubectl printed: which of the
                        pending pods would be placed now, and where.
     """
+    from dovetail.cli.simulate.report import compare, show
+
     console = Console(stderr=True)
     if plot is not None and not plot.parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(plot.parent)!r}", param_hint="--plot")
@@ -205,6 +205,8 @@ def _check_policies(task: Task, policies: tuple[str, ...], line: str | None) -> 
 
 
 def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> Task:
+    from dovetail.kube.manifests import cluster
+
     if paths:
         found = cluster.read(paths)
         print_problems(found)
@@ -234,6 +236,13 @@ def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> 
 
 
 def _run(task: Task, policy: str, options: dict[str, Any], console: Console) -> SimulationRun:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from dovetail.core.policy import Policy
+    from dovetail.sim.engine import Simulation
+    from dovetail.sim.once import Once
+    from dovetail.sim.policies import POLICIES
+
     simulation: VirtualClock
     if policy in ORDERS:
         line = BackfillRule(options["line"]) if options["line"] else None

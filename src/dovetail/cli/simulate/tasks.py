@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +13,6 @@ from msgspec.structs import replace
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, Node, Pod
 from dovetail.core.queues.types import DEFAULT_QUEUE
-from dovetail.kube.manifests.cluster import Manifests
 from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated
 from dovetail.sim.churn import churned
@@ -23,6 +23,9 @@ from dovetail.sim.traces import nodes as clusters
 from dovetail.sim.traces import openb
 from dovetail.sim.traces.errors import TraceError
 from dovetail.sim.workload import SimJob, Workload, in_queues, snapshot
+
+if TYPE_CHECKING:
+    from dovetail.kube.manifests.cluster import Manifests
 
 UNTIL_PERCENT = 130
 QUEUES_BY: Mapping[str, Callable[[Pod], str]] = {

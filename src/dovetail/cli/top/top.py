@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
@@ -13,13 +13,12 @@ from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, output_option, write_json
-from dovetail.cli.top.lines import NOTHING, Line, gpu_lines, group_lines, painted, plain, printable, summary
-from dovetail.cli.top.live import live
-from dovetail.cli.top.screen import Screen, started
-from dovetail.cli.top.sources import ExporterSource, PrometheusSource, TopSource
-from dovetail.kube.reading.prometheus import PrometheusAccess
-from dovetail.views.top import By, Order, Top, TopQuery, top
-from dovetail.views.top_rows import TopReading
+
+if TYPE_CHECKING:
+    from dovetail.cli.top.screen import Screen
+    from dovetail.cli.top.sources import TopSource
+    from dovetail.views.top import By, Order
+    from dovetail.views.top_rows import TopReading
 
 _AGAIN_S = 1.5
 
@@ -56,6 +55,12 @@ def command(
     On a terminal the screen is live: ? lists the keys. Reads the metrics of the agents, or of dcgm-exporter, through
     the API server, or from a Prometheus. It changes nothing.
     """
+    from dovetail.cli.top.report import coloured, show
+    from dovetail.cli.top.screen import Screen, started
+    from dovetail.cli.top.sources import ExporterSource, PrometheusSource
+    from dovetail.kube.reading.prometheus import PrometheusAccess
+    from dovetail.views.top import TopQuery, top
+
     if url:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise click.UsageError(f"--prometheus: {url!r} is no URL such as http://prometheus.monitoring:9090")
@@ -66,7 +71,7 @@ def command(
     console = Console()
     if output == "table" and not once and console.is_terminal and sys.stdin.isatty():
         screen = started(Screen(order=order, words=words), by)
-        if not run(_live(source, screen, colours=_colours(console)), source.name):
+        if not run(_live(source, screen, colours=coloured(console)), source.name):
             raise click.Abort
         return
     answer = top(run(_once(source), source.name), query)
@@ -79,38 +84,18 @@ def command(
 
 
 async def _live(source: TopSource, screen: Screen, *, colours: bool) -> bool:
+    from dovetail.cli.top.live import live
+
     async with source.opened() as read:
         return await live(screen, read, source.interval_s, colours=colours)
 
 
 async def _once(source: TopSource) -> TopReading:
+    import asyncio
+
     async with source.opened() as read:
         reading = await read()
         if source.window.needs_rates:
             await asyncio.sleep(_AGAIN_S)
             reading = await read()
     return reading
-
-
-def _colours(console: Console) -> bool:
-    return console.is_terminal and not console.no_color and console.color_system is not None
-
-
-def show(answer: Top, console: Console) -> None:
-    """Print the answer: a line for each GPU, or for each job or team."""
-    if not answer.summary.nodes:
-        console.print(NOTHING)
-        return
-    colours = _colours(console)
-    lines: list[Line] = []
-    if answer.by == "node":
-        table = gpu_lines(answer.gpus, None)
-        lines = [table.heading, *map(table.line, answer.gpus)]
-    else:
-        groups = group_lines(answer.groups, answer.by, None)
-        lines = [groups.heading, *map(groups.line, answer.groups)]
-    lines.append([(summary(answer), "")])
-    lines += [[(f"node {printable(name)}: {printable(fault)}", "red")] for name, fault in answer.faults.items()]
-    lines += [[(f"attention: {printable(note)}", "yellow")] for note in answer.notes]
-    shown = (painted(line, colours=True) if colours else plain(line) for line in lines)
-    console.file.write("".join(f"{line.rstrip()}\n" for line in shown))

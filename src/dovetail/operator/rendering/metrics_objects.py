@@ -11,6 +11,7 @@ import yaml
 
 from dovetail.core.model import Problem
 from dovetail.kube.api.resources import POD_MONITORS, PROMETHEUS_RULES, SERVICE_MONITORS
+from dovetail.kube.namespaces import AGENT_NAMESPACE, SYSTEM_NAMESPACE
 from dovetail.kube.objects.stack import ANNOTATIONS, SCRAPE_AUTO, SERVICE_MONITOR, MetricsSpec, StackSpec
 from dovetail.monitoring import boards, rules
 from dovetail.monitoring.thresholds import resolved
@@ -19,7 +20,6 @@ from dovetail.operator.rendering import agent_objects, agent_planes_objects, sch
 
 Document = dict[str, Any]
 
-SYSTEM_NAMESPACE, AGENT_NAMESPACE = "dovetail-system", "dovetail-agent"
 RULES = "dovetail-rules"
 _ANNOTATIONS = {"prometheus.io/scrape": "true", "prometheus.io/path": "/metrics"}
 _SCRAPED = {

@@ -10,6 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from dovetail.core.model import Problem
+from dovetail.kube.namespaces import AGENT_NAMESPACE as AGENT_NAMESPACE
+from dovetail.kube.namespaces import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator.found import Found
 from dovetail.operator.rendering import metrics_objects as metrics
@@ -17,8 +19,6 @@ from dovetail.operator.rendering import node_software as nodes
 from dovetail.operator.rendering.agent_objects import agent_objects
 from dovetail.operator.rendering.agent_planes_objects import agent_planes_objects
 from dovetail.operator.rendering.contradictions import contradictions
-from dovetail.operator.rendering.metrics_objects import AGENT_NAMESPACE as AGENT_NAMESPACE
-from dovetail.operator.rendering.metrics_objects import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
 from dovetail.operator.rendering.scheduler_objects import scheduler_objects
 
 Document = dict[str, Any]

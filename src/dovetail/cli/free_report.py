@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `dovetail free` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.markup import escape
+
+from dovetail.cli.columns import lacking
+from dovetail.cli.console import Console, Table
+from dovetail.cli.output import count
+from dovetail.views.free import ClassDevices, Free, FreeGpus, MigCards, SharedCards
+from dovetail.views.holders import DEVICES, SHARE
+from dovetail.views.probe import Blocked
+from dovetail.views.shape import ANYWHERE, Largest, ShapeAnswer
+
+_LEVELS_SHOWN = 3
+_NAMES_SHOWN = 4
+_UNLABELLED = "GPUs without the label nvidia.com/gpu.product"
+_ISOLATION = {
+    "none": "time-slicing: pods are not isolated",
+    "memory": "MPS: the memory of each pod is limited",
+    "strong": "strongly isolated",
+}
+
+
+def show_shape(answer: ShapeAnswer, console: Console) -> None:
+    """Print the largest gangs of a shape."""
+    shape = answer.shape
+    each = f"{count(shape.gpus, 'GPU')} each"
+    if shape.pods > 1:
+        console.print(f"A gang of {shape.pods} pods of {each} {'starts' if answer.starts else 'does not start'} now.")
+    for one in answer.models:
+        console.print(f"{one.model or 'Any GPUs'}: the largest gang of pods of {each} that starts now")
+        table = Table("inside", "pods", "GPUs", "where")
+        for level in one.levels:
+            inside = "the cluster" if level.level == ANYWHERE else f"one {level.level.rpartition('/')[2]}"
+            named = f"{level.name}: " if level.name and level.nodes else level.name
+            nodes = ", ".join(level.nodes[:_NAMES_SHOWN]) + (" ..." if len(level.nodes) > _NAMES_SHOWN else "")
+            table.add_row(inside, str(level.pods), str(level.pods * shape.gpus), escape(named + nodes))
+        console.print(table)
+        for line in _next_sizes(one):
+            console.print(escape(line))
+
+
+def _next_sizes(found: Largest) -> Iterator[str]:
+    """What blocks one more pod at each level; the same cause only once."""
+    printed = set()
+    for level in found.levels:
+        if level.blocked is not None and level.blocked not in printed:
+            printed.add(level.blocked)
+            where = "" if level.level == ANYWHERE else f" in {level.name}"
+            yield from _blocked(f"{count(level.pods + 1, 'pod')}{where}", level.blocked)
+
+
+def show(answer: Free, console: Console) -> None:
+    """Print what still fits."""
+    blocks = [_gpus(one) for one in answer.gpus]
+    blocks += [_mig(one) for one in answer.mig]
+    blocks += [_shared(one) for one in answer.shared]
+    if answer.classes:
+        blocks.append(_classes(answer.classes))
+    if not blocks:
+        console.print("No node offers GPUs, and there are no device classes.")
+    for i, block in enumerate(blocks):
+        if i:
+            console.print()
+        for part in block:
+            console.print(escape(part) if isinstance(part, str) else part)
+
+
+_Block = Iterator[str | Table]
+
+
+def _gpus(found: FreeGpus) -> _Block:
+    yield (
+        f"{found.model or _UNLABELLED}: {found.free} of {found.gpus} GPUs on {count(found.nodes, 'node')} are free"
+        f"{_closed(found.closed)}; largest pod: {found.largest}, or {found.largest_when_empty} on an empty cluster"
+    )
+    levels = [domain.level for domain in found.sizes[0].domains][-_LEVELS_SHOWN:] if found.sizes else []
+    table = Table("GPUs per pod", "pods now", *(f"in one {level.rpartition('/')[2]}" for level in levels))
+    for size in found.sizes:
+        best = {domain.level: domain for domain in size.domains}
+        cells = [f"{best[level].pods} ({best[level].name})" if best[level].pods else "0" for level in levels]
+        table.add_row(str(size.gpus), str(size.pods), *map(escape, cells))
+    if found.sizes:
+        yield table
+    for size in found.sizes:
+        if size.blocked is not None:
+            yield from _blocked(count(size.gpus, "GPU"), size.blocked)
+            break
+
+
+def _mig(found: MigCards) -> _Block:
+    if found.cards:
+        yield (
+            f"MIG {found.model}: {count(found.cards, 'GPU')} on {count(found.nodes, 'node')}{_closed(found.closed)}"
+            f"; pods hold {found.compute_held} of {found.compute} compute slices and {found.memory_held} of "
+            f"{found.memory} memory slices"
+        )
+    else:
+        yield f"MIG {found.model or _UNLABELLED}: {count(found.nodes, 'node')}, only the number of instances is known"
+    table = Table("profile", "compute, memory slices", "instances", "free", "most on one node")
+    for row in found.profiles:
+        slices = f"{row.compute}, {row.memory}" if row.compute is not None else "not known"
+        table.add_row(row.profile, slices, str(row.instances), str(row.free), str(row.most_on_one_node))
+    yield table
+    for row in found.profiles:
+        if row.blocked is not None:
+            yield from _blocked(row.profile, row.blocked)
+
+
+def _shared(found: SharedCards) -> _Block:
+    what = f"{count(found.cards, 'GPU')} on" if found.cards else "replicas of an unknown number of GPUs on"
+    yield (
+        f"Shared {found.model or _UNLABELLED} as {found.resource}: {what} {count(found.nodes, 'node')}"
+        f"{_closed(found.closed)}; {_ISOLATION[found.isolation]}"
+    )
+    memory = f" ({found.largest_mib} MiB)" if found.largest_mib else ""
+    largest = f"; largest free share: {found.largest_milli}/1000{memory}" if found.cards else ""
+    yield f"{found.replicas_free} of {found.replicas} replicas are free{largest}"
+    if found.shares:
+        table = Table("share of a GPU", "pods now")
+        for share in found.shares:
+            table.add_row(f"{share.milli}/1000", str(share.pods))
+        yield table
+    for share in found.shares:
+        if share.blocked is not None:
+            yield from _blocked(f"{share.milli}/1000", share.blocked)
+            break
+
+
+def _classes(found: tuple[ClassDevices, ...]) -> _Block:
+    table = Table("device class", "nodes", "devices", "free", "most on one node")
+    for one in found:
+        table.add_row(one.name, *map(str, (one.nodes, one.devices, one.free, one.most_on_one_node)))
+    yield table
+    for one in found:
+        if one.problem:
+            yield f"{one.name}: {one.problem}"
+        if one.blocked is not None:
+            yield from _blocked(f"{one.most_on_one_node + 1} of {one.name}", one.blocked)
+
+
+def _blocked(size: str, blocked: Blocked) -> Iterator[str]:
+    """What blocks a size, in one or a few lines."""
+    if blocked.node and blocked.missing:
+        # The holders of devices by claim are printed with each device.
+        shown = blocked.holders[:_NAMES_SHOWN] if blocked.lacking != DEVICES else ()
+        held = "; ".join(f"{one.pod} holds {_amount(one.amount, one.devices)}" for one in shown)
+        yield f"next size, {size}: {blocked.node} lacks {lacking(blocked)}{f': {held}' if held else ''}"
+    else:
+        yield f"next size, {size}: {blocked.rule}"
+    if blocked.repartition is not None:
+        yield f"  a repartition of idle GPUs would make room: {blocked.repartition}"
+    elif blocked.lacking != SHARE:
+        for one in blocked.devices[:_NAMES_SHOWN]:
+            held = f" (held by {', '.join(one.holders[:_NAMES_SHOWN])})" if one.holders else ""
+            yield f"  {one.node} {', '.join(one.devices[:_NAMES_SHOWN])}: {one.rule}{held}"
+
+
+def _amount(amount: str, devices: tuple[str, ...]) -> str:
+    some = ", ".join(devices[:_NAMES_SHOWN]) + (" ..." if len(devices) > _NAMES_SHOWN else "")
+    return f"{amount} ({some})" if devices else amount
+
+
+def _closed(number: int) -> str:
+    return f", {number} of them on closed nodes" if number else ""

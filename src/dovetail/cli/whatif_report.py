@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `dovetail whatif` prints."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+
+from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.leases_report import offer_start
+from dovetail.cli.output import (
+    LOOK_AHEAD_ENDED,
+    count,
+    foreign,
+    gpus,
+    indices,
+    span,
+    start,
+)
+from dovetail.core.reasons import Expected, When
+from dovetail.views.forecast_types import ForecastVictim
+from dovetail.views.jobs import some
+from dovetail.views.whatif import WhatIf, WhatifOutcome
+
+_NODES_SHOWN = 3
+_MOST_ROWS = 40
+
+
+def show(answer: WhatIf, console: Console) -> None:
+    """Print the differences."""
+    if answer.jobs:
+        table = Table("job", "queue", "GPUs", "effect", "without", "with", prose("where, or why not"))
+        console.print_rows(table, [_row(one, answer.now_ms) for one in answer.jobs], _MOST_ROWS)
+    else:
+        console.print("The change makes no difference to waiting jobs.")
+    _offers(answer, console)
+    _victims(answer.evicted, "Evicted only with the change:", answer.now_ms, console)
+    _victims(answer.spared, "Evicted only without the change:", answer.now_ms, console)
+    if answer.queues:
+        console.print("GPUs after the next step of the scheduler:")
+        table = Table("queue", "without", "with")
+        for gain in answer.queues:
+            table.add_row(gain.queue, gpus(gain.before_milli), gpus(gain.after_milli))
+        console.print(table)
+    if answer.unchanged and answer.jobs:
+        console.print(f"The change makes no difference to {count(answer.unchanged, 'other waiting job')}.")
+    for note in answer.notes:
+        console.print(f"[yellow]attention:[/yellow] {escape(note)}")
+    if not answer.whole:
+        console.print(LOOK_AHEAD_ENDED)
+
+
+def _offers(answer: WhatIf, console: Console) -> None:
+    """Print what the agents of requests are offered."""
+    rows = [
+        (foreign(one.job), offer_start(offer, answer.now_ms), foreign(offer.alternative), foreign(offer.why) or "-")
+        for one in answer.jobs
+        for offer in one.offers
+    ]
+    if rows:
+        console.print("Offers with the change, of which the first is accepted here:")
+        table = Table("request", "starts", prose("what"), prose("why nothing better"))
+        console.print_rows(table, rows, _MOST_ROWS)
+
+
+def _row(one: WhatifOutcome, now_ms: int) -> tuple[str, ...]:
+    before = f"on {some(one.left)}" if one.left and one.before is None else _start(one.before_state, one.before, now_ms)
+    after = _start(one.state, one.after, now_ms)
+    return one.job, one.queue, gpus(one.gpus_milli), one.effect, before, after, escape(_where(one))
+
+
+def _start(state: str, expected: Expected | None, now_ms: int) -> str:
+    return "never" if state == When.NEVER else start(expected, now_ms)
+
+
+def _where(one: WhatifOutcome) -> str:
+    if one.granted:
+        return f"{_places(one)}: {one.granted}"
+    if one.places:
+        return _places(one)
+    if one.state == When.NEVER or one.after is None:
+        return one.code
+    return one.after.basis
+
+
+def _places(one: WhatifOutcome) -> str:
+    shown = []
+    for place in one.places[:_NODES_SHOWN]:
+        which = f" GPU {indices(place.gpus)}" if place.gpus else ""
+        rate = f" at {place.mbps / 1000:.0f} of {place.ideal_mbps / 1000:.0f} GB/s" if place.mbps else ""
+        shown.append(f"{place.node}{which}{rate}")
+    more = len(one.places) - _NODES_SHOWN
+    return "; ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _victims(victims: tuple[ForecastVictim, ...], title: str, now_ms: int, console: Console) -> None:
+    if not victims:
+        return
+    console.print(title)
+    table = Table("pod", "node", "GPUs", "when", "cause", "for")
+    rows = []
+    for one in victims:
+        when = "now" if one.at_ms <= now_ms else f"in {span(one.at_ms - now_ms)}"
+        rows.append((one.pod, one.node, gpus(one.gpus_milli), when, one.cause, one.for_job))
+    console.print_rows(table, rows, _MOST_ROWS)
