@@ -3,8 +3,8 @@
 
 Rules: three layers, Debian's packages, libraries and Dovetail, so that a new release changes the last one alone. The
 first two have the time of `debian.lock`, and the cache keeps them compressed; the last has SOURCE_DATE_EPOCH. The
-same commit and the same wheel give the same bytes. Libraries that only draw pictures (`--plot`) are left out: 90 MiB,
-and decoders of images.
+same commit and the same wheel give the same bytes. Of the extras only `agent` is in it: `plots` would be 90 MiB, and
+decoders of images.
 Sources: org.opencontainers.image.* of the OCI image specification's annotations.md.
 """
 
@@ -68,7 +68,7 @@ def build(parts: Parts, name: str, report: Report) -> Built:
     """name: with a tag, such as dovetail:0.1.0. Raises PlaneUnavailable."""
     lock = debian.read_lock()
     packages = debian.packages_tree(lock.packages, parts.mirrors or debian.mirrors(), report)
-    wheels = python_packages.in_image(python_packages.download())
+    wheels = python_packages.download()
     trees = [packages | system_tree(packages), python_packages.wheels_tree(wheels)]
     trees.append(python_packages.wheels_tree([parts.wheel]) | command_tree())
     lock_epoch_s = int(datetime.combine(lock.as_of, datetime.min.time(), UTC).timestamp())

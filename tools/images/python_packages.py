@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wheels in the image: those of requirements/run.lock, downloaded by pip with their hashes, and Dovetail's own.
 
-Rules: a wheel is unpacked and not installed, so that nothing of this machine gets into the image: scripts, which
-would name this machine's Python, are left out. Tests, headers and type stubs of the libraries are left out too.
+Rules: the lock has Dovetail's dependencies with the extra `agent`, and no other. A wheel is unpacked and not installed,
+so that nothing of this machine gets into the image: scripts, which would name this machine's Python, are left out.
+Tests, headers and type stubs of the libraries are left out too.
 Sources: the binary distribution format of PyPA's specifications; PEP 600 for the tags of manylinux.
 """
 
@@ -30,11 +31,6 @@ PYTHON = (3, 11)
 GLIBC = (2, 36)
 SITE = "usr/local/lib/python3.11/dist-packages"
 """Debian's Python looks there for what is not Debian's."""
-FOR_PICTURES = (
-    "contourpy", "cycler", "fonttools", "kiwisolver", "matplotlib", "packaging", "pillow", "pyparsing",
-    "python-dateutil", "tzdata",
-)  # fmt: skip
-"""matplotlib, and what only it needs: the image draws no pictures."""
 # No part of a library runs them. `testing` of numpy stays: others import it.
 _UNUSED_PATHS = re.compile(
     r"(?!dovetail/).*((^|/)tests/|[.](pyi|pxd|pyx|c|h|hpp|a)$)|numpy/_core/(include|lib)/|numpy/f2py/"
@@ -72,11 +68,6 @@ def _download(kept: Path) -> None:
         if pip.returncode:
             raise PlaneUnavailable(f"pip cannot download the wheels of {REQUIREMENTS.name}:\n{tail(pip.stderr)}")
         partial.rename(kept)
-
-
-def in_image(wheels: Iterable[Path]) -> list[Path]:
-    """Those of these wheels that the image has."""
-    return [wheel for wheel in wheels if wheel.name.split("-")[0].lower().replace("_", "-") not in FOR_PICTURES]
 
 
 def _check_python() -> None:

@@ -138,11 +138,3 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        click.echo(
-            "Error: pictures need matplotlib, which the container image lacks: run this where pip installed dovetail",
-            err=True,
-        )
-        sys.exit(1)

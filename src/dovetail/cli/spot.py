@@ -16,6 +16,7 @@ from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.source import SourceDocument, document
 from dovetail.cli import manifest_files
 from dovetail.cli.console import Console, Table, right
+from dovetail.cli.extras import plot_option
 from dovetail.cli.output import output_option, span, write_json
 from dovetail.cli.quantities import DurationParam, Percent
 from dovetail.kube.manifests.documents import STDIN
@@ -77,7 +78,7 @@ class Spot(Struct, frozen=True):
 )
 @click.option("--work", type=DurationParam(), help="Run time without interruptions; adds the expected run time.")
 @click.option("--interval", type=DurationParam(), help="Also show time and cost at this checkpoint interval.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw cost by interval, as PNG.")
+@plot_option("Draw cost by interval, as PNG.")
 @click.option("-f", "--file", "files", multiple=True, help="Manifests to check for fault tolerance; - for stdin.")
 @click.option("--fix", is_flag=True, help="Add what the manifests lack, where the text to add is known.")
 @click.option("--checkpoint-claim", metavar="NAME", help="With -f: the PersistentVolumeClaim for the checkpoints.")

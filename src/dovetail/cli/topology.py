@@ -11,6 +11,7 @@ import click
 
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
+from dovetail.cli.extras import plot_option
 from dovetail.cli.files import text_of
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import output_option, write_json
@@ -27,7 +28,7 @@ _OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command(name="topology")
 @click.argument("what", metavar="FILE|NODE")
 @click.option("--product", metavar="NAME", help="GPU model, GFD label or nvidia-smi name; sets the rates of the links.")
-@click.option("--plot", type=_OUTPUT_FILE, metavar="FILE.png", help="Also draw a picture.")
+@plot_option("Also draw a picture.", "FILE.png")
 @click.option("--nccl", type=_OUTPUT_FILE, metavar="FILE.xml", help="Also write the topology for NCCL_TOPO_FILE.")
 @click.option("--pod", metavar="[NAMESPACE/]NAME", help="With --nccl: write only the devices of this pod of the node.")
 @kubeconfig_options

@@ -27,9 +27,8 @@ def refused(*arguments: str) -> str:
 
 
 def test_without_the_package_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.cli.plane.mcp.find_spec", lambda name: None)
-    line = refused("--fake", "1")
-    assert line == "Error: the MCP server needs the package mcp: pip install 'dovetail[mcp]'"
+    monkeypatch.setattr("dovetail.cli.extras.find_spec", lambda name: None)
+    assert refused("--fake", "1") == "Error: this needs mcp: pip install 'dovetail[mcp]'"
 
 
 @pytest.mark.parametrize(

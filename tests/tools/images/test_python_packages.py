@@ -2,7 +2,9 @@
 """Wheels in the image."""
 
 import re
+import tomllib
 import zipfile
+from collections.abc import Iterable
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.paths import ROOT
 from tools.images import python_packages
 from tools.images.python_packages import SITE, distribution, runs_on, wheels_tree
 
@@ -76,24 +79,20 @@ def test_a_licence_is_named_where_the_metadata_name_one(tmp_path: Path, metadata
     assert (found.name, found.version, found.licence) == ("p", "1", licence)
 
 
-def closure(names: set[str]) -> set[str]:
+def closure(requirements: Iterable[str]) -> set[str]:
     """These distributions and all that they need here, by the metadata of what is installed."""
     found: set[str] = set()
-    while names - found:
-        name = (names - found).pop()
-        found.add(name)
-        for text in requires(name) or ():
-            needed = Requirement(text)
-            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-                names.add(str(canonicalize_name(needed.name)))
+    ahead = [Requirement(text) for text in requirements]
+    while ahead:
+        needed = ahead.pop()
+        name = str(canonicalize_name(needed.name))
+        if name not in found and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            found.add(name)
+            ahead += map(Requirement, requires(name) or ())
     return found
 
 
-def test_left_out_is_matplotlib_and_exactly_what_only_it_needs() -> None:
-    direct = {
-        str(canonicalize_name(Requirement(text).name)) for text in requires("dovetail") or () if "extra" not in text
-    }
-    others = closure(direct - {"matplotlib"})
-    assert set(python_packages.FOR_PICTURES) == closure({"matplotlib"}) - others
+def test_the_lock_is_of_every_installation_and_the_agent_and_of_nothing_else() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = set(re.findall(r"^([a-z0-9._-]+)==", python_packages.REQUIREMENTS.read_text(), re.MULTILINE))
-    assert pinned == closure(direct)
+    assert pinned == closure((*project["dependencies"], *project["optional-dependencies"]["agent"]))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from dovetail.cli.extras import needs
 from dovetail.cli.output import count
 
 
@@ -24,6 +25,7 @@ def command(gpus: int, report: Path | None) -> None:
     The operator runs it in the pods that validate nodes. Exit code 1: the driver does not answer, or another number of
     devices is visible.
     """
+    needs("agent")
     from dovetail.agent.machine.nvml import Nvml, NvmlError
     from dovetail.agent.machine.visible import visible_devices
     from dovetail.operator.nodes.validation import VISIBLE

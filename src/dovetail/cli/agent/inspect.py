@@ -13,6 +13,7 @@ from dovetail.agent.health import xids
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError, SysfsNumaNode
 from dovetail.cli.console import Console
+from dovetail.cli.extras import needs
 from dovetail.cli.output import output_option, write_json
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) ->
     all that was found, `gpuNode` is the GPUNode that the agent would publish, and `metrics` counts the metrics of each
     GPU and lists the absent ones by reason.
     """
+    needs("agent")
     from dovetail.agent.publish.gpunode import document, gpu_node, status_of
     from dovetail.cli.agent.inspect_report import metrics_table, show
 

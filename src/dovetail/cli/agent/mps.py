@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from dovetail.cli.extras import needs
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.service import serve
 
@@ -30,6 +31,7 @@ def command(mps_folder: Path, log_level: str, log_format: str) -> None:
     The daemons keep running when the agent restarts. When this process ends, they and their clients end. Runs until it
     gets SIGTERM or SIGINT (exit code 0).
     """
+    needs("agent")
     from dovetail.agent.mps.daemons import MpsDaemons
     from dovetail.agent.mps.keeper import Keeper
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from dovetail.cli.extras import needs
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.service import serve
 
@@ -31,6 +32,7 @@ def command(socket: Path, log_level: str, log_format: str) -> None:
     else; `dovetail agent run --mig-observer` does the rest without it. Runs until it gets SIGTERM or SIGINT (exit code
     0).
     """
+    needs("agent")
     from dovetail.agent.mig.observer import observe
 
     start_log(log_level, log_format)

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from dovetail.agent.options import AgentOptions
+from dovetail.cli.extras import needs
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.service import address_option, first_of, serve
@@ -151,6 +152,7 @@ def command(
     Runs until it gets SIGTERM or SIGINT (exit code 0). An error in the configuration ends it (exit code 1); any later
     error is logged, and what failed is tried again.
     """
+    needs("agent")
     from dovetail.agent.checkpoint import CheckpointError
     from dovetail.agent.config import AgentConfigError
     from dovetail.agent.exporter.counter_list import CounterListError

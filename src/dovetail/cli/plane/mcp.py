@@ -7,13 +7,13 @@ import logging
 import socket
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
+from dovetail.cli.extras import needs
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.plane.control_plane import cluster_plane, fake_plane
@@ -73,8 +73,7 @@ def command(
     """
     from dovetail.plane.broker import BrokerRefused, BrokerUnavailable
 
-    if find_spec("mcp") is None:
-        raise click.ClickException("the MCP server needs the package mcp: pip install 'dovetail[mcp]'")
+    needs("mcp")
     if plane_id is None and fake is None:
         raise click.UsageError("--plane NAMESPACE/NAME is required, or --fake NODES to try it without a cluster")
     plane_id = plane_id or "fake/agent"

@@ -12,6 +12,7 @@ import click
 
 from dovetail.cli.cluster import at_option, now_ms, print_problems
 from dovetail.cli.console import Console
+from dovetail.cli.extras import plot_option
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.scheduling import fabric_option
 from dovetail.cli.simulate.tasks import QUEUES_BY, UNTIL_PERCENT, Churn, Habits, Task, of_jobs, of_manifests, of_pods
@@ -120,9 +121,7 @@ class _Weight(click.ParamType[Any]):
 @click.option("--for", "for_time", type=_Duration(), help="With --churn: how long pods arrive. Default: 12h.")
 @at_option("With MANIFEST: the time that it describes, such as 2026-01-31T12:00:00Z. Default: now.")
 @fabric_option
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Also draw the result."
-)
+@plot_option("Also draw the result.", "FILE.png")
 @output_option
 def command(paths: tuple[str, ...], plot: Path | None, output: str, **options: Any) -> None:
     """Run a trace or manifests through the scheduler's core under a virtual clock.

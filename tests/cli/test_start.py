@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands start quickly: to declare the options of a command no library is imported that takes long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from dovetail.cli.extras import EXTRAS
+from dovetail.cli.lint import lint, report
+from dovetail.cli.scheduler import command as scheduler
+from dovetail.cli.simulate import simulate
+from dovetail.core.policy import Policy
+from dovetail.kube.translate.quarantine_budget import budget_of
+from dovetail.sim.policies import POLICIES
+from tests.cli.commands import commands
+
+HEAVY = (
+    *("aiohttp", "asyncio", "httptools", "numpy", "prometheus_client", "rich.progress", "sqlite3", "ssl", "uvloop"),
+    *("pydantic", "starlette", "uvicorn"),
+    *(module for extra in EXTRAS.values() for module in extra),
+)
+"""The last line but one is of `mcp`."""
+HELP = """
+import json, os, sys
+from dovetail.cli import main
+
+heavy, calls = json.loads(sys.argv[1])
+answer, sys.stdout, sys.stderr = sys.stdout, open(os.devnull, "w"), open(os.devnull, "w")
+for call in calls:
+    if os.fork() == 0:
+        sys.argv = ["dovetail", *call]
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        print(json.dumps([call, code, [module for module in heavy if module in sys.modules]]), file=answer, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def imported(calls: list[list[str]]) -> list[tuple[list[str], int, list[str]]]:
+    """Of each call, each in a process of its own: the exit code, and what it imported of HEAVY."""
+    argv = [sys.executable, "-c", HELP, json.dumps([HEAVY, calls])]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_no_option_is_declared_by_a_heavy_library() -> None:
+    calls = [["--version"], ["--help"], *([*words, "--help"] for words in commands())]
+    assert len(calls) > 45
+    assert imported(calls) == [(call, 0, []) for call in calls]
+
+
+@pytest.mark.slow
+def test_a_heavy_library_would_be_found() -> None:
+    assert [module for module in HEAVY if find_spec(module) is None] == []
+    ((_, code, found),) = imported([["simulate", "--nodes", "1x8", "--pods", "none.csv"]])
+    assert code == 1 and "numpy" in found
+
+
+def test_names_that_are_declared_without_their_library_are_those_of_the_library() -> None:
+    assert tuple(POLICIES) == simulate.SCORINGS
+    assert tuple(report.WRITERS) == lint.WRITERS
+    (budget,) = (one.default for one in scheduler.params if one.name == "budget")
+    assert budget == budget_of(Policy())
