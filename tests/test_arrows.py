@@ -57,7 +57,8 @@ ROOMS = {
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
 KUBE_FOR_CLI = {
     *("api.config", "api.errors", "maintenances", "namespaces"),
-    *("reading.gpu_exporters", "reading.lists", "reading.prometheus", "reading.snapshot", "reading.state"),
+    *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus"),
+    *("reading.snapshot", "reading.state"),
     *("manifests.cluster", "manifests.documents", "manifests.templates"),
     *("translate.annotations", "translate.quarantine_budget"),
 }

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dovetail.core.state import State
     from dovetail.kube.api.config import ClusterConfig
     from dovetail.kube.manifests.cluster import Manifests
-    from dovetail.kube.reading.state import LiveCluster
+    from dovetail.kube.reading.live_cluster import LiveCluster
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,7 +84,7 @@ class ClusterSource(Struct, frozen=True):
             return live
         from dovetail.core.cycle import enter
         from dovetail.core.state import State
-        from dovetail.kube.reading.state import LiveCluster
+        from dovetail.kube.reading.live_cluster import LiveCluster
 
         budget = self.quarantine_budget
         state = State(with_budget(self.policy, budget) if budget else self.policy)

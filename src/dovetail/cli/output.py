@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 from rich.markup import escape
 
 from dovetail.cli.console import Console
-from dovetail.core.reasons import Expected, Sure
+
+if TYPE_CHECKING:
+    from dovetail.core.reasons import Expected
 
 namespace_option = click.option("-n", "--namespace", help="Namespace of the pod or job. Default: the context's.")
 output_option = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
@@ -70,6 +73,8 @@ def start(expected: Expected | None, now_ms: int) -> str:
     """An expected start: `now`, `any moment`, `in 2 h`, `in about 2 h` (run times are learned), `not known`."""
     if expected is None:
         return "-"
+    from dovetail.core.reasons import Sure
+
     if expected.sure is Sure.UNKNOWN:
         return "not known"
     if expected.start_ms <= now_ms:
@@ -95,11 +100,14 @@ def foreign(text: str) -> str:
 def looking_ahead() -> Iterator[Callable[[int, int], None]]:
     """A progress bar on standard error, if that is a terminal: how many of the waiting jobs have started in the
     look-ahead."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda started, waiting: None
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    console = Console(stderr=True)
     columns = (TextColumn("looking ahead"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=None)
         yield lambda started, waiting: progress.update(bar, completed=started, total=waiting)
 

@@ -7,13 +7,12 @@ API that is down takes only its own group with it: the group is listed in `faile
 
 import asyncio
 import logging
-from collections.abc import Iterable
 
 from msgspec import Struct
 
 from dovetail.kube.api.client import JSON, Attempts, Client
 from dovetail.kube.api.errors import ApiError
-from dovetail.kube.api.resources import Resource
+from dovetail.kube.api.resources import Served as Served
 
 _AGGREGATED = ",".join(
     [f"{JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList" for version in ("v2", "v2beta1")] + [JSON]
@@ -55,21 +54,6 @@ class _Index(Struct):
 
 class _Resources(Struct):
     resources: list[_Listed] | None = None
-
-
-class Served(Struct, frozen=True):
-    """The kinds a server has, as (group/version, plural). `failed` names the group/versions that did not answer."""
-
-    kinds: frozenset[tuple[str, str]]
-    failed: tuple[str, ...] = ()
-
-    def has(self, resource: Resource) -> bool:
-        """Whether this kind is served in exactly this version."""
-        return (resource.api_version, resource.plural) in self.kinds
-
-    def first(self, resources: Iterable[Resource]) -> Resource | None:
-        """The first that is served, or None."""
-        return next((resource for resource in resources if self.has(resource)), None)
 
 
 async def discover(client: Client) -> Served:

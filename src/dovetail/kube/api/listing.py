@@ -10,10 +10,8 @@ Rules
   for a list of 20,000 pods). Callers that keep the objects should `gc.freeze()` once they are all there.
 """
 
-import gc
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Generic
 
 from msgspec import Struct
@@ -21,13 +19,12 @@ from msgspec import Struct
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.decoding import BadObject, Key, Reader, T
 from dovetail.kube.api.errors import Gone, TooLarge
+from dovetail.kube.api.gc_pause import gc_paused as gc_paused
 from dovetail.kube.api.resources import Resource
 
 MOST_PAGE_BYTES = 16 << 20
 """Three times what 500 ordinary pods take; of those that are as long as can be ten."""
 _FEWER = 4
-
-_pauses: list[bool] = []
 
 
 class Listing(Struct, Generic[T], frozen=True):
@@ -36,19 +33,6 @@ class Listing(Struct, Generic[T], frozen=True):
     objects: dict[Key, T]
     bad: list[BadObject]
     resource_version: str
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """No garbage collection inside; nests, also across tasks."""
-    _pauses.append(gc.isenabled())
-    gc.disable()
-    try:
-        yield
-    finally:
-        # Only the first pause knows what to go back to, and it is the last to leave the list.
-        if _pauses.pop() and not _pauses:
-            gc.enable()
 
 
 async def list_all(

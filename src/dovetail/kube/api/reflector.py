@@ -18,10 +18,12 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from dovetail.kube.api.changes import Change as Change
+from dovetail.kube.api.changes import whole as whole
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.decoding import BadObject, Identified, Key, Keyed, Reader, T
 from dovetail.kube.api.errors import ApiError, Gone, KubeError, NotFound, no_reply
@@ -38,14 +40,6 @@ _BACKOFF_S = 0.2
 _BACKOFF_MAX_S = 5.0
 # What held this long was no failure, however it ended.
 _GOOD_STREAM_S = 10.0
-
-
-class Change(Struct, Generic[T], frozen=True):
-    """One difference. For "deleted", `object` is the last state: as the server sent it, or where nobody was watching
-    then, what was kept."""
-
-    kind: Literal["added", "modified", "deleted"]
-    object: T
 
 
 class Drift(Struct, frozen=True):
@@ -74,11 +68,6 @@ def log_error(error: KubeError) -> None:
 def log_drift(drift: Drift) -> None:
     """How a drift is reported unless the caller decides otherwise."""
     log.error("%s has drifted from the server, listing again: %s", drift.resource, drift)
-
-
-def whole(object: T) -> T:
-    """Everything of it is kept."""
-    return object
 
 
 class ReflectorHandlers(Struct, frozen=True):

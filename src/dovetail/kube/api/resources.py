@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of object that Dovetail reads or writes, and where each lives in the API.
 
-A kind that exists in several dialects (PodGroup) is a tuple in order of preference; `discovery.Served.first` picks what
+A kind that exists in several dialects (PodGroup) is a tuple in order of preference; `Served.first` picks what
 a server has. Nothing here knows what is inside an object, and no version number of a server decides anything.
 """
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import quote
 
@@ -55,6 +56,21 @@ class Resource(Struct, frozen=True, cache_hash=True):
     def __str__(self) -> str:
         name = f"{self.plural}.{self.group}/{self.version}" if self.group else f"{self.plural}/{self.version}"
         return f"{name} in {self.namespace}" if self.namespace else name
+
+
+class Served(Struct, frozen=True):
+    """The kinds a server has, as (group/version, plural). `failed` names the group/versions that did not answer."""
+
+    kinds: frozenset[tuple[str, str]]
+    failed: tuple[str, ...] = ()
+
+    def has(self, resource: Resource) -> bool:
+        """Whether this kind is served in exactly this version."""
+        return (resource.api_version, resource.plural) in self.kinds
+
+    def first(self, resources: Iterable[Resource]) -> Resource | None:
+        """The first that is served, or None."""
+        return next((resource for resource in resources if self.has(resource)), None)
 
 
 @lru_cache(maxsize=1024)

@@ -28,10 +28,9 @@ from msgspec import Struct, structs
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node, Pod, Problem
 from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL, Queue
-from dovetail.kube.api.discovery import Served
-from dovetail.kube.api.listing import gc_paused
-from dovetail.kube.api.reflector import Change
-from dovetail.kube.api.resources import CLAIM_TEMPLATES, QUEUES, RESOURCE_CLAIMS, Resource
+from dovetail.kube.api.changes import Change
+from dovetail.kube.api.gc_pause import gc_paused
+from dovetail.kube.api.resources import CLAIM_TEMPLATES, QUEUES, RESOURCE_CLAIMS, Resource, Served
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.manifests import defaults

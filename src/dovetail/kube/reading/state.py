@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import time
 
-from msgspec import Struct
-
 from dovetail.core.cycle import enter
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
@@ -17,23 +15,10 @@ from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME
 from dovetail.kube.api.resources import LEASES
 from dovetail.kube.objects.base import ObjectMeta, Wire
 from dovetail.kube.reading.lists import ListRequest, list_permitted
+from dovetail.kube.reading.live_cluster import LiveCluster as LiveCluster
 from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET, with_budget
 from dovetail.kube.translate.sources import read_once
 from dovetail.kube.translate.translator import Translator
-
-
-class LiveCluster(Struct, frozen=True):
-    """A cluster at the time of the read. `feed` has translated its objects, and knows more of them than the core.
-    `quarantine_budget` is that of the scheduler, "" if it is not known: then the state has that of the policy."""
-
-    state: State
-    feed: Translator
-    quarantine_budget: str = ""
-
-    @property
-    def schedulers(self) -> dict[str, str]:
-        """By pod (namespace/name), the schedulerName of the pods of other schedulers."""
-        return self.feed.schedulers or {}
 
 
 async def read_cluster(

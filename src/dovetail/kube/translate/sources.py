@@ -7,11 +7,10 @@ A resource that the server does not serve stays in the table in its preferred ve
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,12 +19,9 @@ from dovetail.core import events as ev
 from dovetail.core.events import Event
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api import resources as kinds
-from dovetail.kube.api.client import Client
-from dovetail.kube.api.discovery import Served
+from dovetail.kube.api.changes import Change, whole
 from dovetail.kube.api.errors import BadReply, KubeError, NotFound
-from dovetail.kube.api.listing import list_all
-from dovetail.kube.api.reflector import Change, whole
-from dovetail.kube.api.resources import Resource
+from dovetail.kube.api.resources import Resource, Served
 from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.objects.base import Namespace, Node, ObjectMeta, PodDisruptionBudget
@@ -41,6 +37,9 @@ from dovetail.kube.translate.claims import MOST_RESULTS
 from dovetail.kube.translate.lease_records import HEARTBEAT
 from dovetail.kube.translate.limits import MOST_EXPRESSIONS
 from dovetail.kube.translate.translator import Translator
+
+if TYPE_CHECKING:
+    from dovetail.kube.api.client import Client
 
 LONGEST_OWNER = 192 * 1024
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -103,6 +102,11 @@ def rank(event: Event) -> int:
 
 async def read_once(client: Client, served: Served, feed: Translator) -> list[Event]:
     """The whole cluster as events, owners of gangs included. Raises ApiError where something served cannot be read."""
+    # A cluster in files is translated without a client.
+    import asyncio
+
+    from dovetail.kube.api.listing import list_all
+
     events: list[Event] = []
     feed.leases.follows = False
     for source in sources(feed, served):
