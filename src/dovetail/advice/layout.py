@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from dovetail.advice.architecture import Architecture, Layer, distinct
 from dovetail.advice.formats import MIB
@@ -52,7 +51,8 @@ class ModelParts(Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        return sum(getattr(self, field.name) for field in fields(self))
+        # `msgspec.structs.fields` would evaluate the annotations each time, thousands of times for an answer.
+        return sum(getattr(self, name) for name in self.__struct_fields__)
 
 
 class Stage(Struct, frozen=True):
