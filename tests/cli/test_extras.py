@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an extra is not installed its commands say in one line what to install, and all others work."""
+"""Where an extra is not installed its commands report in one line what to install, and all others work."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MCP = "Error: this needs mcp: pip install 'dovetail[mcp]'\n"
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
-def test_a_command_without_its_extra_says_what_to_install(arguments: list[str], message: str) -> None:
+def test_a_command_without_its_extra_reports_what_to_install(arguments: list[str], message: str) -> None:
     done = without(tuple(EXTRAS), *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
 
