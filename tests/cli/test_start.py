@@ -10,14 +10,14 @@ from importlib.util import find_spec
 
 import pytest
 
+from benchmarks.start_speed import commands
 from dovetail.cli.extras import EXTRAS
 from dovetail.cli.lint import lint, report
 from dovetail.cli.scheduler import command as scheduler
-from dovetail.cli.simulate import simulate
+from dovetail.cli.simulate import simulate, tasks
 from dovetail.core.policy import Policy
 from dovetail.kube.translate.quarantine_budget import budget_of
 from dovetail.sim.policies import POLICIES
-from tests.cli.commands import commands
 
 HEAVY = (
     *("aiohttp", "asyncio", "httptools", "numpy", "prometheus_client", "rich.progress", "sqlite3", "ssl", "uvloop"),
@@ -68,6 +68,7 @@ def test_a_heavy_library_would_be_found() -> None:
 
 def test_names_that_are_declared_without_their_library_are_those_of_the_library() -> None:
     assert tuple(POLICIES) == simulate.SCORINGS
+    assert tuple(tasks.QUEUES_BY) == simulate.QUEUES_BY
     assert tuple(report.WRITERS) == lint.WRITERS
     (budget,) = (one.default for one in scheduler.params if one.name == "budget")
     assert budget == budget_of(Policy())

@@ -189,6 +189,7 @@ def test_commands_exist(line: str) -> None:
         ("Selectors", ["benchmarks/cel_speed.py"]),
         ("The linter", ["benchmarks/lint_speed.py"]),
         ("Queues", ["benchmarks/queues_speed.py"]),
+        ("The start of a command", ["-m", "benchmarks.start_speed"]),
         ("The operator", ["-m", "benchmarks.operator_speed"]),
         ("Planes", ["-m", "benchmarks.planes"]),
         ("Idle agents", ["-m", "benchmarks.idle_agents"]),

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `dovetail` command. Each subcommand has a module of its own, which is imported when the subcommand is used."""
+"""The `dovetail` command. Each subcommand has a module of its own, which is imported when the subcommand is used.
+
+Such a module declares options, and imports little for that: what takes long to import (numpy, asyncio, the core, the
+client) is imported by the function that needs it, when it runs. So the help of a command is there at once.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
             return None
-        # An import leaves no garbage, and the collector would take an eighth of the start-up time to find none.
+        # An import leaves no garbage, and the collector would take a part of the start-up time to find none.
         gc.disable()
         command: click.Command = importlib.import_module(f"{self._prefix}{cmd_name}").command
         gc.freeze()

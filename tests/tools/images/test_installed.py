@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import commands
+from benchmarks.start_speed import commands
 from tests.needs import unavailable
 from tests.paths import ROOT
 from tools.controlplane.binaries import PlaneUnavailable

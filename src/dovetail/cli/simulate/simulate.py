@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,21 +15,25 @@ from dovetail.cli.console import Console
 from dovetail.cli.extras import plot_option
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.scheduling import fabric_option
-from dovetail.cli.simulate.tasks import QUEUES_BY, UNTIL_PERCENT, Churn, Habits, Task, of_jobs, of_manifests, of_pods
 from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
 from dovetail.kube.manifests.documents import ManifestError
-from dovetail.kube.translate.annotations import DURATION_RULE, duration_ms
 from dovetail.sim.clock import VirtualClock
 from dovetail.sim.orders import ORDERS
 from dovetail.sim.plain import BackfillRule, Plain
-from dovetail.sim.report import QueueReport, SimulationRun
 from dovetail.sim.traces.errors import TraceError
+
+if TYPE_CHECKING:
+    from dovetail.cli.simulate.tasks import Task
+    from dovetail.sim.report import SimulationRun
 
 SCORINGS = (
     *("dovetail", "tightest", "expected-fill", "fgd"),
     *("bestfit", "packing", "clustering", "dotprod", "random"),
 )
 """The names of `sim.policies.POLICIES`, which are not imported for the options, as they need numpy."""
+QUEUES_BY = ("vc", "user")
+"""The names of `tasks.QUEUES_BY`."""
+UNTIL_PERCENT = 130
 _HOUR_MS = 3_600_000
 _JOBS_ONLY = (
     "vc",
@@ -49,6 +53,8 @@ class _Duration(click.ParamType[Any]):
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from dovetail.kube.translate.annotations import DURATION_RULE, duration_ms
+
         try:
             return duration_ms(value) or self.fail(f"{value!r} {DURATION_RULE}", param, ctx)
         except ValueError:
@@ -92,7 +98,7 @@ class _Weight(click.ParamType[Any]):
     type=click.Choice([line.value for line in BackfillRule]),
     help="What jobs behind one that does not fit do: wait (strict), backfill (easy) or start if they fit (skip).",
 )
-@click.option("--queues-by", type=click.Choice(list(QUEUES_BY)), help="Make a queue for each virtual cluster, or user.")
+@click.option("--queues-by", type=click.Choice(QUEUES_BY), help="Make a queue for each virtual cluster, or user.")
 @click.option("--weight", type=_Weight(), multiple=True, help="Weight of a queue. Default: 1.")
 @click.option("--half-life", type=_Duration(), help="Half-life of usage. Default: 7d.")
 @click.option(
@@ -135,6 +141,7 @@ def command(paths: tuple[str, ...], plot: Path | None, output: str, **options: A
                        pending pods would be placed now, and where.
     """
     from dovetail.cli.simulate.report import compare, show
+    from dovetail.sim.report import QueueReport
 
     console = Console(stderr=True)
     if plot is not None and not plot.parent.is_dir():
@@ -204,6 +211,7 @@ def _check_policies(task: Task, policies: tuple[str, ...], line: str | None) -> 
 
 
 def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> Task:
+    from dovetail.cli.simulate.tasks import Churn, Habits, of_jobs, of_manifests, of_pods
     from dovetail.kube.manifests import cluster
 
     if paths:
@@ -241,6 +249,7 @@ def _run(task: Task, policy: str, options: dict[str, Any], console: Console) -> 
     from dovetail.sim.engine import Simulation
     from dovetail.sim.once import Once
     from dovetail.sim.policies import POLICIES
+    from dovetail.sim.report import SimulationRun
 
     simulation: VirtualClock
     if policy in ORDERS:

@@ -27,7 +27,6 @@ from dovetail.sim.workload import SimJob, Workload, in_queues, snapshot
 if TYPE_CHECKING:
     from dovetail.kube.manifests.cluster import Manifests
 
-UNTIL_PERCENT = 130
 QUEUES_BY: Mapping[str, Callable[[Pod], str]] = {
     "vc": lambda pod: pod.namespace,
     "user": lambda pod: pod.user or pod.namespace,

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a command takes from its call to its end: the help of each, and small real runs.
+
+    python -m benchmarks.start_speed [--runs 20] [--only queue why] [-o json]
+
+Each run is a process of its own. In a round every call is made once, so that what else the machine does affects all of
+them; the first round, which writes bytecode, does not count. Medians of the time on the clock and of the CPU time
+are shown, with those of a Python that does nothing above them: the rest is Dovetail's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from benchmarks.findings import output_option
+from dovetail.cli import cli
+
+ROOT = Path(__file__).parents[1]
+COMMAND = (sys.executable, "-c", "from dovetail.cli import main; main()")
+AT = ("-f", "docs/examples/two-teams.yaml", "--at", "2026-11-22T12:00:00Z")
+REAL = (
+    ("queue", *AT), ("why", "product/batch-0", *AT), ("free", *AT), ("share", *AT),
+    ("whatif", "submit", "docs/examples/eval.yaml", *AT), ("lint", "docs/examples/eval.yaml"),
+    ("memory", "llama-3.1-70b"), ("instances",), ("simulate", "docs/examples/two-teams.yaml"),
+    ("install", "--dry-run", "-o", "yaml"),
+)  # fmt: skip
+NOTHING = "python -c pass"
+
+
+def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of each command below a group, groups too."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        yield (*path, name)
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+def calls(only: list[str]) -> dict[str, tuple[str, ...]]:
+    """What is called, by how it is shown; of the commands that are named alone, if any is."""
+    own = [("--version",), ("--help",)] if not only else []
+    helps = [(*words, "--help") for words in commands() if not only or words[0] in only]
+    real = [words for words in REAL if not only or words[0] in only]
+    found = {" ".join(words): (*COMMAND, *words) for words in (*own, *helps, *real)}
+    return {NOTHING: (sys.executable, "-c", "pass")} | found
+
+
+def one_run(argv: tuple[str, ...]) -> tuple[float, float]:
+    """Milliseconds on the clock, and of CPU. Raises RuntimeError if it fails."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    null = subprocess.DEVNULL
+    began_s = time.perf_counter()
+    process = subprocess.Popen(argv, cwd=ROOT, env=environment, stdin=null, stdout=null, stderr=null)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall_s = time.perf_counter() - began_s
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(argv[3:])} ends with {process.returncode}")
+    return 1000 * wall_s, 1000 * (usage.ru_utime + usage.ru_stime)
+
+
+def measure(runs: int, only: list[str]) -> dict[str, tuple[float, float]]:
+    """The medians of each call."""
+    wanted = calls(only)
+    taken: dict[str, list[tuple[float, float]]] = {call: [] for call in wanted}
+    for number in range(runs + 1):
+        for call, argv in wanted.items():
+            taken[call].append(one_run(argv))
+        print(f"\r{number} of {runs}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return {
+        call: (statistics.median(wall for wall, _ in found[1:]), statistics.median(cpu for _, cpu in found[1:]))
+        for call, found in taken.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20, help="runs of each call")
+    parser.add_argument("--only", nargs="+", default=[], metavar="COMMAND", help="only these commands")
+    output_option(parser)
+    options = parser.parse_args()
+    found = measure(options.runs, options.only)
+    if options.output == "json":
+        rows = {call: {"wall_ms": round(wall, 1), "cpu_ms": round(cpu, 1)} for call, (wall, cpu) in found.items()}
+        print(json.dumps(rows, indent=1))
+        return
+    print("| call | ms | ms of CPU |\n|---|---:|---:|")
+    for call, (wall_ms, cpu_ms) in found.items():
+        print(f"| `{call}` | {wall_ms:.0f} | {cpu_ms:.0f} |")
+
+
+if __name__ == "__main__":
+    main()
