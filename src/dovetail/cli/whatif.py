@@ -12,11 +12,7 @@ from msgspec.structs import replace
 
 from dovetail.cli.cluster import ClusterSource, cluster_options, events_of, submitted
 from dovetail.cli.console import Console
-from dovetail.cli.output import (
-    looking_ahead,
-    output_option,
-    write_json,
-)
+from dovetail.cli.output import looking_ahead, output_option, write_json
 from dovetail.core.events import NodeChanged
 
 if TYPE_CHECKING:

@@ -7,15 +7,7 @@ from rich.markup import escape
 
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.leases_report import offer_start
-from dovetail.cli.output import (
-    LOOK_AHEAD_ENDED,
-    count,
-    foreign,
-    gpus,
-    indices,
-    span,
-    start,
-)
+from dovetail.cli.output import LOOK_AHEAD_ENDED, count, foreign, gpus, indices, span, start
 from dovetail.core.reasons import Expected, When
 from dovetail.views.forecast_types import ForecastVictim
 from dovetail.views.jobs import some

@@ -9,13 +9,7 @@ import click
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
-from dovetail.cli.output import (
-    key_of,
-    looking_ahead,
-    namespace_option,
-    output_option,
-    write_json,
-)
+from dovetail.cli.output import key_of, looking_ahead, namespace_option, output_option, write_json
 from dovetail.views.leased import LEASE, REQUEST
 
 if TYPE_CHECKING:

@@ -9,10 +9,7 @@ from msgspec import Struct
 from rich.markup import escape
 
 from dovetail.cli.console import Console, Table, prose
-from dovetail.operator.installation.installer import (
-    InstallAction,
-    InstalledObject,
-)
+from dovetail.operator.installation.installer import InstallAction, InstalledObject
 
 _SUMMARY = {
     InstallAction.CREATE: ("created", "to create"),
