@@ -25,6 +25,7 @@ from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector, LeaseL
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET, budget_of
 from dovetail.kube.translate.translator import Translator
+from dovetail.recording.calls import CoreCalls
 from dovetail.recording.folder import MIB
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics
@@ -112,7 +113,8 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
             divider = MigRepartitioner(client, mirror.feed, clock, leads) if options.divide_mig else None
             driver = Driver(
                 State(options.policy), mirror, client, clock,
-                leads=leads, run=SchedulerRun(run_id, options.identity), recorder=recorder, divider=divider,
+                leads=leads, run=SchedulerRun(run_id, options.identity), divider=divider,
+                calls=CoreCalls([recorder] if recorder is not None else []),
             )  # fmt: skip
             if endpoints is not None:
                 endpoints.follow(driver, mirror.reflectors)
