@@ -34,6 +34,7 @@ ROOMS = {
     "plane": {"core", "kube"},
     "agentplanes": {"apiserver", "core", "kube", "plane"},
     "monitoring": set(),
+    "viewserver": {"core", "kube", "recording", "views"},
     "views": {"core", "kube", "kubecel", "monitoring", "topology"},
     "sim": {"core"},
     "advice": {"core", "kube"},
