@@ -59,7 +59,7 @@ wheel: .venv/.dev ## build the wheel with compiled parts, and the source distrib
 	$(BIN)/python -m tools.images wheel
 
 lock: ## pin the dependencies again (needs pip-tools)
-	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements/run.lock pyproject.toml
+	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra views -o requirements/run.lock pyproject.toml
 	pip-compile -q --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra dev -c requirements/run.lock -o requirements/dev.lock pyproject.toml
 
 protos: .venv/.dev ## generate the messages of the kubelet's gRPC interfaces again

@@ -57,7 +57,7 @@ ROOMS = {
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
 KUBE_FOR_CLI = {
-    *("api.config", "api.errors", "maintenances"),
+    *("api.config", "api.errors", "maintenances", "objects.views", "reading.views"),
     *("reading.gpu_exporters", "reading.lists", "reading.prometheus", "reading.snapshot", "reading.state"),
     *("manifests.cluster", "manifests.documents", "manifests.templates"),
     *("translate.annotations", "translate.quarantine_budget"),

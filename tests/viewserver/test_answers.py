@@ -10,8 +10,15 @@ import pytest
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.state import State
-from dovetail.kube.api.resources import CAPACITIES, EXPLANATIONS, JOB_RANKS, QUEUE_SHARES, VIEWS, WAITING_JOBS
-from dovetail.kube.objects.views import ViewDocument
+from dovetail.kube.objects.views import (
+    CAPACITIES,
+    EXPLANATIONS,
+    JOB_RANKS,
+    QUEUE_SHARES,
+    VIEWS,
+    WAITING_JOBS,
+    ViewDocument,
+)
 from dovetail.recording.format import CHECKPOINT
 from dovetail.views.explanation import Explanation
 from dovetail.views.free import Free, free
@@ -22,7 +29,7 @@ from dovetail.views.rank import RankView, rank
 from dovetail.views.shape import ShapeAnswer, largest, parse
 from dovetail.views.why import why
 from dovetail.views.why_queue import why_queue
-from dovetail.viewserver.answers import _OF, QUERIES, Answers, Question
+from dovetail.viewserver.answers import _OF, QUERIES, Question, ViewAnswers
 from tests.views.queued import NOW
 from tests.viewserver.worlds import state
 
@@ -31,7 +38,7 @@ def _copy(world: State) -> State:
     return restore(world.policy, take(world))
 
 
-def asked(answers: Answers, question: Question, kind: Any) -> Any:
+def asked(answers: ViewAnswers, question: Question, kind: Any) -> Any:
     reply = answers.answer(question)
     assert reply.status == 200, reply.body
     document = msgspec.json.decode(reply.body, type=ViewDocument)
@@ -43,7 +50,7 @@ def asked(answers: Answers, question: Question, kind: Any) -> Any:
 def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
     world = state(seed)
     before = CHECKPOINT.encode(take(world))
-    answers = Answers(world, NOW, "dovetail")
+    answers = ViewAnswers(world, NOW, "dovetail")
     answers.prepare()
     jobs = queue_positions(_copy(world), NOW)
     for _ in range(2):
@@ -77,12 +84,12 @@ def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
     ],
 )
 def test_a_question_without_an_answer(question: Question, status: int, message: str) -> None:
-    reply = Answers(state(1), NOW, "dovetail").answer(question)
+    reply = ViewAnswers(state(1), NOW, "dovetail").answer(question)
     assert (reply.status, message in reply.body.decode()) == (status, True), reply.body
 
 
-def test_a_look_ahead_that_takes_too_long_is_given_up_and_the_others_answer() -> None:
-    answers = Answers(state(1), NOW, "dovetail", look_ahead_s=-1.0)
+def test_a_look_ahead_that_takes_too_long_is_ended_and_the_others_answer() -> None:
+    answers = ViewAnswers(state(1), NOW, "dovetail", look_ahead_s=-1.0)
     answers.prepare()
     reply = answers.answer(Question(WAITING_JOBS.plural))
     assert (reply.status, b"look-ahead takes longer" in reply.body) == (503, True)

@@ -8,11 +8,11 @@ import re
 import msgspec
 import pytest
 
-from dovetail.kube.api.resources import CAPACITIES, EXPLANATIONS, JOB_RANKS, QUEUE_SHARES, WAITING_JOBS
+from dovetail.kube.objects.views import CAPACITIES, EXPLANATIONS, JOB_RANKS, QUEUE_SHARES, WAITING_JOBS
 from dovetail.views.holders import DeviceHolder
 from dovetail.views.outlook import Outlook
 from dovetail.views.queue_positions import QueuePosition, positions
-from dovetail.viewserver.answers import Answers, Question, Reply
+from dovetail.viewserver.answers import Question, Reply, ViewAnswers
 from dovetail.viewserver.redaction import ELSEWHERE, Redaction
 from tests.views.queued import NOW, node, pod, state_of
 from tests.viewserver.worlds import MARKER, OWN, OWN_PODS, state
@@ -38,7 +38,7 @@ def questions(seed: int) -> list[Question]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(WORLDS))
 def test_no_name_of_others_appears_in_any_answer(seed: int) -> None:
-    answers = Answers(state(seed), NOW, "dovetail")
+    answers = ViewAnswers(state(seed), NOW, "dovetail")
     found = [(question, answers.answer(question)) for question in questions(seed)]
     for question, reply in found:
         asked = re.escape(question.name).encode()
@@ -62,7 +62,7 @@ def _without(reply: Reply, question: Question) -> str:
 @pytest.mark.parametrize("seed", range(WORLDS // 3))
 def test_with_all_rights_the_names_appear(seed: int) -> None:
     """The worlds have names to hide: without a namespace they are shown."""
-    answers = Answers(state(seed), NOW, "dovetail")
+    answers = ViewAnswers(state(seed), NOW, "dovetail")
     shown = [answers.answer(Question(kind.plural)).body for kind in (WAITING_JOBS, QUEUE_SHARES, CAPACITIES)]
     assert any(MARKER.encode() in body for body in shown)
 
@@ -87,7 +87,7 @@ def test_own_names_are_not_replaced(seed: int) -> None:
                 f"queue a, gpulease/{one.key} and {one.user} hold 1/8",
             ):
                 assert redaction.text(text) == text
-    explained = Answers(world, NOW, "dovetail").answer(Question(EXPLANATIONS.plural, OWN, OWN_PODS[0])).body
+    explained = ViewAnswers(world, NOW, "dovetail").answer(Question(EXPLANATIONS.plural, OWN, OWN_PODS[0])).body
     assert f'"pod":"{OWN}/{OWN_PODS[0]}"'.encode() in explained
 
 

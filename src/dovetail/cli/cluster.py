@@ -19,11 +19,12 @@ from rich.markup import escape
 
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import count
+from dovetail.cli.output import count, span
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
 from dovetail.core.cycle import enter
 from dovetail.core.events import Event
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
@@ -32,10 +33,13 @@ from dovetail.kube.api.errors import KubeError
 from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import ManifestError, read_documents
 from dovetail.kube.reading.state import LiveCluster, read_cluster
+from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest, read_view
 from dovetail.kube.translate.quarantine_budget import with_budget
 from dovetail.views.workloads import WorkloadError, with_pods
 
 R = TypeVar("R")
+_DEFAULT_NAME = "dovetail"
+_OLD_MS = 90_000
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -63,6 +67,25 @@ class ClusterSource(Struct, frozen=True):
     @property
     def now_ms(self) -> int:
         return self.at_ms or now_ms()
+
+    def ask(self, request: ViewRequest, kind: type[R]) -> R | None:
+        """The answer of the running scheduler as a `kind`; None where the cluster has to be read, with a line on
+        standard error. Options that describe another scheduler, and files, need no answer of this one. Raises
+        ClickException."""
+        if self.config is None or self.scheduler_name != _DEFAULT_NAME or self.policy != unhurried(Policy()):
+            return None
+        try:
+            document = run(read_view(self.config, request), self.config.server)
+            found = decode_json(document.answer, kind)
+        except NoSuchObject as error:
+            raise click.ClickException(str(error)) from error
+        except (NoView, JsonError) as error:
+            Console(stderr=True).print(f"note: {escape(str(error))}; reading the cluster itself")
+            return None
+        age_ms = self.now_ms - document.as_of_ms
+        if age_ms > _OLD_MS:
+            Console(stderr=True).print(f"note: the scheduler answered this {span(age_ms)} ago")
+        return found
 
     def state(self) -> State:
         """The cluster as a new state of the core. Raises ClickException with a one-line message."""

@@ -12,6 +12,8 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.cli.shape import beside_options, shape_option
+from dovetail.kube.objects.views import CAPACITIES
+from dovetail.kube.reading.views import ViewRequest
 from dovetail.views.free import ClassDevices, Free, FreeGpus, MigCards, SharedCards, free
 from dovetail.views.holders import DEVICES, SHARE
 from dovetail.views.probe import Beside, Blocked
@@ -41,14 +43,17 @@ def command(
 ) -> None:
     """Show what still fits: whole GPUs, MIG instances, shares and devices by claim, and what blocks the next size.
 
-    Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler. The pods request
-    no CPU and no memory unless --cpu and --memory add some.
+    The running scheduler answers, if there is one; else the cluster is read. Writes nothing. The pods request no CPU
+    and no memory unless --cpu and --memory add some.
     """
-    state, beside = source.state(), Beside(cpu_milli, memory_bytes)
-    try:
-        answer = free(state, beside) if shape is None else largest(state, shape, beside)
-    except ShapeError as error:
-        raise click.ClickException(str(error)) from error
+    beside = Beside(cpu_milli, memory_bytes)
+    answer = _asked(source, shape, beside)
+    if answer is None:
+        state = source.state()
+        try:
+            answer = free(state, beside) if shape is None else largest(state, shape, beside)
+        except ShapeError as error:
+            raise click.ClickException(str(error)) from error
     if output == "json":
         write_json(answer)
     else:
@@ -59,6 +64,15 @@ def command(
             show(answer, console)
         if not cpu_milli and not memory_bytes:
             console.print("\nThe pods request no CPU and no memory; --cpu and --memory add an amount for each GPU.")
+
+
+def _asked(source: ClusterSource, shape: ShapeView | None, beside: Beside) -> Free | ShapeAnswer | None:
+    """The answer of the running scheduler."""
+    query = {"cpuMilli": str(beside.cpu_milli), "memoryBytes": str(beside.memory_bytes)}
+    if shape is None:
+        return source.ask(ViewRequest(CAPACITIES, source.namespace, query=query), Free)
+    text = f"{shape.pods}x{shape.gpus}" + (f"x{shape.model}" if shape.model else "")
+    return source.ask(ViewRequest(CAPACITIES, source.namespace, query=query | {"shape": text}), ShapeAnswer)
 
 
 def show_shape(answer: ShapeAnswer, console: Console) -> None:

@@ -104,6 +104,14 @@ def _default_recording() -> Path | None:
     is_flag=True,
     help="Let the agents repartition idle MIG GPUs for pods that wait for an instance that no GPU has.",
 )
+@click.option(
+    "--views",
+    metavar="HOST:PORT",
+    default="",
+    callback=lambda _ctx, _param, value: address(value),
+    help="Answer views.dovetail.dev there, through the API server, which must reach HOST. 0.0.0.0 or [::]: the address "
+    "towards the API server. Default: none.",
+)
 @watchdog_option
 @log_options
 def command(
@@ -126,6 +134,7 @@ def command(
     no_recording: bool,
     recording_mib: int,
     divide_mig: bool,
+    views: str,
     watchdog_s: float,
     log_level: str,
     log_format: str,
@@ -160,6 +169,7 @@ def command(
         recording=None if no_recording else recording or _default_recording(),
         recording_mib=recording_mib,
         divide_mig=divide_mig,
+        views=views,
     )
     config = config_of(kubeconfig, context)
     try:

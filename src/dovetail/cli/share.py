@@ -10,6 +10,8 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import gpus, output_option, write_json
 from dovetail.core.queues.types import GPU, Amounts
+from dovetail.kube.objects.views import QUEUE_SHARES
+from dovetail.kube.reading.views import ViewRequest
 from dovetail.views.amounts import listed
 from dovetail.views.jobs import JobNotFound
 from dovetail.views.queue_shares import QueueShare, share
@@ -28,11 +30,14 @@ def command(source: ClusterSource, queue: str, users: bool, every: bool, output:
 
     For each queue: guarantee, limit, fair share, what is allocated, borrowed and pending, its usage, and its credit.
     """
-    state = source.state()
-    try:
-        answer = share(state, source.now_ms, queue)
-    except JobNotFound as error:
-        raise click.ClickException(str(error)) from error
+    asked = ViewRequest(QUEUE_SHARES, source.namespace, query={"queue": queue} if queue else {})
+    answer = source.ask(asked, tuple[QueueShare, ...])
+    if answer is None:
+        state = source.state()
+        try:
+            answer = share(state, source.now_ms, queue)
+        except JobNotFound as error:
+            raise click.ClickException(str(error)) from error
     if output == "json":
         write_json(answer)
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers about one state, by resource. Does not know who asks, only which namespace is shown."""
+"""The answers about one state, by resource. Does not know the user that asks, only which namespace is shown."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from msgspec import Struct
 from dovetail import __version__
 from dovetail.core.checkpoint import restore
 from dovetail.core.state import State
-from dovetail.kube.api.resources import (
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.objects.views import (
     CAPACITIES,
     EXPLANATIONS,
     JOB_RANKS,
     QUEUE_SHARES,
     VIEWS,
     WAITING_JOBS,
-    Resource,
+    ViewDocument,
+    ViewMeta,
 )
-from dovetail.kube.objects.views import ViewDocument, ViewMeta
 from dovetail.views.explanation import explain_name
 from dovetail.views.free import free
 from dovetail.views.jobs import JobNotFound
@@ -40,7 +41,7 @@ _MOST_AMOUNT = 2**50
 
 
 class Question(Struct, frozen=True):
-    """A view of `resource`, of the object `name` where it has objects. With a `namespace`, for those who may see that
+    """A view of `resource`, of the object `name` where it has objects. With a `namespace`, for users that may see that
     one alone."""
 
     resource: str
@@ -68,7 +69,7 @@ class _TooLong(Exception):
     """The look-ahead takes too long."""
 
 
-class Answers:
+class ViewAnswers:
     """For one state, which stays as it is. `ours` is the name of the scheduler."""
 
     def __init__(self, state: State, now_ms: int, ours: str, look_ahead_s: float = LOOK_AHEAD_S) -> None:
@@ -177,10 +178,10 @@ QUERIES: dict[str, frozenset[str]] = {
     CAPACITIES.plural: frozenset({"shape", "cpuMilli", "memoryBytes"}),
 }
 """By resource what a question can have."""
-_OF: dict[str, Callable[[Answers, Question, Mapping[str, str]], object]] = {
-    EXPLANATIONS.plural: Answers.explanation,
-    JOB_RANKS.plural: Answers.rank,
-    WAITING_JOBS.plural: Answers.waiting,
-    QUEUE_SHARES.plural: Answers.shares,
-    CAPACITIES.plural: Answers.capacity,
+_OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
+    EXPLANATIONS.plural: ViewAnswers.explanation,
+    JOB_RANKS.plural: ViewAnswers.rank,
+    WAITING_JOBS.plural: ViewAnswers.waiting,
+    QUEUE_SHARES.plural: ViewAnswers.shares,
+    CAPACITIES.plural: ViewAnswers.capacity,
 }

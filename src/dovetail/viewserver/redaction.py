@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"(\d+)/(\d+)\Z")
 
 
 class Redaction:
-    """What is shown to those who may see `namespace`."""
+    """What is shown to users that may see `namespace`."""
 
     def __init__(self, state: State, namespace: str) -> None:
         pods = state.workloads.pods.values()

@@ -118,12 +118,3 @@ GPU_STACKS = Resource("dovetail.dev", "v1alpha1", "gpustacks", False, "GPUStack"
 CONTROL_PLANES = Resource("dovetail.dev", "v1alpha1", "agentcontrolplanes", True, "AgentControlPlane")
 LEASE_REQUESTS = Resource("dovetail.dev", "v1alpha1", "leaserequests", True, "LeaseRequest")
 GPU_LEASES = Resource("dovetail.dev", "v1alpha1", "gpuleases", True, "GPULease")
-
-VIEWS_GROUP, VIEWS_VERSION = "views.dovetail.dev", "v1alpha1"
-EXPLANATIONS = Resource(VIEWS_GROUP, VIEWS_VERSION, "explanations", True, "Explanation")
-JOB_RANKS = Resource(VIEWS_GROUP, VIEWS_VERSION, "jobranks", True, "JobRank")
-WAITING_JOBS = Resource(VIEWS_GROUP, VIEWS_VERSION, "waitingjobs", True, "WaitingJobs")
-QUEUE_SHARES = Resource(VIEWS_GROUP, VIEWS_VERSION, "queueshares", True, "QueueShares")
-CAPACITIES = Resource(VIEWS_GROUP, VIEWS_VERSION, "capacities", True, "Capacities")
-VIEWS = (EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES)
-"""What the running scheduler answers. Without a namespace: with all names, and objects are named NAMESPACE:NAME."""

@@ -6,7 +6,17 @@ from __future__ import annotations
 import msgspec
 from msgspec import field
 
+from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.base import Wire
+
+VIEWS_GROUP, VIEWS_VERSION = "views.dovetail.dev", "v1alpha1"
+EXPLANATIONS = Resource(VIEWS_GROUP, VIEWS_VERSION, "explanations", True, "Explanation")
+JOB_RANKS = Resource(VIEWS_GROUP, VIEWS_VERSION, "jobranks", True, "JobRank")
+WAITING_JOBS = Resource(VIEWS_GROUP, VIEWS_VERSION, "waitingjobs", True, "WaitingJobs")
+QUEUE_SHARES = Resource(VIEWS_GROUP, VIEWS_VERSION, "queueshares", True, "QueueShares")
+CAPACITIES = Resource(VIEWS_GROUP, VIEWS_VERSION, "capacities", True, "Capacities")
+VIEWS = (EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES)
+"""What the running scheduler answers. Without a namespace: with all names, and objects are named NAMESPACE:NAME."""
 
 
 class ViewMeta(Wire, frozen=True):
