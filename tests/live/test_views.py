@@ -183,6 +183,7 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         _shows_own_names_and_totals(world, found)
         _refuses_what_rbac_does_not_grant(world)
         _answers_nobody_but_the_api_server(world)
+        _commands_ask_the_scheduler(world)
 
         (answering,) = world.answers()
         os.kill(answering, signal.SIGKILL)
@@ -194,6 +195,7 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         process.kill()
         process.wait()
         _until(lambda: not world.answers())
+    _commands_without_a_scheduler(world)
     with world.scheduler():
         world.plane.kubectl("delete", "pod", "runs", "--namespace=team-a", "--force", "--grace-period=0")
         _until(lambda: world.bound("team-a", "waits"), within_s=3 * PATIENCE_S)
@@ -241,3 +243,43 @@ def _answers_nobody_but_the_api_server(world: _World) -> None:
         _raw(world, root, world.plane.work_dir / "admin.pem")
     assert _raw(world, {}, world.plane.work_dir / "front-proxy.pem") == 401
     assert _raw(world, root, world.plane.work_dir / "front-proxy.pem") == 200
+
+
+def _commands_ask_the_scheduler(world: _World) -> None:
+    asked = {
+        ("why", "team-a/waits"): "NoNodeFits", ("queue",): "1 job of other namespaces waits",
+        ("priority", "team-a/waits"): "number", ("share",): "GPU-hours used", ("free",): "GPUs per pod",
+    }  # fmt: skip
+    for arguments, shown in asked.items():
+        done = world.dovetail("alice", *arguments)
+        # `queue`, `share` and `free` are for the namespace of the context, in which alice has no rights.
+        if arguments[0] in ("why", "priority"):
+            assert (done.returncode, shown in done.stdout, done.stderr) == (0, True, ""), (arguments, done)
+            assert HIDDEN not in done.stdout
+        else:
+            missing = "in namespace default, which the ClusterRole dovetail-viewer grants"
+            assert (done.returncode, missing in done.stderr) == (1, True), done
+        done = world.dovetail("olga", *arguments)
+        assert (done.returncode, done.stderr) == (0, ""), (arguments, done)
+    inside = Path(world.users["alice"])
+    inside.write_text(
+        inside.read_text().replace("    user: user\n  name", "    user: user\n    namespace: team-a\n  name")
+    )
+    for arguments, shown in asked.items():
+        done = world.dovetail("alice", *arguments)
+        assert (done.returncode, shown in done.stdout, done.stderr) == (0, True, ""), (arguments, done)
+        assert HIDDEN not in done.stdout
+    misspelt = world.dovetail("alice", "why", "team-a/wait")
+    assert misspelt.returncode == 1 and "did you mean team-a/waits" in misspelt.stderr
+    queue = world.dovetail("alice", "why", "queue/default")
+    assert (queue.returncode, "Queue default" in queue.stdout, HIDDEN in queue.stdout) == (0, True, False), queue
+
+
+def _commands_without_a_scheduler(world: _World) -> None:
+    """The admin's commands read the cluster, and alice's report what is missing."""
+    world.users["admin"] = str(world.plane.kubeconfig)
+    done = world.dovetail("admin", "why", "team-a/waits")
+    assert done.returncode == 0 and "NoNodeFits" in done.stdout
+    assert "the running scheduler does not answer" in done.stderr
+    assert "reading the cluster itself" in done.stderr
+    assert world.dovetail("alice", "why", "team-a/waits").returncode == 1

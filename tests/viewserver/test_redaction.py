@@ -118,7 +118,8 @@ def test_rows_of_others_are_totals() -> None:
     [
         ("held by x/a (250/1000), own/mine", f"held by {ELSEWHERE} (250/1000), own/mine"),
         ("gpulease/x/a is revoked", f"{ELSEWHERE} is revoked"),
-        ("there is no pod own/z; did you mean x/a, own/mine?", "there is no pod own/z"),
+        ("there is no pod own/z; did you mean x/a, x/b?", "there is no pod own/z"),
+        ("there is no pod own/z; did you mean x/a, own/mine?", "there is no pod own/z; did you mean own/mine?"),
         ("there is no pod own/z; did you mean own/mine?", "there is no pod own/z; did you mean own/mine?"),
         ("0/3 nodes: nvidia.com/gpu", "0/3 nodes: nvidia.com/gpu"),
         ("x waits", "x waits"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server with real TLS, the stream and the forked processes: which client gets an answer, and the bounds of a request."""
+"""The server with real TLS, the stream and the forked processes: which client gets an answer, and bounds."""
 
 from __future__ import annotations
 

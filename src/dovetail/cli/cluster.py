@@ -20,7 +20,7 @@ from rich.markup import escape
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count, span
-from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
+from dovetail.cli.scheduling import SCORINGS, fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
 from dovetail.core.cycle import enter
 from dovetail.core.events import Event
@@ -39,6 +39,7 @@ from dovetail.views.workloads import WorkloadError, with_pods
 
 R = TypeVar("R")
 _DEFAULT_NAME = "dovetail"
+_DEFAULT_POLICY = unhurried(Policy(scoring=SCORINGS["expected-fill"]))
 _OLD_MS = 90_000
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,7 +73,7 @@ class ClusterSource(Struct, frozen=True):
         """The answer of the running scheduler as a `kind`; None where the cluster has to be read, with a line on
         standard error. Options that describe another scheduler, and files, need no answer of this one. Raises
         ClickException."""
-        if self.config is None or self.scheduler_name != _DEFAULT_NAME or self.policy != unhurried(Policy()):
+        if self.config is None or self.scheduler_name != _DEFAULT_NAME or self.policy != _DEFAULT_POLICY:
             return None
         try:
             document = run(read_view(self.config, request), self.config.server)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 ELSEWHERE = "(other-namespaces)"
 """Shown in place of names."""
 _TOKEN = re.compile(r"[\w.:+~-]+(?:/[\w.:+~-]+)+")
-_HINT = re.compile(r"; did you mean [^?]*\?")
+_HINT = re.compile(r"; did you mean ([^?]*)\?")
 _NUMBER = re.compile(r"(\d+)/(\d+)\Z")
 
 
@@ -55,7 +55,7 @@ class Redaction:
     def text(self, text: str) -> str:
         """A sentence, without the names of others."""
         shown = _TOKEN.sub(lambda found: ELSEWHERE if self.hides(found.group()) else found.group(), text)
-        return _HINT.sub(lambda hint: "" if ELSEWHERE in hint.group() else hint.group(), shown)
+        return _HINT.sub(_own_hints, shown)
 
     def hides(self, key: str) -> bool:
         """Whether it names something of another namespace: NAMESPACE/NAME, whatever stands before."""
@@ -83,6 +83,12 @@ class Redaction:
 
     def shows_user(self, user: str) -> bool:
         return user in self._users
+
+
+def _own_hints(hint: re.Match[str]) -> str:
+    """The similar names that may be shown."""
+    names = [name for name in hint[1].split(", ") if name != ELSEWHERE]
+    return f"; did you mean {', '.join(names)}?" if names else ""
 
 
 def _positions(answer: QueuePosition, redaction: Redaction) -> QueuePosition:
