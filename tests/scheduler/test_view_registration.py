@@ -75,6 +75,6 @@ async def test_the_slice_of_its_family_gets_the_address(address: str, family: st
 def test_an_address_that_the_api_server_cannot_reach_is_refused() -> None:
     assert address_of("192.0.2.7:1", "https://127.0.0.1:6443") == "192.0.2.7"
     assert address_of("[fd00::7]:1", "https://127.0.0.1:6443") == "fd00::7"
-    for listen in ("127.0.0.1:1", "0.0.0.0:1"):
+    for listen in ("127.0.0.1:1", "0.0.0.0:1", "localhost:1"):
         with pytest.raises(OSError, match="--views"):
             address_of(listen, "https://127.0.0.1:6443")

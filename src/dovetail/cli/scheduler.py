@@ -104,13 +104,11 @@ def _default_recording() -> Path | None:
     is_flag=True,
     help="Let the agents repartition idle MIG GPUs for pods that wait for an instance that no GPU has.",
 )
-@click.option(
+@address_option(
     "--views",
-    metavar="HOST:PORT",
-    default="",
-    callback=lambda _ctx, _param, value: address(value),
-    help="Answer views.dovetail.dev there, through the API server, which must reach HOST. 0.0.0.0 or [::]: the address "
-    "towards the API server. Default: none.",
+    "",
+    "HOST:PORT at which to answer views.dovetail.dev, through the API server, which must reach HOST. 0.0.0.0 or [::]: "
+    'the address towards the API server. "" for none.',
 )
 @watchdog_option
 @log_options

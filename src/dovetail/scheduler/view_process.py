@@ -21,12 +21,10 @@ from contextlib import suppress
 import msgspec
 
 from dovetail.kube.api.client import Client
-from dovetail.kube.api.errors import KubeError
 from dovetail.scheduler import metrics
 from dovetail.scheduler.view_feed import ViewFeed
 from dovetail.scheduler.view_registration import (
     SERVICE,
-    NoFrontProxy,
     ProxyAuthentication,
     address_of,
     authentication,
@@ -77,9 +75,12 @@ class ViewProcess:
             began_s = time.monotonic()
             try:
                 await self._serve()
-            except (_Again, NoFrontProxy, KubeError, OSError, TimeoutError, msgspec.DecodeError) as error:
+            except Exception as error:
+                # A bug here must not end the scheduler either.
                 metrics.VIEW_SERVER_ENDS.inc()
-                metrics.log.warning("views are not answered: %s; trying again in %g s", error or "no answer", pause_s)
+                metrics.log.warning(
+                    "views are not answered: %s; trying again in %g s", str(error) or type(error).__name__, pause_s
+                )
             finally:
                 metrics.VIEW_SERVER_UP.set(0)
                 self._feed.disconnect()

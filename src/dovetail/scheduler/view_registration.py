@@ -85,6 +85,10 @@ def address_of(listen: str, server: str) -> str:
     """The address at which others reach HOST:PORT: HOST, or where that is any address, the one from which this machine
     reaches the API server at `server`. Raises OSError for one that no other can reach."""
     host = listen.rpartition(":")[0].strip("[]")
+    try:
+        ipaddress.ip_address(host or "::")
+    except ValueError as error:
+        raise OSError(f"--views needs an address, not the name {host}") from error
     if not host or ipaddress.ip_address(host).is_unspecified:
         url = urlsplit(server)
         target = (url.hostname or "", url.port or 443)
