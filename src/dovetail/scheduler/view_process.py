@@ -21,6 +21,7 @@ from contextlib import suppress
 import msgspec
 
 from dovetail.kube.api.client import Client
+from dovetail.kube.api.errors import ApiError
 from dovetail.scheduler import metrics
 from dovetail.scheduler.view_feed import ViewFeed
 from dovetail.scheduler.view_registration import (
@@ -116,15 +117,18 @@ class ViewProcess:
             metrics.log.info("views are answered at %s port %d by process %d", address, listening.port, process.pid)
             metrics.VIEW_SERVER_UP.set(1)
             while True:
-                if self._decides():
-                    await register(self._client, self._namespace, address, listening.port, listening.ca_pem)
+                try:
+                    if await authentication(self._client) != known:
+                        raise _Again("the certificates of the API server have changed")
+                    if self._decides():
+                        await register(self._client, self._namespace, address, listening.port, listening.ca_pem)
+                except ApiError as error:
+                    metrics.log.warning("views may not be found: %s; trying again in %g s", error, _EVERY_S)
                 await asyncio.wait((ended, cut), timeout=_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
                 if cut.done():
                     raise _Again(f"the process was cut off: {cut.result()}")
                 if ended.done():
                     raise _Again(f"the process ended with status {ended.result()}")
-                if await authentication(self._client) != known:
-                    raise _Again("the certificates of the API server have changed")
         finally:
             self._feed.disconnect()
             # All of its session, as it forks.
