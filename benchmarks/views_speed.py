@@ -8,7 +8,7 @@ without run times. A user with `edit` in one namespace asks each view 20 times, 
 from request to reply, through the API server.
 
 Then pods of no GPU are created at 10 a second, and the time from the creation of each to its bind, as a watch shows it,
-is taken: without askers, and with so many requests a second of that user (why of own pods, queue, priority, share).
+is taken: without askers, and with so many requests a second of 20 users (why of own pods, queue, priority, share).
 Scheduler, view server, API server, etcd and the load share this machine.
 """
 
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from tools.controlplane.plane import Plane
 TEAMS = 20
 OWN = "team-0"
 BINDS_PER_S = 10
+USERS = 20
 ONCE = Attempts(timeout_s=15.0, retries=0)
 
 
@@ -143,12 +145,12 @@ def parts(times_s: list[float]) -> dict[str, Any]:
     }
 
 
-async def ask_on(user: Client, own: list[str], rate: int, seconds: float) -> tuple[list[float], int]:
-    """So many requests a second. Gives the times of the answers, and the number of others."""
+async def ask_on(users: list[Client], own: list[str], rate: int, seconds: float) -> tuple[list[float], int]:
+    """So many requests a second, of all users in turn. Gives the times of the answers, and the number of others."""
     dice, times_s, failed = random.Random(3), list[float](), 0
     choices = [path for name, path in questions(own).items() if name != "free"]
 
-    async def one() -> None:
+    async def one(user: Client) -> None:
         nonlocal failed
         began_s = time.monotonic()
         try:
@@ -161,7 +163,7 @@ async def ask_on(user: Client, own: list[str], rate: int, seconds: float) -> tup
     tasks, began_s = [], time.monotonic()
     for number in range(int(rate * seconds)):
         await asyncio.sleep(max(0.0, began_s + number / rate - time.monotonic()))
-        tasks.append(asyncio.create_task(one()))
+        tasks.append(asyncio.create_task(one(users[number % len(users)])))
     await asyncio.gather(*tasks)
     return times_s, failed
 
@@ -243,8 +245,9 @@ async def measure(plane: Plane, options: argparse.Namespace) -> dict[str, Any]:
     plane.kubectl("apply", "-k", "deploy")
     async with Client(load_config(str(plane.kubeconfig))) as client:
         own = await build(client, options.nodes, options.pods, options.waiting)
-        binding = ["create", "rolebinding", "alice", f"--namespace={OWN}", "--clusterrole=edit", "--user=alice"]
-        plane.kubectl(*binding)
+        names = [f"user-{number}" for number in range(USERS)]
+        binding = ["create", "rolebinding", "users", f"--namespace={OWN}", "--clusterrole=edit"]
+        plane.kubectl(*binding, *(f"--user={name}" for name in names))
         role = plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler")
         with socket.socket() as free:
             free.bind((own_address(), 0))
@@ -267,12 +270,17 @@ async def measure(plane: Plane, options: argparse.Namespace) -> dict[str, Any]:
             process.wait()
         with _started([*command, "--views", listen]) as process:
             try:
-                async with Client(load_config(str(plane.kubeconfig_for("alice"))), concurrency=256) as user:
+                async with AsyncExitStack() as stack:
+                    users = [
+                        await stack.enter_async_context(Client(load_config(str(plane.kubeconfig_for(name)))))
+                        for name in names
+                    ]
+                    user = users[0]
                     await answering(user, own)
                     result["views"] = await each_view(user, own)
                     result["binds_without_askers"] = parts(await binds(client, "quiet", options.seconds))
                     (answered, failed), bound = await asyncio.gather(
-                        ask_on(user, own, options.askers, options.seconds), binds(client, "asked", options.seconds)
+                        ask_on(users, own, options.askers, options.seconds), binds(client, "asked", options.seconds)
                     )
                     result["binds_with_askers"] = parts(bound)
                     result["answers"] = parts(answered) | {"refused_or_failed": failed}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import sys
 
 import msgspec
@@ -17,7 +16,6 @@ from dovetail.viewserver.generations import Generations
 from dovetail.viewserver.options import Listening, ServerOptions
 from dovetail.viewserver.server import ViewServer
 
-_NICE = 5
 _BUFFER_BYTES = 4 << 20
 
 
@@ -46,6 +44,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    os.nice(_NICE)
     gc.set_threshold(20_000)
     asyncio.run(main())

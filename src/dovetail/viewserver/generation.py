@@ -5,7 +5,7 @@ is there at no cost, and what it works out ends with it.
 Rules
 - It gets one question after the other over a socket, and nothing else: it closes all other files at its start.
 - A question that takes too long ends the process, by the one that asked.
-- It yields to the scheduler: its priority is the lowest.
+- It yields to the scheduler: its priority is lower.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from dovetail.core.state import State
 from dovetail.viewserver.answers import Question, Reply, ViewAnswers
 
-_NICE = 10
+_NICE = 5
 _LENGTH_BYTES = 4
 _QUESTION = msgspec.json.Decoder(Question)
 _LAST_STANDARD = 2

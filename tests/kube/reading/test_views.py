@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.errors import Unauthorized, Unreachable
 from dovetail.kube.objects.views import EXPLANATIONS, VIEWS_GROUP, WAITING_JOBS
 from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest, read_view
 
@@ -92,3 +93,11 @@ async def test_a_name_that_no_object_has_is_not_asked_for(name: str) -> None:
         with pytest.raises((NoSuchObject, NoView)):
             await read_view(config, ViewRequest(EXPLANATIONS, "a", name))
     assert all(".." not in path.split("/") for path in asked)
+
+
+async def test_an_api_server_that_is_away_or_knows_no_such_user_is_an_error() -> None:
+    with pytest.raises(Unreachable):
+        await read_view(ClusterConfig("http://127.0.0.1:1"), WAITING)
+    async with server({f"{V}/waitingjobs": _status(401, "Unauthorized", "no")}) as (config, _):
+        with pytest.raises(Unauthorized):
+            await read_view(config, WAITING)

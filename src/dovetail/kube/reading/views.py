@@ -14,6 +14,7 @@ from msgspec import Struct
 from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import ApiError, Forbidden, NotFound, Unauthorized
+from dovetail.kube.api.http1 import NotConnected
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.views import VIEWS_GROUP, VIEWS_VERSION, ViewDocument
 
@@ -42,7 +43,8 @@ class NoSuchObject(Exception):
 
 
 async def read_view(config: ClusterConfig, request: ViewRequest) -> ViewDocument:
-    """The answer. Raises NoView, NoSuchObject, ConfigError."""
+    """The answer. Raises NoView, NoSuchObject; ConfigError, Unauthorized and Unreachable where no cluster can be read
+    either."""
     async with Client(config, user_agent="dovetail") as client:
         try:
             return await _read(client, request, "")
@@ -64,6 +66,8 @@ async def _read(client: Client, request: ViewRequest, namespace: str) -> ViewDoc
     except (Forbidden, Unauthorized):
         raise
     except ApiError as error:
+        if error.reason == NotConnected.__name__:
+            raise
         if error.details.kind == VIEWS_GROUP and error.status in _ASKED_WRONGLY:
             raise NoSuchObject(error.message) from error
         if isinstance(error, NotFound):
