@@ -279,6 +279,8 @@ async def measure(plane: Plane, options: argparse.Namespace) -> dict[str, Any]:
                     await answering(user, own)
                     result["views"] = await each_view(user, own)
                     result["binds_without_askers"] = parts(await binds(client, "quiet", options.seconds))
+                    # Until a generation knows what is asked.
+                    await ask_on(users, own, options.askers, options.seconds)
                     (answered, failed), bound = await asyncio.gather(
                         ask_on(users, own, options.askers, options.seconds), binds(client, "asked", options.seconds)
                     )

@@ -220,3 +220,31 @@ async def test_a_generation_that_is_killed_is_replaced(tmp_path: Path) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.slow
+async def test_what_was_asked_of_one_generation_is_known_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generations_module, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(generations_module, "SHORTEST_PAUSE_S", 0.2)
+    async with asyncio.timeout(2 * PATIENCE_S):
+        reader = asyncio.StreamReader()
+        world = state(3)
+        reader.feed_data(begun(world.policy, take(world)))
+        following = Following(reader)
+        generations = Generations(following, "dovetail")
+        tasks = [asyncio.create_task(one) for one in (following.run(), generations.run())]
+        question = Question("queueshares", OWN)
+        await generations.ask(question, PATIENCE_S)
+        first = generations._newest
+        reader.feed_data(called(CoreCall(RecordedLine(NOW, applied=(ev.PodChanged(pod("late", 1)),)), [])))
+        assert first is not None
+        newest = await generations._newer_than(first.frames)
+        assert newest.replies[question].done() and not newest.asked
+        # What nobody asks any more is not asked on and on.
+        reader.feed_data(called(CoreCall(RecordedLine(NOW, applied=(ev.PodRemoved("ns/late"),)), [])))
+        assert not (await generations._newer_than(newest.frames)).replies
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -45,7 +45,9 @@ class Generation:
     def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: int) -> None:
         self.frames = frames
         self.replies: dict[Question, asyncio.Task[Reply]] = {}
-        """What was asked, so that a question is answered once."""
+        """The answers, so that a question is answered once."""
+        self.asked: set[Question] = set()
+        """What users have asked of it."""
         self._pid = pid
         self._reader, self._writer = reader, writer
         self._turn = asyncio.Lock()

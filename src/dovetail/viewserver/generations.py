@@ -7,6 +7,7 @@ Rules
   asked for a while, once a minute.
 - For a name that is not found, the answer is that of a generation which is newer than the question: a pod that was
   created a moment ago is found.
+- What users have asked of one generation is asked of the next before it takes over.
 - A generation that ended is replaced.
 """
 
@@ -19,7 +20,7 @@ from contextlib import suppress
 
 from dovetail.viewserver.answers import Question, Reply
 from dovetail.viewserver.following import Following
-from dovetail.viewserver.generation import Generation, GenerationEnded
+from dovetail.viewserver.generation import Generation, GenerationEnded, TooSlow
 
 PART = 0.2
 """The most of one core that generations take, unless one is waited for: then half."""
@@ -27,6 +28,7 @@ LONGEST_PAUSE_S = 60.0
 SHORTEST_PAUSE_S = 1.0
 _ASKED_S = 600.0
 _PREPARED_S = 90.0
+_WARM_S = 15.0
 _KEPT = 512
 _log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class Generations:
         async with asyncio.timeout(within_s):
             while True:
                 generation = await self._newer_than(newer)
+                generation.asked.add(question)
                 try:
                     reply = await self._once(generation, question, within_s)
                 except GenerationEnded:
@@ -97,6 +100,8 @@ class Generations:
         try:
             generation = await Generation.fork(self._following.state, self._following.frames, self._ours)
             await generation.prepared(_PREPARED_S)
+            if before is not None:
+                await self._warm(generation, before)
         except (GenerationEnded, OSError) as error:
             _log.warning("the views of this moment cannot be worked out: %s", error)
             return _PREPARED_S
@@ -106,6 +111,14 @@ class Generations:
         if before is not None:
             asyncio.get_running_loop().call_later(SHORTEST_PAUSE_S, _end_when_idle, before)
         return time.monotonic() - began_s
+
+    async def _warm(self, generation: Generation, before: Generation) -> None:
+        """Ask the new one what users have asked of the one before, so that nobody waits as it takes over. Raises
+        GenerationEnded."""
+        with suppress(TimeoutError, TooSlow):
+            async with asyncio.timeout(_WARM_S):
+                for question in list(before.asked)[:_KEPT]:
+                    await self._once(generation, question, _WARM_S)
 
     async def _pause(self, cost_s: float) -> None:
         """Wait until the next generation is due: something has changed, and the cost of the last one is spread."""
