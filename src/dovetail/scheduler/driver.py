@@ -6,7 +6,8 @@ Rules
 - A process that does not lead keeps its state up to date and decides nothing.
 - A step runs when something changed (changes in short succession are batched, see `kube.api.watch`), when the core has
   work left, or at the time that the core has set. The time is that of the driver's clock.
-- The core is called through `CoreCalls`. Between two calls it may replace the state by an equivalent one.
+- The core is called through `CoreCalls`, if there are observers. Between two calls it may replace the state by an
+  equivalent one.
 - Devices are written with the bind only where the core chose particular ones: on nodes whose layout is known, and for a
   share of one device.
 """
@@ -21,6 +22,7 @@ from collections.abc import Callable, Coroutine
 
 from msgspec.structs import replace
 
+from dovetail.core import cycle
 from dovetail.core.decisions import (
     Bind,
     Decision,
@@ -99,7 +101,7 @@ class Driver:
         self._mirror = mirror
         self._clock = clock
         self._leads = leads
-        self._calls = calls or CoreCalls()
+        self._calls = calls
         self._divider = divider
         self.binder = Binder(
             client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run.id,
@@ -143,7 +145,8 @@ class Driver:
 
     async def _loop(self) -> None:
         while True:
-            self.state = self._calls.renewed(self.state)
+            if self._calls is not None:
+                self.state = self._calls.renewed(self.state)
             events = self._mirror.drain()
             if not self._leads():
                 self._apply_events(events)
@@ -182,10 +185,12 @@ class Driver:
         )
 
     def _apply_events(self, events: list[Event]) -> None:
-        self._calls.apply_events(self.state, events, self._clock.now_ms())
+        apply_events = cycle.apply_events if self._calls is None else self._calls.apply_events
+        apply_events(self.state, events, self._clock.now_ms())
 
     def _step(self, events: list[Event]) -> list[Decision]:
-        decisions = self._calls.step(self.state, events, self._clock.now_ms())
+        step = cycle.step if self._calls is None else self._calls.step
+        decisions = step(self.state, events, self._clock.now_ms())
         metrics.log.debug("step %d: %d events, %d decisions", self.state.steps, len(events), len(decisions))
         return decisions
 

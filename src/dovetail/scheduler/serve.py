@@ -115,11 +115,12 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
         with _recording(options, run_id) as recorder:
             clock = Clock()
             feed = ViewFeed(options.policy) if options.views else None
+            observers = [one for one in (recorder, feed) if one is not None]
             divider = MigRepartitioner(client, mirror.feed, clock, leads) if options.divide_mig else None
             driver = Driver(
                 State(options.policy), mirror, client, clock,
                 leads=leads, run=SchedulerRun(run_id, options.identity), divider=divider,
-                calls=CoreCalls([one for one in (recorder, feed) if one is not None]),
+                calls=CoreCalls(observers) if observers else None,
             )  # fmt: skip
             if endpoints is not None:
                 endpoints.follow(driver, mirror.reflectors)
