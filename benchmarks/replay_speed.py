@@ -28,6 +28,7 @@ from dovetail.core.events import BindFailed, Event, GangChanged, NodeChanged, Po
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
+from dovetail.recording.calls import CoreCalls
 from dovetail.recording.folder import MIB
 from dovetail.recording.reader import find
 from dovetail.recording.recorder import Recorder
@@ -103,7 +104,8 @@ def measure(node_count: int, pod_count: int, mib: int, folder: Path) -> dict[str
 
     began_s = time.process_time()
     recorder = Recorder(folder, mib * MIB, "bench", POLICY, wrote=wrote, stopped=problems.append)
-    state, recorded_steps = live(recorder.step, recorder.renewed, node_count, pod_count)
+    calls = CoreCalls([recorder])
+    state, recorded_steps = live(calls.step, calls.renewed, node_count, pod_count)
     recorder.close()
     recorded_s = time.process_time() - began_s
     assert not problems, problems

@@ -34,6 +34,7 @@ ROOMS = {
     "plane": {"core", "kube"},
     "agentplanes": {"apiserver", "core", "kube", "plane"},
     "monitoring": set(),
+    "viewserver": {"core", "kube", "recording", "views"},
     "views": {"core", "kube", "kubecel", "monitoring", "topology"},
     "sim": {"core"},
     "advice": {"core", "kube"},
@@ -56,9 +57,9 @@ ROOMS = {
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
 KUBE_FOR_CLI = {
-    *("api.config", "api.errors", "maintenances", "namespaces"),
+    *("api.config", "api.errors", "maintenances", "namespaces", "objects.views"),
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus"),
-    *("reading.snapshot", "reading.state"),
+    *("reading.snapshot", "reading.state", "reading.views"),
     *("manifests.cluster", "manifests.documents", "manifests.templates"),
     *("translate.annotations", "translate.quarantine_budget"),
 }

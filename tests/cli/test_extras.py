@@ -37,6 +37,7 @@ def without(extras: tuple[str, ...], *arguments: str) -> subprocess.CompletedPro
 
 AGENT = "Error: this needs grpc, google.protobuf, pynvml: pip install 'dovetail[agent]'\n"
 PLOTS = "Error: this needs matplotlib: pip install 'dovetail[plots]'\n"
+VIEWS = "Error: this needs cryptography: pip install 'dovetail[views]'\n"
 MCP = "Error: this needs mcp: pip install 'dovetail[mcp]'\n"
 
 
@@ -49,6 +50,7 @@ MCP = "Error: this needs mcp: pip install 'dovetail[mcp]'\n"
         (["agent", "inspect"], AGENT),
         (["agent", "mps"], AGENT),
         (["agent", "observe"], AGENT),
+        (["scheduler", "--views", "0.0.0.0:10443"], VIEWS),
         (["plane", "mcp", "--fake", "1"], MCP),
         (["simulate", "--plot", "x.png"], PLOTS),
         (["topology", "-", "--plot", "x.png"], PLOTS),

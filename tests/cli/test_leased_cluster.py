@@ -65,7 +65,8 @@ def run(kubeconfig: str, command: str, *more: str) -> str:
     assert result.exit_code in (0, 1, 3) and (result.exception is None or isinstance(result.exception, SystemExit)), (
         command, result.output, result.exception,
     )  # fmt: skip
-    return result.output
+    assert not PLACEHOLDER.search(result.stderr), (command, result.stderr)
+    return result.stdout
 
 
 async def test_no_command_shows_a_placeholder(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from dovetail.core.policy import DEFAULT_FABRIC, Policy
 from dovetail.core.reasons import Reason
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
+from dovetail.kube.objects.views import VIEWS
 from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, WRITTEN_BY_US
 from dovetail.operator import endpoints as operator_endpoints
 from dovetail.operator import metrics as operator_metrics
@@ -40,6 +41,7 @@ from dovetail.sim.policies import POLICIES
 from dovetail.views.leases import LeaseRow, PlaneRow, RequestRow
 from dovetail.views.why import Why
 from dovetail.views.why_lease import WhyLease, WhyRequest
+from dovetail.viewserver.answers import NAMED
 from tests.docs.pages import Row, page
 from tests.paths import ROOT
 
@@ -119,7 +121,9 @@ def test_policies_of_the_simulator() -> None:
 
 def test_ports() -> None:
     (listen,) = [option.default for option in command("plane mcp").params if option.name == "listen"]
-    addresses = [SchedulerOptions().listen, str(listen)]
+    component = yaml.safe_load((ROOT / "deploy/functions/views/kustomization.yaml").read_text())
+    (views, *_) = yaml.safe_load(component["patches"][0]["patch"])
+    addresses = [SchedulerOptions().listen, views["value"], str(listen)]
     assert first(reference("environment", "port")) == [address.rpartition(":")[2] for address in addresses]
 
 
@@ -223,8 +227,8 @@ def test_actions_of_xids() -> None:
     assert f"version {table.version}" in page("docs/reference/health.md").text
 
 
-def rights(role: str) -> set[tuple[str, str, str]]:
-    documents = yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text())
+def rights(role: str, file: str = "deploy/rbac.yaml") -> set[tuple[str, str, str]]:
+    documents = yaml.safe_load_all((ROOT / file).read_text())
     rules = next(d for d in documents if d["kind"] == role)["rules"]
     return {
         (group or "core", resource, verb)
@@ -242,6 +246,19 @@ def rights(role: str) -> set[tuple[str, str, str]]:
 def test_rights(role: str, section: str) -> None:
     rows = reference("rbac", "API group", section)
     assert {(r.cells[0], r.code[1][0], verb) for r in rows for verb in r.cells[2].split(", ")} == rights(role)
+
+
+def test_rights_of_views() -> None:
+    found = rights("ClusterRole", "deploy/functions/views/rights.yaml") | rights(
+        "Role", "deploy/functions/views/rights.yaml"
+    )
+    rows = reference("rbac", "API group", "With the function views")
+    assert {(r.cells[0], r.code[1][0], verb) for r in rows for verb in r.cells[2].split(", ")} == found
+    roles = [one for one in yaml.safe_load_all((ROOT / "deploy/functions/views/roles.yaml").read_text()) if one]
+    assert first(reference("rbac", "ClusterRole", "Of people")) == [one["metadata"]["name"] for one in roles]
+    asked = reference("rbac", "resource of `views.dovetail.dev`", "Of people")
+    assert first(asked) == [one.plural for one in VIEWS]
+    assert [row.cells[1] for row in asked] == ["get" if one.plural in NAMED else "list" for one in VIEWS]
 
 
 def test_environment_variables() -> None:

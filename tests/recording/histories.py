@@ -17,6 +17,7 @@ from dovetail.core.model import LabelSelector, Namespace, Pod, Problem, Requirem
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import CPU, GPU, QUEUE_LABEL, Amounts, Budget, Queue, Usage
 from dovetail.core.state import State
+from dovetail.recording.calls import CoreCalls
 from dovetail.recording.reader import find
 from dovetail.recording.recorder import Recorder
 from dovetail.recording.replay import Replay, replay
@@ -46,17 +47,18 @@ class Recorded(Struct, dict=True):
         self.recorder = Recorder(
             self.path, self.bound_bytes, self.run, self.policy, wrote=self._wrote, stopped=self.stopped.append
         )
+        self.calls = CoreCalls([self.recorder])
 
     def _wrote(self, count: int) -> None:
         self.written_bytes += count
 
     def step(self, events: Iterable[ev.Event], now_ms: int) -> list[Decision]:
-        self.state = self.recorder.renewed(self.state)
-        return self.recorder.step(self.state, events, now_ms)
+        self.state = self.calls.renewed(self.state)
+        return self.calls.step(self.state, events, now_ms)
 
     def apply_events(self, events: Iterable[ev.Event], now_ms: int = 0) -> None:
-        self.state = self.recorder.renewed(self.state)
-        self.recorder.apply_events(self.state, events, now_ms)
+        self.state = self.calls.renewed(self.state)
+        self.calls.apply_events(self.state, events, now_ms)
 
     def settle(self) -> None:
         """Wait until everything is in the files."""

@@ -26,7 +26,7 @@ from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.queues.types import GPU, Queue, Usage
 from dovetail.core.queues.usage import steady
 from dovetail.core.state import State
-from dovetail.recording import recorder as recorder_module
+from dovetail.recording import calls as calls_module
 from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.recording.histories import KIB, POLICY, Recorded, live, only_replay, replays
@@ -273,7 +273,7 @@ def test_a_checkpoint_that_cannot_be_made_ends_the_recording_alone(
     def fails(_: State) -> None:
         raise _Bug("no checkpoint")
 
-    monkeypatch.setattr(recorder_module, "take", fails)
+    monkeypatch.setattr(calls_module, "take", fails)
     recorded = Recorded(tmp_path, bound_bytes=16 * KIB)
     live(recorded, 3, steps=60)
     recorded.close()

@@ -19,6 +19,8 @@ HOST = "127.0.0.1"
 SERVICE_ADDRESS = "10.96.0.1"
 # Further host names in the serving certificate, besides HOST.
 SERVING_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+# The user of the aggregation layer, as kubeadm names it.
+FRONT_PROXY = "front-proxy-client"
 ISSUER = "https://kubernetes.default.svc"
 
 # In 1.37 the first two are beta and off by default, the others alpha. CompositePodGroup needs the two before it.
@@ -94,7 +96,8 @@ class Files(Struct, frozen=True):
         return self.work / f"{user}.kubeconfig"
 
     def pem(self, name: str) -> Path:
-        """The path of a certificate or key file: ca, serving, serving-key, service-account-key, admin."""
+        """The path of a certificate or key file: ca, serving, serving-key, service-account-key, admin,
+        front-proxy-ca, front-proxy."""
         return self.work / f"{name}.pem"
 
     @property
@@ -146,6 +149,16 @@ def kube_apiserver(files: Files, options: Options, port: int) -> list[str]:
         f"--service-account-signing-key-file={files.pem('service-account-key')}",
         "--service-cluster-ip-range=10.96.0.0/16",
         "--allow-privileged=true",
+        # The aggregation layer: how it authenticates itself to the API servers that it forwards to, and that it finds
+        # them by their EndpointSlices, as no kube-proxy serves the addresses of Services here.
+        f"--requestheader-client-ca-file={files.pem('front-proxy-ca')}",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={files.pem('front-proxy')}",
+        f"--proxy-client-key-file={files.pem('front-proxy')}",
+        "--enable-aggregator-routing=true",
         # For logs and exec on a real node (tools/node). A Node object without a kubelet does not use it.
         f"--kubelet-client-certificate={files.pem('admin')}",
         f"--kubelet-client-key={files.pem('admin')}",

@@ -91,6 +91,7 @@ class Plane:
         self._asked_work_dir = work_dir
         self._report = report
         self._authority = Authority("dovetail development plane")
+        self._front_proxy = Authority("dovetail development front proxy")
         self._ports: dict[str, socket.socket] = {}
         self._children = Children()
 
@@ -274,6 +275,7 @@ class Plane:
     def _write_credentials(self) -> None:
         self.work_dir.mkdir(parents=True, exist_ok=True)
         serving = self._authority.server(components.SERVING_NAMES, [HOST, SERVICE_ADDRESS])
+        proxy = self._front_proxy.client(components.FRONT_PROXY)
         users = {file_name: self._authority.client(user, groups) for file_name, (user, groups) in USERS.items()}
         for name, content in {
             "ca": self._authority.pem,
@@ -281,6 +283,8 @@ class Plane:
             "serving-key": serving.key_pem,
             "service-account-key": key_pem(new_key()),
             "admin": users["admin"].certificate_pem + users["admin"].key_pem,
+            "front-proxy-ca": self._front_proxy.pem,
+            "front-proxy": proxy.certificate_pem + proxy.key_pem,
         }.items():
             _write_private(self._files.pem(name), content)
         for file_name, pair in users.items():

@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import count
+from dovetail.cli.output import count, span
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
 from dovetail.kube.api.errors import KubeError
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from dovetail.kube.api.config import ClusterConfig
     from dovetail.kube.manifests.cluster import Manifests
     from dovetail.kube.reading.live_cluster import LiveCluster
+    from dovetail.kube.reading.views import ViewRequest
 
 R = TypeVar("R")
+_DEFAULT_NAME = "dovetail"
+_OLD_MS = 90_000
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -67,6 +70,28 @@ class ClusterSource(Struct, frozen=True):
     def now_ms(self) -> int:
         return self.at_ms or now_ms()
 
+    def ask(self, request: ViewRequest, kind: type[R]) -> R | None:
+        """The answer of the running scheduler as a `kind`; None where the cluster has to be read, with a line on
+        standard error. Options that describe another scheduler, and files, need no answer of this one. Raises
+        ClickException."""
+        if self.config is None or self.scheduler_name != _DEFAULT_NAME or self.policy != _default_policy():
+            return None
+        from dovetail.core.json_text import JsonError, decode_json
+        from dovetail.kube.reading.views import NoSuchObject, NoView, read_view
+
+        try:
+            document = run(read_view(self.config, request), self.config.server)
+            found = decode_json(document.answer, kind)
+        except NoSuchObject as error:
+            raise click.ClickException(str(error)) from error
+        except (NoView, JsonError) as error:
+            Console(stderr=True).print(f"note: {escape(str(error))}; reading the cluster itself")
+            return None
+        age_ms = self.now_ms - document.as_of_ms
+        if age_ms > _OLD_MS:
+            Console(stderr=True).print(f"note: the scheduler answered this {span(age_ms)} ago")
+        return found
+
     def state(self) -> State:
         """The cluster as a new state of the core. Raises ClickException with a one-line message."""
         return self.read().state
@@ -91,6 +116,13 @@ class ClusterSource(Struct, frozen=True):
         found = _manifests(self.files, self.scheduler_name, self.schedulers)
         enter(state, found.events, self.now_ms)
         return LiveCluster(state, found.feed, budget)
+
+
+def _default_policy() -> Policy:
+    from dovetail.core.placing.expected_fill import ExpectedFill
+    from dovetail.core.policy import Policy, unhurried
+
+    return unhurried(Policy(scoring=ExpectedFill()))
 
 
 def events_of(

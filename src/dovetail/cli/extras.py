@@ -10,7 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-EXTRAS = {"agent": ("grpc", "google.protobuf", "pynvml"), "mcp": ("mcp",), "plots": ("matplotlib",)}
+EXTRAS = {
+    "agent": ("grpc", "google.protobuf", "pynvml"),
+    "mcp": ("mcp",),
+    "plots": ("matplotlib",),
+    "views": ("cryptography",),
+}
 """What is imported of each, beside what every installation has."""
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,7 +14,9 @@ from dovetail.cli.listing import ListForm, list_options, write_answer, write_row
 from dovetail.cli.shape import beside_options, shape_option
 
 if TYPE_CHECKING:
-    from dovetail.views.shape import ShapeView
+    from dovetail.views.free import Free
+    from dovetail.views.probe import Beside
+    from dovetail.views.shape import ShapeAnswer, ShapeView
 
 
 @click.command(name="free")
@@ -31,8 +33,8 @@ def command(
 ) -> None:
     """Show what still fits: whole GPUs, MIG instances, shares and devices by claim, and what blocks the next size.
 
-    Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler. The pods request
-    no CPU and no memory unless --cpu and --memory add some.
+    The running scheduler answers, if there is one; else the cluster is read. Writes nothing. The pods request no CPU
+    and no memory unless --cpu and --memory add some.
     """
     from dovetail.cli.free_report import show, show_shape
     from dovetail.views.free import Free, free
@@ -41,11 +43,14 @@ def command(
 
     if shape is not None and not form.plain and not form.whole:
         raise click.UsageError("--shape shows tables of domains: use it with -o table, json, yaml or jsonpath alone")
-    state, beside = source.state(), Beside(cpu_milli, memory_bytes)
-    try:
-        answer = free(state, beside) if shape is None else largest(state, shape, beside)
-    except ShapeError as error:
-        raise click.ClickException(str(error)) from error
+    beside = Beside(cpu_milli, memory_bytes)
+    answer = _asked(source, shape, beside)
+    if answer is None:
+        state = source.state()
+        try:
+            answer = free(state, beside) if shape is None else largest(state, shape, beside)
+        except ShapeError as error:
+            raise click.ClickException(str(error)) from error
     console = Console()
     if form.whole:
         write_answer(form, "LargestGangs" if isinstance(answer, ShapeAnswer) else "Free", answer)
@@ -58,3 +63,17 @@ def command(
             show(answer, console)
         if not cpu_milli and not memory_bytes:
             console.print("\nThe pods request no CPU and no memory; --cpu and --memory add an amount for each GPU.")
+
+
+def _asked(source: ClusterSource, shape: ShapeView | None, beside: Beside) -> Free | ShapeAnswer | None:
+    """The answer of the running scheduler."""
+    from dovetail.kube.objects.views import CAPACITIES
+    from dovetail.kube.reading.views import ViewRequest
+    from dovetail.views.free import Free
+    from dovetail.views.shape import ShapeAnswer
+
+    query = {"cpuMilli": str(beside.cpu_milli), "memoryBytes": str(beside.memory_bytes)}
+    if shape is None:
+        return source.ask(ViewRequest(CAPACITIES, source.namespace, query=query), Free)
+    text = f"{shape.pods}x{shape.gpus}" + (f"x{shape.model}" if shape.model else "")
+    return source.ask(ViewRequest(CAPACITIES, source.namespace, query=query | {"shape": text}), ShapeAnswer)

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
-from dovetail.cli.output import ago, key_of, namespace_option, output_option, span, write_json
+from dovetail.cli.output import ago, count, key_of, namespace_option, output_option, span, write_json
 
 if TYPE_CHECKING:
     from dovetail.views.rank import RankLevel, RankView
@@ -37,15 +37,20 @@ def command(source: ClusterSource, job: str, namespace: str | None, output: str)
     JOB is a gang, a pod, the object that the pods were made for, or a LeaseRequest. The scheduler's own core compares
     the queues at each level, from the top of the tree down to the job.
     """
+    from dovetail.kube.objects.views import JOB_RANKS
+    from dovetail.kube.reading.views import ViewRequest
     from dovetail.views.jobs import JobNotFound
-    from dovetail.views.rank import rank
+    from dovetail.views.rank import RankView, rank
 
     key = key_of("JOB", job, namespace, source.namespace)
-    state = source.state()
-    try:
-        answer = rank(state, key, source.now_ms)
-    except JobNotFound as error:
-        raise click.ClickException(str(error)) from error
+    named, _, name = key.partition("/")
+    answer = source.ask(ViewRequest(JOB_RANKS, named, name), RankView)
+    if answer is None:
+        state = source.state()
+        try:
+            answer = rank(state, key, source.now_ms)
+        except JobNotFound as error:
+            raise click.ClickException(str(error)) from error
     if output == "json":
         write_json(answer)
     else:
@@ -67,6 +72,9 @@ def show(answer: RankView, now_ms: int, console: Console) -> None:
         console.print("Jobs before it:")
         table = Table("job", "queue", "by", prose("why"))
         console.print_rows(table, [(one.job, one.queue, one.by, escape(one.text)) for one in answer.before], _SHOWN)
+    elsewhere = answer.position - 1 - len(answer.before)
+    if elsewhere:
+        console.print(f"{count(elsewhere, 'job')} of other namespaces {'is' if elsewhere == 1 else 'are'} before it.")
     for other in answer.overtaking:
         when = f"In {span(other.in_ms)} " if other.in_ms is not None else ""
         text = f"{when}{other.ahead} comes before {other.behind} if {other.condition}."

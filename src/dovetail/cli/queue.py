@@ -33,7 +33,7 @@ def command(source: ClusterSource, queue: str, basis: bool, form: ListForm, ever
     """List the waiting jobs in queue order: of all queues, or of QUEUE and the queues below it.
 
     Shows why each job waits, and its latest start: for that the scheduler's own core looks ahead on a copy of the
-    cluster. Writes nothing and needs no running scheduler.
+    cluster. The running scheduler answers, if there is one; else the cluster is read. Writes nothing.
     """
     if basis and form.output == TABLE.output and not form.columns:
         form = replace(form, columns=_WITH_BASIS)
@@ -50,9 +50,15 @@ def command(source: ClusterSource, queue: str, basis: bool, form: ListForm, ever
 
 def _answer(source: ClusterSource, queue: str) -> QueuePosition:
     """Raises ClickException."""
+    from dovetail.kube.objects.views import WAITING_JOBS
+    from dovetail.kube.reading.views import ViewRequest
     from dovetail.views.jobs import JobNotFound
-    from dovetail.views.queue_positions import queue_positions
+    from dovetail.views.queue_positions import QueuePosition, queue_positions
 
+    asked = ViewRequest(WAITING_JOBS, source.namespace, query={"queue": queue} if queue else {})
+    answer = source.ask(asked, QueuePosition)
+    if answer is not None:
+        return answer
     state = source.state()
     try:
         with looking_ahead() as watch:
@@ -71,7 +77,10 @@ def show(answer: QueuePosition, console: Console, form: ListForm = TABLE) -> Non
         write_rows(form, QUEUE, answer.jobs, answer.now_ms, console)
     if not form.notes:
         return
-    if not answer.jobs:
+    others = f"{count(answer.elsewhere, 'job')} of other namespaces {'waits' if answer.elsewhere == 1 else 'wait'}."
+    if answer.elsewhere:
+        console.print(others if answer.jobs else f"No job of yours waits; {others}")
+    elif not answer.jobs:
         console.print(f"No job waits{f' in queue {answer.queue}' if answer.queue else ''}.")
     unknown = sum(not one.expected.start_ms and one.state != When.NEVER for one in answer.jobs)
     if unknown and all(column.name != "basis" for column in columns_of(form, QUEUE)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dovetail.cli.extras import needs
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.scheduling import fabric_option, policy_option, quarantine_budget_option, scheduler_name_option
@@ -104,6 +105,12 @@ def _default_recording() -> Path | None:
     is_flag=True,
     help="Let the agents repartition idle MIG GPUs for pods that wait for an instance that no GPU has.",
 )
+@address_option(
+    "--views",
+    "",
+    "HOST:PORT at which to answer views.dovetail.dev, through the API server, which must reach HOST. 0.0.0.0 or [::]: "
+    'the address towards the API server. "" for none.',
+)
 @watchdog_option
 @log_options
 def command(
@@ -126,6 +133,7 @@ def command(
     no_recording: bool,
     recording_mib: int,
     divide_mig: bool,
+    views: str,
     watchdog_s: float,
     log_level: str,
     log_format: str,
@@ -141,6 +149,8 @@ def command(
 
     if recording is not None and no_recording:
         raise click.UsageError("--recording and --no-recording exclude each other")
+    if views:
+        needs("views")
     start_log(log_level, log_format)
     policy = with_budget(
         Policy(
@@ -165,6 +175,7 @@ def command(
         recording=None if no_recording else recording or _default_recording(),
         recording_mib=recording_mib,
         divide_mig=divide_mig,
+        views=views,
     )
     config = config_of(kubeconfig, context)
     try:

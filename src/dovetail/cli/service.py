@@ -53,4 +53,4 @@ def address_option(name: str, default: str, help_text: str) -> Callable[[F], F]:
             raise click.BadParameter("must be HOST:PORT with a port below 65536, such as 127.0.0.1:10351")
         return value
 
-    return click.option(name, default=default, show_default=True, callback=checked, help=help_text)
+    return click.option(name, default=default, show_default=bool(default), callback=checked, help=help_text)

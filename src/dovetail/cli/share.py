@@ -32,14 +32,19 @@ def command(source: ClusterSource, queue: str, users: bool, every: bool, form: L
 
     For each queue: guarantee, limit, fair share, what is allocated, borrowed and pending, its usage, and its credit.
     """
+    from dovetail.kube.objects.views import QUEUE_SHARES
+    from dovetail.kube.reading.views import ViewRequest
     from dovetail.views.jobs import JobNotFound
-    from dovetail.views.queue_shares import share
+    from dovetail.views.queue_shares import QueueShare, share
 
-    state, now_ms = source.state(), source.now_ms
-    try:
-        answer = share(state, now_ms, queue)
-    except JobNotFound as error:
-        raise click.ClickException(str(error)) from error
+    asked = ViewRequest(QUEUE_SHARES, source.namespace, query={"queue": queue} if queue else {})
+    answer, now_ms = source.ask(asked, tuple[QueueShare, ...]), source.now_ms
+    if answer is None:
+        state = source.state()
+        try:
+            answer = share(state, now_ms, queue)
+        except JobNotFound as error:
+            raise click.ClickException(str(error)) from error
     if form.whole:
         write_answer(form, "QueueShare", answer)
     elif not form.plain:

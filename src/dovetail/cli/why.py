@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from dovetail.cli.output import key_of, looking_ahead, namespace_option, output_
 from dovetail.views.leased import LEASE, REQUEST
 
 if TYPE_CHECKING:
+    from dovetail.views.explanation import Explanation
     from dovetail.views.why import Why
     from dovetail.views.why_lease import WhyLease, WhyRequest
     from dovetail.views.why_queue import WhyQueue
@@ -32,19 +34,21 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
 
     POD or JOB is [NAMESPACE/]NAME: a pod, a gang, the object that pods were made for, a LeaseRequest or a GPULease.
     All that have the name are explained; pod/, leaserequest/ or gpulease/ before it chooses one. Any other name is
-    that of a QUEUE; queue/NAME is one too. Reads the cluster and asks the scheduler's own core; writes nothing and
-    needs no running scheduler.
+    that of a QUEUE; queue/NAME is one too. The running scheduler answers, if there is one; else the cluster is read,
+    and the scheduler's own core is asked. Writes nothing.
     """
-    from dovetail.cli.why_lease import show_lease, show_request
-    from dovetail.cli.why_report import show, show_queue
-    from dovetail.views.forecast_types import PLACED
     from dovetail.views.jobs import JobNotFound
     from dovetail.views.why import why
-    from dovetail.views.why_lease import WhyLease, WhyLeases, WhyRequest, why_lease
-    from dovetail.views.why_queue import WhyQueue, why_queue
+    from dovetail.views.why_lease import WhyLeases, why_lease
+    from dovetail.views.why_queue import why_queue
 
     kind, key = _kind_and_key(name, namespace, source.namespace)
-    cluster, now_ms = source.read(), source.now_ms
+    now_ms = source.now_ms
+    found = _asked(source, name, kind, key)
+    if found is not None:
+        _print([one for one in (found.job, found.queue) if one is not None], now_ms, output)
+        return
+    cluster = source.read()
     state, objects = cluster.state, cluster.feed.leases.objects
     answers: list[Why | WhyQueue | WhyRequest | WhyLease] = []
     with looking_ahead() as watch:
@@ -62,9 +66,36 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
         answers += [leased.lease] if leased.lease is not None and kind in ("", LEASE) else []
     if not answers:
         raise click.ClickException(f"there is no {kind.rstrip('/')} {key}")
+    _print(answers, now_ms, output)
+
+
+def _asked(source: ClusterSource, name: str, kind: str, key: str) -> Explanation | None:
+    """The answer of the running scheduler. Requests and leases are explained from their objects, which it does not
+    answer."""
+    from dovetail.kube.objects.views import EXPLANATIONS
+    from dovetail.kube.reading.views import ViewRequest
+    from dovetail.views.explanation import Explanation
+
+    if kind not in ("", _POD):
+        return None
+    if name.startswith(_QUEUE) and not kind:
+        queue = name.removeprefix(_QUEUE)
+        # No pod has such a name.
+        return source.ask(ViewRequest(EXPLANATIONS, source.namespace, f"queue:{queue}", {"queue": queue}), Explanation)
+    named, _, short = key.partition("/")
+    return source.ask(ViewRequest(EXPLANATIONS, named, short, {} if kind else {"queue": name}), Explanation)
+
+
+def _print(answers: Sequence[Why | WhyQueue | WhyRequest | WhyLease], now_ms: int, output: str) -> None:
     if output == "json":
         write_json(answers if len(answers) > 1 else answers[0])
         return
+    from dovetail.cli.why_lease import show_lease, show_request
+    from dovetail.cli.why_report import show, show_queue
+    from dovetail.views.forecast_types import PLACED
+    from dovetail.views.why_lease import WhyLease, WhyRequest
+    from dovetail.views.why_queue import WhyQueue
+
     console = Console()
     for answer in answers:
         match answer:

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorder of the calls of the core. It writes in the background.
+"""Recorder of the calls of the core (`calls`). It writes in the background.
 
-All changes to the state go through `step` and `apply_events`. The caller only appends to a queue; a thread encodes and
-writes twice a second. A failure of the recording ends only the recording, and is reported once. When a segment is full,
-the caller continues from a state that is restored from the checkpoint in the header of the next segment, so the live
-and the replayed state are equal by construction.
+An observed call is only appended to a queue; a thread encodes and writes twice a second. A failure of the recording
+ends only the recording, and is reported once. When a segment is full, the recorder is due to begin the next one, whose
+header has the checkpoint that the live state goes on from.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,24 +19,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail import __version__
-from dovetail.core import cycle
-from dovetail.core.checkpoint import Checkpoint, restore, take
-from dovetail.core.decisions import Decision
-from dovetail.core.events import Event
+from dovetail.core.checkpoint import Checkpoint
 from dovetail.core.policy import Policy
-from dovetail.core.state import State
+from dovetail.recording.calls import CoreCall
 from dovetail.recording.folder import CannotRecord, RecordingFolder
-from dovetail.recording.format import DECISIONS, FORMAT, HEADER, LINE, NOTHING, Header, RecordedLine, chained, raised_as
+from dovetail.recording.format import DECISIONS, FORMAT, HEADER, LINE, NOTHING, Header, chained, raised_as
 
 _PAUSE_S = 0.5
 _MOST_WAITING = 20_000
 """Limit of unwritten calls: minutes of a busy scheduler on a disk that hangs."""
 _LAST_WRITE_S = 5.0
-
-
-class _Call(Struct, frozen=True):
-    line: RecordedLine
-    decisions: list[Decision]
 
 
 class _Next(Struct, frozen=True):
@@ -50,8 +41,6 @@ class Recorder:
     """Records the calls for one state, which must be empty at first. `wrote` is called with the number of bytes after
     each write. `stopped` is called once with the reason if recording ends before `close`. Both calls come mostly from
     the writing thread.
-
-    Methods raise only the errors of the core.
     """
 
     def __init__(
@@ -72,7 +61,7 @@ class Recorder:
         self._stopped = stopped
         self._on = True
         self._ending = threading.Lock()
-        self._waiting: deque[_Call | _Next] = deque([_Next(None)])
+        self._waiting: deque[CoreCall | _Next] = deque([_Next(None)])
         self._begun = 1
         """Number of the newest segment that the caller began. `_full` is the last one that the thread found full."""
         self._full = 0
@@ -87,55 +76,34 @@ class Recorder:
         """Number of calls that are not written yet."""
         return self._put_calls - self._written_calls
 
-    def step(self, state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
-        """Call `cycle.step` and record it."""
-        events, number = tuple(events), state.steps + 1
-        try:
-            decisions = cycle.step(state, events, now_ms)
-        except Exception as error:
-            self._put(RecordedLine(now_ms, number, events=events, raised=raised_as(error)))
-            raise
-        self._put(RecordedLine(now_ms, number, events=events), decisions)
-        return decisions
+    @property
+    def due(self) -> bool:
+        """Whether the segment is full, and the next one has to begin."""
+        return self._on and self._full >= self._begun
 
-    def apply_events(self, state: State, events: Iterable[Event], now_ms: int) -> None:
-        """Call `cycle.apply_events` and record it."""
-        events = tuple(events)
-        if not events:
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Begin the next segment, with the checkpoint in its header."""
+        if self._on:
+            self._begun += 1
+            self._waiting.append(_Next(checkpoint))
+
+    def cannot_begin(self, why: str) -> None:
+        """End the recording, as the next segment cannot begin."""
+        self._stop(why)
+
+    def observe(self, call: CoreCall) -> None:
+        """Record a call."""
+        if not self._on:
             return
-        try:
-            cycle.apply_events(state, events, now_ms)
-        except Exception as error:
-            self._put(RecordedLine(now_ms, applied=events, raised=raised_as(error)))
-            raise
-        self._put(RecordedLine(now_ms, applied=events))
-
-    def renewed(self, state: State) -> State:
-        """The state to continue with. If a segment is full, it is restored from the checkpoint of the next segment."""
-        if not self._on or self._full < self._begun:
-            return state
-        try:
-            checkpoint = take(state)
-            restored = restore(state.policy, checkpoint)
-        except Exception as error:
-            self._stop(f"no checkpoint could be made: {raised_as(error)}")
-            return state
-        self._begun += 1
-        self._waiting.append(_Next(checkpoint))
-        return restored
+        self._put_calls += 1
+        self._waiting.append(call)
+        if self.waiting > _MOST_WAITING:
+            self._stop(f"the disk does not keep up: {self.waiting} steps wait to be written")
 
     def close(self) -> None:
         """Write the remaining calls, for at most `_LAST_WRITE_S` seconds."""
         self._closing.set()
         self._thread.join(_LAST_WRITE_S)
-
-    def _put(self, line: RecordedLine, decisions: list[Decision] | None = None) -> None:
-        if not self._on:
-            return
-        self._put_calls += 1
-        self._waiting.append(_Call(line, decisions or []))
-        if self.waiting > _MOST_WAITING:
-            self._stop(f"the disk does not keep up: {self.waiting} steps wait to be written")
 
     def _stop(self, why: str) -> None:
         with self._ending:
@@ -184,7 +152,7 @@ class Recorder:
                 return
             self._closing.wait(_PAUSE_S)
 
-    def _next(self) -> _Call | _Next | None:
+    def _next(self) -> CoreCall | _Next | None:
         try:
             return self._waiting.popleft()
         except IndexError:
@@ -195,7 +163,7 @@ class Recorder:
         header = Header(__version__, FORMAT, self._run, segment, started, self._policy, digest, checkpoint)
         return HEADER.encode(header) + b"\n"
 
-    def _encode(self, call: _Call, digest: str, lines: list[bytes]) -> str:
+    def _encode(self, call: CoreCall, digest: str, lines: list[bytes]) -> str:
         """Append the line of a call and return the digest after it."""
         line = call.line
         if line.step:

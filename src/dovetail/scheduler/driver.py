@@ -6,7 +6,8 @@ Rules
 - A process that does not lead keeps its state up to date and decides nothing.
 - A step runs when something changed (changes in short succession are batched, see `kube.api.watch`), when the core has
   work left, or at the time that the core has set. The time is that of the driver's clock.
-- A recorder, if there is one, calls the core. Between two calls it may replace the state by an equivalent one.
+- The core is called through `CoreCalls`, if there are observers. Between two calls it may replace the state by an
+  equivalent one.
 - Devices are written with the bind only where the core chose particular ones: on nodes whose layout is known, and for a
   share of one device.
 """
@@ -58,7 +59,7 @@ from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import Client
 from dovetail.kube.gangs.dialects import COMPOSITE, NATIVE
 from dovetail.kube.translate.translator import PodRef
-from dovetail.recording.recorder import Recorder
+from dovetail.recording.calls import CoreCalls
 from dovetail.scheduler import metrics, nominations, wire
 from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
@@ -91,7 +92,7 @@ class Driver:
         *,
         leads: Callable[[], bool],
         run: SchedulerRun,
-        recorder: Recorder | None = None,
+        calls: CoreCalls | None = None,
         divider: MigRepartitioner | None = None,
     ) -> None:
         self.state = state
@@ -100,7 +101,7 @@ class Driver:
         self._mirror = mirror
         self._clock = clock
         self._leads = leads
-        self._recorder = recorder
+        self._calls = calls
         self._divider = divider
         self.binder = Binder(
             client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run.id,
@@ -144,8 +145,8 @@ class Driver:
 
     async def _loop(self) -> None:
         while True:
-            if self._recorder is not None:
-                self.state = self._recorder.renewed(self.state)
+            if self._calls is not None:
+                self.state = self._calls.renewed(self.state)
             events = self._mirror.drain()
             if not self._leads():
                 self._apply_events(events)
@@ -184,11 +185,11 @@ class Driver:
         )
 
     def _apply_events(self, events: list[Event]) -> None:
-        apply_events = cycle.apply_events if self._recorder is None else self._recorder.apply_events
+        apply_events = cycle.apply_events if self._calls is None else self._calls.apply_events
         apply_events(self.state, events, self._clock.now_ms())
 
     def _step(self, events: list[Event]) -> list[Decision]:
-        step = cycle.step if self._recorder is None else self._recorder.step
+        step = cycle.step if self._calls is None else self._calls.step
         decisions = step(self.state, events, self._clock.now_ms())
         metrics.log.debug("step %d: %d events, %d decisions", self.state.steps, len(events), len(decisions))
         return decisions

@@ -57,6 +57,8 @@ STALENESS_SECONDS = Gauge("dovetail_watch_staleness_seconds", "Seconds since the
 DRIFT = Counter("dovetail_watch_drift_total", "Audits that found a difference to the server", ["resource"])
 RECORDED_BYTES = Counter("dovetail_recording_bytes_total", "Bytes written to the recording")
 RECORDING_ERRORS = Counter("dovetail_recording_errors_total", "Errors that ended the recording")
+VIEW_SERVER_UP = Gauge("dovetail_view_server_up", "1 while the process that answers views runs")
+VIEW_SERVER_ENDS = Counter("dovetail_view_server_ends_total", "Times that the process that answers views ended")
 OWNER_ERRORS = Counter("dovetail_owner_errors_total", "Owners of pods that could not be read")
 
 QUEUE_ALLOCATED = Gauge("dovetail_queue_allocated", "What a queue holds", ["queue", "resource"])

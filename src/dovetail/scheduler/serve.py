@@ -26,6 +26,7 @@ from dovetail.kube.namespaces import SYSTEM_NAMESPACE
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET, budget_of
 from dovetail.kube.translate.translator import Translator
+from dovetail.recording.calls import CoreCalls
 from dovetail.recording.folder import MIB
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics
@@ -37,6 +38,8 @@ from dovetail.scheduler.mig_repartitioner import MigRepartitioner
 from dovetail.scheduler.plane_status import PlaneStatuses
 from dovetail.scheduler.queue_status import QueueStatusWriter
 from dovetail.scheduler.reviews import Reviews
+from dovetail.scheduler.view_feed import ViewFeed
+from dovetail.scheduler.view_process import ViewProcess
 
 if TYPE_CHECKING:
     from dovetail.scheduler.endpoints import Endpoints
@@ -57,7 +60,8 @@ class SchedulerOptions(Struct, frozen=True):
     """The options of `dovetail scheduler`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
     `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory of the
     recording, None for none, and `recording_mib` its maximum size. `divide_mig`: agents repartition idle MIG GPUs on
-    request. `authorize_metrics`: a request for the metrics needs a token that the API server authorizes."""
+    request. `authorize_metrics`: a request for the metrics needs a token that the API server authorizes. `views` is
+    HOST:PORT at which a process of its own answers views, "" for none."""
 
     scheduler_name: str = "dovetail"
     leader_elect: bool = True
@@ -70,6 +74,7 @@ class SchedulerOptions(Struct, frozen=True):
     recording_mib: int = 512
     divide_mig: bool = False
     authorize_metrics: bool = False
+    views: str = ""
 
 
 async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
@@ -109,10 +114,13 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
         run_id = secrets.token_hex(4)
         with _recording(options, run_id) as recorder:
             clock = Clock()
+            feed = ViewFeed(options.policy) if options.views else None
+            observers = [one for one in (recorder, feed) if one is not None]
             divider = MigRepartitioner(client, mirror.feed, clock, leads) if options.divide_mig else None
             driver = Driver(
                 State(options.policy), mirror, client, clock,
-                leads=leads, run=SchedulerRun(run_id, options.identity), recorder=recorder, divider=divider,
+                leads=leads, run=SchedulerRun(run_id, options.identity), divider=divider,
+                calls=CoreCalls(observers) if observers else None,
             )  # fmt: skip
             if endpoints is not None:
                 endpoints.follow(driver, mirror.reflectors)
@@ -134,6 +142,13 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
                     tasks.create_task(statuses.run())
                     if divider is not None:
                         tasks.create_task(divider.run())
+                    if feed is not None:
+                        views = ViewProcess(
+                            client, feed, options.views,
+                            namespace=options.lease_namespace, scheduler_name=options.scheduler_name,
+                            decides=lambda: driver.decides, wake=mirror.changed.set,
+                        )  # fmt: skip
+                        tasks.create_task(views.run())
                     if options.leader_elect:
                         # Not earlier: a process that cannot read the cluster must not hold the lease.
                         election.create_task(elector.run())

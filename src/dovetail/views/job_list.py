@@ -33,9 +33,10 @@ from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.job_states import COMPLETED, ENDING, FAILED, RUNNING, WAITING
 from dovetail.views.jobs import OWNER_LABELS, JobNotFound, JobView, job_of, nearest
 from dovetail.views.leased import is_placeholder
+from dovetail.views.outlook import next_step
 from dovetail.views.queues import inside, queue_named
 from dovetail.views.requested import requested, requested_milli
-from dovetail.views.why import next_step, refusal_of
+from dovetail.views.why import refusal_of
 
 _SURE = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _GROUPS = {RUNNING: 0, ENDING: 0, WAITING: 1, COMPLETED: 2, FAILED: 2}

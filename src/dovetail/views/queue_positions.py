@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.core.checkpoint import take
 from dovetail.core.reasons import Expected
 from dovetail.core.state import State
-from dovetail.views.forecast import forecast
 from dovetail.views.forecast_types import PLACED, ForecastPlace, Start, Watch
 from dovetail.views.jobs import job_of
+from dovetail.views.outlook import Outlook
 from dovetail.views.queues import inside, queue_named
 
 
@@ -40,28 +39,35 @@ class WaitingWorkload(Struct, frozen=True):
 
 
 class QueuePosition(Struct, frozen=True):
-    """The waiting jobs of a `queue`, or of all queues (""). `whole` is false if the look-ahead ended at its bound."""
+    """The waiting jobs of a `queue`, or of all queues (""). `whole` is false if the look-ahead ended at its bound.
+    `elsewhere` is the number of those that are left out, as they are in namespaces that the asker may not see."""
 
     queue: str
     now_ms: int
     jobs: tuple[WaitingWorkload, ...]
     whole: bool
+    elsewhere: int = 0
 
 
 def queue_positions(
     state: State, now_ms: int, queue: str = "", watch: Watch = lambda started, waiting: None
 ) -> QueuePosition:
     """The waiting jobs of a queue and of those below it, or of all queues. Raises JobNotFound."""
+    return positions(Outlook(state, now_ms, watch), queue)
+
+
+def positions(outlook: Outlook, queue: str = "") -> QueuePosition:
+    """The same, for the state of an outlook."""
+    state = outlook.state
     if queue:
         queue_named(state, queue)
-    order = state.queue.ordered()
-    found = forecast(take(state), state.policy, now_ms, watch=watch)
+    order, found = state.queue.ordered(), outlook.ahead
     jobs = tuple(
         _waiting(state, position, found.starts[workload])
         for position, workload in enumerate(order, 1)
         if workload in found.starts and inside(state, found.starts[workload].job.queue, queue)
     )
-    return QueuePosition(queue, now_ms, jobs, found.whole)
+    return QueuePosition(queue, outlook.now_ms, jobs, found.whole)
 
 
 def _waiting(state: State, position: int, start: Start) -> WaitingWorkload:

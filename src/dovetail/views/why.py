@@ -20,18 +20,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dovetail.core.bargaining.negotiation import Negotiation
-from dovetail.core.bargaining.types import GpuLease, Offer
-from dovetail.core.checkpoint import Checkpoint, restore, take
-from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind, GrantLease, MakeOffers
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
-from dovetail.core.policy import unhurried
 from dovetail.core.queues.types import Amounts
 from dovetail.core.reasons import Expected, Reason, Refusal, Repartition, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
-from dovetail.views.forecast import forecast
 from dovetail.views.forecast_types import Start, Watch
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused, holders, parts_of
@@ -39,6 +33,7 @@ from dovetail.views.jobs import JobView, find_jobs, job_of, name_of, request_job
 from dovetail.views.lease_texts import alternative_text
 from dovetail.views.leased import is_placeholder, key_of
 from dovetail.views.misspelt import of_refusal, of_scheduler
+from dovetail.views.outlook import Outlook
 from dovetail.views.rank import SHARE_CLASSES
 from dovetail.views.refused import refused
 
@@ -107,16 +102,6 @@ class PodLease(Struct, frozen=True):
     shown: int
 
 
-class NextStep(Struct, frozen=True):
-    """The state after the next step: the nodes of the pods (uid) that it binds, and what it grants or offers to
-    requests."""
-
-    state: State
-    binds: dict[str, str]
-    grants: dict[str, GpuLease]
-    offers: dict[str, tuple[Offer, ...]]
-
-
 class Why(Struct, frozen=True):
     """The answer for a pod. `state` is Bound (to `node`), Placed (the next step binds it to `node`), Never or NotYet.
     The last two have a `code`, a `message`, and `head`, the message without the counts of nodes, which `rules` has.
@@ -162,18 +147,6 @@ class Why(Struct, frozen=True):
     granted: str = ""
 
 
-def next_step(checkpoint: Checkpoint, state: State, now_ms: int) -> NextStep:
-    """Run the next step on a copy; `checkpoint` is that of the state."""
-    copy = restore(unhurried(state.policy), checkpoint)
-    decisions = step(copy, (), now_ms)
-    return NextStep(
-        copy,
-        {one.uid: one.node for one in decisions if isinstance(one, Bind)},
-        {one.lease.id: one.lease for one in decisions if isinstance(one, GrantLease)},
-        {one.request: one.offers for one in decisions if isinstance(one, MakeOffers)},
-    )
-
-
 def why(
     state: State,
     key: str,
@@ -184,6 +157,12 @@ def why(
 ) -> Why:
     """Explain the pod or job "namespace/name". `watch` gets the progress of the look-ahead. `schedulers` has the
     schedulerName of pods of other schedulers, `ours` is Dovetail's. Raises JobNotFound."""
+    return explain(Outlook(state, now_ms, watch), key, schedulers, ours)
+
+
+def explain(outlook: Outlook, key: str, schedulers: Mapping[str, str] = _NO_SCHEDULERS, ours: str = "") -> Why:
+    """The same, for the state of an outlook."""
+    state = outlook.state
     jobs = find_jobs(state, key)
     job, workload = jobs[0], jobs[0].workload
     pod = next((one for one in job.pods if one.key == key), (*job.waiting, *job.pods)[0])
@@ -196,22 +175,27 @@ def why(
     if not pod.managed:
         hints = of_scheduler(state, pod, schedulers, ours)
         return replace(answer, state=When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS, hints=hints)
-    before, wanted, ahead = take(state), state.shares.wanted_next(workload), state.queue.before(workload)
+    wanted, ahead = state.shares.wanted_next(workload), state.queue.before(workload)
     answer = replace(answer, ahead=ahead, wanted=_amounts(wanted), terms=tuple(_terms(state, queue, wanted)))
-    after = next_step(before, state, now_ms)
-    state, binds = after.state, after.binds
+    state, binds = outlook.next.state, outlook.next.binds
     if pod.key != key:
         pod = next((one for one in job.waiting if one.uid in binds), pod)
         answer = replace(answer, pod=pod.key)
     if pod.uid in binds:
         return _with_gpus(state, pod, replace(answer, state="Placed", node=binds[pod.uid]))
-    return _refused(state, before, job, pod, refusal_of(state, workload), answer, watch)
+    return _refused(outlook, job, pod, refusal_of(state, workload), answer)
 
 
 def why_request(state: State, one: Negotiation, now_ms: int, watch: Watch = lambda started, waiting: None) -> Why:
     """Explain a request for a lease that was not granted. It is Placed where the next step grants or offers it
     something."""
-    job, before, request_id = request_job(state, one), take(state), one.request.id
+    return explain_request(Outlook(state, now_ms, watch), one)
+
+
+def explain_request(outlook: Outlook, one: Negotiation) -> Why:
+    """The same, for the state of an outlook."""
+    state = outlook.state
+    job, request_id = request_job(state, one), one.request.id
     answer = Why(request_id, "", job=job.name, queue=job.queue)
     if job.pods:
         wanted = state.shares.wanted_next(job.workload)
@@ -219,7 +203,7 @@ def why_request(state: State, one: Negotiation, now_ms: int, watch: Watch = lamb
             answer, ahead=state.queue.before(job.workload), wanted=_amounts(wanted),
             terms=tuple(_terms(state, job.queue, wanted)),
         )  # fmt: skip
-    after = next_step(before, state, now_ms)
+    after = outlook.next
     now = after.state.requests.negotiations[request_id]
     lease, offers = after.grants.get(request_id), after.offers.get(request_id, now.offers)
     if lease is not None or offers:
@@ -228,10 +212,10 @@ def why_request(state: State, one: Negotiation, now_ms: int, watch: Watch = lamb
     refusal = now.reported or Refusal(Reason.NO_NODES, When.NOT_YET)
     if now.waiting:
         current = replace(job_of(after.state, now.waiting), workload=job.workload)
-        answer = _refused(after.state, before, current, current.pods[0], refusal, answer, watch)
+        answer = _refused(outlook, current, current.pods[0], refusal, answer)
         if refusal.when is not When.NEVER or len(now.alternatives) == 1:
             return answer
-    start = forecast(before, state.policy, now_ms, {job.workload}, watch).starts.get(job.workload)
+    start = outlook.start(job.workload)
     # That its first alternative never fits does not keep it from another one.
     never = refusal.when is When.NEVER and (start is None or start.granted is None)
     return replace(
@@ -241,11 +225,9 @@ def why_request(state: State, one: Negotiation, now_ms: int, watch: Watch = lamb
     )  # fmt: skip
 
 
-def _refused(
-    state: State, before: Checkpoint, job: JobView, pod: Pod, refusal: Refusal, answer: Why, watch: Watch
-) -> Why:
-    """The answer for a job that the next step, which led to this state, does not place."""
-    now_ms, workload, ahead = state.now_ms, job.workload, answer.ahead
+def _refused(outlook: Outlook, job: JobView, pod: Pod, refusal: Refusal, answer: Why) -> Why:
+    """The answer for a job that the next step does not place."""
+    state, workload, ahead = outlook.next.state, job.workload, answer.ahead
     never = refusal.when is When.NEVER
     found = refusals.verdicts(state.cluster, pod) if refusal.nodes else []
     if never:
@@ -253,7 +235,7 @@ def _refused(
         found = [replace(verdict, when=When.NEVER) for verdict in found]
     rules = tuple(sorted(_rules(state, pod, found), key=lambda rule: -len(rule.nodes)))
     asked, devices = [name for name, _ in pod.request.resources], refused(state.cluster, pod, found)
-    start = None if never else forecast(before, state.policy, now_ms, {workload}, watch).starts.get(workload)
+    start = None if never else outlook.start(workload)
     return replace(
         answer, state=refusal.when, code=refusal.reason.code, message=str(refusal), head=refusal.head, rules=rules,
         holders=holders(state.cluster, asked, found, devices), devices=devices, repartition=refusal.repartition,
@@ -279,7 +261,7 @@ def _lease(state: State, pod: Pod) -> PodLease | None:
 
 def refused_pods(state: State, now_ms: int) -> dict[str, Refusal]:
     """The refusals of the next step, by "namespace/name", of the pods of ours that it does not place."""
-    state = next_step(take(state), state, now_ms).state
+    state = Outlook(state, now_ms).next.state
     pods = ((pod, job.workload) for job in waiting_jobs(state) for pod in job.waiting)
     return {pod.key: refusal_of(state, workload) for pod, workload in pods if not is_placeholder(pod)}
 

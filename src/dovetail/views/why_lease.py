@@ -27,7 +27,8 @@ from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.lease_texts import alternative_text, devices_text, nodes_of
 from dovetail.views.leased import is_placeholder
 from dovetail.views.leases import LeaseRow, RequestRow, lease_row, request_row
-from dovetail.views.why import NextStep, Why, next_step, why_request
+from dovetail.views.outlook import NextStep, next_step
+from dovetail.views.why import Why, why_request
 
 _RENEWED_PART = 1 / 3
 

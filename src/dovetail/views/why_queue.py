@@ -11,13 +11,13 @@ from collections import Counter
 
 from msgspec import Struct
 
-from dovetail.core.checkpoint import take
 from dovetail.core.state import State
 from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.jobs import JobView, waiting_jobs
+from dovetail.views.outlook import NextStep, Outlook
 from dovetail.views.queue_shares import QueueShare, share
 from dovetail.views.queues import heads, inside
-from dovetail.views.why import NextStep, Why, next_step, refusal_of, why, why_request
+from dovetail.views.why import Why, explain, explain_request, refusal_of
 
 
 class WhyQueue(Struct, frozen=True):
@@ -32,17 +32,22 @@ class WhyQueue(Struct, frozen=True):
 
 def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhyQueue:
     """Explain a queue. Raises JobNotFound."""
+    return explain_queue(Outlook(state, now_ms, watch), name)
+
+
+def explain_queue(outlook: Outlook, name: str) -> WhyQueue:
+    """The same, for the state of an outlook."""
+    state, now_ms = outlook.state, outlook.now_ms
     own = share(state, now_ms, name)[0]
     first = heads(state).get(name)
     jobs = [job for job in waiting_jobs(state) if inside(state, job.queue, name)]
-    after = next_step(take(state), state, now_ms)
-    codes = Counter(_code(state, after, job) for job in jobs)
+    codes = Counter(_code(state, outlook.next, job) for job in jobs)
     head = None
     if first is not None and (one := state.requests.by_workload.get(first)) is not None:
-        head = why_request(state, one, now_ms, watch)
+        head = explain_request(outlook, one)
     elif first is not None:
         pod = next(pod for job in jobs if job.workload == first for pod in job.waiting)
-        head = why(state, pod.key, now_ms, watch)
+        head = explain(outlook, pod.key)
     below = state.shares.tree.children(name)
     return WhyQueue(own, below, tuple(sorted(codes.items(), key=lambda item: (-item[1], item[0]))), head)
 

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of the core, sent to the process that answers views. The scheduler never waits for it.
+
+Rules: a call is only appended to a queue; a thread encodes and sends. A process that does not keep up is cut off: its
+socket is closed, so that it ends, and the next one begins with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from dovetail.core.checkpoint import Checkpoint
+from dovetail.core.policy import Policy
+from dovetail.recording.calls import CoreCall
+from dovetail.recording.format import raised_as
+from dovetail.recording.stream import begun, called, renewed
+
+MOST_CALLS = 5_000
+MOST_EVENTS = 200_000
+"""The most calls, and events in them, that wait to be sent: some seconds of a busy scheduler."""
+STALLED_S = 10.0
+"""A process that takes no byte for so long does not keep up."""
+
+
+class ViewFeed:
+    """An observer of the calls. Without a process it takes none."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._channel: _Channel | None = None
+        self._begins = False
+
+    @property
+    def due(self) -> bool:
+        """Whether a process waits for a checkpoint."""
+        return self._begins
+
+    def connect(self, process: socket.socket, cut_off: Callable[[str], object]) -> None:
+        """Send to this process from the next checkpoint on. `cut_off` is called once with the reason, from any thread,
+        if it is cut off."""
+        self.disconnect()
+        self._channel = _Channel(process, cut_off)
+        self._begins = True
+
+    def disconnect(self) -> None:
+        """Send no more."""
+        channel, self._channel, self._begins = self._channel, None, False
+        if channel is not None:
+            channel.close()
+
+    def begin(self, checkpoint: Checkpoint) -> None:
+        if self._channel is None:
+            return
+        begins, self._begins = self._begins, False
+        # A copy that is equal makes the same checkpoint by itself.
+        self._channel.put(lambda: begun(self._policy, checkpoint) if begins else renewed())
+
+    def cannot_begin(self, why: str) -> None:
+        if self._channel is not None:
+            self._begins = False
+            self._channel.cut(why)
+
+    def observe(self, call: CoreCall) -> None:
+        if self._channel is not None and not self._begins:
+            line = call.line
+            self._channel.put(lambda: called(call), len(line.events) + len(line.applied))
+
+
+class _Channel:
+    """The queue to one process, and its thread."""
+
+    def __init__(self, process: socket.socket, cut_off: Callable[[str], object]) -> None:
+        self._socket = process
+        self._cut_off = cut_off
+        self._waiting: deque[tuple[Callable[[], bytes], int]] = deque()
+        self._put_events = self._sent_events = 0
+        self._open = True
+        self._ending = threading.Lock()
+        self._news = threading.Event()
+        self._socket.settimeout(STALLED_S)
+        threading.Thread(target=self._work, name="views", daemon=True).start()
+
+    def put(self, encode: Callable[[], bytes], events: int = 0) -> None:
+        if not self._open:
+            return
+        self._put_events += events
+        self._waiting.append((encode, events))
+        self._news.set()
+        if len(self._waiting) > MOST_CALLS or self._put_events - self._sent_events > MOST_EVENTS:
+            self.cut(f"it does not keep up: {len(self._waiting)} calls wait")
+
+    def cut(self, why: str) -> None:
+        if self.close():
+            self._cut_off(why)
+
+    def close(self) -> bool:
+        """Close it; False if it was closed before."""
+        with self._ending:
+            if not self._open:
+                return False
+            self._open = False
+        self._waiting.clear()
+        self._news.set()
+        # Ends a write that is under way.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def _work(self) -> None:
+        try:
+            while self._open:
+                self._news.wait()
+                self._news.clear()
+                while self._open and self._waiting:
+                    encode, events = self._waiting.popleft()
+                    self._socket.sendall(encode())
+                    self._sent_events += events
+        except OSError as error:
+            self.cut(f"it cannot be written to: {error}")
+        except IndexError:
+            pass  # It was closed, and the queue with it.
+        except Exception as error:
+            # A bug here must not end the scheduler.
+            self.cut(raised_as(error))
+        finally:
+            self._socket.close()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the API server finds the views: the address in the EndpointSlice of a Service without selector, and the
+certificate to trust in the APIService. And how the API server authenticates itself.
+
+Only the leader writes. Both objects are made by the manifests and are patched by name. They are written again from time
+to time, as manifests that are applied again may take the values out.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import socket
+from urllib.parse import urlsplit
+
+from msgspec import Struct, field
+
+from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.resources import API_SERVICES, CONFIG_MAPS, ENDPOINT_SLICES
+from dovetail.kube.objects.views import VIEWS_GROUP, VIEWS_VERSION
+
+SERVICE = "dovetail-views"
+API_SERVICE = f"{VIEWS_VERSION}.{VIEWS_GROUP}"
+AUTHENTICATION = ("kube-system", "extension-apiserver-authentication")
+
+
+class ProxyAuthentication(Struct, frozen=True):
+    """The certificates of the API server's front proxy: those that `ca_pem` signed for one of `names` (none: any). It
+    names the user in the first of `user_headers`."""
+
+    ca_pem: str
+    names: tuple[str, ...]
+    user_headers: tuple[str, ...]
+
+
+class _ConfigMap(Struct):
+    data: dict[str, str] = field(default_factory=dict)
+
+
+class NoFrontProxy(Exception):
+    """The API server forwards to no other API server; the message is why."""
+
+
+async def authentication(client: Client) -> ProxyAuthentication:
+    """What the API server publishes about itself. Raises NoFrontProxy, ApiError."""
+    namespace, name = AUTHENTICATION
+    data = (await client.request("GET", CONFIG_MAPS.path(namespace, name), decode=_ConfigMap)).data
+    ca_pem = data.get("requestheader-client-ca-file", "")
+    if not ca_pem:
+        raise NoFrontProxy(
+            f"ConfigMap {namespace}/{name} has no requestheader-client-ca-file: the API server has no aggregation layer"
+        )
+    headers = _names(data, "requestheader-username-headers") or ("X-Remote-User",)
+    return ProxyAuthentication(ca_pem, _names(data, "requestheader-allowed-names"), headers)
+
+
+def _names(data: dict[str, str], key: str) -> tuple[str, ...]:
+    """A list of strings in JSON. Raises NoFrontProxy."""
+    try:
+        names = json.loads(data.get(key, "[]"))
+    except ValueError as error:
+        raise NoFrontProxy(f"{key} is no list in JSON: {error}") from error
+    if not (isinstance(names, list) and all(isinstance(one, str) for one in names)):
+        raise NoFrontProxy(f"{key} is no list of names")
+    return tuple(names)
+
+
+async def register(client: Client, namespace: str, address: str, port: int, ca_pem: str) -> None:
+    """Direct the API server to this address. Raises ApiError."""
+    family = "IPv6" if ipaddress.ip_address(address).version == 6 else "IPv4"
+    slices = {
+        "addressType": family,
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    }
+    await client.fetch(
+        "PATCH", ENDPOINT_SLICES.path(namespace, f"{SERVICE}-{family.lower()}"), slices, content_type=MERGE_PATCH
+    )
+    bundle = {"spec": {"caBundle": base64.b64encode(ca_pem.encode()).decode()}}
+    await client.fetch("PATCH", API_SERVICES.path(name=API_SERVICE), bundle, content_type=MERGE_PATCH)
+
+
+def address_of(listen: str, server: str) -> str:
+    """The address at which others reach HOST:PORT: HOST, or where that is any address, the one from which this machine
+    reaches the API server at `server`. Raises OSError for one that no other can reach."""
+    host = listen.rpartition(":")[0].strip("[]")
+    try:
+        ipaddress.ip_address(host or "::")
+    except ValueError as error:
+        raise OSError(f"--views needs an address, not the name {host}") from error
+    if not host or ipaddress.ip_address(host).is_unspecified:
+        url = urlsplit(server)
+        target = (url.hostname or "", url.port or 443)
+        family, kind, _, _, address = socket.getaddrinfo(*target, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            # Of a datagram socket this sends nothing.
+            probe.connect(address)
+            host = str(probe.getsockname()[0])
+    if ipaddress.ip_address(host).is_loopback:
+        raise OSError(f"the API server cannot reach views at {host}: pass an address of this machine in --views")
+    return host

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that answers for the running scheduler: the aggregated API views.dovetail.dev.
+
+- `server`: TLS, the user that asks, the bounds of a request; `paths`: what is asked, and what can be.
+- `following`: the copy of the scheduler's state, kept by its calls of the core.
+- `generation`: a process forked from the copy, which answers for the state at that moment; `generations`: when they
+  are made, and which one answers.
+- `answers`: the views of one state, by resource; `redaction`: what an asker may see of them.
+- `certificate`: the serving certificate. `options`: what the scheduler passes to this process.
+"""

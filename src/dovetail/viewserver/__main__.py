@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m dovetail.viewserver`: started by the scheduler, never by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+
+import msgspec
+
+from dovetail.viewserver.certificate import ServingCertificate
+from dovetail.viewserver.following import Following
+from dovetail.viewserver.generations import Generations
+from dovetail.viewserver.options import Listening, ServerOptions
+from dovetail.viewserver.server import ViewServer
+
+_BUFFER_BYTES = 4 << 20
+
+
+async def main() -> None:
+    """Answer until the scheduler ends the stream. Raises OSError, ImportError, and what the stream raises."""
+    reader = asyncio.StreamReader(_BUFFER_BYTES)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    options = msgspec.json.decode(await reader.readuntil(b"\n"), type=ServerOptions)
+    certificate = ServingCertificate(options.host)
+    following = Following(reader)
+    generations = Generations(following, options.scheduler_name)
+    server = ViewServer(generations, options.front_proxy)
+    port = await server.listen(options.listen, certificate.context(options.front_proxy.ca_pem))
+    sys.stdout.buffer.write(msgspec.json.encode(Listening(port, certificate.pem)) + b"\n")
+    sys.stdout.flush()
+    made = asyncio.create_task(generations.run())
+    followed = asyncio.create_task(following.run())
+    done, left = await asyncio.wait((made, followed), return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    gc.set_threshold(20_000)
+    asyncio.run(main())

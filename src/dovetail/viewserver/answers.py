@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers about one state, by resource. Does not know the user that asks, only which namespace is shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from dovetail import __version__
+from dovetail.core.checkpoint import restore
+from dovetail.core.state import State
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.objects.views import (
+    CAPACITIES,
+    EXPLANATIONS,
+    JOB_RANKS,
+    QUEUE_SHARES,
+    VIEWS,
+    WAITING_JOBS,
+    ViewDocument,
+    ViewMeta,
+)
+from dovetail.views.explanation import explain_name
+from dovetail.views.free import free
+from dovetail.views.jobs import JobNotFound
+from dovetail.views.outlook import Outlook
+from dovetail.views.probe import Beside
+from dovetail.views.queue_positions import positions
+from dovetail.views.queue_shares import share
+from dovetail.views.rank import rank
+from dovetail.views.shape import ShapeError, largest, parse
+from dovetail.viewserver.redaction import Redaction
+
+LOOK_AHEAD_S = 30.0
+"""The longest look-ahead of one state. Beyond it no starts are known."""
+_MOST_AMOUNT = 2**50
+
+
+class Question(Struct, frozen=True):
+    """A view of `resource`, of the object `name` where it has objects. With a `namespace`, for users that may see that
+    one alone."""
+
+    resource: str
+    namespace: str = ""
+    name: str = ""
+    query: tuple[tuple[str, str], ...] = ()
+
+
+class Reply(Struct, frozen=True):
+    """`body` is a ViewDocument with status 200, else a message."""
+
+    status: int
+    body: bytes
+
+
+class BadQuestion(Exception):
+    """The status and the message of a question that has no answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _TooLong(Exception):
+    """The look-ahead takes too long."""
+
+
+class ViewAnswers:
+    """For one state, which stays as it is. `ours` is the name of the scheduler."""
+
+    def __init__(self, state: State, now_ms: int, ours: str, look_ahead_s: float = LOOK_AHEAD_S) -> None:
+        self._state = state
+        self._now_ms = now_ms
+        self._ours = ours
+        self._look_ahead_s = look_ahead_s
+        self._ends_s: float | None = None
+        self._outlook = Outlook(state, now_ms, self._watch, whole=True)
+        self._redactions: dict[str, Redaction] = {}
+
+    def prepare(self) -> None:
+        """Work out what most answers need."""
+        _ = self._outlook.next
+        with suppress(BadQuestion):
+            self._look_ahead()
+
+    def answer(self, question: Question) -> Reply:
+        """The answer, as its asker may see it. Raises no error for a question that has none."""
+        namespace = question.namespace
+        redaction = self._redaction(namespace) if namespace else None
+        try:
+            view = _OF[question.resource](self, question, dict(question.query))
+        except BadQuestion as error:
+            return Reply(error.status, str(error).encode())
+        except JobNotFound as error:
+            return Reply(404, (redaction.text(str(error)) if redaction is not None else str(error)).encode())
+        shown = redaction.of(view) if redaction is not None else view
+        document = ViewDocument(
+            RESOURCES[question.resource].api_version, RESOURCES[question.resource].kind,
+            ViewMeta(question.name, namespace), self._now_ms, self._state.steps, __version__,
+            msgspec.Raw(msgspec.json.encode(shown)),
+        )  # fmt: skip
+        return Reply(200, msgspec.json.encode(document))
+
+    def explanation(self, question: Question, query: Mapping[str, str]) -> object:
+        key = _key(question)
+        leased = key in self._state.requests.negotiations or key in self._state.leases.live
+        if leased:
+            raise BadQuestion(501, f"{key} is a LeaseRequest or a GPULease, which are explained from their objects")
+        self._look_ahead()
+        return explain_name(self._outlook, key, query.get("queue", ""), self._ours)
+
+    def rank(self, question: Question, query: Mapping[str, str]) -> object:
+        return rank(self._state, _key(question), self._now_ms)
+
+    def waiting(self, question: Question, query: Mapping[str, str]) -> object:
+        self._look_ahead()
+        return positions(self._outlook, query.get("queue", ""))
+
+    def shares(self, question: Question, query: Mapping[str, str]) -> object:
+        return share(self._state, self._now_ms, query.get("queue", ""))
+
+    def capacity(self, question: Question, query: Mapping[str, str]) -> object:
+        beside = Beside(_amount(query, "cpuMilli"), _amount(query, "memoryBytes"))
+        copy = restore(self._state.policy, self._outlook.checkpoint)
+        try:
+            return largest(copy, parse(query["shape"]), beside) if "shape" in query else free(copy, beside)
+        except ShapeError as error:
+            raise BadQuestion(400, str(error)) from error
+
+    def _look_ahead(self) -> None:
+        try:
+            _ = self._outlook.ahead
+        except _TooLong as error:
+            why = f"the look-ahead takes longer than {self._look_ahead_s:g} s; without it no starts are known"
+            raise BadQuestion(503, why) from error
+
+    def _watch(self, started: int, waiting: int) -> None:
+        now_s = time.monotonic()
+        self._ends_s = self._ends_s or now_s + self._look_ahead_s
+        if now_s > self._ends_s:
+            raise _TooLong
+
+    def _redaction(self, namespace: str) -> Redaction:
+        if namespace not in self._redactions:
+            self._redactions[namespace] = Redaction(self._state, namespace)
+        return self._redactions[namespace]
+
+
+def _key(question: Question) -> str:
+    """NAMESPACE/NAME. Without a namespace of the question, its name has it. Raises BadQuestion."""
+    if question.namespace:
+        return f"{question.namespace}/{question.name}"
+    namespace, colon, name = question.name.partition(":")
+    if not colon:
+        raise BadQuestion(400, "an object of all namespaces is named NAMESPACE:NAME")
+    return f"{namespace}/{name}"
+
+
+def _amount(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "0")
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MOST_AMOUNT):
+        raise BadQuestion(400, f"{name} must be a number up to {_MOST_AMOUNT}")
+    return int(text)
+
+
+RESOURCES: dict[str, Resource] = {one.plural: one for one in VIEWS}
+NAMED = frozenset({EXPLANATIONS.plural, JOB_RANKS.plural})
+"""Resources with one answer for each object."""
+QUERIES: dict[str, frozenset[str]] = {
+    EXPLANATIONS.plural: frozenset({"queue"}),
+    JOB_RANKS.plural: frozenset(),
+    WAITING_JOBS.plural: frozenset({"queue"}),
+    QUEUE_SHARES.plural: frozenset({"queue"}),
+    CAPACITIES.plural: frozenset({"shape", "cpuMilli", "memoryBytes"}),
+}
+"""By resource what a question can have."""
+_OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
+    EXPLANATIONS.plural: ViewAnswers.explanation,
+    JOB_RANKS.plural: ViewAnswers.rank,
+    WAITING_JOBS.plural: ViewAnswers.waiting,
+    QUEUE_SHARES.plural: ViewAnswers.shares,
+    CAPACITIES.plural: ViewAnswers.capacity,
+}

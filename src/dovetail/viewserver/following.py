@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The copy of the scheduler's state, kept by its calls of the core."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dovetail.core.state import State
+from dovetail.recording.stream import HEAD_BYTES, StreamedCopy
+
+
+class Following:
+    """Follows the frames of a reader. `begun`: there is a state."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self.begun = asyncio.Event()
+        self._reader = reader
+        self._copy = StreamedCopy()
+        self._moved = asyncio.Event()
+
+    @property
+    def state(self) -> State:
+        return self._copy.state
+
+    @property
+    def frames(self) -> int:
+        """The number of frames so far."""
+        return self._copy.frames
+
+    async def beyond(self, frames: int) -> None:
+        """Wait for more frames than these."""
+        while self.frames <= frames:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def run(self) -> None:
+        """Follow until the stream ends. Raises what `StreamedCopy.take` raises."""
+        while True:
+            try:
+                head = await self._reader.readexactly(HEAD_BYTES)
+                payload = await self._reader.readexactly(int.from_bytes(head[1:], "big"))
+            except asyncio.IncompleteReadError:
+                return
+            self._copy.take(head + payload)
+            self.begun.set()
+            self._moved.set()
+            # The requests come between two frames.
+            await asyncio.sleep(0)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an asker of one namespace sees of an answer: its own names, and of other namespaces only totals.
+
+Rules
+- The whole answer is walked, whatever view it is of, so that a view cannot forget it.
+- In any text, a NAME that stands behind a hidden NAMESPACE and a slash is replaced by ELSEWHERE, with what is around it
+  up to a blank: `gpulease/NAMESPACE/NAME`, the id of a gang.
+- Where a field holds rows about jobs of others, the rows become a count or a sum (`_TOTALS`).
+- Users are shown where they have pods in the namespace of the asker.
+- Names of nodes, queues, device classes and devices are those of the cluster, and are shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.core.quantities import QuantityError, amount, display
+from dovetail.core.state import State
+from dovetail.views.holders import DeviceHolder
+from dovetail.views.queue_positions import QueuePosition
+from dovetail.views.queue_shares import QueueShare, UserShare
+from dovetail.views.rank import RankView
+
+T = TypeVar("T")
+
+ELSEWHERE = "(other-namespaces)"
+"""Shown in place of names."""
+_TOKEN = re.compile(r"[\w.:+~-]+(?:/[\w.:+~-]+)+")
+_HINT = re.compile(r"; did you mean ([^?]*)\?")
+_NUMBER = re.compile(r"(\d+)/(\d+)\Z")
+
+
+class Redaction:
+    """What is shown to users that may see `namespace`."""
+
+    def __init__(self, state: State, namespace: str) -> None:
+        pods = state.workloads.pods.values()
+        known = {pod.namespace for pod in pods} | {one.namespace for one in state.workloads.gangs.values()}
+        known |= {one.name for one in state.cluster.peers.namespaces()}
+        known |= {key.partition("/")[0] for key in (*state.requests.negotiations, *state.leases.live)}
+        known |= {key.partition("/")[0] for key in (*state.cluster.claims.claims, *state.cluster.volumes.claims)}
+        self._own = namespace
+        self._hidden = frozenset(known - {namespace, ""})
+        self._users = frozenset(pod.user for pod in pods if pod.namespace == namespace)
+
+    def of(self, answer: T) -> T:
+        """The answer as it may be shown."""
+        return self._of(answer)  # type: ignore[no-any-return]
+
+    def text(self, text: str) -> str:
+        """A sentence, without the names of others."""
+        shown = _TOKEN.sub(lambda found: ELSEWHERE if self.hides(found.group()) else found.group(), text)
+        return _HINT.sub(_own_hints, shown)
+
+    def hides(self, key: str) -> bool:
+        """Whether it names something of another namespace: NAMESPACE/NAME, whatever stands before."""
+        *before, _ = key.split("/")
+        return self._own not in before and not self._hidden.isdisjoint(before)
+
+    def _of(self, value: Any) -> Any:
+        if type(value) is str:
+            return self.text(value)
+        if isinstance(value, tuple):
+            return self._row(value)
+        if isinstance(value, Struct):
+            totals = _TOTALS.get(type(value))
+            value = totals(value, self) if totals is not None else value
+            changed = {name: self._of(old) for name in value.__struct_fields__ if (old := getattr(value, name))}
+            return replace(value, **changed)
+        return value
+
+    def _row(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if values and all(isinstance(one, DeviceHolder) for one in values):
+            values = tuple(_summed(values, self))
+        shown = tuple(map(self._of, values))
+        # Names that are replaced are one.
+        return tuple(dict.fromkeys(shown)) if ELSEWHERE in shown else shown
+
+    def shows_user(self, user: str) -> bool:
+        return user in self._users
+
+
+def _own_hints(hint: re.Match[str]) -> str:
+    """The similar names that may be shown."""
+    names = [name for name in hint[1].split(", ") if name != ELSEWHERE]
+    return f"; did you mean {', '.join(names)}?" if names else ""
+
+
+def _positions(answer: QueuePosition, redaction: Redaction) -> QueuePosition:
+    jobs = tuple(one for one in answer.jobs if not redaction.hides(one.job))
+    return replace(answer, jobs=jobs, elsewhere=len(answer.jobs) - len(jobs))
+
+
+def _rank(answer: RankView, redaction: Redaction) -> RankView:
+    """`position` still counts all jobs before it."""
+    return replace(answer, before=tuple(one for one in answer.before if not redaction.hides(one.job)))
+
+
+def _share(answer: QueueShare, redaction: Redaction) -> QueueShare:
+    own = [one for one in answer.users if redaction.shows_user(one.user)]
+    others = [one for one in answer.users if not redaction.shows_user(one.user)]
+    if others:
+        hours, ppm = sum(one.gpu_hours for one in others), sum(one.part_ppm for one in others)
+        own.append(UserShare(ELSEWHERE, round(hours, 3), ppm))
+    return replace(answer, users=tuple(own))
+
+
+def _summed(holders: Iterable[DeviceHolder], redaction: Redaction) -> Iterable[DeviceHolder]:
+    """Own pods as they are, those of others as one row for each node and resource."""
+    totals: dict[tuple[str, str, bool], DeviceHolder] = {}
+    for one in holders:
+        if not redaction.hides(one.pod):
+            yield one
+            continue
+        key = one.node, one.resource, one.next
+        before = totals.get(key)
+        total = _plus(one.resource, before.amount, one.amount) if before is not None else one.amount
+        devices = (*before.devices, *one.devices) if before is not None else one.devices
+        totals[key] = replace(one, pod=ELSEWHERE, amount=total, devices=tuple(dict.fromkeys(devices)))
+    yield from totals.values()
+
+
+def _plus(resource: str, first: str, second: str) -> str:
+    """The sum of two amounts: quantities, or thousandths of a GPU as 250/1000."""
+    parts = _NUMBER.fullmatch(first), _NUMBER.fullmatch(second)
+    if parts[0] is not None and parts[1] is not None:
+        return f"{int(parts[0][1]) + int(parts[1][1])}/{parts[0][2]}"
+    try:
+        return display(resource, amount(resource, first) + amount(resource, second))
+    except QuantityError:
+        return f"{first} + {second}"
+
+
+_TOTALS: dict[type, Callable[[Any, Redaction], Any]] = {
+    QueuePosition: _positions,
+    RankView: _rank,
+    QueueShare: _share,
+}
+"""By answer, what becomes of rows about jobs and users of others."""

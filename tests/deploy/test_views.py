@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/functions/views: what the running scheduler needs to answer views, each right for one object by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from dovetail.kube.objects.views import VIEWS, VIEWS_GROUP, VIEWS_VERSION
+from dovetail.scheduler.view_registration import API_SERVICE, AUTHENTICATION, SERVICE
+from tests.paths import ROOT
+
+FOLDER = ROOT / "deploy/functions/views"
+
+
+def _documents(name: str) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all((FOLDER / name).read_text()) if one]
+
+
+def test_each_right_of_the_scheduler_is_for_objects_by_name() -> None:
+    rules = [rule for one in _documents("rights.yaml") for rule in one.get("rules", [])]
+    assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in rules] == [
+        (["configmaps"], [AUTHENTICATION[1]], ["get"]),
+        (["apiservices"], [API_SERVICE], ["patch"]),
+        (["endpointslices"], [f"{SERVICE}-ipv4", f"{SERVICE}-ipv6"], ["patch"]),
+    ]
+
+
+def test_the_service_its_slices_and_the_api_belong_together() -> None:
+    service, *slices = _documents("service.yaml")
+    (api,) = _documents("apiservice.yaml")
+    assert "selector" not in service["spec"] and service["metadata"]["name"] == SERVICE
+    for one in slices:
+        assert one["metadata"]["labels"]["kubernetes.io/service-name"] == SERVICE
+        assert one["metadata"]["name"] == f"{SERVICE}-{one['addressType'].lower()}"
+        # The leader alone writes them: what is not in the manifest is not taken out when it is applied again.
+        assert not {"endpoints", "ports"} & one.keys()
+    spec, metadata = api["spec"], api["metadata"]
+    assert (metadata["name"], spec["group"], spec["version"]) == (API_SERVICE, VIEWS_GROUP, VIEWS_VERSION)
+    assert (spec["service"]["name"], spec["service"]["port"]) == (SERVICE, service["spec"]["ports"][0]["port"])
+    # Without a certificate it is trusted by nobody, and never without a check.
+    assert not {"caBundle", "insecureSkipTLSVerify"} & spec.keys()
+
+
+def test_the_component_opens_the_port_that_it_sets() -> None:
+    (component,) = _documents("kustomization.yaml")
+    assert {path.name for path in FOLDER.iterdir()} == {"kustomization.yaml", *component["resources"]}
+    (patch,) = component["patches"]
+    argument, port, _ = [one["value"] for one in yaml.safe_load(patch["patch"])]
+    (service, *_), (policy,) = _documents("service.yaml"), _documents("network-policy.yaml")
+    assert argument == f"--views=0.0.0.0:{port['containerPort']}"
+    assert service["spec"]["ports"][0]["targetPort"] == port["containerPort"]
+    assert policy["spec"]["ingress"] == [{"ports": [{"port": port["name"], "protocol": "TCP"}]}]
+    assert "functions/views" in yaml.safe_load((ROOT / "deploy/kustomization.yaml").read_text())["components"]
+
+
+def test_viewers_have_all_views_and_whoever_has_view_in_a_namespace_is_one() -> None:
+    viewer, operator, admin = _documents("roles.yaml")
+    assert viewer["metadata"]["labels"] == {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
+    for role in (viewer, operator):
+        first = role["rules"][0]
+        assert (first["apiGroups"], first["resources"]) == ([VIEWS_GROUP], [one.plural for one in VIEWS])
+    # Nothing that writes becomes part of `view`.
+    assert {verb for rule in viewer["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert not operator["metadata"].get("labels") and not admin["metadata"].get("labels")
+    taken = {
+        one["metadata"]["name"] for one in yaml.safe_load_all((ROOT / "deploy/operator/rbac.yaml").read_text()) if one
+    }
+    assert not taken & {one["metadata"]["name"] for one in (viewer, operator, admin)}

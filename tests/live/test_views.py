@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of the running scheduler behind the real API server: each user gets what RBAC allows, and nothing else gets
+anything; the scheduler goes on when the process that answers does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.patience import PATIENCE_S
+from tools.controlplane.plane import KubectlFailed
+
+pytestmark = [pytest.mark.plane, pytest.mark.slow]
+DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
+API = "/apis/views.dovetail.dev/v1alpha1"
+HIDDEN = "zmarkz"
+WORLD = f"""
+apiVersion: v1
+kind: Node
+metadata: {{name: view-node, labels: {{kubernetes.io/hostname: view-node}}}}
+status:
+  capacity: {{cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}}
+  allocatable: {{cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {{name: team-a}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {HIDDEN}-b}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: alice, namespace: team-a}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}}
+subjects: [{{kind: User, name: alice}}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {{name: olga}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: dovetail-cluster-operator}}
+subjects: [{{kind: User, name: olga}}]
+"""
+
+
+def _pod(namespace: str, name: str, gpus: int) -> str:
+    return f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: {namespace}, labels: {{dovetail.dev/user: {name}-user}}}}
+spec:
+  schedulerName: dovetail
+  containers:
+    - name: main
+      image: busybox
+      resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}
+"""
+
+
+def _own_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("198.51.100.1", 9))
+        return str(probe.getsockname()[0])
+
+
+def _port(address: str) -> int:
+    with socket.socket() as free:
+        free.bind((address, 0))
+        return int(free.getsockname()[1])
+
+
+def _until(question: Callable[[], Any], wanted: Callable[[Any], bool] = bool, within_s: float = 2 * PATIENCE_S) -> Any:
+    deadline, answer = time.monotonic() + within_s, None
+    while time.monotonic() < deadline:
+        try:
+            answer = question()
+            if wanted(answer):
+                return answer
+        except (KubectlFailed, OSError) as error:
+            answer = error
+        time.sleep(0.2)
+    raise AssertionError(f"not within {within_s:g} s; last answer: {answer}")
+
+
+class _World:
+    """A plane with deploy/ and the world above, and the scheduler as a process."""
+
+    def __init__(self, plane: Any) -> None:
+        self.plane = plane
+        self.address = _own_address()
+        self.port = _port(self.address)
+        plane.kubectl("apply", "-k", "deploy/crds")
+        plane.kubectl("apply", "-k", "deploy")
+        plane.kubectl("apply", "-f", "-", input=WORLD)
+        self.role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
+        self.users = {user: str(plane.kubeconfig_for(user)) for user in ("alice", "olga", "nobody")}
+
+    @contextmanager
+    def scheduler(self) -> Iterator[subprocess.Popen[str]]:
+        command = [DOVETAIL, "scheduler", "--kubeconfig", self.role, "--listen", "", "--no-recording"]
+        with subprocess.Popen([*command, "--views", f"{self.address}:{self.port}"], text=True) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+                    process.wait(timeout=PATIENCE_S)
+
+    def make(self, namespace: str, name: str, gpus: int) -> None:
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+        _until(lambda: self.plane.get(account))
+        self.plane.kubectl("apply", "-f", "-", input=_pod(namespace, name, gpus))
+
+    def ask(self, user: str, path: str) -> dict[str, Any]:
+        text = self.plane.kubectl(f"--kubeconfig={self.users[user]}", "get", "--raw", API + path)
+        return dict(json.loads(text))
+
+    def dovetail(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [DOVETAIL, *arguments, "--kubeconfig", self.users[user]]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+    def bound(self, namespace: str, name: str) -> str:
+        pod = self.plane.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        return str(pod["spec"].get("nodeName", ""))
+
+    def answers(self) -> list[int]:
+        """The processes that answer views."""
+        found = subprocess.run(["pgrep", "-f", "dovetail.viewserver"], capture_output=True, text=True, check=False)
+        ours = []
+        for pid in map(int, found.stdout.split()):
+            with_port = Path(f"/proc/{pid}/environ")
+            if with_port.exists() and self.role.encode() in _command_of_parent(pid):
+                ours.append(pid)
+        return ours
+
+
+def _command_of_parent(pid: int) -> bytes:
+    try:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return Path(f"/proc/{parent}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return b""
+
+
+def _raw(world: _World, headers: dict[str, str], certificate: Path | None = None) -> int:
+    """The status of a request that does not come from the API server."""
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    if certificate is not None:
+        tls.load_cert_chain(certificate)
+    connection = HTTPSConnection(world.address, world.port, context=tls, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", f"{API}/waitingjobs", headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> None:
+    world = _World(plane_factory())
+    with world.scheduler() as process:
+        world.make("team-a", "runs", 3)
+        world.make(f"{HIDDEN}-b", f"{HIDDEN}-runs", 4)
+        _until(lambda: world.bound("team-a", "runs") and world.bound(f"{HIDDEN}-b", f"{HIDDEN}-runs"))
+        world.make(f"{HIDDEN}-b", f"{HIDDEN}-waits", 8)
+        world.make("team-a", "waits", 3)
+        own = "/namespaces/team-a"
+        found = _until(lambda: world.ask("alice", f"{own}/explanations/waits"), lambda one: one["answer"]["job"])
+        _shows_own_names_and_totals(world, found)
+        _refuses_what_rbac_does_not_grant(world)
+        _answers_nobody_but_the_api_server(world)
+        _commands_ask_the_scheduler(world)
+
+        (answering,) = world.answers()
+        os.kill(answering, signal.SIGKILL)
+        world.make("team-a", "small", 1)
+        _until(lambda: world.bound("team-a", "small"))
+        _until(lambda: world.ask("alice", f"{own}/explanations/small"), lambda one: one["answer"]["job"]["node"])
+        assert world.answers() != [answering] and process.poll() is None
+
+        process.kill()
+        process.wait()
+        _until(lambda: not world.answers())
+    _commands_without_a_scheduler(world)
+    with world.scheduler():
+        world.plane.kubectl("delete", "pod", "runs", "--namespace=team-a", "--force", "--grace-period=0")
+        _until(lambda: world.bound("team-a", "waits"), within_s=3 * PATIENCE_S)
+        answer = _until(
+            lambda: world.ask("alice", f"{own}/explanations/waits"),
+            lambda one: one["answer"]["job"]["state"] == "Bound",
+        )
+        assert answer["answer"]["job"]["node"] == "view-node"
+
+
+def _shows_own_names_and_totals(world: _World, found: dict[str, Any]) -> None:
+    assert (found["kind"], found["metadata"]) == ("Explanation", {"name": "waits", "namespace": "team-a"})
+    job = found["answer"]["job"]
+    assert (job["pod"], job["state"], job["code"]) == ("team-a/waits", "NotYet", "NoNodeFits")
+    assert [(one["pod"], one["amount"]) for one in job["holders"]] == [
+        ("team-a/runs", "3"), ("(other-namespaces)", "4")
+    ]  # fmt: skip
+    waiting = world.ask("alice", "/namespaces/team-a/waitingjobs")["answer"]
+    assert ([one["job"] for one in waiting["jobs"]], waiting["elsewhere"]) == (["team-a/waits"], 1)
+    paths = ("explanations/waits", "explanations/runs", "jobranks/waits", "waitingjobs", "queueshares", "capacities")
+    for path in paths:
+        assert HIDDEN not in json.dumps(world.ask("alice", f"/namespaces/team-a/{path}")), path
+    everything = world.ask("olga", "/waitingjobs")["answer"]
+    assert {one["job"] for one in everything["jobs"]} == {"team-a/waits", f"{HIDDEN}-b/{HIDDEN}-waits"}
+    assert world.ask("olga", f"/explanations/{HIDDEN}-b:{HIDDEN}-waits")["answer"]["job"]["code"] == "NoNodeFits"
+
+
+def _refuses_what_rbac_does_not_grant(world: _World) -> None:
+    refused = [
+        ("alice", "/waitingjobs"), ("alice", "/explanations/team-a:waits"), ("alice", "/queueshares"),
+        ("alice", f"/namespaces/{HIDDEN}-b/explanations/{HIDDEN}-waits"), ("nobody", "/namespaces/team-a/waitingjobs"),
+        ("alice", "/namespaces/team-a%2F..%2Fdefault/waitingjobs"),
+    ]  # fmt: skip
+    for user, path in refused:
+        with pytest.raises(KubectlFailed, match=r"Forbidden|NotFound|the server could not find|not found"):
+            world.ask(user, path)
+
+
+def _answers_nobody_but_the_api_server(world: _World) -> None:
+    root = {"X-Remote-User": "kubernetes-admin", "X-Remote-Group": "system:masters"}
+    assert _raw(world, {}) == 401
+    assert _raw(world, root) == 401
+    # A user's certificate is signed by another authority.
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        _raw(world, root, world.plane.work_dir / "admin.pem")
+    assert _raw(world, {}, world.plane.work_dir / "front-proxy.pem") == 401
+    assert _raw(world, root, world.plane.work_dir / "front-proxy.pem") == 200
+
+
+def _commands_ask_the_scheduler(world: _World) -> None:
+    asked = {
+        ("why", "team-a/waits"): "NoNodeFits", ("queue",): "1 job of other namespaces waits",
+        ("priority", "team-a/waits"): "number", ("share",): "GPU-hours used", ("free",): "GPUs per pod",
+    }  # fmt: skip
+    for arguments, shown in asked.items():
+        done = world.dovetail("alice", *arguments)
+        # `queue`, `share` and `free` are for the namespace of the context, in which alice has no rights.
+        if arguments[0] in ("why", "priority"):
+            assert (done.returncode, shown in done.stdout, done.stderr) == (0, True, ""), (arguments, done)
+            assert HIDDEN not in done.stdout
+        else:
+            missing = "in namespace default, which the ClusterRole dovetail-viewer grants"
+            assert (done.returncode, missing in done.stderr) == (1, True), done
+        done = world.dovetail("olga", *arguments)
+        assert (done.returncode, done.stderr) == (0, ""), (arguments, done)
+    inside = Path(world.users["alice"])
+    inside.write_text(
+        inside.read_text().replace("    user: user\n  name", "    user: user\n    namespace: team-a\n  name")
+    )
+    for arguments, shown in asked.items():
+        done = world.dovetail("alice", *arguments)
+        assert (done.returncode, shown in done.stdout, done.stderr) == (0, True, ""), (arguments, done)
+        assert HIDDEN not in done.stdout
+    misspelt = world.dovetail("alice", "why", "team-a/wait")
+    assert misspelt.returncode == 1 and "did you mean team-a/waits" in misspelt.stderr
+    queue = world.dovetail("alice", "why", "queue/default")
+    assert (queue.returncode, "Queue default" in queue.stdout, HIDDEN in queue.stdout) == (0, True, False), queue
+
+
+def _commands_without_a_scheduler(world: _World) -> None:
+    """The admin's commands read the cluster, and alice's report what is missing."""
+    world.users["admin"] = str(world.plane.kubeconfig)
+    done = world.dovetail("admin", "why", "team-a/waits")
+    assert done.returncode == 0 and "NoNodeFits" in done.stdout
+    assert "the running scheduler does not answer" in done.stderr
+    assert "reading the cluster itself" in done.stderr
+    assert world.dovetail("alice", "why", "team-a/waits").returncode == 1

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of a state that many ask are those that a command works out for itself, and a command reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dovetail.core.checkpoint import restore, take
+from dovetail.core.state import State
+from dovetail.kube.objects.views import (
+    CAPACITIES,
+    EXPLANATIONS,
+    JOB_RANKS,
+    QUEUE_SHARES,
+    VIEWS,
+    WAITING_JOBS,
+    ViewDocument,
+)
+from dovetail.recording.format import CHECKPOINT
+from dovetail.views.explanation import Explanation
+from dovetail.views.free import Free, free
+from dovetail.views.probe import Beside
+from dovetail.views.queue_positions import QueuePosition, queue_positions
+from dovetail.views.queue_shares import QueueShare, share
+from dovetail.views.rank import RankView, rank
+from dovetail.views.shape import ShapeAnswer, largest, parse
+from dovetail.views.why import why
+from dovetail.views.why_queue import why_queue
+from dovetail.viewserver.answers import _OF, QUERIES, Question, ViewAnswers
+from tests.views.queued import NOW
+from tests.viewserver.worlds import state
+
+
+def _copy(world: State) -> State:
+    return restore(world.policy, take(world))
+
+
+def asked(answers: ViewAnswers, question: Question, kind: Any) -> Any:
+    reply = answers.answer(question)
+    assert reply.status == 200, reply.body
+    document = msgspec.json.decode(reply.body, type=ViewDocument)
+    return msgspec.json.decode(document.answer, type=kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
+    world = state(seed)
+    before = CHECKPOINT.encode(take(world))
+    answers = ViewAnswers(world, NOW, "dovetail")
+    answers.prepare()
+    jobs = queue_positions(_copy(world), NOW)
+    for _ in range(2):
+        for one in world.workloads.pods.values():
+            if not one.node:
+                name = one.key.replace("/", ":")
+                found = asked(answers, Question(EXPLANATIONS.plural, "", name), Explanation)
+                assert found == Explanation(job=why(_copy(world), one.key, NOW, ours="dovetail"))
+        for job in jobs.jobs:
+            name = job.job.replace("/", ":")
+            assert asked(answers, Question(JOB_RANKS.plural, "", name), RankView) == rank(_copy(world), job.job, NOW)
+        assert asked(answers, Question(WAITING_JOBS.plural), QueuePosition) == jobs
+        assert asked(answers, Question(QUEUE_SHARES.plural), tuple[QueueShare, ...]) == share(_copy(world), NOW)
+        queue = Question(EXPLANATIONS.plural, "", "none:a", (("queue", "a"),))
+        assert asked(answers, queue, Explanation) == Explanation(queue=why_queue(_copy(world), "a", NOW))
+        assert asked(answers, Question(CAPACITIES.plural), Free) == free(_copy(world))
+        shape = Question(CAPACITIES.plural, "", query=(("shape", "2x8"),))
+        assert asked(answers, shape, ShapeAnswer) == largest(_copy(world), parse("2x8"), Beside())
+    assert CHECKPOINT.encode(take(world)) == before
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "message"),
+    [
+        (Question(EXPLANATIONS.plural, "own-team", "no-such"), 404, "there is no unfinished pod, gang or job"),
+        (Question(EXPLANATIONS.plural, "", "no-such"), 400, "named NAMESPACE:NAME"),
+        (Question(WAITING_JOBS.plural, query=(("queue", "none"),)), 404, "queue none does not exist"),
+        (Question(CAPACITIES.plural, query=(("shape", "x"),)), 400, "shape"),
+        (Question(CAPACITIES.plural, query=(("cpuMilli", "-1"),)), 400, "cpuMilli must be a number"),
+        (Question(CAPACITIES.plural, query=(("memoryBytes", "9" * 400),)), 400, "memoryBytes must be a number"),
+    ],
+)
+def test_a_question_without_an_answer(question: Question, status: int, message: str) -> None:
+    reply = ViewAnswers(state(1), NOW, "dovetail").answer(question)
+    assert (reply.status, message in reply.body.decode()) == (status, True), reply.body
+
+
+def test_a_look_ahead_that_takes_too_long_is_ended_and_the_others_answer() -> None:
+    answers = ViewAnswers(state(1), NOW, "dovetail", look_ahead_s=-1.0)
+    answers.prepare()
+    reply = answers.answer(Question(WAITING_JOBS.plural))
+    assert (reply.status, b"look-ahead takes longer" in reply.body) == (503, True)
+    assert answers.answer(Question(QUEUE_SHARES.plural)).status == 200
+
+
+def test_each_resource_has_an_answer_and_its_queries() -> None:
+    assert {one.plural for one in VIEWS} == set(_OF) == set(QUERIES)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a path asks for, and that nothing else is a question."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.kube.objects.views import VIEWS
+from dovetail.viewserver.answers import BadQuestion, Question
+from dovetail.viewserver.paths import GROUP, GROUPS, VERSION, discovery, question_of
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "question"),
+    [
+        ("/namespaces/a/explanations/b-0", (), Question("explanations", "a", "b-0")),
+        ("/explanations/a:b.c", (), Question("explanations", "", "a:b.c")),
+        ("/explanations/a%3Ab", (("queue", "q"),), Question("explanations", "", "a:b", (("queue", "q"),))),
+        ("/waitingjobs", (("timeout", "32s"),), Question("waitingjobs")),
+        (
+            "/namespaces/a/capacities", (("shape", "8"), ("cpuMilli", "1")),
+            Question("capacities", "a", "", (("cpuMilli", "1"), ("shape", "8"))),
+        ),
+    ],
+)  # fmt: skip
+def test_a_question(path: str, query: tuple[tuple[str, str], ...], question: Question) -> None:
+    assert question_of(VERSION + path, query) == question
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("", (), 404),
+        ("/", (), 404),
+        ("/explanations", (), 404),
+        ("/waitingjobs/x", (), 404),
+        ("/namespaces/a", (), 404),
+        ("/namespaces/a/namespaces/b/waitingjobs", (), 404),
+        ("/namespaces/a/explanations/x/status", (), 404),
+        ("/namespaces//waitingjobs", (), 404),
+        ("/namespaces/a%2Fwaitingjobs%2F..%2F..%2Fnamespaces%2Fb/waitingjobs", (), 404),
+        ("/namespaces/../waitingjobs", (), 404),
+        ("/namespaces/a/../b/waitingjobs", (), 404),
+        ("/namespaces/a/explanations/%2e%2e", (), 404),
+        ("/namespaces/a/explanations/b%252Fc", (), 404),
+        ("/namespaces/A/waitingjobs", (), 404),
+        ("/namespaces/a/explanations/" + "x" * 400, (), 404),
+        ("/pods", (), 404),
+        ("/waitingjobs", (("namespace", "b"),), 400),
+        ("/waitingjobs", (("queue", "x" * 257),), 400),
+        ("/waitingjobs", (("queue", "a"), ("queue", "b")), 400),
+    ],
+)
+def test_no_question(path: str, query: tuple[tuple[str, str], ...], status: int) -> None:
+    with pytest.raises(BadQuestion) as raised:
+        question_of(VERSION + path, query)
+    assert raised.value.status == status
+
+
+def test_discovery_lists_the_resources() -> None:
+    listed = discovery(VERSION)
+    assert listed is not None
+    names = [one["name"] for one in listed["resources"]]  # type: ignore[attr-defined]
+    assert names == [one.plural for one in VIEWS]
+    assert discovery(GROUP) is not None and discovery(GROUPS) is not None
+    assert discovery(f"{VERSION}/x") is None

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On a namespaced path no name of another namespace appears, in whatever view; own names are never replaced."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from dovetail.kube.objects.views import CAPACITIES, EXPLANATIONS, JOB_RANKS, QUEUE_SHARES, WAITING_JOBS
+from dovetail.views.holders import DeviceHolder
+from dovetail.views.outlook import Outlook
+from dovetail.views.queue_positions import QueuePosition, positions
+from dovetail.viewserver.answers import Question, Reply, ViewAnswers
+from dovetail.viewserver.redaction import ELSEWHERE, Redaction
+from tests.views.queued import NOW, node, pod, state_of
+from tests.viewserver.worlds import MARKER, OWN, OWN_PODS, state
+
+WORLDS = 60
+
+
+def questions(seed: int) -> list[Question]:
+    """All that an asker of OWN can ask, by the names of own and of other things."""
+    world = state(seed)
+    pods = list(world.workloads.pods.values())
+    names = {one.name for one in pods} | {f"{one.name}-job" for one in pods} | {"nothing", MARKER, "mine"}
+    found = [Question(kind.plural, OWN, name) for name in sorted(names) for kind in (EXPLANATIONS, JOB_RANKS)]
+    found += [
+        Question(kind.plural, OWN, query=(("queue", name),))
+        for kind in (WAITING_JOBS, QUEUE_SHARES)
+        for name in ("", "a", "closed", MARKER)
+    ]
+    found += [Question(EXPLANATIONS.plural, OWN, name, (("queue", name),)) for name in ("a", "closed", f"{MARKER}-b")]
+    return [*found, Question(CAPACITIES.plural, OWN), Question(CAPACITIES.plural, OWN, query=(("shape", "2x8"),))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(WORLDS))
+def test_no_name_of_others_appears_in_any_answer(seed: int) -> None:
+    answers = ViewAnswers(state(seed), NOW, "dovetail")
+    found = [(question, answers.answer(question)) for question in questions(seed)]
+    for question, reply in found:
+        asked = re.escape(question.name).encode()
+        # What the asker wrote comes back in the metadata, and in what is not found.
+        body = re.sub(rb'"name":"' + asked + rb'"', b"", reply.body) if reply.status == 200 else b""
+        assert MARKER.encode() not in body, question
+        if reply.status != 200:
+            assert MARKER not in _without(reply, question), question
+    assert {reply.status for _, reply in found} == {200, 404}
+
+
+def _without(reply: Reply, question: Question) -> str:
+    """A message without what the asker wrote."""
+    words = {question.name, *(value for _, value in question.query)} - {""}
+    text = reply.body.decode()
+    for word in sorted(words, key=len, reverse=True):
+        text = text.replace(f"{OWN}/{word}", "").replace(f"queue {word} ", "")
+    return text
+
+
+@pytest.mark.parametrize("seed", range(WORLDS // 3))
+def test_with_all_rights_the_names_appear(seed: int) -> None:
+    """The worlds have names to hide: without a namespace they are shown."""
+    answers = ViewAnswers(state(seed), NOW, "dovetail")
+    shown = [answers.answer(Question(kind.plural)).body for kind in (WAITING_JOBS, QUEUE_SHARES, CAPACITIES)]
+    assert any(MARKER.encode() in body for body in shown)
+
+
+@pytest.mark.parametrize("seed", range(WORLDS // 3))
+def test_own_names_are_not_replaced(seed: int) -> None:
+    world = state(seed)
+    redaction = Redaction(world, OWN)
+    answer = positions(Outlook(world, NOW))
+    shown, own = redaction.of(answer).jobs, [one for one in answer.jobs if one.job.startswith(f"{OWN}/")]
+    assert [(one.position, one.job, one.user, one.message) for one in shown] == [
+        (one.position, one.job, one.user, one.message) for one in own
+    ]
+    assert [re.findall(f"{OWN}/[\\w-]+", one.expected.basis) for one in shown] == [
+        re.findall(f"{OWN}/[\\w-]+", one.expected.basis) for one in own
+    ]
+    for one in world.workloads.pods.values():
+        if one.namespace == OWN:
+            for text in (
+                one.key,
+                f"{one.gang or one.key}: waits",
+                f"queue a, gpulease/{one.key} and {one.user} hold 1/8",
+            ):
+                assert redaction.text(text) == text
+    explained = ViewAnswers(world, NOW, "dovetail").answer(Question(EXPLANATIONS.plural, OWN, OWN_PODS[0])).body
+    assert f'"pod":"{OWN}/{OWN_PODS[0]}"'.encode() in explained
+
+
+def test_rows_of_others_are_totals() -> None:
+    world = state_of(
+        node("n0"), node("n1"),
+        pod("a", 3, "n0", namespace="x"), pod("b", 2, "n0", namespace="y"), pod("c", 4, "n1", namespace="x"),
+        pod("mine", 2, "n0", namespace="own"), pod("w1", 8, namespace="x"), pod("w2", 8, namespace="own"),
+    )  # fmt: skip
+    redaction = Redaction(world, "own")
+    held = tuple(
+        DeviceHolder(name, on, "nvidia.com/gpu", amount)
+        for name, on, amount in (("x/a", "n0", "3"), ("own/mine", "n0", "2"), ("y/b", "n0", "2"), ("x/c", "n1", "4"))
+    )
+    assert [(one.pod, one.node, one.amount) for one in redaction.of(held)] == [
+        ("own/mine", "n0", "2"), (ELSEWHERE, "n0", "5"), (ELSEWHERE, "n1", "4")
+    ]  # fmt: skip
+    memory = tuple(DeviceHolder(name, "n0", "memory", amount) for name, amount in (("x/a", "1.5Gi"), ("y/b", "512Mi")))
+    assert [one.amount for one in redaction.of(memory)] == ["2Gi"]
+    parts = tuple(DeviceHolder(name, "n0", "share of a GPU", "250/1000") for name in ("x/a", "y/b"))
+    assert [one.amount for one in redaction.of(parts)] == ["500/1000"]
+    seen = redaction.of(positions(Outlook(world, NOW)))
+    assert ([one.job for one in seen.jobs], seen.elsewhere) == (["own/w2"], 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("held by x/a (250/1000), own/mine", f"held by {ELSEWHERE} (250/1000), own/mine"),
+        ("gpulease/x/a is revoked", f"{ELSEWHERE} is revoked"),
+        ("there is no pod own/z; did you mean x/a, x/b?", "there is no pod own/z"),
+        ("there is no pod own/z; did you mean x/a, own/mine?", "there is no pod own/z; did you mean own/mine?"),
+        ("there is no pod own/z; did you mean own/mine?", "there is no pod own/z; did you mean own/mine?"),
+        ("0/3 nodes: nvidia.com/gpu", "0/3 nodes: nvidia.com/gpu"),
+        ("x waits", "x waits"),
+    ],
+)
+def test_a_sentence(text: str, shown: str) -> None:
+    world = state_of(node("n0"), pod("a", 3, "n0", namespace="x"), pod("mine", 1, namespace="own"))
+    assert Redaction(world, "own").text(text) == shown
+
+
+def test_a_row_more_in_a_view_is_redacted_without_a_rule_for_it() -> None:
+    class Later(msgspec.Struct, frozen=True):
+        inside: QueuePosition | None
+        names: tuple[tuple[str, ...], ...]
+
+    world = state_of(node("n0"), pod("a", 3, "n0", namespace="x"), pod("mine", 1, namespace="own"))
+    assert Redaction(world, "own").of(Later(None, (("x/a", "x/b", "own/mine"),))) == Later(
+        None, ((ELSEWHERE, "own/mine"),)
+    )

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server with real TLS, the stream and the forked processes: which client gets an answer, and bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dovetail.core import events as ev
+from dovetail.core.checkpoint import restore, take
+from dovetail.core.cycle import step
+from dovetail.core.policy import unhurried
+from dovetail.core.state import State
+from dovetail.recording.calls import CoreCall
+from dovetail.recording.format import RecordedLine
+from dovetail.recording.stream import begun, called
+from dovetail.viewserver import generations as generations_module
+from dovetail.viewserver import server as server_module
+from dovetail.viewserver.answers import Question, Reply
+from dovetail.viewserver.certificate import ServingCertificate
+from dovetail.viewserver.following import Following
+from dovetail.viewserver.generation import GenerationEnded, TooSlow
+from dovetail.viewserver.generations import Generations
+from dovetail.viewserver.options import FrontProxy
+from dovetail.viewserver.paths import VERSION
+from dovetail.viewserver.server import ViewServer
+from tests.patience import PATIENCE_S
+from tests.views.queued import NOW, pod
+from tests.viewserver.worlds import MARKER, OWN, OWN_PODS, state
+from tools.controlplane.credentials import Authority
+
+HOST = "dovetail-views.test.svc"
+PROXY, OTHER = Authority("proxy"), Authority("users")
+ALICE = {"X-Remote-User": "alice"}
+
+
+class _Served:
+    """A server on loopback, and the state that its stream comes from."""
+
+    def __init__(self, port: int, pem: str, folder: Path, world: State, reader: asyncio.StreamReader) -> None:
+        self.port = port
+        self._pem = pem
+        self._folder = folder
+        self.world = world
+        self._reader = reader
+
+    def tls(self, authority: Authority | None, name: str = "front-proxy-client") -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=self._pem)
+        if authority is not None:
+            pair = authority.client(name)
+            file = self._folder / f"{name}.pem"
+            file.write_bytes(pair.certificate_pem + pair.key_pem)
+            context.load_cert_chain(file)
+        return context
+
+    async def ask(
+        self, path: str, headers: dict[str, str] = ALICE, authority: Authority | None = PROXY,
+        name: str = "front-proxy-client", method: str = "GET",
+    ) -> tuple[int, Any]:  # fmt: skip
+        async with aiohttp.ClientSession() as session:
+            url = f"https://127.0.0.1:{self.port}{VERSION}{path}"
+            options: dict[str, Any] = {"ssl": self.tls(authority, name), "server_hostname": HOST, "headers": headers}
+            async with session.request(method, url, **options) as response:
+                return response.status, json.loads(await response.read() or b"null")
+
+    def step(self, *events: ev.Event) -> None:
+        number = self.world.steps + 1
+        decisions = step(self.world, events, NOW)
+        self._reader.feed_data(called(CoreCall(RecordedLine(NOW, number, events=events), decisions)))
+
+
+@asynccontextmanager
+async def served(folder: Path, generations: Any = None) -> AsyncIterator[_Served]:
+    """`generations` in place of real ones."""
+    # As the scheduler's: it does not try all at once.
+    world = state(3)
+    world.policy = unhurried(world.policy)
+    checkpoint = take(world)
+    reader = asyncio.StreamReader()
+    reader.feed_data(begun(world.policy, checkpoint))
+    following = Following(reader)
+    made = Generations(following, "dovetail")
+    front_proxy = FrontProxy(PROXY.pem.decode(), ("front-proxy-client",))
+    certificate = ServingCertificate(HOST)
+    server = ViewServer(generations or made, front_proxy)
+    port = await server.listen("127.0.0.1:0", certificate.context(front_proxy.ca_pem))
+    tasks = [asyncio.create_task(one) for one in (following.run(), made.run())]
+    try:
+        yield _Served(port, certificate.pem, folder, restore(world.policy, checkpoint), reader)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_only_the_front_proxy_gets_answers(tmp_path: Path) -> None:
+    async with asyncio.timeout(2 * PATIENCE_S), served(tmp_path) as server:
+        path = f"/namespaces/{OWN}/waitingjobs"
+        status, document = await server.ask(path)
+        assert (status, document["kind"], document["metadata"]["namespace"]) == (200, "WaitingJobs", OWN)
+        assert MARKER not in json.dumps(document) and document["answer"]["elsewhere"]
+        assert MARKER in json.dumps((await server.ask("/waitingjobs"))[1])
+        assert (await server.ask(path, authority=None))[0] == 401
+        assert (await server.ask(path, name="someone-else"))[0] == 401
+        assert (await server.ask(path, headers={}))[0] == 401
+        assert (await server.ask(path, method="POST"))[0] == 405
+        assert (await server.ask("/pods"))[0] == 404
+        with pytest.raises(aiohttp.ClientError):
+            await server.ask(path, authority=OTHER)
+        assert (await server.ask(""))[1]["kind"] == "APIResourceList"
+
+
+@pytest.mark.slow
+async def test_a_pod_that_came_a_moment_ago_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generations_module, "LONGEST_PAUSE_S", 0.5)
+    async with asyncio.timeout(2 * PATIENCE_S), served(tmp_path) as server:
+        assert (await server.ask(f"/namespaces/{OWN}/explanations/{OWN_PODS[0]}"))[0] == 200
+        server.step(ev.PodChanged(pod("late", 1, namespace=OWN)))
+        await asyncio.sleep(0.05)
+        status, document = await server.ask(f"/namespaces/{OWN}/explanations/late")
+        assert (status, document["step"]) == (200, server.world.steps)
+        status, missing = await server.ask(f"/namespaces/{OWN}/explanations/never")
+        assert (status, missing["reason"], missing["details"]) == (404, "NotFound", {"kind": "views.dovetail.dev"})
+
+
+class _Scripted:
+    """Generations that answer as the test wants."""
+
+    def __init__(self, ask: Callable[[Question], Any]) -> None:
+        self._ask = ask
+        self.asked: asyncio.Queue[Question] = asyncio.Queue()
+
+    async def ask(self, question: Question, within_s: float) -> Reply:
+        self.asked.put_nowait(question)
+        return await self._ask(question)  # type: ignore[no-any-return]
+
+
+async def test_a_user_has_so_many_requests_under_way_and_all_have_so_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MOST_OF_A_USER", 2)
+    monkeypatch.setattr(server_module, "MOST_REQUESTS", 3)
+    go_on = asyncio.Event()
+
+    async def waits(_: Question) -> Reply:
+        await go_on.wait()
+        return Reply(200, b"{}")
+
+    scripted = _Scripted(waits)
+    async with asyncio.timeout(PATIENCE_S), served(tmp_path, scripted) as server:
+        first = [asyncio.create_task(server.ask("/waitingjobs")) for _ in range(2)]
+        for _ in first:
+            await scripted.asked.get()
+        status, refused = await server.ask("/waitingjobs")
+        assert (status, refused["reason"]) == (429, "TooManyRequests")
+        other = asyncio.create_task(server.ask("/waitingjobs", {"X-Remote-User": "bob"}))
+        await scripted.asked.get()
+        assert (await server.ask("/waitingjobs", {"X-Remote-User": "carol"}))[0] == 429
+        go_on.set()
+        assert [status for status, _ in await asyncio.gather(*first, other)] == [200, 200, 200]
+        assert (await server.ask("/waitingjobs"))[0] == 200
+
+
+async def test_a_user_whose_question_took_too_long_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def too_slow(_: Question) -> Reply:
+        raise TooSlow("it takes longer than 10 s")
+
+    async with asyncio.timeout(PATIENCE_S), served(tmp_path, _Scripted(too_slow)) as server:
+        assert [(await server.ask("/capacities"))[0] for _ in range(2)] == [504, 429]
+        monkeypatch.setattr(server_module, "PENALTY_S", 0.0)
+        assert [(await server.ask("/capacities", {"X-Remote-User": "bob"}))[0] for _ in range(2)] == [504, 504]
+
+
+async def test_an_answer_that_is_too_large_and_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MOST_REPLY_BYTES", 4)
+
+    async def answers(question: Question) -> Reply:
+        if question.resource == "capacities":
+            raise ValueError("a bug")
+        return Reply(200, b"[1,2,3]")
+
+    async with asyncio.timeout(PATIENCE_S), served(tmp_path, _Scripted(answers)) as server:
+        status, refused = await server.ask("/waitingjobs")
+        assert (status, "larger than" in refused["message"]) == (500, True)
+        status, failed = await server.ask("/capacities")
+        assert (status, "bug" in failed["message"]) == (500, False)
+
+
+@pytest.mark.slow
+async def test_a_generation_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    async with asyncio.timeout(2 * PATIENCE_S), served(tmp_path) as server:
+        reader = asyncio.StreamReader()
+        reader.feed_data(begun(server.world.policy, take(server.world)))
+        following = Following(reader)
+        generations = Generations(following, "dovetail")
+        tasks = [asyncio.create_task(one) for one in (following.run(), generations.run())]
+        question = Question("queueshares")
+        assert (await generations.ask(question, PATIENCE_S)).status == 200
+        killed = generations._newest
+        assert killed is not None
+        killed.end()
+        with pytest.raises(GenerationEnded):
+            await killed.ask(question, 1.0)
+        assert (await generations.ask(question, PATIENCE_S)).status == 200
+        assert generations._newest is not killed
+        # One that takes too long ends, and only it.
+        newest = generations._newest
+        assert newest is not None
+        with pytest.raises(TooSlow):
+            await newest.ask(Question("capacities"), 0.0)
+        assert newest.ended and (await generations.ask(question, PATIENCE_S)).status == 200
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.slow
+async def test_what_was_asked_of_one_generation_is_known_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generations_module, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(generations_module, "SHORTEST_PAUSE_S", 0.2)
+    async with asyncio.timeout(2 * PATIENCE_S):
+        reader = asyncio.StreamReader()
+        world = state(3)
+        reader.feed_data(begun(world.policy, take(world)))
+        following = Following(reader)
+        generations = Generations(following, "dovetail")
+        tasks = [asyncio.create_task(one) for one in (following.run(), generations.run())]
+        question = Question("queueshares", OWN)
+        await generations.ask(question, PATIENCE_S)
+        first = generations._newest
+        reader.feed_data(called(CoreCall(RecordedLine(NOW, applied=(ev.PodChanged(pod("late", 1)),)), [])))
+        assert first is not None
+        newest = await generations._newer_than(first.frames)
+        assert newest.replies[question].done() and not newest.asked
+        # What nobody asks any more is not asked on and on.
+        reader.feed_data(called(CoreCall(RecordedLine(NOW, applied=(ev.PodRemoved("ns/late"),)), [])))
+        assert not (await generations._newer_than(newest.frames)).replies
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
