@@ -5,6 +5,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -96,10 +97,13 @@ def test_scheduler_operator_and_endpoints_begin(base: Path, tmp_path: Path, argu
     argv = [f"{base}/bin/dovetail", *arguments, *where, f"--kubeconfig={config}", "--listen=127.0.0.1:0"]
     with subprocess.Popen(argv, env={}, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
+        end = Timer(120, process.kill)
+        end.start()
         try:
-            line = next((line for line in process.stderr if "127.0.0.1:1" in line or "Error" in line), "")
+            line = next((line for line in process.stderr if "Connection refused" in line or "Error" in line), "")
             assert "Error" not in line and line, line
         finally:
+            end.cancel()
             process.terminate()
 
 
