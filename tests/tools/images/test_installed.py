@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel in an environment of its own, as `pip install dovetail` makes it: with what it declares, and no more."""
 
+import os
 import subprocess
 import sys
 import venv
@@ -40,7 +41,9 @@ def base(wheel: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def install(folder: Path, wheels: Path, what: str) -> None:
     argv = [sys.executable, "-m", "pip", f"--python={folder}/bin/python", "install", "--quiet", "--no-index"]
     argv += ["--disable-pip-version-check", f"--find-links={wheels}", what]
-    subprocess.run(argv, check=True, capture_output=True, text=True)
+    # What PYTHONPATH names would count as installed.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(argv, env=environ, check=True, capture_output=True, text=True)
 
 
 def dovetail(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
