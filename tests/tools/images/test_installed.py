@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel in an environment of its own, as `pip install dovetail` makes it: with what it declares, and no more."""
 
+import os
 import subprocess
 import sys
 import venv
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -39,7 +41,9 @@ def base(wheel: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def install(folder: Path, wheels: Path, what: str) -> None:
     argv = [sys.executable, "-m", "pip", f"--python={folder}/bin/python", "install", "--quiet", "--no-index"]
     argv += ["--disable-pip-version-check", f"--find-links={wheels}", what]
-    subprocess.run(argv, check=True, capture_output=True, text=True)
+    # What PYTHONPATH names would count as installed.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(argv, env=environ, check=True, capture_output=True, text=True)
 
 
 def dovetail(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -96,10 +100,13 @@ def test_scheduler_operator_and_endpoints_begin(base: Path, tmp_path: Path, argu
     argv = [f"{base}/bin/dovetail", *arguments, *where, f"--kubeconfig={config}", "--listen=127.0.0.1:0"]
     with subprocess.Popen(argv, env={}, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
+        end = Timer(120, process.kill)
+        end.start()
         try:
-            line = next((line for line in process.stderr if "127.0.0.1:1" in line or "Error" in line), "")
+            line = next((line for line in process.stderr if "Connection refused" in line or "Error" in line), "")
             assert "Error" not in line and line, line
         finally:
+            end.cancel()
             process.terminate()
 
 
