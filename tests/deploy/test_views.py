@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,11 +12,11 @@ from dovetail.kube.objects.views import VIEWS, VIEWS_GROUP, VIEWS_VERSION
 from dovetail.scheduler.view_registration import API_SERVICE, AUTHENTICATION, SERVICE
 from tests.paths import ROOT
 
-FOLDER = ROOT / "deploy/functions/views"
+FOLDER, PEOPLE = ROOT / "deploy/functions/views", ROOT / "deploy/people"
 
 
-def _documents(name: str) -> list[dict[str, Any]]:
-    return [one for one in yaml.safe_load_all((FOLDER / name).read_text()) if one]
+def _documents(name: str, folder: Path = FOLDER) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all((folder / name).read_text()) if one]
 
 
 def test_each_right_of_the_scheduler_is_for_objects_by_name() -> None:
@@ -56,7 +57,7 @@ def test_the_component_opens_the_port_that_it_sets() -> None:
 
 
 def test_viewers_have_all_views_and_whoever_has_view_in_a_namespace_is_one() -> None:
-    viewer, operator, admin = _documents("roles.yaml")
+    viewer, operator, admin = _documents("roles.yaml", PEOPLE)
     assert viewer["metadata"]["labels"] == {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
     for role in (viewer, operator):
         first = role["rules"][0]
@@ -64,7 +65,8 @@ def test_viewers_have_all_views_and_whoever_has_view_in_a_namespace_is_one() -> 
     # Nothing that writes becomes part of `view`.
     assert {verb for rule in viewer["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert not operator["metadata"].get("labels") and not admin["metadata"].get("labels")
-    taken = {
-        one["metadata"]["name"] for one in yaml.safe_load_all((ROOT / "deploy/operator/rbac.yaml").read_text()) if one
-    }
+    granting = _documents("rbac.yaml", ROOT / "deploy/operator")
+    # Of those that the operator has, and of those that it may write.
+    taken = {one["metadata"]["name"] for one in granting}
+    taken |= {name for one in granting for rule in one.get("rules", ()) for name in rule.get("resourceNames", ())}
     assert not taken & {one["metadata"]["name"] for one in (viewer, operator, admin)}

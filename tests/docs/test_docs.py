@@ -254,7 +254,7 @@ def test_rights_of_views() -> None:
     )
     rows = reference("rbac", "API group", "With the function views")
     assert {(r.cells[0], r.code[1][0], verb) for r in rows for verb in r.cells[2].split(", ")} == found
-    roles = [one for one in yaml.safe_load_all((ROOT / "deploy/functions/views/roles.yaml").read_text()) if one]
+    roles = [one for one in yaml.safe_load_all((ROOT / "deploy/people/roles.yaml").read_text()) if one]
     assert first(reference("rbac", "ClusterRole", "Of people")) == [one["metadata"]["name"] for one in roles]
     asked = reference("rbac", "resource of `views.dovetail.dev`", "Of people")
     assert first(asked) == [one.plural for one in VIEWS]

@@ -118,6 +118,10 @@ rbac.authorization.k8s.io/v1
   rolebindings              RoleBinding              namespaced -        returned,upsert
 networking.k8s.io/v1
   networkpolicies           NetworkPolicy            namespaced netpol   generation
+discovery.k8s.io/v1
+  endpointslices            EndpointSlice            namespaced -        generation
+apiregistration.k8s.io/v1
+  apiservices               APIService               cluster    -        status,versioned,isolated
 node.k8s.io/v1
   runtimeclasses            RuntimeClass             cluster    -        -
 admissionregistration.k8s.io/v1

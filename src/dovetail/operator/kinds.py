@@ -9,10 +9,12 @@ namespaces and the priority class: they are installed with the operator, and sta
 from __future__ import annotations
 
 from dovetail.kube.api.resources import (
+    API_SERVICES,
     CONFIG_MAPS,
     DAEMON_SETS,
     DEPLOYMENTS,
     DEVICE_CLASSES,
+    ENDPOINT_SLICES,
     NAMESPACES,
     PDBS,
     STATEFUL_SETS,
@@ -20,10 +22,11 @@ from dovetail.kube.api.resources import (
 )
 
 WORKLOADS = (DEPLOYMENTS, DAEMON_SETS, STATEFUL_SETS)
-"""What runs pods: it is removed first, and the rest when it is gone. The volume of a StatefulSet stays."""
+"""What runs pods. The volume of a StatefulSet stays."""
 OWNED = (
     Resource("", "v1", "serviceaccounts", True, "ServiceAccount"),
     Resource("", "v1", "services", True, "Service"),
+    ENDPOINT_SLICES,
     CONFIG_MAPS,
     *WORKLOADS,
     PDBS,
@@ -42,7 +45,12 @@ OWNED = (
     Resource("monitoring.coreos.com", "v1", "servicemonitors", True, "ServiceMonitor"),
     Resource("monitoring.coreos.com", "v1", "podmonitors", True, "PodMonitor"),
     Resource("monitoring.coreos.com", "v1", "prometheusrules", True, "PrometheusRule"),
+    API_SERVICES,
 )  # fmt: skip
+"""What others refer to comes before them; objects are removed in the reverse order."""
+REMOVED_IN_TURN = ((API_SERVICES,), WORKLOADS, OWNED)
+"""What is removed when a stack goes, each when the one before is gone. While an API is registered that nobody answers,
+the API server ends no namespace: so the registration goes before the pods that answer."""
 _INSTALLED = (NAMESPACES, Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass"))
 """What is installed with the operator, besides kinds that it makes itself."""
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in OWNED}

@@ -58,6 +58,9 @@ class LiveObject(Struct, rename="camel", frozen=True):
     global_default: Any = None
     preemption_policy: Any = None
     description: Any = None
+    address_type: Any = None
+    endpoints: Any = None
+    ports: Any = None
     secrets: Any = None
     image_pull_secrets: Any = None
     automount_service_account_token: Any = None

@@ -33,6 +33,7 @@ from dovetail.operator.apply import Applier, ApplyResult
 from dovetail.operator.comparison import FIELD_MANAGER
 from dovetail.operator.conditions import ACCEPTED, APPLIED, READY, StackReason, condition, settled
 from dovetail.operator.inventory import OwnedObjects
+from dovetail.operator.kinds import OWNED
 from dovetail.operator.parts import PartNotReady, StackPart
 from dovetail.operator.rendering.stack_objects import Desired
 from dovetail.operator.status import bounded, components, document
@@ -167,7 +168,8 @@ class Reconciler:
             meta = one["metadata"]
             assert isinstance(meta, dict)
             kept.add((one["kind"], meta.get("namespace", ""), meta["name"]))
-        for ref, live in list(self._shop.inventory.owned(stack.metadata.uid)):
+        owned = self._shop.inventory.owned(stack.metadata.uid)
+        for ref, live in sorted(owned, key=lambda one: -OWNED.index(one[0].resource)):
             if (ref.resource.kind, ref.namespace, ref.name) not in kept:
                 await self._shop.applier.delete(ref, live)
 

@@ -2,10 +2,11 @@
 """Uninstallation of a GPUStack, step by step; each step starts from what is still there.
 
 1. The parts take back what they have written to nodes: taints, labels, maintenance.
-2. Deployments and DaemonSets are deleted, and waited for until their pods are gone. Jobs go on: their containers have
-   their devices already.
-3. All else of ours is deleted.
-4. The finalizer is removed (by the caller), and the GPUStack is gone.
+2. The registration of views is deleted, so that the API server forwards to nobody who is about to end.
+3. Deployments, DaemonSets and StatefulSets are deleted, and waited for until their pods are gone. Jobs go on: their
+   containers have their devices already.
+4. All else of ours is deleted.
+5. The finalizer is removed (by the caller), and the GPUStack is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator.apply import Applier
 from dovetail.operator.inventory import OwnedObjects
-from dovetail.operator.kinds import OWNED, WORKLOADS
+from dovetail.operator.kinds import OWNED, REMOVED_IN_TURN, WORKLOADS
 from dovetail.operator.parts import StackPart
 
 _SHOWN = 3
@@ -31,12 +32,10 @@ async def step(stack: GPUStack, inventory: OwnedObjects, applier: Applier, parts
     owned = list(inventory.owned(stack.metadata.uid))
     if unread := [error for resource in OWNED if (error := inventory.unread(resource))]:
         return f"what is left to delete cannot be read: {unread[0]}"
-    running = [(ref, live) for ref, live in owned if ref.resource in WORKLOADS]
-    for ref, live in running:
-        await applier.delete(ref, live, foreground=True)
-    if not running:
-        for ref, live in sorted(owned, key=lambda one: -OWNED.index(one[0].resource)):
-            await applier.delete(ref, live)
-    left = [str(ref) for ref, _ in running or owned]
+    turns = ([one for one in owned if one[0].resource in kinds] for kinds in REMOVED_IN_TURN)
+    going = next((found for found in turns if found), [])
+    for ref, live in sorted(going, key=lambda one: -OWNED.index(one[0].resource)):
+        await applier.delete(ref, live, foreground=ref.resource in WORKLOADS)
+    left = [str(ref) for ref, _ in going]
     more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     return f"waiting for the end of {', '.join(left[:_SHOWN])}{more}" if left else ""

@@ -133,7 +133,7 @@ def test_pods_of_hooks_and_tests_are_restricted_and_have_few_rights(helm: Helm) 
 def test_the_chart_is_of_this_release_and_its_files_are_those_of_kustomize() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
-    for link in (CHART / "operator", CHART / "agent-namespaces", *(CHART / "crds").iterdir()):
+    for link in (CHART / "operator", CHART / "agent-namespaces", CHART / "people", *(CHART / "crds").iterdir()):
         assert link.is_symlink() and link.resolve().is_relative_to(ROOT / "deploy")
     definitions = {path.name for path in (ROOT / "deploy/crds").iterdir()} - {"kustomization.yaml"}
     assert {path.name for path in (CHART / "crds").iterdir()} == definitions

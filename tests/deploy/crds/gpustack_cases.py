@@ -27,6 +27,7 @@ CONTRADICTIONS: list[Case] = [
     (lambda s: s.update(agent={"enabled": False}, takeOver=["device-plugin"], startupTaint=False), "spec.takeOver",
      "must be empty"),
     (lambda s: s.update(scheduler={"extraArgs": ["--fabric=a"]}), "spec.scheduler.extraArgs", "must not set"),
+    (lambda s: s.update(scheduler={"extraArgs": ["--views=:1"]}), "spec.scheduler.extraArgs", "must not set"),
     (lambda s: s.update(scheduler={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": 1}}}),
      "spec.scheduler.resources.requests", "above the limits"),
     (lambda s: s.update(agent={"pools": [{"name": "a"}, {"name": "b"}]}), "spec.agent.pools", "at most one pool"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,14 @@ from dovetail.operator.watched.nodes import WatchedNode
 from tests.docs.pages import page
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
+from tools.controlplane.credentials import Authority
 from tools.controlplane.plane import KubectlFailed, Plane
 
 DEPLOY = ROOT / "deploy"
 OPERATOR = DEPLOY / "operator"
 ACCOUNT = ("dovetail-system", "dovetail-operator")
 OURS = {"app.kubernetes.io/managed-by": "dovetail-operator"}
+LABEL = "app.kubernetes.io/managed-by=dovetail-operator"
 NAMESPACES = {"dovetail-system", "dovetail-agent"}
 Document = dict[str, Any]
 
@@ -62,6 +65,7 @@ def made() -> list[Document]:
         files += [path for path in sorted((DEPLOY / part).glob("*.yaml")) if path.name != "kustomization.yaml"]
     for folder in (DEPLOY / "functions", DEPLOY / "agent/functions"):
         files += sorted(folder.glob("*/role.yaml"))
+    files += [path for path in sorted((DEPLOY / "functions/views").glob("*.yaml")) if path.name != "kustomization.yaml"]
     found = [one for path in files for one in documents(path) if one["kind"] != "Namespace"]
     for one in found:
         one["metadata"].setdefault("labels", {}).update(OURS)
@@ -94,6 +98,8 @@ def test_it_may_write_each_named_object_of_deploy_and_no_other() -> None:
     bound_by_people = {"dovetail-metrics-reader", "dovetail-software-agent"}
     assert named["clusterrolebindings"] | bound_by_people == by_kind["ClusterRole"]
     assert named["roles"] == named["rolebindings"] == by_kind["Role"]
+    assert named["apiservices"] == by_kind["APIService"]
+    assert named["endpointslices"] == by_kind["EndpointSlice"]
     assert named["validatingadmissionpolicies"] == by_kind["ValidatingAdmissionPolicy"]
     assert named["customresourcedefinitions"] == definitions | {"gpustacks.dovetail.dev"}
 
@@ -144,6 +150,12 @@ def binding(role: str, subject: Document, name: str = "dovetail-agent") -> Docum
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         "subjects": [subject],
     }
+
+
+def api(**spec: Any) -> Document:
+    """The registration of views, with these fields instead."""
+    (found,) = documents(DEPLOY / "functions/views/apiservice.yaml")
+    return found | {"metadata": found["metadata"] | {"labels": OURS}, "spec": found["spec"] | spec}
 
 
 AGENT = {"kind": "ServiceAccount", "name": "dovetail-agent", "namespace": "dovetail-agent"}
@@ -206,6 +218,7 @@ def operator(cluster: Plane) -> Account:
     probes = {
         "nodes": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "probe", "labels": {"rack": "b"}}},
         "roles": binding("dovetail-agent", STRANGER),
+        "apis": api(service={"name": "other", "namespace": "dovetail-system", "port": 443}),
         "own": {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "x"}, "handler": "x"},
     }
     deadline = time.monotonic() + PATIENCE_S
@@ -233,7 +246,18 @@ def test_it_can_make_all_that_a_stack_wants_and_remove_it(cluster: Plane, operat
         namespace = one["metadata"].get("namespace")
         place = (f"--namespace={namespace}",) if namespace else ()
         operator.run("delete", one["kind"], one["metadata"]["name"], "--wait=false", *place)
-    assert cluster.kubectl("get", "deployments,daemonsets,statefulsets", "--all-namespaces").strip() == ""
+    left = "deployments,daemonsets,statefulsets,endpointslices"
+    assert cluster.kubectl("get", left, "--all-namespaces", "-o", "name", "-l", LABEL).strip() == ""
+    assert "dovetail" not in cluster.kubectl("get", "apiservices", "-o", "name")
+
+
+REGISTERS = {
+    "apiGroups": ["apiregistration.k8s.io"],
+    "resources": ["apiservices"],
+    "resourceNames": ["v1alpha1.views.dovetail.dev"],
+    "verbs": ["patch"],
+}
+"""What the scheduler has."""
 
 
 @pytest.mark.plane
@@ -253,6 +277,11 @@ def test_it_can_make_all_that_a_stack_wants_and_remove_it(cluster: Plane, operat
             },
             "writes admission",
         ),
+        (REGISTERS | {"resourceNames": ["v1.apps"]}, "of APIs"),
+        (REGISTERS | {"verbs": ["patch", "delete"]}, "of APIs"),
+        ({name: value for name, value in REGISTERS.items() if name != "resourceNames"}, "of APIs"),
+        (REGISTERS | {"resources": ["apiservices", "apiservices/status"]}, "of APIs"),
+        (REGISTERS | {"apiGroups": ["apiregistration.k8s.io", "apps"]}, "of APIs"),
         ({"nonResourceURLs": ["/debug"], "verbs": ["get"]}, "past the API server"),
     ],
 )
@@ -288,6 +317,68 @@ def test_what_holds_in_the_namespaces_of_agents_is_for_an_admin_to_write(cluster
         one["metadata"]["labels"] = OURS
         operator.apply_refused(one)
         operator.refused("delete", one["kind"], one["metadata"]["name"])
+
+
+@pytest.mark.plane
+def test_the_roles_of_people_are_for_an_admin_to_write(cluster: Plane, operator: Account) -> None:
+    cluster.kubectl("apply", "--server-side", "-k", str(DEPLOY / "people"))
+    roles_of_people = documents(DEPLOY / "people/roles.yaml")
+    assert len(roles_of_people) == 3
+    for one in roles_of_people:
+        one["metadata"].setdefault("labels", {}).update(OURS)
+        operator.apply_refused(one)
+        operator.refused("delete", "clusterrole", one["metadata"]["name"])
+    # Nor does a role of its own become part of what all users have.
+    own = {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": [],
+        "metadata": {"name": "dovetail-agent", "labels": OURS | {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+    }  # fmt: skip
+    assert "becomes part of another one" in operator.apply_refused(own)
+
+
+CERTIFICATE = b64encode(Authority("views").pem).decode()
+VIEWS = {"name": "dovetail-views", "namespace": "dovetail-system", "port": 443}
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"service": VIEWS | {"name": "other"}}, "Service dovetail-views"),
+        ({"service": VIEWS | {"namespace": "default"}}, "Service dovetail-views"),
+        ({"service": None}, "Service dovetail-views"),
+        ({"insecureSkipTLSVerify": True}, "whom the API server trusts"),
+        ({"caBundle": CERTIFICATE}, "whom the API server trusts"),
+    ],
+)
+def test_the_api_of_views_is_answered_by_dovetail_and_trusted_as_the_scheduler_says(
+    cluster: Plane, operator: Account, spec: Document, why: str
+) -> None:
+    assert why in operator.apply_refused(api(**spec))
+    operator.apply(api())
+    try:
+        assert why in operator.apply_refused(api(**spec))
+        bundle = ("patch", "apiservice", "v1alpha1.views.dovetail.dev", "--type=merge")
+        scheduler = cluster.kubectl(*bundle, "--patch", json.dumps({"spec": {"caBundle": CERTIFICATE}}), "-o", "json")
+        assert json.loads(scheduler)["spec"]["caBundle"] == CERTIFICATE
+        operator.apply(api(versionPriority=11))
+        kept = json.loads(cluster.kubectl("get", "apiservice", "v1alpha1.views.dovetail.dev", "-o", "json"))
+        assert (kept["spec"]["caBundle"], kept["spec"]["versionPriority"]) == (CERTIFICATE, 11)
+        assert "whom the API" in operator.refused(*bundle, "--patch", '{"spec": {"caBundle": null}}')
+        operator.refused(*bundle, "--subresource=status", "--patch", '{"status": {"conditions": []}}')
+    finally:
+        operator.run("delete", "apiservice", "v1alpha1.views.dovetail.dev")
+
+
+@pytest.mark.plane
+def test_it_registers_no_other_api_and_directs_no_other_service(operator: Account) -> None:
+    other = api(group="other.dovetail.dev")
+    other["metadata"]["name"] = "v1alpha1.other.dovetail.dev"
+    operator.apply_refused(other)
+    operator.refused("delete", "apiservice", "v1.apps")
+    own = next(one for one in documents(DEPLOY / "functions/views/service.yaml") if one["kind"] == "EndpointSlice")
+    for meta in ({"name": "kubernetes"}, {"namespace": "default"}):
+        operator.apply_refused(own | {"metadata": own["metadata"] | {"labels": OURS} | meta})
 
 
 @pytest.mark.plane

@@ -172,12 +172,41 @@ def test_options_of_the_scheduler() -> None:
     (container,) = containers(deployment)
     assert deployment["spec"]["replicas"] == 3
     assert container["args"][2:] == [
-        "--scheduler-name=other", "--fabric=a/row,a/rack", "--consolidate=5", "--quarantine-budget=3", "--divide-mig",
+        "--views=0.0.0.0:10352",
+        "--scheduler-name=other",
+        "--fabric=a/row,a/rack",
+        "--consolidate=5",
+        "--quarantine-budget=3",
+        "--divide-mig",
         "--log-level=debug",
-    ]  # fmt: skip
+    ]
     assert container["resources"] == {"requests": {"cpu": "2", "memory": "256Mi"}, "limits": {"memory": "4Gi"}}
     known = {option for param in scheduler_command.params for option in param.opts}
     assert {one.partition("=")[0] for one in container["args"][1:]} <= known
+
+
+def test_without_views_there_is_neither_their_api_nor_their_option_nor_any_right() -> None:
+    spec = {"scheduler": {"views": False}} | AGENT_PLANES
+    off, on = objects(spec), objects(AGENT_PLANES)
+    with_views = {(one["kind"], one["metadata"]["name"]) for one in on}
+    assert with_views - {(one["kind"], one["metadata"]["name"]) for one in off} == {
+        ("APIService", "v1alpha1.views.dovetail.dev"), ("Service", "dovetail-views"),
+        ("EndpointSlice", "dovetail-views-ipv4"), ("EndpointSlice", "dovetail-views-ipv6"),
+        ("NetworkPolicy", "dovetail-scheduler-views"), ("ClusterRole", "dovetail-scheduler-views"),
+        ("ClusterRoleBinding", "dovetail-scheduler-views"), ("Role", "dovetail-scheduler-views"),
+        ("RoleBinding", "dovetail-scheduler-views"),
+    }  # fmt: skip
+    (container,) = containers(select(off, "Deployment", "dovetail-scheduler"))
+    assert [port["name"] for port in container["ports"]] == ["http"]
+    assert not [one for one in container["args"] if "views" in one]
+
+
+def test_roles_of_people_are_not_the_stack_s() -> None:
+    for one in objects(AGENT_PLANES):
+        if one["kind"] in ("ClusterRole", "Role"):
+            assert not [label for label in one["metadata"]["labels"] if label.startswith("rbac.authorization.k8s.io/")]
+    people = {one["metadata"]["name"] for one in build(DEPLOY / "people")}
+    assert len(people) == 3 and not people & {*names(objects(AGENT_PLANES), "ClusterRole")}
 
 
 def test_the_defaults_of_the_spec_are_those_of_the_command() -> None:
@@ -253,7 +282,12 @@ def test_what_a_pool_asks_for_is_in_the_options_and_roles_of_its_agents(
     assert {one.partition("=")[0] for one in args} - {one.partition("=")[0] for one in base_args} == options
     known = {option for param in agent_command.params for option in (*param.opts, *param.secondary_opts)}
     assert {one.partition("=")[0] for one in args[2:]} <= known
-    expected = {"dovetail-scheduler", "dovetail-agent", *(f"dovetail-agent-{one}" for one in roles)}
+    expected = {
+        "dovetail-scheduler",
+        "dovetail-scheduler-views",
+        "dovetail-agent",
+        *(f"dovetail-agent-{one}" for one in roles),
+    }
     assert {*names(found, "ClusterRoleBinding")} == expected
     assert {*names(found, "ClusterRole")} == expected | {"dovetail-software-agent"}
 
@@ -479,11 +513,11 @@ def test_how_prometheus_finds_the_pods(scrape: str, found: Found, monitors: bool
             annotations = metadata.get("annotations", {})
             assert (annotations.get("prometheus.io/scrape") == "true") == annotated
             ports = {port["containerPort"]: port["name"] for each in containers(one) for port in each["ports"]}
-            if annotated and "endpoints" in ports.values():
-                assert ports[int(annotations["prometheus.io/port"])] == "http", "the endpoints serve no metrics"
+            if annotated and {"endpoints", "views"} & {*ports.values()}:
+                assert ports[int(annotations["prometheus.io/port"])] == "http", "endpoints and views serve no metrics"
     if monitors:
         ports = {port["name"] for one in rendered if one["kind"] in WORKLOADS for each in containers(one)
-                 for port in each["ports"]} - {"endpoints"}  # fmt: skip
+                 for port in each["ports"]} - {"endpoints", "views"}  # fmt: skip
         endpoints = [*select(rendered, "ServiceMonitor", "dovetail-scheduler")["spec"]["endpoints"],
                      *select(rendered, "ServiceMonitor", "dovetail-agent-planes")["spec"]["endpoints"],
                      *select(rendered, "PodMonitor", "dovetail-agent")["spec"]["podMetricsEndpoints"]]  # fmt: skip

@@ -38,7 +38,8 @@ class Resources(Wire, frozen=True):
 
 
 class SchedulerSpec(Wire, frozen=True):
-    """The fields are options of `dovetail scheduler`; what is empty or None is its default."""
+    """The fields are options of `dovetail scheduler`; what is empty or None is its default. With `views` the running
+    scheduler answers commands through the API server, and the API is registered there."""
 
     enabled: bool = True
     replicas: int = 2
@@ -47,6 +48,7 @@ class SchedulerSpec(Wire, frozen=True):
     consolidate: int = 0
     quarantine_budget: str = "10%"
     divide_mig: bool = False
+    views: bool = True
     resources: Resources = Resources()
     extra_args: tuple[str, ...] = ()
 

@@ -25,7 +25,7 @@ _SCRAPES = (kinds.SCRAPE_AUTO, kinds.SERVICE_MONITOR, kinds.ANNOTATIONS, kinds.N
 _DRAINS = (kinds.WAIT_FOR_JOBS, kinds.WAIT_FOR_CHECKPOINT, kinds.EVICT)
 _MOST_MPS_REPLICAS = 48
 _SCHEDULERS = re.compile(
-    r"--(scheduler-name|fabric|consolidate|quarantine-budget|divide-mig|kubeconfig|context|lease-[a-z]+|"
+    r"--(scheduler-name|fabric|consolidate|quarantine-budget|divide-mig|views|kubeconfig|context|lease-[a-z]+|"
     r"(no-)?leader-elect|listen)(=.*)?"
 )
 _AGENTS = re.compile(

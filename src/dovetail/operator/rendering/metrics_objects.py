@@ -23,12 +23,12 @@ Document = dict[str, Any]
 RULES = "dovetail-rules"
 _ANNOTATIONS = {"prometheus.io/scrape": "true", "prometheus.io/path": "/metrics"}
 _SCRAPED = {
-    scheduler_objects.NAME: _ANNOTATIONS,
+    scheduler_objects.NAME: _ANNOTATIONS | {"prometheus.io/port": "10351"},
     agent_objects.NAME: _ANNOTATIONS,
     agent_planes_objects.NAME: _ANNOTATIONS | {"prometheus.io/port": "10354"},
 }
 """The annotations of pods with metrics, by the name that is their label. Without a port each port of the pod serves
-metrics; of the endpoints of agents one does not."""
+metrics; of the scheduler and of the endpoints of agents one does not."""
 
 
 def scrape_of(metrics: MetricsSpec, found: Found) -> str:

@@ -22,7 +22,8 @@ def scheduler_objects(spec: StackSpec, operator_image: str) -> tuple[list[Docume
     """The objects, without the namespace, which is the operator's own, and what cannot be as the spec asks."""
     if not spec.scheduler.enabled:
         return [], []
-    objects = [document for document in tree("") if document["kind"] != "Namespace"]
+    functions = ["views"] if spec.scheduler.views else []
+    objects = [document for document in tree("", functions) if document["kind"] != "Namespace"]
     deployment = select(objects, "Deployment", NAME)
     set_images(deployment, spec.image, image_name(spec.image, operator_image))
     deployment["spec"]["replicas"] = spec.scheduler.replicas

@@ -28,8 +28,10 @@ PART_OF = ("app.kubernetes.io/part-of", "dovetail")
 STACK_LABEL = "dovetail.dev/stack"
 ORDER = (
     *("RuntimeClass", "DeviceClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
-    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ConfigMap", "Service", "NetworkPolicy"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ConfigMap", "Service"),
     *(
+        "EndpointSlice",
+        "NetworkPolicy",
         "PodDisruptionBudget",
         "Deployment",
         "DaemonSet",
@@ -37,14 +39,15 @@ ORDER = (
         "ServiceMonitor",
         "PodMonitor",
         "PrometheusRule",
+        "APIService",
     ),
 )
-"""By kind: what others need is applied before them."""
+"""By kind: what others need is applied before them. Removal has an order of its own (`kinds`)."""
 
 
 class Desired(Struct, frozen=True):
     """`objects` as documents, each with the labels and the owner reference of the operator's own, in the order in which
-    they are applied; the reverse is the order in which they are removed. With `problems`, contradictions in the spec,
+    they are applied. With `problems`, contradictions in the spec,
     there are no objects, and nothing is to be applied or pruned. `unmet` is what the spec asks for and this cluster
     cannot have; the objects are without it."""
 
