@@ -329,9 +329,10 @@ def test_the_roles_of_people_are_for_an_admin_to_write(cluster: Plane, operator:
         operator.apply_refused(one)
         operator.refused("delete", "clusterrole", one["metadata"]["name"])
     # Nor does a role of its own become part of what all users have.
+    joins = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
     own = {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": [],
-        "metadata": {"name": "dovetail-agent", "labels": OURS | {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+        "metadata": {"name": "dovetail-agent", "labels": OURS | joins},
     }  # fmt: skip
     assert "becomes part of another one" in operator.apply_refused(own)
 
