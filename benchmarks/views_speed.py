@@ -243,6 +243,7 @@ def own_address() -> str:
 async def measure(plane: Plane, options: argparse.Namespace) -> dict[str, Any]:
     plane.kubectl("apply", "-k", "deploy/crds")
     plane.kubectl("apply", "-k", "deploy")
+    plane.kubectl("apply", "-k", "deploy/people")
     async with Client(load_config(str(plane.kubeconfig))) as client:
         own = await build(client, options.nodes, options.pods, options.waiting)
         names = [f"user-{number}" for number in range(USERS)]

@@ -5,6 +5,7 @@ applies stays as it is, although that server fills in defaults, and goes again."
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -13,12 +14,16 @@ from typing import Any
 
 import pytest
 
+from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_config
+from dovetail.kube.api.discovery import discover
 from dovetail.operator import metrics
 from dovetail.operator.kinds import OWNED
 from dovetail.operator.rendering.stack_objects import MANAGED_BY
 from dovetail.operator.run import OperatorOptions, parts, run
+from dovetail.scheduler.view_registration import register
 from tests.patience import PATIENCE_S
+from tools.controlplane.credentials import Authority
 from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
@@ -194,3 +199,63 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         await installed.ask("delete", "gpustack", "dovetail", "--wait=false")
         await until(installed.there, False)
     assert await installed.objects() == {}
+
+
+API = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.views.dovetail.dev"
+SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/dovetail-views-ipv4"
+NOBODY = "192.0.2.7"
+"""An address at which nobody answers."""
+
+
+async def test_views_that_nobody_answers(installed: Installed) -> None:
+    """What the scheduler writes stays. Meanwhile the operator works, and no namespace ends; when they are switched off
+    it does."""
+    certificate = Authority("views").pem.decode()
+
+    async def trusted() -> tuple[Any, ...]:
+        api, addresses = await installed.get(API) or {}, await installed.get(SLICE) or {}
+        spec = api.get("spec", {})
+        found = [one["addresses"] for one in addresses.get("endpoints") or ()]
+        return spec.get("groupPriorityMinimum"), base64.b64decode(spec.get("caBundle", "")).decode(), found
+
+    async def registered() -> bool:
+        return await installed.get(API) is not None
+
+    async def namespace() -> str:
+        found = await installed.get("/api/v1/namespaces/views-end") or {"status": {"phase": "gone"}}
+        conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", ())}
+        return f"{found['status']['phase']} {conditions.get('NamespaceDeletionDiscoveryFailure', '')}"
+
+    await installed.ask("create", "namespace", "views-end")
+    await installed.stack({})
+    async with installed.operator():
+        await installed.applied()
+        await quiet()
+        # With the rights that the operator has given the scheduler.
+        account = installed.plane.service_account_kubeconfig(NAMESPACE, "dovetail-scheduler")
+        async with Client(load_config(str(account)), user_agent="dovetail-scheduler") as scheduler:
+            count, before = applies(), await installed.objects()
+            for _ in range(3):
+                await register(scheduler, NAMESPACE, NOBODY, 10352, certificate)
+            await asyncio.sleep(3)
+            assert applies() == count and await installed.objects() == before
+            patch = ("--type=merge", '-p={"spec":{"groupPriorityMinimum":999}}')
+            await installed.ask("patch", "apiservice", "v1alpha1.views.dovetail.dev", *patch)
+            await until(trusted, (1000, certificate, [[NOBODY]]))
+            served = await discover(scheduler)
+            assert served.failed == ("views.dovetail.dev/v1alpha1",)
+            assert ("apps/v1", "deployments") in served.kinds
+        await installed.ask("delete", "namespace", "views-end", "--wait=false")
+        await until(namespace, "Terminating True")
+    async with installed.operator():
+        # It starts, and works, although the API does not answer.
+        await installed.stack({"scheduler": {"views": False}})
+        await until(registered, False)
+        await installed.applied()
+        await until(namespace, "gone ")
+        await installed.stack({})
+        await until(registered, True)
+        await installed.ask("delete", "gpustack", "dovetail", "--wait=false")
+        await until(installed.there, False)
+    assert await installed.objects() == {}
+    assert not await registered()

@@ -27,6 +27,7 @@ from dovetail.kube.api.resources import Resource
 from dovetail.kube.gangs import owners
 from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.views import VIEWS_GROUP, VIEWS_VERSION
 from dovetail.kube.reading.lists import ListRequest, list_permitted
 from dovetail.kube.translate.pod_status import is_finished
 from dovetail.kube.translate.sources import sources
@@ -52,7 +53,9 @@ async def read_snapshot(config: ClusterConfig) -> Snapshot:
 async def _snapshot(client: Client) -> Snapshot:
     served = await discover(client)
     objects: list[Document] = []
-    unread = [f"{api_version}: its API server did not answer" for api_version in served.failed]
+    # Views are answers, not objects: a cluster whose scheduler does not answer is whole without them.
+    silent = [one for one in served.failed if one != f"{VIEWS_GROUP}/{VIEWS_VERSION}"]
+    unread = [f"{api_version}: its API server did not answer" for api_version in silent]
     wanted: dict[OwnerRef, None] = {}
     for source in sources(Translator(), served):
         if source.followed or not served.has(source.resource):
