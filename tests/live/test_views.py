@@ -27,9 +27,7 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow]
 DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
 API = "/apis/views.dovetail.dev/v1alpha1"
 HIDDEN = "zmarkz"
-READ_OBJECTS = (
-    ("nodes",), ("jobs",), ("leases",), ("snapshot", "-"), ("drain", "view-node"),
-)  # fmt: skip
+READ_OBJECTS = (("nodes",), ("jobs",), ("leases",), ("snapshot", "-"))
 WORLD = f"""
 apiVersion: v1
 kind: Node

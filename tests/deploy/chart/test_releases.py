@@ -48,12 +48,18 @@ def until(true: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart as of a release before: other definitions, another image, fewer replicas."""
+    """The chart as of a release before: other definitions, another image, fewer replicas, neither views nor roles of
+    people."""
     chart = tmp_path_factory.mktemp("older") / "dovetail"
     shutil.copytree(CHART, chart)
     text = (chart / "Chart.yaml").read_text()
     (chart / "Chart.yaml").write_text(text.replace(f"ersion: {__version__}", f"ersion: {OLD}"))
-    (chart / "values.yaml").write_text((chart / "values.yaml").read_text().replace("replicas: 2", "replicas: 1"))
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    values["operator"]["replicas"] = 1
+    values["stack"]["spec"] = {"scheduler": {"views": False}}
+    (chart / "values.yaml").write_text(yaml.safe_dump(values))
+    kustomization = chart / "operator/kustomization.yaml"
+    kustomization.write_text(kustomization.read_text().replace("  - ../people\n", ""))
     for path in (chart / "crds").iterdir():
         definition = yaml.safe_load(path.read_text())
         definition["metadata"]["annotations"][RELEASE_ANNOTATION] = OLD
@@ -166,9 +172,11 @@ QUEUE = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"n
 
 
 REMOVED = (
-    "deployments,daemonsets,serviceaccounts,roles,rolebindings,jobs",
+    "deployments,daemonsets,serviceaccounts,services,endpointslices,roles,rolebindings,jobs",
     "clusterroles,clusterrolebindings,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings",
 )
+API = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.views.dovetail.dev"
+VIEWER = "/apis/rbac.authorization.k8s.io/v1/clusterroles/dovetail-viewer"
 
 
 def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
@@ -181,21 +189,36 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
         # The operator is of this release already, as in an upgrade before its Deployment is rolled out.
         until(lambda: cluster.releases_of_definitions() == {__version__}, "the definitions are brought up to date")
         until(lambda: cluster.condition("Applied").startswith("True"), cluster.condition("Applied"))
-    installer.run("upgrade", "dovetail", str(CHART), HERE, "--set=stack.spec.scheduler.replicas=1")
+    assert cluster.get(API) is None and cluster.get(VIEWER) is None
+    settings = [f"--set=stack.spec.scheduler.{one}" for one in ("replicas=1", "views=true")]
+    installer.run("upgrade", "dovetail", str(CHART), HERE, *settings)
     assert cluster.image() == f"dovetail:{__version__}"
     with cluster.operator():
         scheduler = f"{DEPLOYMENTS}/dovetail-scheduler"
         until(lambda: (cluster.get(scheduler) or {"spec": {}})["spec"].get("replicas") == 1, "the value is applied")
+        until(lambda: cluster.get(API) is not None, "views are registered")
+        assert cluster.get(VIEWER) is not None
+        cluster.plane.kubectl("create", "namespace", "rolled-back")
+        cluster.plane.kubectl("delete", "namespace", "rolled-back", "--wait=false")
         installer.run("rollback", "dovetail", "1", HERE)
         assert cluster.image() == f"dovetail:{OLD}"
         assert cluster.releases_of_definitions() == {__version__}
         until(lambda: cluster.get(scheduler)["spec"]["replicas"] == 2, "the value is taken back")  # type: ignore[index]
+        # The API that nobody answered is gone, and the end of namespaces waits no longer for it.
+        until(lambda: cluster.get(API) is None, "views are taken back")
+        until(lambda: cluster.get("/api/v1/namespaces/rolled-back") is None, "the namespace ends")
+        assert cluster.get(VIEWER) is None
+        # It is uninstalled with views.
+        patch = '{"spec": {"scheduler": {"views": true}}}'
+        cluster.plane.kubectl("patch", "gpustack", "dovetail", "--type=merge", f"--patch={patch}")
+        until(lambda: cluster.get(API) is not None, "views are registered again")
         with cluster.jobs() as ran:
             installer.run("uninstall", "dovetail", HERE, "--timeout=120s")
     assert [one for one in ran if not one.startswith("uninstall --stacks-only: 0")] == [] and ran
     assert cluster.get(f"{OURS}/gpustacks/dovetail") is None
     for kinds in REMOVED:
         until(lambda kinds=kinds: "dovetail" not in cluster.plane.kubectl("get", kinds, "-A", "-o", "name"), kinds)
+    assert cluster.get(API) is None and cluster.get(VIEWER) is None
     # What the user keeps.
     assert cluster.releases_of_definitions() == {__version__}
     kept = cluster.get(f"{OURS}/queues/team")
