@@ -231,7 +231,7 @@ async def test_views_that_nobody_answers(installed: Installed) -> None:
     async with installed.operator():
         await installed.applied()
         await quiet()
-        # With the rights that the operator has given the scheduler.
+        # With the rights of the scheduler, which the operator has written.
         account = installed.plane.service_account_kubeconfig(NAMESPACE, "dovetail-scheduler")
         async with Client(load_config(str(account)), user_agent="dovetail-scheduler") as scheduler:
             count, before = applies(), await installed.objects()

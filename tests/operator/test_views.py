@@ -103,7 +103,7 @@ def ends(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["uninstalled", "views off", "scheduler off"])
-async def test_the_api_goes_before_those_who_answer_and_find_it(world: World, way: str) -> None:
+async def test_the_api_goes_before_the_pods_that_answer_and_their_address(world: World, way: str) -> None:
     world.stack()
     async with world.operator(desired):
         await world.applied()

@@ -2,7 +2,7 @@
 """Uninstallation of a GPUStack, step by step; each step starts from what is still there.
 
 1. The parts take back what they have written to nodes: taints, labels, maintenance.
-2. The registration of views is deleted, so that the API server forwards to nobody who is about to end.
+2. The registration of views is deleted, so that the API server forwards to no pod that is about to end.
 3. Deployments, DaemonSets and StatefulSets are deleted, and waited for until their pods are gone. Jobs go on: their
    containers have their devices already.
 4. All else of ours is deleted.

@@ -348,11 +348,11 @@ VIEWS = {"name": "dovetail-views", "namespace": "dovetail-system", "port": 443}
         ({"service": VIEWS | {"name": "other"}}, "Service dovetail-views"),
         ({"service": VIEWS | {"namespace": "default"}}, "Service dovetail-views"),
         ({"service": None}, "Service dovetail-views"),
-        ({"insecureSkipTLSVerify": True}, "whom the API server trusts"),
-        ({"caBundle": CERTIFICATE}, "whom the API server trusts"),
+        ({"insecureSkipTLSVerify": True}, "trusts"),
+        ({"caBundle": CERTIFICATE}, "trusts"),
     ],
 )
-def test_the_api_of_views_is_answered_by_dovetail_and_trusted_as_the_scheduler_says(
+def test_the_api_of_views_is_answered_by_dovetail_and_the_operator_sets_no_certificate(
     cluster: Plane, operator: Account, spec: Document, why: str
 ) -> None:
     assert why in operator.apply_refused(api(**spec))
@@ -365,7 +365,7 @@ def test_the_api_of_views_is_answered_by_dovetail_and_trusted_as_the_scheduler_s
         operator.apply(api(versionPriority=11))
         kept = json.loads(cluster.kubectl("get", "apiservice", "v1alpha1.views.dovetail.dev", "-o", "json"))
         assert (kept["spec"]["caBundle"], kept["spec"]["versionPriority"]) == (CERTIFICATE, 11)
-        assert "whom the API" in operator.refused(*bundle, "--patch", '{"spec": {"caBundle": null}}')
+        assert "trusts" in operator.refused(*bundle, "--patch", '{"spec": {"caBundle": null}}')
         operator.refused(*bundle, "--subresource=status", "--patch", '{"status": {"conditions": []}}')
     finally:
         operator.run("delete", "apiservice", "v1alpha1.views.dovetail.dev")
