@@ -28,6 +28,7 @@ Document = dict[str, Any]
 QUEUE = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "team"}, "spec": {"weight": 3}}
 FINALIZER = "dovetail.dev/operator"
 AGENTS_ROLE = "ClusterRole dovetail-agent-planes-namespace"
+PEOPLE = {f"ClusterRole dovetail-{name}" for name in ("viewer", "cluster-operator", "admin")}
 CLAIM = {
     "apiVersion": "v1", "kind": "PersistentVolumeClaim",
     "metadata": {
@@ -85,7 +86,7 @@ def here(shared_plane: Plane) -> Iterator[Installation]:
 def test_it_is_installed_once_and_nothing_is_written_again(here: Installation) -> None:
     planned = here.actions("--dry-run")
     assert set(planned.values()) == {"create"} and len(planned) > 20
-    assert {"ValidatingAdmissionPolicy dovetail-scheduler-agent-pods", AGENTS_ROLE} < planned.keys()
+    assert {"ValidatingAdmissionPolicy dovetail-scheduler-agent-pods", AGENTS_ROLE, *PEOPLE} < planned.keys()
     assert "dovetail" not in here.names("crd,namespaces")
     assert here.actions() == planned
     again = here.actions()
@@ -193,7 +194,7 @@ def test_the_volume_of_agents_endpoints_stays_with_its_namespace_unless_data_is_
     removal = here.uninstall()
     (kept,) = [text for text in removal["kept"] if "dovetail-system" in text]
     assert "PersistentVolumeClaim state-dovetail-agent-planes-0 has the endpoints of agents" in kept
-    assert {"Namespace dovetail-agent", AGENTS_ROLE} < set(removal["removed"])
+    assert {"Namespace dovetail-agent", AGENTS_ROLE, *PEOPLE} < set(removal["removed"])
     assert here.names("namespaces,persistentvolumeclaims").split().count("namespace/dovetail-system") == 1
     assert here.actions()["Namespace dovetail-system"] in ("update", "unchanged")
     assert "Namespace dovetail-system" in here.uninstall("--delete-data")["removed"]
