@@ -64,6 +64,29 @@ def test_a_pod_is_reported_when_it_changes_for_the_core_and_only_then() -> None:
     assert feed.pods(deleted(pod())) == []
 
 
+def held(feed: Translator, *changes: Change[Any]) -> dict[str, bool]:
+    return {event.pod.uid: event.pod.held for event in feed.pods(changes) if isinstance(event, ev.PodChanged)}
+
+
+def test_a_pod_is_held_until_it_is_released_or_bound() -> None:
+    feed, hold = Translator(), {"dovetail.dev/hold": "true"}
+    assert held(feed, *added(pod(annotations=hold))) == {"u-a": True}
+    assert held(feed, *modified(pod(annotations={"dovetail.dev/hold": "false"}))) == {"u-a": False}
+    assert held(feed, *modified(pod(annotations=hold))) == {"u-a": True}
+    bound = pod("spec: {schedulerName: dovetail, nodeName: n1}", annotations=hold)
+    assert held(feed, *modified(bound)) == {"u-a": False}
+    assert held(feed, *added(pod("spec: {schedulerName: other}", uid="o", name="o", annotations=hold))) == {"o": False}
+
+
+def test_the_object_of_a_pod_holds_it_unless_the_pod_is_released_itself() -> None:
+    feed = Translator()
+    feed.pods(added(member("a"), member("b", hold="false")))
+    document = {"metadata": {"annotations": {"dovetail.dev/hold": "true"}}, **INDEXED}
+    events = feed.gangs.owner(JOB, document)
+    assert {e.pod.uid: e.pod.held for e in events if isinstance(e, ev.PodChanged)} == {"a": True}
+    assert held(feed, *modified(member("a", hold="false"))) == {"a": False}
+
+
 def test_a_finished_pod_is_gone() -> None:
     feed = Translator()
     assert feed.pods(added(pod("status: {phase: Failed}"))) == []

@@ -99,9 +99,19 @@ class QueueSnapshots:
             jobs=self._attained.past(name, now_ms)[:JOBS_KEPT],
             as_of_ms=now_ms,
             problem=tree.problem(name),
-            warning="; ".join(filter(None, (tree.scaled_down(name), tree.capacity_problem(name, capacity)))),
+            warning="; ".join(
+                filter(None, (_stopped(tree, name), tree.scaled_down(name), tree.capacity_problem(name, capacity)))
+            ),
             head=head,
         )
+
+
+def _stopped(tree: Tree, name: str) -> str:
+    by = tree.stopped_by(name)
+    if by is None:
+        return ""
+    above = "" if by.name == name else f", as is the queue {by.name} above it"
+    return f"stopped (spec.stop: {by.stop}){above}: no job starts"
 
 
 def _days(ledger: DecayedUsage, now_ms: int) -> tuple[tuple[int, int], ...]:
