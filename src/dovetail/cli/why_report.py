@@ -20,6 +20,8 @@ from dovetail.views.why_queue import WhyQueue
 _MEANING = {
     "NotOurs": "belongs to another scheduler",
     "Bound": "is on node {node}{gpus}",
+    "Held": "is held",
+    "QueueStopped": "waits: its queue is stopped",
     "Placed": "fits: the next step of the scheduler binds it to node {node}{gpus}",
     When.NOT_YET: "waits: it can start when other pods end, or when a missing object exists",
     When.NEVER: "cannot start unless the pod or the cluster is changed",

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail queue drain`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+from rich.markup import escape
+
+from dovetail.cli.cluster import ClusterSource, cluster_options, run
+from dovetail.cli.console import Console, Table, prose, right
+from dovetail.cli.output import count, gpus, output_option, span, start, write_json
+from dovetail.cli.quantities import DurationParam
+from dovetail.cli.queues.stop import allocated
+from dovetail.cli.wait import EVERY_S, TIMED_OUT
+from dovetail.core.queues.types import Stop
+from dovetail.core.reasons import Sure
+from dovetail.kube.queue_changes import QueueView, stop_queue, wait_until_idle
+from dovetail.views.jobs import JobNotFound
+from dovetail.views.queue_drain import QueueDrainPlan, queue_drain_plan
+
+_SHOWN = 40
+_STALE_MS = 180_000
+
+
+@click.command(name="drain")
+@click.argument("name", metavar="QUEUE")
+@click.option("--evict", is_flag=True, help="Evict what runs, except jobs that must not be preempted.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until nothing runs in it.")
+@click.option("--timeout", "timeout_s", type=DurationParam(), default=None, metavar="DURATION",
+              help="How long to wait at most, such as 2h. Default: without end.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what runs, and when it has ended; write nothing.")
+@cluster_options
+@output_option
+def command(
+    source: ClusterSource,
+    name: str,
+    evict: bool,
+    no_wait: bool,
+    timeout_s: float | None,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Stop QUEUE and the queues below it, and wait until nothing runs in them.
+
+    Shows the jobs that run there, and when each has ended. They run to their end; with --evict they are evicted, within
+    disruption budgets, and wait again. The queue stays stopped until `dovetail queue resume`. Exit code 124: the time
+    is over.
+    """
+    if source.config is None and not dry_run:
+        raise click.UsageError("--file needs --dry-run: nothing can be written to files")
+    stop: Stop = "HoldAndDrain" if evict else "Hold"
+    try:
+        plan = queue_drain_plan(source.state(), name, stop, source.now_ms)
+    except JobNotFound as error:
+        raise click.ClickException(str(error)) from error
+    if output == "json":
+        write_json(plan)
+    else:
+        show(plan, source.now_ms, Console())
+    if dry_run or source.config is None:
+        return
+    config, console = source.config, Console(stderr=True)
+    run(stop_queue(config, name, stop), config.server)
+    console.print(f"Queue {name} is stopped; `dovetail queue resume {name}` resumes it.")
+    if no_wait:
+        return
+    last = ""
+
+    def shown(found: QueueView) -> None:
+        nonlocal last
+        text = f"Queue {name}: {allocated(found)} left." if found.allocated else f"Nothing runs in queue {name}."
+        if found.allocated and source.now_ms - found.as_of_ms > _STALE_MS:
+            text += " Its status is old: no scheduler writes it. `dovetail status` shows what runs."
+        if text != last:
+            console.print(escape(text))
+            last = text
+
+    async def idle() -> None:
+        async with asyncio.timeout(timeout_s):
+            await wait_until_idle(config, name, shown, EVERY_S)
+
+    try:
+        run(idle(), config.server)
+    except TimeoutError:
+        console.print("The time is over; the queue stays stopped.")
+        sys.exit(TIMED_OUT)
+    except KeyboardInterrupt:
+        console.print("The wait has ended; the queue stays stopped.")
+
+
+def show(plan: QueueDrainPlan, now_ms: int, console: Console) -> None:
+    """Print the jobs that run, and when nothing does any more."""
+    if plan.jobs:
+        table = Table("job", "queue", right("pods"), right("GPUs"), "what", "left", prose("why"))
+        rows = [
+            (
+                escape(job.job), job.queue, str(job.pods), gpus(job.gpus_milli), job.what, start(job.left, now_ms),
+                escape(job.left.basis),
+            )
+            for job in plan.jobs
+        ]  # fmt: skip
+        console.print_rows(table, rows, _SHOWN)
+    verbs = "waits and does" if plan.waiting == 1 else "wait and do"
+    waits = f"{count(plan.waiting, 'job')} {verbs} not start"
+    empty = plan.empty
+    if not plan.jobs:
+        console.print(f"Nothing runs in queue {plan.queue}; {waits}.")
+    elif not empty.start_ms:
+        console.print(f"Queue {plan.queue}: {escape(empty.basis)}; {waits}.")
+    else:
+        about = "" if empty.sure is Sure.KNOWN else "about "
+        when = f"in {about}{span(empty.start_ms - now_ms)}"
+        console.print(f"Nothing runs in queue {plan.queue} {when}, {escape(empty.basis)}; {waits}.")
