@@ -87,6 +87,31 @@ def test_the_object_of_a_pod_holds_it_unless_the_pod_is_released_itself() -> Non
     assert held(feed, *modified(member("a", hold="false"))) == {"a": False}
 
 
+def test_an_object_is_read_again_when_one_of_its_pods_is_held_or_released() -> None:
+    feed = Translator()
+    feed.pods(added(member("a"), member("b")))
+    feed.gangs.owner(JOB, INDEXED)
+    assert feed.gangs.wanted_owners() == []
+    feed.pods(modified(member("a", hold="true")))
+    assert feed.gangs.wanted_owners() == [JOB]
+    feed.gangs.owner(JOB, {"metadata": {"annotations": {"dovetail.dev/hold": "true"}}, **INDEXED})
+    feed.pods(modified(member("a", hold="false")))
+    assert feed.gangs.wanted_owners() == [JOB]
+
+
+def test_an_object_that_held_pods_on_their_own_is_read_again_for_new_ones() -> None:
+    """They do not wait for it, so else it is read once."""
+    feed, held_job = Translator(), {"metadata": {"annotations": {"dovetail.dev/hold": "true"}}}
+    alone = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True}]}
+    feed.pods(added(pod(uid="a", name="a", **alone)))
+    feed.gangs.owner(JOB, {})
+    feed.pods(added(pod(uid="b", name="b", **alone)))
+    assert feed.gangs.wanted_owners() == []
+    feed.gangs.owner(JOB, held_job)
+    feed.pods(added(pod(uid="c", name="c", **alone)))
+    assert feed.gangs.wanted_owners() == [JOB]
+
+
 def test_a_finished_pod_is_gone() -> None:
     feed = Translator()
     assert feed.pods(added(pod("status: {phase: Failed}"))) == []
