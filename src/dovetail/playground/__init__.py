@@ -44,7 +44,7 @@ from dovetail.playground.faults import Fault, Faults
 from dovetail.playground.faulty_server import FaultyServer
 from dovetail.playground.gpu_exporters import GPU_LOAD, SimulatedExporters
 from dovetail.playground.kubelets import EXIT_CODE, RUN_SECONDS, PlaygroundKubelets
-from dovetail.playground.pod_logs import LOG, PodLogs
+from dovetail.playground.pod_logs import LOG, WrittenLogs
 
 __all__ = [
     "EXIT_CODE",
@@ -100,7 +100,7 @@ class Playground:
             Watches(self.store, self.faults, bookmark_interval_s),
         )  # fmt: skip
         self._server = FaultyServer(
-            server, self.store, self._catalogue, self.faults, self.exporters, PodLogs(self.store)
+            server, self.store, self._catalogue, self.faults, self.exporters, WrittenLogs(self.store)
         )
         self._tasks: list[asyncio.Task[None]] = []
         for name in _NAMESPACES:

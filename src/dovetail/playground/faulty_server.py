@@ -16,7 +16,7 @@ from dovetail.apiserver.server import ApiServer, is_watch, reply, target_of
 from dovetail.apiserver.store import Store
 from dovetail.playground.faults import Fault, Faults
 from dovetail.playground.gpu_exporters import SimulatedExporters
-from dovetail.playground.pod_logs import PodLogs
+from dovetail.playground.pod_logs import WrittenLogs
 
 
 def proxied_pod(path: str) -> tuple[str, str, str] | None:
@@ -43,7 +43,7 @@ class FaultyServer(Struct, frozen=True):
     catalogue: Catalogue
     faults: Faults
     exporters: SimulatedExporters
-    logs: PodLogs
+    logs: WrittenLogs
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every request comes here."""

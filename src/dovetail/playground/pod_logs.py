@@ -20,7 +20,7 @@ LOG = "playground.dovetail.dev/log"
 _BEGUN = ("Running", "Succeeded", "Failed")
 
 
-class PodLogs(Struct, frozen=True):
+class WrittenLogs(Struct, frozen=True):
     """Answers requests for logs from the pods in a store."""
 
     store: Store
