@@ -50,6 +50,8 @@ class JobSource(Struct, frozen=True):
         prefix = POD if prefix == "pods" else prefix
         key = key_of("JOB", rest if prefix else text, None, self.namespace)
         namespace, _, name = key.partition("/")
+        if "/" in name:
+            raise click.UsageError(f"{text!r} is not [KIND/][NAMESPACE/]JOB")
         return JobName(namespace, name, prefix)
 
     def names(self, texts: Sequence[str]) -> list[JobName]:

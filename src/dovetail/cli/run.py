@@ -219,7 +219,7 @@ def _name(name: str, image: str) -> str:
     """The name of the job: one that is made of that of the image where none is asked for. Raises UsageError."""
     if not name:
         base = re.sub(r"[^a-z0-9-]+", "-", image.rpartition("/")[2].partition("@")[0].partition(":")[0].lower())
-        base = base.strip("-0123456789")[: LONGEST_NAME - 6].strip("-") or "job"
+        base = base.lstrip("-0123456789")[: LONGEST_NAME - 6].strip("-") or "job"
         return f"{base}-{''.join(random.choices(_SUFFIX, k=5))}"
     if not _JOB_NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         raise click.UsageError(

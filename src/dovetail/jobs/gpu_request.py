@@ -21,7 +21,7 @@ from dovetail.core.devices.products import PRODUCTS
 from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI
 from dovetail.core.queues.types import MODEL_LABEL
 from dovetail.views.jobs import nearest
-from dovetail.views.shape import ShapeError, parse
+from dovetail.views.shape import ShapeError, ShapeView, parse
 
 _MIG = re.compile(r"(?:(?P<count>[1-9]\d?)x)?mig-(?P<profile>[1-9]\d?[cg]\.[0-9a-z.+-]{1,32})")
 _PART = re.compile(r"(?P<part>0?\.\d{1,3})(?:x(?P<model>\D.*))?")
@@ -55,16 +55,22 @@ def gpu_request(text: str) -> GpuRequest:
             return GpuRequest(SHARED_GPU, 1, milli, part["model"] or "")
     if text == "0":
         return GpuRequest()
-    try:
-        shape = parse(text)
-    except ShapeError:
+    shape = _shape(text)
+    if shape is None or shape.model.lower().startswith("mig-"):
         raise ShapeError(
             f"{text!r} are no GPUs of a pod: 8 are whole GPUs, 8xH100 those of a model, 1xmig-3g.20gb is a MIG "
             "instance, 0.5 is half of a GPU, 0 none"
-        ) from None
+        )
     if shape.pods > 1:
         raise ShapeError(f"{text!r} names a number of pods: use --nodes {shape.pods} --gpus {text.partition('x')[2]}")
     return GpuRequest(GPU, shape.gpus, 0, shape.model)
+
+
+def _shape(text: str) -> ShapeView | None:
+    try:
+        return parse(text)
+    except ShapeError:
+        return None
 
 
 class NodeOffer(Struct, frozen=True):

@@ -6,12 +6,13 @@ Rules
   evicted) and the kubelet (started, ended). They have clocks of their own, most of them in whole seconds.
 - A step that several pods took has the time of the first and of the last of them.
 - Reasons come from Events, which a cluster keeps for an hour: what is older is not known, and only the last reason is,
-  from the condition of a pod that still waits. Events of pods that are gone are known by the names in the job's own.
+  from the condition of a pod that still waits. Pods that are gone are known by their names, as controllers make them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -28,7 +29,7 @@ from dovetail.kube.objects.base import ObjectMeta, Wire, epoch_ms
 
 REFUSED = "refused"
 """The step of a job that the scheduler could not place."""
-_REFUSAL = "FailedScheduling"
+_REFUSAL, _BOUND = "FailedScheduling", "Scheduled"
 _EVENTS_OF_SCHEDULER = {
     "WaitingForEvictions": "makes room",
     "PreemptionGivenUp": "gave up the room",
@@ -41,8 +42,8 @@ _EVENTS_OF_SCHEDULER = {
 """Reasons of the scheduler's Events, and what they are called here."""
 _OF_OTHERS = {"Suspended": "suspended", "Resumed": "resumed", "Killing": "stopped", "OOMKilling": "out of memory"}
 _SCHEDULED = "PodScheduled"
-_MADE = "SuccessfulCreate"
-"""The reason of the Job controller's Event about a pod that it has made, whose name is at the end of the note."""
+_NAMES = {"job": r"{}(-\d+)?-[a-z0-9]{{5}}", "jobset": r"{}-.+-\d+-\d+-[a-z0-9]{{5}}"}
+"""By kind what its pods are called, whose names differ from run to run; {} is the name of the object."""
 _ORDER = ("created", "pods created", "refused", "bound", "started", "ended")
 
 
@@ -110,15 +111,26 @@ async def read_events(client: Client, job: NamedJob) -> tuple[JobEvent, ...]:
     found = (await list_all(client, EVENTS.inside(job.namespace), JobEvent)).objects.values()
     uid = text_at(job.document, "metadata.uid") if job.document is not None else ""
     uids = {uid, *(pod.metadata.uid for pod in job.pods)} - {""}
-    made = {one.note.rpartition(" ")[2] for one in found if one.regarding.uid == uid and one.reason == _MADE}
-    own = [one for one in found if one.regarding.uid in uids or (one.regarding.kind == "Pod" and one.name in made)]
-    return tuple(sorted(own, key=lambda one: (one.first_ms, one.metadata.name)))
+    names = {pod.name for pod in job.pods}
+    made = _NAMES.get(job.kind.name, "") if job.kind is not None else ""
+    pattern = re.compile(made.format(re.escape(job.name))) if made else None
+
+    def is_own(one: JobEvent) -> bool:
+        if one.regarding.uid in uids:
+            return True
+        gone = one.name in names or (pattern is not None and bool(pattern.fullmatch(one.name)))
+        return one.regarding.kind == "Pod" and gone
+
+    return tuple(sorted(filter(is_own, found), key=lambda one: (one.first_ms, one.metadata.name)))
 
 
 def life(job: NamedJob, events: Sequence[JobEvent]) -> JobLife:
     """The steps of the job."""
     # Most times are whole seconds: within one the steps come in the order in which a job takes them.
-    steps = sorted([*_of_objects(job), *_of_events(job, events)], key=lambda one: (one.at_ms // 1000, _place(one.step)))
+    bound = {event.regarding.uid: event.first_ms for event in events if event.reason == _BOUND}
+    steps = sorted(
+        [*_of_objects(job, bound), *_of_events(job, events)], key=lambda one: (one.at_ms // 1000, _place(one.step))
+    )
     found: list[LifeStep] = []
     for step in steps:
         after_ms = max(0, step.at_ms - found[-1].at_ms) if found else 0
@@ -143,14 +155,18 @@ def _state(job: NamedJob) -> str:
     return next((state for state in ("waits", "starts", "runs", "ends") if state in states), "has no pods")
 
 
-def _of_objects(job: NamedJob) -> Iterator[LifeStep]:
+def _of_objects(job: NamedJob, bound_ms: Mapping[str, int]) -> Iterator[LifeStep]:
+    """`bound_ms` are the times of binds by uid, for pods that do not show them themselves."""
     if job.document is not None:
         created_ms = _text_ms(at(job.document, "metadata.creationTimestamp"))
         if created_ms:
             yield LifeStep("created", created_ms, created_ms, 0, job.title)
     created = [epoch_ms(pod.metadata.creation_timestamp) for pod in job.pods]
     yield from _step("pods created" if job.document is not None else "created", created, "")
-    bound = [_condition_ms(pod, _SCHEDULED) if pod.spec.node_name else 0 for pod in job.pods]
+    bound = [
+        _condition_ms(pod, _SCHEDULED) or bound_ms.get(pod.metadata.uid, 0) if pod.spec.node_name else 0
+        for pod in job.pods
+    ]  # fmt: skip
     nodes = dict.fromkeys(pod.spec.node_name for pod in job.pods if pod.spec.node_name)
     yield from _step("bound", bound, f"to {_some(list(nodes))}" if nodes else "")
     yield from _step("started", [_started_ms(pod) for pod in job.pods], "")

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, convert
 
+from dovetail.core.queues.status import stopped_as
 from dovetail.core.queues.types import Amounts, Queue, Stop
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.config import ClusterConfig
@@ -22,7 +23,6 @@ from dovetail.kube.api.errors import AlreadyExists, KubeError, NotFound
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.objects import queues as wire
-from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate import queues
 
 _MANAGER = "dovetail-cli"
@@ -34,13 +34,18 @@ class QueueRefused(KubeError):
 
 
 class QueueView(Struct, frozen=True):
-    """A queue as it is written, and what its status reports: the `allocated` amounts with everything below it, how many
-    jobs wait, and when that was (0: never)."""
+    """A queue as it is written, and what its status reports: the `allocated` amounts with everything below it, and how
+    many jobs wait. `ready` is the message of its condition."""
 
     queue: Queue
     allocated: Amounts
     pending_jobs: int
-    as_of_ms: int
+    ready: str
+
+    @property
+    def seen(self) -> bool:
+        """Whether the scheduler has written the status knowing how the queue is stopped."""
+        return stopped_as(self.queue.stop) in self.ready
 
 
 async def read_queues(config: ClusterConfig) -> dict[str, QueueView]:
@@ -68,10 +73,8 @@ def _view(found: wire.Queue) -> QueueView:
         "gpuMemory": held.gpu_memory,
     }  # fmt: skip
     known = {field: text for field, text in amounts.items() if text}
-    as_of = status.usage.as_of if status.usage is not None else None
-    return QueueView(
-        queues.queue(found), queues.amounts(known, "status.allocated", []), status.pending_jobs, epoch_ms(as_of)
-    )
+    ready = next((one.message for one in status.conditions if one.type == queues.READY), "")
+    return QueueView(queues.queue(found), queues.amounts(known, "status.allocated", []), status.pending_jobs, ready)
 
 
 def queue_document(queue: Queue) -> dict[str, Any]:
@@ -125,11 +128,12 @@ async def stop_queue(config: ClusterConfig, name: str, stop: Stop) -> None:
 async def wait_until_idle(
     config: ClusterConfig, name: str, shown: Callable[[QueueView], None], every_s: float
 ) -> None:  # fmt: skip
-    """Wait until nothing runs in the queue and those below it. `shown` gets the queue each time. Raises KubeError."""
+    """Wait until nothing runs in the queue, which is stopped, and those below it. `shown` gets the queue each time.
+    Raises KubeError."""
     async with Client(config, user_agent="dovetail") as client:
         while True:
             found = _view(await client.request("GET", QUEUES.path(name=name), decode=wire.Queue))
             shown(found)
-            if not found.allocated:
+            if found.seen and not found.allocated:
                 return
             await asyncio.sleep(every_s)

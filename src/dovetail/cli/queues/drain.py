@@ -22,7 +22,8 @@ from dovetail.views.jobs import JobNotFound
 from dovetail.views.queue_drain import QueueDrainPlan, queue_drain_plan
 
 _SHOWN = 40
-_STALE_MS = 180_000
+_LATE_MS = 10_000
+"""A scheduler writes what is new into the status of a queue within a second or two."""
 
 
 @click.command(name="drain")
@@ -67,14 +68,17 @@ def command(
     console.print(f"Queue {name} is stopped; `dovetail queue resume {name}` resumes it.")
     if no_wait:
         return
-    last = ""
+    last, began_ms = "", source.now_ms
 
     def shown(found: QueueView) -> None:
         nonlocal last
         text = f"Queue {name}: {allocated(found)} left." if found.allocated else f"Nothing runs in queue {name}."
-        if found.allocated and source.now_ms - found.as_of_ms > _STALE_MS:
-            text += " Its status is old: no scheduler writes it. `dovetail status` shows what runs."
-        if text != last:
+        if not found.seen:
+            late = source.now_ms - began_ms > _LATE_MS
+            text = (
+                f"Queue {name}: no scheduler has seen that it is stopped; `dovetail status` shows why." if late else ""
+            )
+        if text and text != last:
             console.print(escape(text))
             last = text
 
