@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from dovetail.jobs.life import JobEvent, life
 from tests.jobs.builders import indexed, job, pod
@@ -61,6 +62,14 @@ def test_what_the_scheduler_did_to_it_is_in_between() -> None:
     assert (last.step, last.pods, last.detail) == ("preempted", 1, "queue x takes back what is due to it")
 
 
+@pytest.mark.parametrize(("node", "steps"), [("n1", ["bound"]), ("", ["refused"])])
+def test_that_its_object_is_not_read_yet_counts_only_while_it_lasts(node: str, steps: list[str]) -> None:
+    missing = "GangMissing (NotYet): the gang that the pod names does not exist yet: 'job.batch/team-a/train'"
+    one = job("job", "train", pod("a", "Pending", node, conditions=[bound(5)] if node else []), spec=indexed(2))
+    found = life(one, [event("FailedScheduling", missing, 4)])
+    assert [step.step for step in found.steps if "created" not in step.step] == steps
+
+
 def test_a_job_that_failed_has_the_exit_code() -> None:
     one = job(
         "job", "train", pod("a", "Failed", "n1", conditions=[bound(1)], containers=ran(1, 2, 3)),
@@ -84,6 +93,12 @@ def test_without_events_the_last_reason_is_that_of_the_condition_and_the_rest_is
     assert found.unknown[0].startswith("no Event is left")
 
 
+def test_a_job_that_no_scheduler_has_tried() -> None:
+    found = life(job("job", "train", pod("a"), spec=indexed(1)), [])
+    assert [step.step for step in found.steps] == ["created", "pods created"]
+    assert (found.state, found.unknown) == ("waits", ("why it waits, as no scheduler has tried it yet",))
+
+
 def test_of_a_suspended_job_only_its_creation_is_known() -> None:
     found = life(job("job", "train", spec={"suspend": True}), [])
     assert [step.step for step in found.steps] == ["created"]
@@ -92,6 +107,6 @@ def test_of_a_suspended_job_only_its_creation_is_known() -> None:
 
 def test_steps_within_one_second_come_in_the_order_in_which_jobs_take_them() -> None:
     """Objects have times in whole seconds, Events in microseconds."""
-    refused = event("FailedScheduling", "GangMissing (NotYet): no gang", 0, "a")
+    refused = event("FailedScheduling", "NoNodeFits (NotYet): none", 0, "a")
     one = job("job", "train", pod("a", "Running", "n", conditions=[bound(0)]), spec=indexed(1))
     assert [step.step for step in life(one, [refused]).steps] == ["created", "pods created", "refused", "bound"]

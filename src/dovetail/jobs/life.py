@@ -17,11 +17,12 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from dovetail.core.reasons import Reason, When
 from dovetail.jobs.finding import NamedJob
 from dovetail.jobs.holds import is_held
 from dovetail.jobs.kinds import at, text_at
-from dovetail.jobs.pods import JobPod
-from dovetail.jobs.waiting import failure
+from dovetail.jobs.pods import UNTRIED, JobPod
+from dovetail.jobs.waiting import failure, why_waiting
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import EVENTS
@@ -36,8 +37,8 @@ _EVENTS_OF_SCHEDULER = {
     "Preempted": "preempted",
     "Moved": "moved",
     "Drained": "drained",
-    "GangReleased": "released",
-    "GangBroken": "broken",
+    "GangReleased": "gang released",
+    "GangBroken": "gang broken",
 }  # fmt: skip
 """Reasons of the scheduler's Events, and what they are called here."""
 _OF_OTHERS = {"Suspended": "suspended", "Resumed": "resumed", "Killing": "stopped", "OOMKilling": "out of memory"}
@@ -129,7 +130,8 @@ def life(job: NamedJob, events: Sequence[JobEvent]) -> JobLife:
     # Most times are whole seconds: within one the steps come in the order in which a job takes them.
     bound = {event.regarding.uid: event.first_ms for event in events if event.reason == _BOUND}
     steps = sorted(
-        [*_of_objects(job, bound), *_of_events(job, events)], key=lambda one: (one.at_ms // 1000, _place(one.step))
+        [*_of_objects(job, bound), *_of_events(job, events)],
+        key=lambda one: (one.at_ms // 1000, _place(one.step), one.at_ms),
     )
     found: list[LifeStep] = []
     for step in steps:
@@ -184,12 +186,15 @@ def _of_events(job: NamedJob, events: Iterable[JobEvent]) -> Iterator[LifeStep]:
         elif what := _EVENTS_OF_SCHEDULER.get(event.reason) or _OF_OTHERS.get(event.reason):
             about = f"{event.name}: " if event.regarding.kind == "Pod" and len(job.pods) != 1 else ""
             yield LifeStep(what, event.first_ms, event.last_ms, 1, f"{about}{event.note}")
+    if len(refusals) > 1 or any(pod.spec.node_name for pod in job.pods):
+        # Its pods appear before the scheduler has read their object.
+        refusals.pop(f"{Reason.GANG_MISSING.code} ({When.NOT_YET})", None)
     for some in refusals.values():
         first, last_ms, pods = some[0], max(one.last_ms for one in some), len({one.regarding.uid for one in some})
         yield LifeStep(REFUSED, first.first_ms, last_ms, pods, _refusal(first.note))
     if not refusals:
         for pod in job.pods:
-            if pod.state == "waits" and pod.why and (at_ms := _condition_ms(pod, _SCHEDULED)):
+            if pod.state == "waits" and (at_ms := _condition_ms(pod, _SCHEDULED)):
                 yield LifeStep(REFUSED, at_ms, at_ms, 1, _refusal(pod.why))
                 break
 
@@ -229,7 +234,9 @@ def _ended_ms(pod: JobPod) -> int:
 
 
 def _unknown(job: NamedJob, events: Sequence[JobEvent]) -> Iterator[str]:
-    if not events:
+    if not events and why_waiting(job) == UNTRIED:
+        yield f"why it waits, as {UNTRIED}"
+    elif not events:
         yield "no Event is left: a cluster keeps them for an hour, and with them why the job waited"
     if job.suspended:
         yield "it is suspended: it has no pods"

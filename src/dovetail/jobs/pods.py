@@ -24,6 +24,8 @@ _INDICES = (
     "apps.kubernetes.io/pod-index",
 )
 _SCHEDULED = "PodScheduled"
+UNTRIED = "no scheduler has tried it yet"
+"""Why a pod waits that no scheduler has written a condition on."""
 
 
 class ContainerRunning(Wire, frozen=True):
@@ -77,7 +79,6 @@ class JobPodStatus(Wire, frozen=True):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    start_time: datetime | None = None
     conditions: tuple[JobPodCondition, ...] = ()
     container_statuses: tuple[JobContainerStatus, ...] = field(default_factory=tuple)
 
@@ -114,7 +115,7 @@ class JobPod(Wire, frozen=True):
         """Why it waits for a node, by the scheduler's last word, or why its containers do not start; "" if nothing is
         known."""
         if not self.spec.node_name:
-            return next((one.message for one in self.status.conditions if one.type == _SCHEDULED), "")
+            return next((one.message for one in self.status.conditions if one.type == _SCHEDULED), UNTRIED)
         waiting = [one.state.waiting for one in self.status.container_statuses if one.state.waiting is not None]
         return next((f"{one.reason}: {one.message}".rstrip(": ") for one in waiting if one.reason), "")
 
