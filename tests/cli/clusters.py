@@ -28,8 +28,8 @@ from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 BRIEF = """
-from dovetail.cli import logs, main, run, wait
-logs.EVERY_S = run.EVERY_S = wait.EVERY_S = 0.05
+from dovetail.cli import main, wait_report
+wait_report.EVERY_S = 0.05
 main()
 """
 """The command, which looks more often than for users."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dovetail.cli import logs, run, wait
+from dovetail.cli import wait_report
 from dovetail.playground import Fault
 from tests.cli.clusters import H100, JOB_SETS, CommandCluster, command_cluster, node
 
@@ -20,8 +20,7 @@ IMAGE = ("--image", "registry.example/train:1.4")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (logs, run, wait):
-        monkeypatch.setattr(module, "EVERY_S", 0.05)
+    monkeypatch.setattr(wait_report, "EVERY_S", 0.05)
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_a_job_of_two_nodes_runs_and_its_logs_are_followed_to_the_end(cluster: C
     )
     assert result.exit_code == 0, result.output
     assert sorted(result.stdout.splitlines()) == ["[0] step 1", "[0] step 2", "[1] step 1", "[1] step 2"]
-    created = f"Job team-a/train created: 2 pods of 8 GPUs ({H100}). It is an indexed Job with a Service"
+    created = f"Job team-a/train created: 2 pods with 8 GPUs each ({H100}). It is an indexed Job with a Service"
     assert result.stderr.startswith(created) and "Job team-a/train: 2 pods run" in result.stderr
     assert result.stderr.rstrip().endswith("Job team-a/train: succeeded")
     job, service = cluster.get("jobs.batch", "train"), cluster.get("services", "train")
@@ -82,7 +81,7 @@ def test_several_nodes_are_a_jobset_where_the_cluster_serves_these(cluster: Comm
     result = cluster.run("run", "one", *IMAGE)
     assert result.stdout.splitlines()[0] == "Job team-a/one created: 1 pod with 1 GPU."
     result = cluster.run("run", "two", *IMAGE, "--nodes", "2", "--kind", "job")
-    assert result.stdout.splitlines()[0] == "Job team-a/two created: 2 pods of 1 GPU."
+    assert result.stdout.splitlines()[0] == "Job team-a/two created: 2 pods with 1 GPU each."
 
 
 def test_the_dry_run_creates_nothing_and_prints_what_submit_takes(cluster: CommandCluster, tmp_path: Path) -> None:
@@ -134,17 +133,20 @@ def test_a_name_is_made_of_that_of_the_image(cluster: CommandCluster) -> None:
         (["train"], "Missing option '--image'"),
         (["Train", *IMAGE], "'Train' is no name of a job"),
         (["a" * 60, *IMAGE], "is no name of a job"),
-        (["train", *IMAGE, "torchrun"], "unexpected extra argument"),
+        (["train", *IMAGE, "torchrun", "x"], "What is 'torchrun'? The command of the job comes after --."),
+        (["train", *IMAGE, "--standalone"], "No such option '--standalone'"),
+        (["train", *IMAGE, "--standalone"], "The command of the job comes after --."),
         (["t", *IMAGE, "--gpus", "many"], "'many' are no GPUs of a pod"),
         (["t", *IMAGE, "--gpus", "4x8xH100"], "use --nodes 4 --gpus 8xH100"),
         (["t", *IMAGE, "--gpus", "8xZ9"], "no node has GPUs of the model 'Z9'"),
         (["t", *IMAGE, "--nodes", "0"], "0 is not in the range"),
-        (["t", *IMAGE, "--time", "4"], "'4' is not a duration with units"),
+        (["t", *IMAGE, "--time", "4"], "for '--time': '4' is not a duration with units"),
         (["t", *IMAGE, "--env", "=x"], "'=x' is not KEY=VALUE"),
         (["t", *IMAGE, "--resource", "rdma/hca=lots"], "rdma/hca:"),
         (["t", *IMAGE, "-q", "no queue"], "'no queue' is no name that a label can have"),
         (["t", *IMAGE, "--kind", "pytorchjob"], "the cluster serves no PyTorchJobs: --kind job"),
         (["t", *IMAGE, "--file", "x"], "--file needs --dry-run"),
+        (["t", *IMAGE, "--file", "x", "--dry-run", "--context", "y"], "--file and --context both choose the cluster"),
         (["t", *IMAGE, "--dry-run", "--wait"], "--dry-run creates nothing to wait for"),
         (["t", *IMAGE, "--cpu", "-1"], "is negative"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli import logs, run, wait
+from dovetail.cli import wait_report
 from dovetail.playground import Fault
 from tests.cli.clusters import JOB_SETS, CommandCluster, command_cluster, node
 from tests.patience import PATIENCE_S
@@ -23,8 +23,7 @@ HELD = "dovetail.dev/hold"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (logs, run, wait):
-        monkeypatch.setattr(module, "EVERY_S", 0.05)
+    monkeypatch.setattr(wait_report, "EVERY_S", 0.05)
 
 
 @pytest.fixture
@@ -77,6 +76,9 @@ def test_the_lines_of_several_pods_begin_with_their_ranks(cluster: CommandCluste
         (["jobset/train"], "there is no jobset 'train'"),
         (["train", "--tail", "-1"], "-1 is not in the range"),
         (["a/b/c"], "'a/b/c' is not [KIND/][NAMESPACE/]JOB"),
+        (["job/"], "'job/' is not [KIND/][NAMESPACE/]JOB"),
+        (["team-b/train", "-n", "team-a"], "JOB has the namespace 'team-b', --namespace is 'team-a'"),
+        (["tr\x1b[31main"], "there is no job or pod 'tr\\x1b[31main'"),
     ],
 )
 def test_logs_that_do_not_exist(cluster: CommandCluster, arguments: list[str], message: str) -> None:
@@ -368,7 +370,7 @@ def test_jobs_are_cancelled_by_label_and_by_queue(cluster: CommandCluster) -> No
         (["x", "--all"], "name jobs, or use -l KEY=VALUE or --all"),
         (["-l", "a=b", "--all"], "name jobs, or use -l KEY=VALUE or --all"),
         (["x", "-q", "research"], "--queue goes with --all"),
-        (["-l", "a=b,,c"], "is no requirement such as team=a"),
+        (["-l", "a=b,,c"], "is not a label requirement"),
         (["nothing", "-y"], "there is no job or pod 'nothing' in namespace team-a"),
         (["team-b/nothing", "-y"], "there is no job or pod 'nothing' in namespace team-b"),
     ],
@@ -376,6 +378,23 @@ def test_jobs_are_cancelled_by_label_and_by_queue(cluster: CommandCluster) -> No
 def test_bad_input_cancels_nothing(cluster: CommandCluster, arguments: list[str], message: str) -> None:
     result = cluster.run("cancel", *arguments)
     assert result.exit_code in (1, 2) and message in result.output, result.output
+
+
+def test_a_closed_pipe_does_not_keep_jobs_from_being_cancelled(cluster: CommandCluster) -> None:
+    for name in ("a", "b", "c"):
+        start(cluster, name)
+    process = cluster.begin("cancel", "-y", "--all")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(PATIENCE_S) == 141
+    assert cluster.names("jobs.batch") == []
+
+
+def test_what_was_held_is_printed_although_the_next_one_fails(cluster: CommandCluster) -> None:
+    waits(cluster, "late")
+    result = cluster.run("hold", "late", "full")
+    assert result.exit_code == 1 and "nothing of Job team-a/full waits" in result.stderr
+    assert result.stdout == "Job team-a/late: held, 1 pod waits.\n"
 
 
 def test_two_objects_of_one_name_need_a_kind(cluster: CommandCluster) -> None:
@@ -402,3 +421,24 @@ def test_the_life_of_a_job_and_of_one_that_is_gone(cluster: CommandCluster) -> N
     assert [one for one in steps if one != "refused"] == ["created", "pods created", "bound", "started", "ended"]
     result = cluster.run("events", "gone")
     assert result.exit_code == 1 and "there is no job or pod 'gone'" in result.stderr
+
+
+# without a scheduler
+
+
+def test_without_a_scheduler_that_is_stated_and_jobs_are_held_and_cancelled(tmp_path: Path) -> None:
+    with command_cluster(tmp_path, node("gpu-1")) as cluster:
+        start(cluster, "train")
+        until(cluster, "train", "Pending")
+        result = cluster.run("wait", "train", "--timeout", "1s")
+        assert (result.exit_code, result.stderr.splitlines()[0]) == (
+            124, "Job team-a/train: 1 pod waits: no scheduler has tried it yet"
+        )  # fmt: skip
+        assert (
+            "1 pod of Job team-a/train has not started: no scheduler has tried it yet"
+            in cluster.run("logs", "train").stderr
+        )
+        assert "Not known: why it waits, as no scheduler has tried it yet." in cluster.run("events", "train").stdout
+        assert cluster.run("hold", "train").exit_code == 0
+        assert cluster.run("release", "train").exit_code == 0
+        assert cluster.run("cancel", "-y", "train").stdout == "Job team-a/train: cancelled.\n"

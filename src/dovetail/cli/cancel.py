@@ -4,28 +4,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
-from dovetail.cli.named_jobs import JOB_ARGUMENT, JobName, JobSource, find, job_options
+from dovetail.cli.listing import selector_option
+from dovetail.cli.named_jobs import JOB_ARGUMENT, JobName, JobSource, find, job_options, printed_at_the_end
 from dovetail.cli.output import count
 from dovetail.core.labels import matches
-from dovetail.core.model import LabelSelector, Requirement
+from dovetail.core.model import LabelSelector
 from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL
-from dovetail.jobs.changes import NotDone
-from dovetail.jobs.cluster import JobCluster
-from dovetail.jobs.finding import NamedJob
-from dovetail.jobs.waiting import progress
+
+if TYPE_CHECKING:
+    from dovetail.core.model import Requirement
+    from dovetail.jobs.cluster import JobCluster
+    from dovetail.jobs.finding import NamedJob
 
 _SHOWN = 20
 
 
 @click.command(name="cancel")
 @click.argument("jobs", metavar=f"{JOB_ARGUMENT}...", nargs=-1)
-@click.option(
-    "-l", "--selector", "labels", metavar="KEY=VALUE,...", help="All jobs of the namespace with these labels."
-)
+@selector_option("All jobs of the namespace with these labels, as in app=train,tier!=test.")
 @click.option("--all", "every", is_flag=True, help="All jobs of the namespace; with -q those of one queue.")
 @click.option("-q", "--queue", metavar="QUEUE", help="With --all: only the jobs of this queue.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -34,7 +34,7 @@ _SHOWN = 20
 def command(
     source: JobSource,
     jobs: tuple[str, ...],
-    labels: str | None,
+    labels: tuple[Requirement, ...],
     every: bool,
     queue: str | None,
     yes: bool,
@@ -49,7 +49,7 @@ def command(
         raise click.UsageError("name jobs, or use -l KEY=VALUE or --all")
     if queue and not every:
         raise click.UsageError("--queue goes with --all")
-    names, wanted = source.names(jobs), _requirements(labels or "")
+    names, wanted = source.names(jobs), LabelSelector(labels)
 
     async def found(cluster: JobCluster) -> list[NamedJob]:
         if names:
@@ -76,13 +76,17 @@ def command(
 
     async def cancelled(cluster: JobCluster) -> None:
         for job in doomed:
-            click.echo(f"{job.title}: {'cancelled' if await cluster.cancel(job) else 'was gone already'}.")
+            answers.append(f"{job.title}: {'cancelled' if await cluster.cancel(job) else 'was gone already'}.")
 
-    source.run(cancelled)
+    with printed_at_the_end() as answers:
+        source.run(cancelled)
 
 
 async def _named(cluster: JobCluster, source: JobSource, names: list[JobName], any_scheduler: bool) -> list[NamedJob]:
     """The jobs of these names. Raises NotDone for one that has ended, or is another scheduler's."""
+    from dovetail.jobs.changes import NotDone
+    from dovetail.jobs.waiting import progress
+
     found: dict[str, NamedJob] = {}
     for name in names:
         job = await find(cluster, name)
@@ -96,6 +100,8 @@ async def _named(cluster: JobCluster, source: JobSource, names: list[JobName], a
 
 def _confirm(doomed: list[NamedJob], yes: bool) -> None:
     """Show what is deleted, and ask. Raises Abort."""
+    from dovetail.jobs.waiting import progress
+
     if yes:
         return
     for job in doomed[:_SHOWN]:
@@ -105,25 +111,3 @@ def _confirm(doomed: list[NamedJob], yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("nobody can be asked here: --yes cancels without a question")
     click.confirm(f"Delete {count(len(doomed), 'job')}?", abort=True, err=True)
-
-
-def _requirements(text: str) -> LabelSelector:
-    """The selector of a text such as `team=a,stage!=test,gpu`. Raises UsageError."""
-    return LabelSelector(tuple(map(_requirement, text.split(","))) if text else ())
-
-
-_OPERATORS: tuple[tuple[str, Callable[[str, str], Requirement]], ...] = (
-    ("!=", lambda key, value: Requirement(key, "NotIn", (value,))),
-    ("==", lambda key, value: Requirement(key, "In", (value,))),
-    ("=", lambda key, value: Requirement(key, "In", (value,))),
-)
-
-
-def _requirement(text: str) -> Requirement:
-    for operator, make in _OPERATORS:
-        key, found, value = text.partition(operator)
-        if found and key.strip():
-            return make(key.strip(), value.strip())
-    if not text.strip("! "):
-        raise click.UsageError(f"{text!r} is no requirement such as team=a, team!=a, team or !team")
-    return Requirement(text.strip("! "), "DoesNotExist" if text.strip().startswith("!") else "Exists")

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options
+from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options, printed_at_the_end
 from dovetail.cli.output import count
-from dovetail.jobs.changes import NotDone
-from dovetail.jobs.cluster import JobCluster
-from dovetail.jobs.finding import NamedJob
-from dovetail.jobs.holds import HeldJob
+
+if TYPE_CHECKING:
+    from dovetail.jobs.cluster import JobCluster
+    from dovetail.jobs.finding import NamedJob
+    from dovetail.jobs.holds import HeldJob
 
 
 @click.command(name="hold")
@@ -28,13 +31,16 @@ def command(source: JobSource, jobs: tuple[str, ...]) -> None:
         for name in names:
             job = await find(cluster, name)
             _ours(source, job)
-            click.echo(_held(job, await cluster.hold(job)))
+            answers.append(_held(job, await cluster.hold(job)))
 
-    source.run(held)
+    with printed_at_the_end() as answers:
+        source.run(held)
 
 
 def _ours(source: JobSource, job: NamedJob) -> None:
     """Raises NotDone for a job of another scheduler, which reads no annotation of ours."""
+    from dovetail.jobs.changes import NotDone
+
     if theirs := source.theirs(job):
         raise NotDone(f"{job.title} belongs to the scheduler {theirs}: only {source.scheduler_name} reads holds")
 

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
-from dovetail.cli.console import Console
 from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options
-from dovetail.cli.output import count, foreign
-from dovetail.cli.wait import EVERY_S, shower
-from dovetail.jobs.cluster import JobCluster
-from dovetail.jobs.finding import POD, NamedJob
-from dovetail.jobs.logs import LogRequest
-from dovetail.jobs.pods import JobPod
-from dovetail.jobs.waiting import why_waiting
+from dovetail.jobs.kinds import POD
+
+if TYPE_CHECKING:
+    from dovetail.jobs.cluster import JobCluster
+    from dovetail.jobs.finding import NamedJob
 
 
 @click.command(name="logs")
@@ -35,6 +31,10 @@ def command(
     Lines of several pods begin with the rank of the pod, as in `[3]`, or with its name. The name of a pod shows its
     logs alone.
     """
+    from dovetail.cli.logs_report import not_started, writer
+    from dovetail.cli.wait_report import EVERY_S, shower
+    from dovetail.jobs.logs import LogRequest
+
     if pod is not None and rank is not None:
         raise click.UsageError("--pod and --rank both choose a pod: use one of them")
     name = source.name(job)
@@ -48,7 +48,7 @@ def command(
             await cluster.follow_logs(found, request, write, EVERY_S, shower())
             return
         late = await cluster.read_logs(request.chosen(found), request, write)
-        _not_started(found, late)
+        not_started(found, late)
 
     source.run(shown)
 
@@ -56,27 +56,3 @@ def command(
 def _is_pod(job: NamedJob, name: str, prefix: str) -> bool:
     """Whether the name is that of one of the pods of the job, and not of the job."""
     return prefix == POD or (job.name != name and any(pod.name == name for pod in job.pods))
-
-
-def _not_started(job: NamedJob, late: list[JobPod]) -> None:
-    if not late and job.pods:
-        return
-    console, why = Console(stderr=True), why_waiting(job)
-    what = f"{count(len(late), 'pod')} of {job.title} {'has' if len(late) == 1 else 'have'} not started"
-    if not job.pods:
-        what = f"{job.title} has no pods"
-    console.print(foreign(f"{what}: {why}" if why else f"{what}."))
-
-
-def writer(job: NamedJob, request: LogRequest) -> Callable[[JobPod, bytes], None]:
-    """Writes lines to standard output, as they are; those of several pods with the rank, or the name, of the pod."""
-    single = request.pod is not None or request.rank is not None
-    several = len(job.pods) > 1 or (job.kind is not None and not job.pods)
-    out = sys.stdout.buffer
-
-    def write(pod: JobPod, line: bytes) -> None:
-        label = pod.name if pod.rank is None else str(pod.rank)
-        out.write(line + b"\n" if single or not several else f"[{label}] ".encode() + line + b"\n")
-        out.flush()
-
-    return write

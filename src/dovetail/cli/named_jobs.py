@@ -2,13 +2,15 @@
 """The jobs that a command is about: the options that choose the cluster and the namespace, and names in arguments.
 
 A command that acts on jobs uses `job_options` and gets a JobSource. It needs rights in the namespace of the job alone.
+The client is imported when the cluster is asked, not when the options are declared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import Struct
@@ -17,11 +19,12 @@ from dovetail.cli.cluster import run
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import key_of, namespace_option
 from dovetail.cli.scheduling import scheduler_name_option
-from dovetail.jobs.changes import NotDone
-from dovetail.jobs.cluster import JobCluster
-from dovetail.jobs.finding import ANY, JOB, POD, JobUnknown, NamedJob
-from dovetail.jobs.kinds import kind_named
-from dovetail.kube.api.config import ClusterConfig
+from dovetail.jobs.kinds import ANY, JOB, POD, kind_named
+
+if TYPE_CHECKING:
+    from dovetail.jobs.cluster import JobCluster
+    from dovetail.jobs.finding import NamedJob
+    from dovetail.kube.api.config import ClusterConfig
 
 R = TypeVar("R")
 JOB_ARGUMENT = "[KIND/][NAMESPACE/]JOB"
@@ -36,11 +39,16 @@ class JobName(Struct, frozen=True):
 
 
 class JobSource(Struct, frozen=True):
-    """The cluster of a command, and the namespace of names without one."""
+    """The cluster of a command. `asked` is the value of --namespace, None without it."""
 
     config: ClusterConfig
-    namespace: str
     scheduler_name: str
+    asked: str | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of names without one."""
+        return self.asked or self.config.namespace
 
     def name(self, text: str) -> JobName:
         """The job that is named: `x`, `team-a/x`, `job/x`, `pod/team-a/x`. A kind wins over a namespace of its name.
@@ -48,10 +56,10 @@ class JobSource(Struct, frozen=True):
         first, slash, rest = text.partition("/")
         prefix = first.lower() if slash and (first.lower() in (POD, JOB, "pods") or kind_named(first)) else ANY
         prefix = POD if prefix == "pods" else prefix
-        key = key_of("JOB", rest if prefix else text, None, self.namespace)
-        namespace, _, name = key.partition("/")
-        if "/" in name:
-            raise click.UsageError(f"{text!r} is not [KIND/][NAMESPACE/]JOB")
+        named = rest if prefix else text
+        if not all(named.split("/")) or named.count("/") > 1:
+            raise click.UsageError(f"{text!r} is not {JOB_ARGUMENT}")
+        namespace, _, name = key_of("JOB", named, self.asked, self.namespace).partition("/")
         return JobName(namespace, name, prefix)
 
     def names(self, texts: Sequence[str]) -> list[JobName]:
@@ -60,6 +68,9 @@ class JobSource(Struct, frozen=True):
 
     def run(self, work: Callable[[JobCluster], Coroutine[Any, Any, R]]) -> R:
         """Run the work on the cluster. Raises ClickException with a message of one line."""
+        from dovetail.jobs.changes import NotDone
+        from dovetail.jobs.cluster import JobCluster
+        from dovetail.jobs.finding import JobUnknown
 
         async def on_cluster() -> R:
             async with JobCluster(self.config) as cluster:
@@ -82,6 +93,18 @@ async def find(cluster: JobCluster, name: JobName) -> NamedJob:
     return await cluster.find(name.namespace, name.name, name.prefix)
 
 
+@contextmanager
+def printed_at_the_end() -> Iterator[list[str]]:
+    """Print what was done to each job at the end, also where the next one fails: a closed pipe ends the printing, and
+    must not end the work."""
+    answers: list[str] = []
+    try:
+        yield answers
+    finally:
+        for answer in answers:
+            click.echo(answer)
+
+
 def job_options(command: Callable[..., None]) -> Callable[..., None]:
     """-n, --kubeconfig, --context and --scheduler-name; the command gets a `source` in their place."""
 
@@ -90,6 +113,6 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         kubeconfig: str | None, context: str | None, namespace: str | None, scheduler_name: str, **rest: Any
     ) -> None:
         config = config_of(kubeconfig, context)
-        command(source=JobSource(config, namespace or config.namespace, scheduler_name), **rest)
+        command(source=JobSource(config, scheduler_name, namespace), **rest)
 
     return kubeconfig_options(scheduler_name_option(namespace_option(sourced)))

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options
+from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options, printed_at_the_end
 from dovetail.cli.output import count
-from dovetail.jobs.cluster import JobCluster
+
+if TYPE_CHECKING:
+    from dovetail.jobs.cluster import JobCluster
 
 
 @click.command(name="release")
@@ -27,6 +31,7 @@ def command(source: JobSource, jobs: tuple[str, ...]) -> None:
             found = await cluster.release(job)
             what = "resumed: its controller makes its pods" if found.resumed else "released"
             pods = f", {count(found.pods, 'pod')} may start" if found.pods else ""
-            click.echo(f"{job.title}: {what}{pods}.")
+            answers.append(f"{job.title}: {what}{pods}.")
 
-    source.run(released)
+    with printed_at_the_end() as answers:
+        source.run(released)

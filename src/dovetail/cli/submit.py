@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dovetail.advice.lint.engine import unreadable
-from dovetail.cli.manifest_files import File, names, read
 from dovetail.cli.named_jobs import JobSource, job_options
-from dovetail.cli.submission import cluster_facts, findings, report
-from dovetail.jobs.changes import Created
-from dovetail.jobs.cluster import JobCluster
-from dovetail.kube.manifests.documents import STDIN
+
+if TYPE_CHECKING:
+    from dovetail.cli.manifest_files import File
+    from dovetail.jobs.changes import Created
+    from dovetail.jobs.cluster import JobCluster
 
 
 @click.command(name="submit")
@@ -27,6 +26,10 @@ def command(source: JobSource, paths: tuple[str, ...], dry_run: bool, force: boo
     FILE is a file, a folder, or - for standard input. Findings are shown; an error stops it before anything is created.
     Objects without a namespace get that of --namespace, else of the context.
     """
+    from dovetail.cli.manifest_files import names, read
+    from dovetail.cli.submission import cluster_facts, findings, report
+    from dovetail.kube.manifests.documents import STDIN
+
     if paths.count(STDIN) > 1:
         raise click.UsageError("- is standard input, which can be read once")
     files = [read(name) for name in names(paths)]
@@ -47,6 +50,8 @@ def command(source: JobSource, paths: tuple[str, ...], dry_run: bool, force: boo
 
 def _readable(files: list[File]) -> None:
     """Raises ClickException for what cannot be read."""
+    from dovetail.advice.lint.engine import unreadable
+
     broken = [unreadable(file.name, file.error) for file in files if file.error is not None]
     broken += [unreadable(one.file, one.error) for file in files for one in file.documents if one.error is not None]
     if broken:

@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail wait`, and how other commands show the progress of a job."""
+"""`dovetail wait`."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
 from dovetail.cli.console import Console
 from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options
-from dovetail.cli.output import foreign
+from dovetail.cli.output import TIMED_OUT
 from dovetail.cli.quantities import DurationParam
-from dovetail.jobs.changes import NotDone
-from dovetail.jobs.cluster import JobCluster
-from dovetail.jobs.finding import NamedJob
-from dovetail.jobs.waiting import Goal, failure, progress, why_waiting
 
-TIMED_OUT = 124
-"""The exit code if the time is over, as that of timeout(1)."""
-EVERY_S = 2.0
+if TYPE_CHECKING:
+    from dovetail.jobs.cluster import JobCluster
+    from dovetail.jobs.finding import NamedJob
+    from dovetail.jobs.waiting import Goal
+
 GOALS: dict[str, Goal] = {"started": "started", "done": "done", "failed": "failed"}
-_REASON_SHOWN = 160
 
 
 @click.command(name="wait")
@@ -38,6 +34,12 @@ def command(source: JobSource, job: str, goal: str, timeout_s: float | None) -> 
     Shows on standard error how far it is, whenever that changes, and why it waits. Exit code 0: it is there. 1: it
     never will be, as it has ended otherwise or was deleted. 124: the time is over.
     """
+    import asyncio
+
+    from dovetail.cli.wait_report import EVERY_S, shower
+    from dovetail.jobs.changes import NotDone
+    from dovetail.jobs.waiting import failure
+
     name, aim = source.name(job), GOALS[goal]
 
     async def waited(cluster: JobCluster) -> NamedJob | None:
@@ -60,28 +62,7 @@ def command(source: JobSource, job: str, goal: str, timeout_s: float | None) -> 
 
 def _possible(job: NamedJob, goal: Goal) -> None:
     """Raises NotDone for a wait that would have no end."""
+    from dovetail.jobs.changes import NotDone
+
     if goal != "started" and job.kind is not None and not job.kind.ends:
         raise NotDone(f"a {job.kind.resource.kind} serves until it is deleted: wait --for started")
-
-
-def shower() -> Callable[[NamedJob], None]:
-    """Prints how far a job is on standard error, whenever that has changed."""
-    console, last = Console(stderr=True), ""
-
-    def shown(job: NamedJob) -> None:
-        nonlocal last
-        why = why_waiting(job)
-        text = f"{job.title}: {progress(job)}" + (f": {short(why)}" if why and not job.ended else "")
-        if text != last:
-            console.print(foreign(text))
-            last = text
-
-    return shown
-
-
-def short(why: str) -> str:
-    """The code and the first sentence of a refusal."""
-    code, _, text = why.partition(": ")
-    first = text.partition(". ")[0].rstrip(".")
-    short = f"{code.partition(' (')[0]}: {first}" if text else why
-    return short if len(short) <= _REASON_SHOWN else f"{short[:_REASON_SHOWN]} ..."

@@ -65,7 +65,7 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
         console.print(_held(answer, held))
     if answer.reclaim:
         console.print(f"Preemption: {escape(answer.reclaim)}.")
-    if _worth_showing(answer.terms):
+    if answer.wanted and _worth_showing(answer.terms):
         _terms(answer, console)
     if answer.rules:
         table = Table("nodes", "can change", prose("rule"), prose("closest"), prose("for example"))

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from dovetail.jobs import changes, holds, logs, waiting
-from dovetail.jobs.finding import ANY, Finder, NamedJob
-from dovetail.jobs.kinds import Document
+from dovetail.jobs.finding import Finder, NamedJob
+from dovetail.jobs.kinds import ANY, Document
 from dovetail.jobs.life import JobLife, life, read_events
 from dovetail.jobs.pods import JobPod
 from dovetail.kube.api.client import Client

@@ -20,7 +20,19 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from dovetail.core.queues.types import QUEUE_LABEL
-from dovetail.jobs.kinds import JOB_KINDS, Document, Ended, JobKind, at, controller_of, kind_named, text_at
+from dovetail.jobs.kinds import (
+    ANY,
+    JOB,
+    JOB_KINDS,
+    POD,
+    Document,
+    Ended,
+    JobKind,
+    at,
+    controller_of,
+    kind_named,
+    text_at,
+)
 from dovetail.jobs.pods import JobPod, by_rank
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.discovery import Served
@@ -35,9 +47,6 @@ from dovetail.views.jobs import nearest
 
 T = TypeVar("T")
 
-ANY, POD = "", "pod"
-JOB = "job"
-"""Before a name: an object of any kind, and of several a Job."""
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 

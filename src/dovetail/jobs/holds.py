@@ -35,11 +35,10 @@ _HOLD = PREFIX + HOLD
 
 
 class HeldJob(Struct, frozen=True):
-    """What was written: on how many `pods`, and on which objects (`on`). `resumed`: the object was suspended, and is
-    not any more. `new_pods`: pods that are made later are held, too."""
+    """On how many `pods` it was written. `resumed`: the object was suspended, and is not any more. `new_pods`: pods
+    that are made later are held, too."""
 
     pods: int
-    on: tuple[str, ...] = ()
     resumed: bool = False
     new_pods: bool = False
 
@@ -60,7 +59,7 @@ async def hold(client: Client, job: NamedJob) -> HeldJob:
     for owner in declaring:
         await _annotate(client, owner.resource.path(owner.namespace, owner.name), "true")
     await _annotate_pods(client, job.namespace, waiting, "true")
-    return HeldJob(len(waiting), _names(declaring), new_pods=bool(declaring))
+    return HeldJob(len(waiting), new_pods=bool(declaring))
 
 
 async def release(client: Client, job: NamedJob) -> HeldJob:
@@ -76,16 +75,12 @@ async def release(client: Client, job: NamedJob) -> HeldJob:
     await _annotate_pods(client, job.namespace, waiting, "false")
     if job.suspended:
         await _resume(client, job)
-    return HeldJob(len(waiting), _names(declaring), job.suspended)
+    return HeldJob(len(waiting), resumed=job.suspended)
 
 
 def is_held(pod: JobPod) -> bool:
     """Whether the pod itself is held."""
     return pod.metadata.annotations.get(_HOLD) == "true"
-
-
-def _names(owners: Sequence[OwnerRef]) -> tuple[str, ...]:
-    return tuple(f"{owner.resource.kind} {owner.namespace}/{owner.name}" for owner in owners)
 
 
 def _by_kueue(document: Document) -> bool:

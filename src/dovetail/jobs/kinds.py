@@ -34,6 +34,10 @@ from dovetail.kube.manifests.templates import (
 Document = Mapping[str, Any]
 Ended = Literal["", "succeeded", "failed"]
 
+ANY, POD = "", "pod"
+JOB = "job"
+"""Before a name: an object of any kind, and of several a Job."""
+
 _STATEFUL_SETS = Resource("apps", "v1", "statefulsets", True, "StatefulSet")
 _REPLICA_SETS = Resource("apps", "v1", "replicasets", True, "ReplicaSet")
 _TRAIN_JOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", True, "TrainJob")

@@ -35,17 +35,17 @@ class QueueRefused(KubeError):
 
 class QueueView(Struct, frozen=True):
     """A queue as it is written, and what its status reports: the `allocated` amounts with everything below it, and how
-    many jobs wait. `ready` is the message of its condition."""
+    many jobs wait. `ready` is the message of its condition, None where no scheduler has written one."""
 
     queue: Queue
     allocated: Amounts
     pending_jobs: int
-    ready: str
+    ready: str | None
 
     @property
     def seen(self) -> bool:
         """Whether the scheduler has written the status knowing how the queue is stopped."""
-        return stopped_as(self.queue.stop) in self.ready
+        return stopped_as(self.queue.stop) in (self.ready or "")
 
 
 async def read_queues(config: ClusterConfig) -> dict[str, QueueView]:
@@ -73,7 +73,7 @@ def _view(found: wire.Queue) -> QueueView:
         "gpuMemory": held.gpu_memory,
     }  # fmt: skip
     known = {field: text for field, text in amounts.items() if text}
-    ready = next((one.message for one in status.conditions if one.type == queues.READY), "")
+    ready = next((one.message for one in status.conditions if one.type == queues.READY), None)
     return QueueView(queues.queue(found), queues.amounts(known, "status.allocated", []), status.pending_jobs, ready)
 
 
@@ -89,7 +89,6 @@ def queue_document(queue: Queue) -> dict[str, Any]:
         ("weight", queue.weight, usual.weight),
         ("priority", queue.priority, usual.priority),
         ("byUser", queue.by_user, usual.by_user),
-        ("preemptible", queue.preemptible, usual.preemptible),
     ):
         if value != default:
             spec[field] = value

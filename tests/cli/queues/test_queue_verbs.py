@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dovetail.cli.queues import drain
+from dovetail.cli import wait_report
 from dovetail.kube import queue_changes
 from dovetail.playground import Fault
 from tests.cli.clusters import CommandCluster, command_cluster, node
@@ -24,7 +24,7 @@ AT = ("--at", "2026-11-22T12:00:00Z")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "EVERY_S", 0.05)
+    monkeypatch.setattr(wait_report, "EVERY_S", 0.05)
 
 
 @pytest.fixture
@@ -114,10 +114,26 @@ def test_jobs_that_wait_in_the_parent_are_reported(cluster: CommandCluster) -> N
     )
     result = cluster.run("queue", "create", "vision", "--parent", "research")
     assert result.exit_code == 0
-    assert "attention: 1 job waits in research itself: a queue with queues below it starts no jobs" in result.stderr
+    assert "attention: 1 job waits in research itself: a queue that holds queues starts no jobs" in result.stderr
+
+
+def test_a_guarantee_that_the_queue_above_does_not_have_is_reported(cluster: CommandCluster) -> None:
+    create(cluster, "research", "--guarantee", "gpu=8")
+    result = cluster.run("queue", "create", "vision", "--parent", "research", "--guarantee", "gpu=16")
+    assert result.stdout == "Queue vision created below research.\n"
+    assert "attention: of its guarantee of 16 gpu only 8 count" in result.stderr
+    assert cluster.run("queue", "create", "language", "--parent", "research").stderr == ""
 
 
 # stop and resume
+
+
+def test_without_a_scheduler_that_is_stated(tmp_path: Path) -> None:
+    with command_cluster(tmp_path) as cluster:
+        create(cluster, "x")
+        unknown = "no scheduler has reported what runs and waits there.\n"
+        assert cluster.run("queue", "stop", "x").stdout == f"Queue x is stopped: {unknown}"
+        assert cluster.run("queue", "resume", "x").stdout == f"Queue x is resumed: {unknown}"
 
 
 def test_a_stopped_queue_starts_nothing_and_goes_on_in_the_same_order(cluster: CommandCluster) -> None:
@@ -129,7 +145,7 @@ def test_a_stopped_queue_starts_nothing_and_goes_on_in_the_same_order(cluster: C
         lambda: cluster.run("queue", "stop", "x", "--dry-run").stdout, lambda text: "goes on (8 GPUs)" in text
     )
     result = cluster.run("queue", "stop", "x")
-    assert result.output == "Queue x is stopped: 0 jobs wait, what runs there goes on (8 GPUs).\n"
+    assert result.output == "Queue x is stopped: no job waits, what runs there goes on (8 GPUs).\n"
     for name in ("first", "second"):
         start(cluster, name, "x")
     start(cluster, "other", "y")
@@ -218,7 +234,7 @@ def test_a_queue_is_drained_when_its_jobs_have_ended(cluster: CommandCluster) ->
     assert cluster.run("cancel", "-y", "runs").exit_code == 0
     out, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (0, "Nothing runs in queue x.\n")
-    assert "team-a/runs  x" in out and "ends" in out and "0 jobs wait and do not start" in out
+    assert "team-a/runs  x" in out and "ends" in out and "; no job waits." in out
     found = cluster.get("queues.dovetail.dev", "x", "")
     assert found is not None and found["spec"]["stop"] == "Hold"
 
@@ -249,9 +265,7 @@ def test_the_time_of_a_drain_ends_and_the_queue_stays_stopped(cluster: CommandCl
 
 def test_the_dry_run_of_a_drain_reads_files_and_writes_nothing(cluster: CommandCluster) -> None:
     result = cluster.run("queue", "drain", "product", "--dry-run", "-f", TEAMS, *AT)
-    assert (
-        result.exit_code == 0 and "product/etl-0" in result.stdout and "2 jobs wait and do not start." in result.stdout
-    )
+    assert result.exit_code == 0 and "product/etl-0" in result.stdout and "; 2 jobs wait." in result.stdout
     result = cluster.run("queue", "drain", "product", "--dry-run", "--evict", "-f", TEAMS, *AT, "-o", "json")
     assert {job["what"] for job in json.loads(result.stdout)["jobs"]} >= {"is evicted"}
     result = cluster.run("queue", "drain", "product", "-f", TEAMS, *AT)

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
-import yaml
 from rich.markup import escape
 
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.core.queues.types import Queue
-from dovetail.kube.queue_changes import QueueView, create_queue, queue_document, read_queues
 from dovetail.kube.translate.annotations import NAME
-from dovetail.views.amounts import AmountError, changed
-from dovetail.views.jobs import nearest
+
+if TYPE_CHECKING:
+    from dovetail.kube.queue_changes import QueueView
 
 _CLASSES = "CLASS is cpu, memory, gpu, gpu-slices, gpu-memory or gpu/MODEL."
 
@@ -48,6 +49,11 @@ def command(
     context: str | None,
 ) -> None:
     """Create the queue NAME. Other fields are in its object: `kubectl edit queue NAME`."""
+    import yaml
+
+    from dovetail.kube.queue_changes import create_queue, queue_document, read_queues
+    from dovetail.views.amounts import AmountError, changed
+
     if NAME.fullmatch(name) is None or not name.islower():
         raise click.UsageError(f"{name!r} is no name of a queue: small letters, digits, - and ., 63 at most")
     try:
@@ -75,6 +81,10 @@ def command(
 
 def _beside(queues: dict[str, QueueView], queue: Queue, console: Console) -> None:
     """Report what the new queue does to others. Raises ClickException for a parent that does not exist."""
+    from dovetail.cli.queues.existing import waits
+    from dovetail.core.queues.tree import Tree
+    from dovetail.views.jobs import nearest
+
     if queue.name in queues:
         raise click.ClickException(f"queue {queue.name} exists already")
     if not queue.parent:
@@ -86,6 +96,10 @@ def _beside(queues: dict[str, QueueView], queue: Queue, console: Console) -> Non
         raise click.ClickException(f"queue {queue.parent} does not exist{near}{there}")
     first = not any(one.queue.parent == queue.parent for one in queues.values())
     if first and parent.pending_jobs:
-        jobs = "1 job waits" if parent.pending_jobs == 1 else f"{parent.pending_jobs} jobs wait"
-        note = f"{jobs} in {queue.parent} itself: a queue with queues below it starts no jobs of its own"
+        note = f"{waits(parent.pending_jobs)} in {queue.parent} itself: a queue that holds queues starts no jobs"
+        console.print(f"[yellow]attention:[/yellow] {escape(note)}")
+    tree = Tree()
+    for one in (*(view.queue for view in queues.values()), queue):
+        tree.put(one)
+    if note := tree.scaled_down(queue.name):
         console.print(f"[yellow]attention:[/yellow] {escape(note)}")

@@ -3,25 +3,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options, run
-from dovetail.cli.console import Console, Table, prose, right
-from dovetail.cli.output import count, gpus, output_option, span, start, write_json
+from dovetail.cli.console import Console
+from dovetail.cli.output import TIMED_OUT, output_option, write_json
 from dovetail.cli.quantities import DurationParam
-from dovetail.cli.queues.stop import allocated
-from dovetail.cli.wait import EVERY_S, TIMED_OUT
-from dovetail.core.queues.types import Stop
-from dovetail.core.reasons import Sure
-from dovetail.kube.queue_changes import QueueView, stop_queue, wait_until_idle
-from dovetail.views.jobs import JobNotFound
-from dovetail.views.queue_drain import QueueDrainPlan, queue_drain_plan
 
-_SHOWN = 40
+if TYPE_CHECKING:
+    from dovetail.core.queues.types import Stop
+    from dovetail.kube.queue_changes import QueueView
+
 _LATE_MS = 10_000
 """A scheduler writes what is new into the status of a queue within a second or two."""
 
@@ -50,6 +46,15 @@ def command(
     disruption budgets, and wait again. The queue stays stopped until `dovetail queue resume`. Exit code 124: the time
     is over.
     """
+    import asyncio
+
+    from dovetail.cli.queues.drain_report import show
+    from dovetail.cli.queues.existing import allocated
+    from dovetail.cli.wait_report import EVERY_S
+    from dovetail.kube.queue_changes import stop_queue, wait_until_idle
+    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.queue_drain import queue_drain_plan
+
     if source.config is None and not dry_run:
         raise click.UsageError("--file needs --dry-run: nothing can be written to files")
     stop: Stop = "HoldAndDrain" if evict else "Hold"
@@ -93,28 +98,3 @@ def command(
         sys.exit(TIMED_OUT)
     except KeyboardInterrupt:
         console.print("The wait has ended; the queue stays stopped.")
-
-
-def show(plan: QueueDrainPlan, now_ms: int, console: Console) -> None:
-    """Print the jobs that run, and when nothing does any more."""
-    if plan.jobs:
-        table = Table("job", "queue", right("pods"), right("GPUs"), "what", "left", prose("why"))
-        rows = [
-            (
-                escape(job.job), job.queue, str(job.pods), gpus(job.gpus_milli), job.what, start(job.left, now_ms),
-                escape(job.left.basis),
-            )
-            for job in plan.jobs
-        ]  # fmt: skip
-        console.print_rows(table, rows, _SHOWN)
-    verbs = "waits and does" if plan.waiting == 1 else "wait and do"
-    waits = f"{count(plan.waiting, 'job')} {verbs} not start"
-    empty = plan.empty
-    if not plan.jobs:
-        console.print(f"Nothing runs in queue {plan.queue}; {waits}.")
-    elif not empty.start_ms:
-        console.print(f"Queue {plan.queue}: {escape(empty.basis)}; {waits}.")
-    else:
-        about = "" if empty.sure is Sure.KNOWN else "about "
-        when = f"in {about}{span(empty.start_ms - now_ms)}"
-        console.print(f"Nothing runs in queue {plan.queue} {when}, {escape(empty.basis)}; {waits}.")

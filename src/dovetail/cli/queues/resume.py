@@ -7,9 +7,6 @@ import click
 
 from dovetail.cli.cluster import run
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import count
-from dovetail.cli.queues.stop import above, named
-from dovetail.kube.queue_changes import read_queues, stop_queue
 
 
 @click.command(name="resume")
@@ -17,6 +14,9 @@ from dovetail.kube.queue_changes import read_queues, stop_queue
 @kubeconfig_options
 def command(name: str, kubeconfig: str | None, context: str | None) -> None:
     """Let the jobs of QUEUE start again, in the order that they would have had."""
+    from dovetail.cli.queues.existing import UNREPORTED, above, named, waits
+    from dovetail.kube.queue_changes import read_queues, stop_queue
+
     config = config_of(kubeconfig, context)
     queues = run(read_queues(config), config.server)
     found, higher = named(queues, name), above(queues, name)
@@ -25,5 +25,5 @@ def command(name: str, kubeconfig: str | None, context: str | None) -> None:
         click.echo(f"Queue {name} was not stopped.{note}")
         return
     run(stop_queue(config, name, ""), config.server)
-    waits = f"{count(found.pending_jobs, 'job')} {'waits' if found.pending_jobs == 1 else 'wait'}"
-    click.echo(f"Queue {name} is resumed: {waits}.{note}")
+    waiting = UNREPORTED if found.ready is None else waits(found.pending_jobs)
+    click.echo(f"Queue {name} is resumed: {waiting}.{note}")
