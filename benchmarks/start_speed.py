@@ -33,6 +33,9 @@ REAL = (
     ("whatif", "submit", "docs/examples/eval.yaml", *AT), ("lint", "docs/examples/eval.yaml"),
     ("memory", "llama-3.1-70b"), ("instances",), ("simulate", "docs/examples/two-teams.yaml"),
     ("install", "--dry-run", "-o", "yaml"),
+    ("run", "t", "--image", "registry.example/train:1.4", "--dry-run", "--file", "docs/examples/two-teams.yaml"),
+    ("queue", "create", "speech", "--guarantee", "gpu=8", "--dry-run"),
+    ("queue", "drain", "product", "--dry-run", *AT),
 )  # fmt: skip
 NOTHING = "python -c pass"
 

@@ -36,12 +36,14 @@ ROOMS = {
     "monitoring": set(),
     "viewserver": {"core", "kube", "recording", "views"},
     "views": {"core", "kube", "kubecel", "monitoring", "topology"},
+    "jobs": {"core", "kube", "views"},
     "sim": {"core"},
     "advice": {"core", "kube"},
     "cli": {
         "advice",
         "agentplanes",
         "core",
+        "jobs",
         "kube",
         "scheduler",
         "playground",
@@ -57,15 +59,15 @@ ROOMS = {
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
 KUBE_FOR_CLI = {
-    *("api.config", "api.errors", "maintenances", "namespaces", "objects.views"),
+    *("api.config", "api.errors", "api.rights", "maintenances", "namespaces", "objects.views", "queue_changes"),
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus"),
     *("reading.snapshot", "reading.state", "reading.views"),
     *("manifests.cluster", "manifests.documents", "manifests.templates"),
     *("translate.annotations", "translate.quarantine_budget"),
 }
-"""The modules of `kube` that a command may import: which cluster it is and what went wrong there, where deploy/ puts
-Dovetail, the readers of a cluster, the readers of manifests, what writes the maintenance of nodes, and the forms of
-durations and of budgets. A command makes no request of its own."""
+"""The modules of `kube` that a command may import: which cluster it is, what went wrong there and which right is
+missing, where deploy/ puts Dovetail, the readers of a cluster, the readers of manifests, what writes queues and the
+maintenance of nodes, and the forms of durations and of budgets. A command makes no request of its own."""
 LIBRARIES = {
     "core": {
         *("__future__", "bisect", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "difflib"),

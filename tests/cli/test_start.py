@@ -11,11 +11,13 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks.start_speed import commands
+from dovetail.cli import run
 from dovetail.cli.extras import EXTRAS
 from dovetail.cli.lint import lint, report
 from dovetail.cli.scheduler import command as scheduler
 from dovetail.cli.simulate import simulate, tasks
 from dovetail.core.policy import Policy
+from dovetail.jobs.manifests import NEW_KINDS
 from dovetail.kube.translate.quarantine_budget import budget_of
 from dovetail.sim.policies import POLICIES
 
@@ -70,5 +72,6 @@ def test_names_that_are_declared_without_their_library_are_those_of_the_library(
     assert tuple(POLICIES) == simulate.SCORINGS
     assert tuple(tasks.QUEUES_BY) == simulate.QUEUES_BY
     assert tuple(report.WRITERS) == lint.WRITERS
+    assert tuple(NEW_KINDS) == run.KINDS
     (budget,) = (one.default for one in scheduler.params if one.name == "budget")
     assert budget == budget_of(Policy())

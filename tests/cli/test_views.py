@@ -110,3 +110,20 @@ def test_leases_are_explained_from_their_objects(tmp_path: Path, monkeypatch: py
     assert (done.exit_code, asked) == (1, [])
     _, (one,) = run(tmp_path, monkeypatch, NoView("none"), "why", "queue/default")
     assert (one.namespace, one.name, dict(one.query)) == ("ns", "queue:default", {"queue": "default"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "query"),
+    [
+        (("why", "job/x"), {}),
+        (("why", "pod/x"), {}),
+        (("why", "x"), {"queue": "x"}),
+        (("queue", "queue/stop"), {"queue": "stop"}),
+    ],
+)
+def test_what_a_kind_before_a_name_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], query: dict[str, str]
+) -> None:
+    done, (asked,) = run(tmp_path, monkeypatch, NoSuchObject("there is none"), *arguments)
+    assert (done.exit_code, asked.namespace, dict(asked.query)) == (1, "ns", query)
+    assert asked.name == ("x" if arguments[0] == "why" else "")

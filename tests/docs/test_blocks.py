@@ -171,9 +171,14 @@ def test_commands_exist(line: str) -> None:
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif words[0].rpartition("/")[2] == "dovetail":
         parsed: click.Command | None = cli
-        own = words[1 : words.index("|")] if "|" in words else words[1:]
+        ends = [words.index(mark) for mark in ("|", ">", "--") if mark in words]
+        own = words[1 : min(ends, default=None)]
         while isinstance(parsed, click.Group) and not (parsed.invoke_without_command and (not own or own[0][0] == "-")):
-            parsed = parsed.get_command(click.Context(parsed), own.pop(0))
+            verb = parsed.get_command(click.Context(parsed), own[0])
+            if verb is None and parsed.invoke_without_command:
+                break  # An argument stands there, as in `dovetail queue research`.
+            parsed = verb
+            own.pop(0)
         assert parsed is not None
         known = {name for p in parsed.params for name in (*p.opts, *p.secondary_opts)}
         assert {word.partition("=")[0] for word in own if re.match("--?[a-z]", word)} <= known

@@ -33,7 +33,7 @@ from dovetail.kube.objects.views import VIEWS
 from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, WRITTEN_BY_US
 from dovetail.operator import endpoints as operator_endpoints
 from dovetail.operator import metrics as operator_metrics
-from dovetail.playground import EXIT_CODE, GPU_LOAD, RUN_SECONDS
+from dovetail.playground import EXIT_CODE, GPU_LOAD, LOG, RUN_SECONDS
 from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.sim import report
@@ -136,7 +136,8 @@ def test_labels_and_annotations() -> None:
         for value in row.code[2]:
             key.parse(value)
     assert set(first(reference("annotations", "key", "What Dovetail writes"))) == {PREFIX + n for n in WRITTEN_BY_US}
-    assert set(first(reference("annotations", "key", "The playground's own"))) == {EXIT_CODE, GPU_LOAD, RUN_SECONDS}
+    own = first(reference("annotations", "key", "The playground's own"))
+    assert set(own) == {EXIT_CODE, GPU_LOAD, LOG, RUN_SECONDS}
 
 
 def test_levels() -> None:

@@ -12,11 +12,13 @@ from dovetail.cli import columns
 from dovetail.cli.jobs import COLUMNS
 from dovetail.cli.listing import API_VERSION
 from dovetail.core.reasons import Expected
+from dovetail.jobs.life import JobLife, LifeStep
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
 from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastPlace, ForecastVictim
 from dovetail.views.job_list import JobList, JobRow, JobTime
 from dovetail.views.job_states import STATES
+from dovetail.views.queue_drain import QueueDrainPlan, RunningJob
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
 from dovetail.views.queue_shares import QueueShare, UserShare
 from dovetail.views.rank import Before, Overtaking, RankLevel, RankView, Term
@@ -43,11 +45,13 @@ def rows(command: str, head: str) -> dict[str, Row]:
     [
         ("defrag", "field", Defrag),
         ("drain", "field", DrainPlan),
+        ("events", "field", JobLife),
         ("jobs", "field", JobList),
         ("jobs", "field of `jobs`", JobRow),
         ("priority", "field", RankView),
         ("queue", "field", QueuePosition),
         ("queue", "field of `jobs`", WaitingWorkload),
+        ("queue drain", "field", QueueDrainPlan),
         ("share", "field", QueueShare),
         ("whatif", "field", WhatIf),
         ("whatif", "field of `jobs`", WhatifOutcome),
@@ -65,12 +69,14 @@ def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:
         ("defrag", "field", "shape", (ShapeView,)),
         ("defrag", "field", "steps", (MoveStepView, PodMove)),
         ("drain", "field", "nodes", (DrainedNode, DrainedPod)),
+        ("events", "field", "steps", (LifeStep,)),
         ("jobs", "field of `jobs`", "start", (JobTime,)),
         ("priority", "field", "levels", (RankLevel, Term)),
         ("priority", "field", "before", (Before,)),
         ("priority", "field", "overtaking", (Overtaking,)),
         ("queue", "field of `jobs`", "expected", (Expected,)),
         ("queue", "field of `jobs`", "places", (ForecastPlace,)),
+        ("queue drain", "field", "jobs", (RunningJob,)),
         ("share", "field", "users", (UserShare,)),
         ("whatif", "field", "evicted", (ForecastVictim,)),
         ("whatif", "field", "queues", (QueueGain,)),

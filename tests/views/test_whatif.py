@@ -23,6 +23,7 @@ from dovetail.views.whatif import (
     like,
     like_of_model,
     quota,
+    stop,
     submit,
     whatif,
 )
@@ -190,3 +191,41 @@ def test_a_limit_that_is_lowered_keeps_a_job_away_for_ever() -> None:
     own = state.shares.tree.queues["q"]
     lost = _of(_ask(state, quota(state, replace(own, limit=(("gpu", 2000),)))), "ns/p")
     assert (lost.effect, lost.code) == ("never starts", "QueueLimit")
+
+
+def test_a_queue_that_is_stopped_starts_nothing_and_others_start_sooner() -> None:
+    state = state_of(
+        node("a"), queue("x", priority=1), queue("y"), pod("r", 8, "a", runs_ms=HOUR),
+        pod("first", 8, queue="x", runs_ms=2 * HOUR), pod("second", 8, queue="y", waits_ms=MINUTE),
+    )  # fmt: skip
+    answer = _ask(state, stop(state, "x", "Hold"))
+    first, second = _of(answer, "ns/first"), _of(answer, "ns/second")
+    assert (first.effect, first.code, second.effect) == ("later", "QueueStopped", "sooner")
+    assert first.after is not None and first.after.basis.startswith("its queue is stopped")
+    assert answer.evicted == ()
+
+
+def test_what_runs_in_a_queue_that_is_drained_is_evicted() -> None:
+    state = state_of(
+        node("a"), queue("x"), queue("y"), pod("r", 8, "a", since_ms=HOUR, queue="x", owner="ns/o"),
+        pod("second", 8, queue="y", waits_ms=MINUTE),
+    )  # fmt: skip
+    answer = _ask(state, stop(state, "x", "HoldAndDrain"))
+    (victim,) = answer.evicted
+    assert (victim.pod, victim.cause, victim.for_job) == ("ns/r", "drain", "")
+    assert _of(answer, "ns/second").effect == "sooner"
+
+
+def test_a_stopped_queue_that_is_resumed_starts_its_jobs() -> None:
+    state = state_of(node("a"), queue("x", stop="Hold"), pod("first", 8, queue="x"))
+    assert _of(_ask(state, stop(state, "x", "")), "ns/first").effect == "starts now"
+
+
+def test_a_stop_that_changes_nothing_is_refused_with_the_queue_above_that_stops_it() -> None:
+    state = state_of(queue("t", stop="Hold"), queue("x", parent="t"), queue("y", stop="Hold"))
+    with pytest.raises(ChangeError, match="queue x is not stopped: the queue t above it is"):
+        stop(state, "x", "")
+    with pytest.raises(ChangeError, match="queue y is stopped already"):
+        stop(state, "y", "Hold")
+    with pytest.raises(JobNotFound, match="queue z does not exist"):
+        stop(state, "z", "Hold")

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from msgspec.structs import replace
 
+from dovetail.cli.console import Console
+from dovetail.cli.why_report import show
 from dovetail.core.event_handlers import apply
-from dovetail.core.events import GangChanged, NodeChanged, PodChanged, PodRejected
+from dovetail.core.events import GangChanged, NodeChanged, PodChanged, PodRejected, QueueChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Taint
 from dovetail.core.policy import Policy, unhurried
+from dovetail.core.queues.types import Queue
 from dovetail.core.reasons import When
 from dovetail.core.state import State
 from dovetail.views.jobs import JobNotFound
@@ -55,6 +60,16 @@ def test_each_node_is_counted_once_and_holders_are_named() -> None:
     assert rules["InsufficientResource"].nearest.startswith("needs 4, b has free 3; all of these nodes together have 5")
     assert (rules["TaintNotTolerated"].nodes, rules["TaintNotTolerated"].when) == (("c",), When.NEVER)
     assert [(h.pod, h.node, h.amount) for h in answer.holders] == [("ns/x", "a", "6"), ("ns/y", "b", "5")]
+
+
+def test_a_held_job_requests_nothing_now_and_its_queue_is_not_in_its_way() -> None:
+    state = _state(replace(_pod("p", 4), held=True, queue="x"))
+    apply(state, QueueChanged(Queue("x", guarantee=((GPU, 8),))))
+    answer = why(state, "ns/p", 1_000)
+    assert (answer.code, answer.queue, answer.wanted) == ("Held", "x", ())
+    out = io.StringIO()
+    show(answer, Console(file=out), 1_000)
+    assert "is held" in out.getvalue() and "requests" not in out.getvalue()
 
 
 def test_never_where_every_node_refuses_for_ever() -> None:

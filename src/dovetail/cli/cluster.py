@@ -22,7 +22,7 @@ from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count, span
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
-from dovetail.kube.api.errors import KubeError
+from dovetail.kube.api.errors import Forbidden, KubeError
 
 if TYPE_CHECKING:
     from dovetail.core.events import Event
@@ -237,7 +237,11 @@ def run(work: Coroutine[Any, Any, R], server: str) -> R:
     try:
         return uvloop.run(work)
     except* KubeError as errors:
-        raise click.ClickException(f"{server}: {first_of(errors)}") from None
+        from dovetail.kube.api.rights import missing_right
+
+        error = first_of(errors)
+        text = missing_right(error) if isinstance(error, Forbidden) else str(error)
+        raise click.ClickException(f"{server}: {text}") from None
 
 
 def now_ms() -> int:

@@ -25,6 +25,8 @@ output_option = click.option("-o", "--output", type=click.Choice(["table", "json
 LOOK_AHEAD_ENDED = "The look-ahead ended at its bound: starts after that are not known."
 INCOMPLETE = 3
 """The exit code if something that the answer needs could not be read."""
+TIMED_OUT = 124
+"""The exit code if the time of a wait is over, as that of timeout(1)."""
 
 
 def write_json(answer: object) -> None:

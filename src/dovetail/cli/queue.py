@@ -14,6 +14,7 @@ from dovetail.cli.columns import QUEUE
 from dovetail.cli.console import Console
 from dovetail.cli.listing import TABLE, ListForm, columns_of, list_options, write_answer, write_rows
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, looking_ahead
+from dovetail.cli.queues.group import QueueGroup
 from dovetail.cli.watching import watch_options, watch_rows
 from dovetail.core.reasons import When
 
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 _WITH_BASIS = ("position", "job", "queue", "gpus", "waiting", "reason", "starts", "basis")
 
 
-@click.command(name="queue")
+@click.command(name="queue", cls=QueueGroup)
 @click.argument("queue", required=False, default="")
 @cluster_options
 @click.option("--basis", is_flag=True, help="Also show what each expected start is based on, or why it is not known.")
 @list_options(QUEUE)
 @watch_options
 def command(source: ClusterSource, queue: str, basis: bool, form: ListForm, every_s: float) -> None:
-    """List the waiting jobs in queue order: of all queues, or of QUEUE and the queues below it.
+    """List the waiting jobs in queue order: of all queues, or of QUEUE and the queues below it. With a verb in place of
+    QUEUE create or stop a queue; queue/NAME lists one that has the name of a verb.
 
     Shows why each job waits, and its latest start: for that the scheduler's own core looks ahead on a copy of the
     cluster. The running scheduler answers, if there is one; else the cluster is read. Writes nothing.
@@ -55,6 +57,7 @@ def _answer(source: ClusterSource, queue: str) -> QueuePosition:
     from dovetail.views.jobs import JobNotFound
     from dovetail.views.queue_positions import QueuePosition, queue_positions
 
+    queue = queue.removeprefix("queue/")
     asked = ViewRequest(WAITING_JOBS, source.namespace, query={"queue": queue} if queue else {})
     answer = source.ask(asked, QueuePosition)
     if answer is not None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of commands that ask about hypothetical pods: their shape, and CPU and memory for each GPU."""
+"""The options of commands that ask about hypothetical pods, or make pods: their shape, and CPU and memory for each
+GPU."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import click
 from dovetail.core.quantities import QuantityError, amount
 
 if TYPE_CHECKING:
+    from dovetail.jobs.gpu_request import GpuRequest
     from dovetail.views.shape import ShapeView
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,6 +23,14 @@ def shape_option(text: str) -> Callable[[F], F]:
     return click.option(
         "--shape", metavar="[PODSx]GPUS[xMODEL]", default=None, callback=lambda _ctx, _param, value: _shape(value),
         help=text,
+    )  # fmt: skip
+
+
+def gpus_option(text: str) -> Callable[[F], F]:
+    """The option `--gpus`; its value is a GpuRequest."""
+    return click.option(
+        "--gpus", metavar="[N][xMODEL]", default="1", show_default=True,
+        callback=lambda _ctx, _param, value: _gpus(value), help=text,
     )  # fmt: skip
 
 
@@ -44,6 +54,16 @@ def _shape(value: str | None) -> ShapeView | None:
 
     try:
         return parse(value)
+    except ShapeError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _gpus(value: str) -> GpuRequest:
+    from dovetail.jobs.gpu_request import gpu_request
+    from dovetail.views.shape import ShapeError
+
+    try:
+        return gpu_request(value)
     except ShapeError as error:
         raise click.BadParameter(str(error)) from error
 

@@ -150,6 +150,29 @@ def quota(
     _answer(source, output, change)
 
 
+@command.command(name="stop")
+@click.argument("queue")
+@click.option("--evict", is_flag=True, help="Evict its running jobs, too.")
+@cluster_options
+@output_option
+def stop(source: ClusterSource, queue: str, evict: bool, output: str) -> None:
+    """Stop QUEUE: which of its jobs no longer start, and which jobs of other queues start sooner."""
+    from dovetail.views import whatif as view
+
+    _answer(source, output, lambda state: view.stop(state, queue, "HoldAndDrain" if evict else "Hold"))
+
+
+@command.command(name="resume")
+@click.argument("queue")
+@cluster_options
+@output_option
+def resume(source: ClusterSource, queue: str, output: str) -> None:
+    """Resume QUEUE, which is stopped: which of its jobs start now, and which jobs of other queues start later."""
+    from dovetail.views import whatif as view
+
+    _answer(source, output, lambda state: view.stop(state, queue, ""))
+
+
 def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     found = [_LABEL.fullmatch(value) for value in values]
     if not all(found):

@@ -92,5 +92,5 @@ def _victims(victims: tuple[ForecastVictim, ...], title: str, now_ms: int, conso
     rows = []
     for one in victims:
         when = "now" if one.at_ms <= now_ms else f"in {span(one.at_ms - now_ms)}"
-        rows.append((one.pod, one.node, gpus(one.gpus_milli), when, one.cause, one.for_job))
+        rows.append((one.pod, one.node, gpus(one.gpus_milli), when, one.cause, one.for_job or "-"))
     console.print_rows(table, rows, _MOST_ROWS)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dovetail.views.why_lease import WhyLease, WhyRequest
     from dovetail.views.why_queue import WhyQueue
 
-_QUEUE, _POD = "queue/", "pod"
-_KINDS = {"pod": _POD, "leaserequest": REQUEST, "lreq": REQUEST, "gpulease": LEASE, "gl": LEASE}
+_QUEUE, _POD, _JOB = "queue/", "pod", "job"
+_KINDS = {"pod": _POD, "job": _JOB, "leaserequest": REQUEST, "lreq": REQUEST, "gpulease": LEASE, "gl": LEASE}
 """What can stand before NAME or NAMESPACE/NAME, and what is explained then."""
 
 
@@ -33,9 +33,9 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
     """Explain why a pod or job runs where it does, or why it is still pending; or show the status of a queue.
 
     POD or JOB is [NAMESPACE/]NAME: a pod, a gang, the object that pods were made for, a LeaseRequest or a GPULease.
-    All that have the name are explained; pod/, leaserequest/ or gpulease/ before it chooses one. Any other name is
-    that of a QUEUE; queue/NAME is one too. The running scheduler answers, if there is one; else the cluster is read,
-    and the scheduler's own core is asked. Writes nothing.
+    All that have the name are explained; pod/, job/, leaserequest/ or gpulease/ before it chooses one. Any other name
+    is that of a QUEUE; queue/NAME is one too. The running scheduler answers, if there is one; else the cluster is
+    read, and the scheduler's own core is asked. Writes nothing.
     """
     from dovetail.views.jobs import JobNotFound
     from dovetail.views.why import why
@@ -52,8 +52,8 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
     state, objects = cluster.state, cluster.feed.leases.objects
     answers: list[Why | WhyQueue | WhyRequest | WhyLease] = []
     with looking_ahead() as watch:
-        leased = why_lease(state, objects, key, now_ms, watch) if kind != _POD else WhyLeases(None, None)
-        if kind in ("", _POD):
+        leased = why_lease(state, objects, key, now_ms, watch) if kind not in (_POD, _JOB) else WhyLeases(None, None)
+        if kind in ("", _POD, _JOB):
             try:
                 answers.append(why(state, key, now_ms, watch, source.schedulers, source.scheduler_name))
             except JobNotFound as error:
@@ -76,7 +76,7 @@ def _asked(source: ClusterSource, name: str, kind: str, key: str) -> Explanation
     from dovetail.kube.reading.views import ViewRequest
     from dovetail.views.explanation import Explanation
 
-    if kind not in ("", _POD):
+    if kind not in ("", _POD, _JOB):
         return None
     if name.startswith(_QUEUE) and not kind:
         queue = name.removeprefix(_QUEUE)

@@ -20,6 +20,8 @@ from dovetail.views.why_queue import WhyQueue
 _MEANING = {
     "NotOurs": "belongs to another scheduler",
     "Bound": "is on node {node}{gpus}",
+    "Held": "is held",
+    "QueueStopped": "waits: its queue is stopped",
     "Placed": "fits: the next step of the scheduler binds it to node {node}{gpus}",
     When.NOT_YET: "waits: it can start when other pods end, or when a missing object exists",
     When.NEVER: "cannot start unless the pod or the cluster is changed",
@@ -63,7 +65,7 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
         console.print(_held(answer, held))
     if answer.reclaim:
         console.print(f"Preemption: {escape(answer.reclaim)}.")
-    if _worth_showing(answer.terms):
+    if answer.wanted and _worth_showing(answer.terms):
         _terms(answer, console)
     if answer.rules:
         table = Table("nodes", "can change", prose("rule"), prose("closest"), prose("for example"))

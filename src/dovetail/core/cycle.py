@@ -12,7 +12,7 @@ from dovetail.core.event_handlers import apply
 from dovetail.core.events import Event
 from dovetail.core.pipeline import known_refusals
 from dovetail.core.pipeline.attempt import Attempt
-from dovetail.core.preemption import draining
+from dovetail.core.preemption import draining, queue_draining
 from dovetail.core.state import State
 
 
@@ -65,5 +65,6 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
         work += attempt.work
     decisions += state.broken.release(state.now_ms, state.steps)
     decisions += draining.decide(state)
+    decisions += queue_draining.decide(state)
     state.resume()
     return broker.revoking(state, decisions) if state.leases.live else decisions

@@ -116,9 +116,9 @@ class Evict(Struct, frozen=True):
 
 
 class Drain(Struct, frozen=True):
-    """Evict the pods `uids` of one gang (`gang` "": a lone pod), as their node `node` is in maintenance. `targets` are
-    the nodes where room is kept for the new pods of their owners, pod by pod; empty where none is. `lost_milli_ms` is
-    the work that is lost, in milli-GPU times ms."""
+    """Evict the pods `uids` of one gang (`gang` "": a lone pod), as their node `node` is in maintenance, or, where that
+    is "", as their `queue` is drained. `targets` are the nodes where room is kept for the new pods of their owners, pod
+    by pod; empty where none is. `lost_milli_ms` is the work that is lost, in milli-GPU times ms."""
 
     gang: str
     uids: tuple[str, ...]
@@ -127,6 +127,7 @@ class Drain(Struct, frozen=True):
     lost_milli_ms: int
     message: str
     step: int
+    queue: str = ""
 
 
 class Unnominate(Struct, frozen=True):

@@ -189,14 +189,14 @@ def _put_queue(state: State, event: ev.QueueChanged) -> None:
     old = state.shares.tree.written.get(event.queue.name)
     state.shares.put_queue(event.queue)
     if old is None or replace(old, usage=None) != replace(event.queue, usage=None):
-        state.requests.queue_changed(event.queue.name)
+        state.requests.queue_changed(event.queue.name, state.shares.tree)
         _queues_changed(state)
 
 
 def _remove_queue(state: State, event: ev.QueueRemoved) -> None:
     if event.name in state.shares.tree.written:
         state.shares.remove_queue(event.name)
-        state.requests.queue_changed(event.name)
+        state.requests.queue_changed(event.name, state.shares.tree)
         _queues_changed(state)
 
 

@@ -208,7 +208,7 @@ class Pod(Struct, frozen=True):
     `own_device_claims` are those of `claims` and `device_claims` that a template in its spec makes for this pod alone:
     one of such a name that was made for another pod is not its own. `lease` is the id of the lease within which it is
     placed ("": none), `fence` the fence that it shows. `offered`: it holds what is only offered to a software agent,
-    which is charged for nothing before it accepts."""
+    which is charged for nothing before it accepts. `held`: it is not to start before it is released."""
 
     uid: str
     namespace: str
@@ -242,6 +242,7 @@ class Pod(Struct, frozen=True):
     lease: str = ""
     fence: int = 0
     offered: bool = False
+    held: bool = False
 
     @property
     def key(self) -> str:

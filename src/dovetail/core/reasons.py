@@ -59,6 +59,7 @@ class Reason(Enum):
 
     INVALID = ("InvalidInput", "a value that cannot be honoured as written")
     GATED = ("SchedulingGated", "scheduling gates are not removed yet")
+    HELD = ("Held", "the job is held (dovetail.dev/hold)")
     DELETING = ("BeingDeleted", "the pod is being deleted")
     NO_NODES = ("NoNodes", "no nodes available to schedule pods")
     NO_NODE_FITS = ("NoNodeFits", "no node fits")
@@ -72,6 +73,7 @@ class Reason(Enum):
     QUEUE_MISSING = ("QueueMissing", "the queue that the pod names does not exist")
     QUEUE_INVALID = ("QueueInvalid", "the queue of the pod cannot be used as it is written")
     QUEUE_NOT_LEAF = ("QueueNotLeaf", "the queue of the pod holds queues, and so no jobs")
+    QUEUE_STOPPED = ("QueueStopped", "the queue is stopped, and starts no jobs")
     QUEUE_FORBIDDEN = ("QueueForbidden", "the pod's namespace may not use the queue")
     QUEUES_MIXED = ("QueuesMixed", "the pods of the gang name different queues")
     QUEUE_LIMIT = ("QueueLimit", "the queue would go beyond its limit")

@@ -72,7 +72,7 @@ class State:
         self.budgets: dict[str, Budget] = {}
         self.eviction_counts = EvictionCounts()
         self.moves = MovesUnderWay(cluster, self.workloads)
-        self.drains = DrainsUnderWay(cluster, self.workloads)
+        self.drains = DrainsUnderWay(cluster, self.workloads, self.shares)
         self.broken = BrokenGangs(self.workloads, cluster, policy.broken_deadline_ms)
         self.searches = 0
         """How many searches for victims there were in this step."""
@@ -98,10 +98,9 @@ class State:
             self.moves.next_ms(),
             self.requests.next_ms(),
             self.leases.next_ms(),
+            self.drains.next_ms(),
         )
         times += [at_ms for at_ms in due_ms if at_ms is not None]
-        if self.cluster.nodes.in_maintenance and (look_ms := self.drains.next_ms()) is not None:
-            times.append(look_ms)
         if self._divided():
             times.append(self._fair_share_ms + _FAIR_SHARE_MS)
         times += self._levels_ms()

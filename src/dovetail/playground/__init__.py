@@ -44,10 +44,12 @@ from dovetail.playground.faults import Fault, Faults
 from dovetail.playground.faulty_server import FaultyServer
 from dovetail.playground.gpu_exporters import GPU_LOAD, SimulatedExporters
 from dovetail.playground.kubelets import EXIT_CODE, RUN_SECONDS, PlaygroundKubelets
+from dovetail.playground.pod_logs import LOG, WrittenLogs
 
 __all__ = [
     "EXIT_CODE",
     "GPU_LOAD",
+    "LOG",
     "RUN_SECONDS",
     "Failure",
     "Fault",
@@ -97,7 +99,9 @@ class Playground:
             self.store, self._catalogue, self._writes, self._deletions, budgets, watches, clock,
             Watches(self.store, self.faults, bookmark_interval_s),
         )  # fmt: skip
-        self._server = FaultyServer(server, self.store, self._catalogue, self.faults, self.exporters)
+        self._server = FaultyServer(
+            server, self.store, self._catalogue, self.faults, self.exporters, WrittenLogs(self.store)
+        )
         self._tasks: list[asyncio.Task[None]] = []
         for name in _NAMESPACES:
             self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

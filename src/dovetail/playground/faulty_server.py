@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server with faults in front of it, and with the servers in pods that are simulated behind its proxy."""
+"""The API server with faults in front of it, with the servers in pods that are simulated behind its proxy, and with the
+logs of pods."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from dovetail.apiserver.server import ApiServer, is_watch, reply, target_of
 from dovetail.apiserver.store import Store
 from dovetail.playground.faults import Fault, Faults
 from dovetail.playground.gpu_exporters import SimulatedExporters
+from dovetail.playground.pod_logs import WrittenLogs
 
 
 def proxied_pod(path: str) -> tuple[str, str, str] | None:
@@ -22,6 +24,14 @@ def proxied_pod(path: str) -> tuple[str, str, str] | None:
     match path.strip("/").split("/", 7):
         case ["api", "v1", "namespaces", namespace, "pods", pod, "proxy", rest]:
             return namespace, pod.partition(":")[0], rest
+    return None
+
+
+def logged_pod(path: str) -> tuple[str, str] | None:
+    """Namespace and name of the pod whose logs are at this path."""
+    match path.strip("/").split("/"):
+        case ["api", "v1", "namespaces", namespace, "pods", name, "log"]:
+            return namespace, name
     return None
 
 
@@ -33,22 +43,27 @@ class FaultyServer(Struct, frozen=True):
     catalogue: Catalogue
     faults: Faults
     exporters: SimulatedExporters
+    logs: WrittenLogs
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every request comes here."""
-        target, proxied, watching = (
-            target_of(self.catalogue, request.path),
-            proxied_pod(request.path),
-            is_watch(request),
-        )
+        target, watching = target_of(self.catalogue, request.path), is_watch(request)
+        proxied, logged = proxied_pod(request.path), logged_pod(request.path)
         label, name = (target.label, target.name) if target else ("", "")
         if proxied is not None:
             label, name = "pods/proxy", proxied[1]
+        elif logged is not None:
+            label, name = "pods/log", logged[1]
         fault = self.faults.next_for("WATCH" if watching else request.method, label, name)
         try:
             if fault is not None:
                 await _happen(fault, request)
-            response = self._proxy(request, *proxied) if proxied is not None else await self.server.handle(request)
+            if proxied is not None:
+                response = self._proxy(request, *proxied)
+            elif logged is not None and request.method == "GET":
+                response = await self.logs.answer(request, *logged)
+            else:
+                response = await self.server.handle(request)
         except failures.Failure as failure:
             response = reply(failure.code, failure.status)
         if fault is not None and fault.effect == "drop-after" and not watching:

@@ -251,7 +251,10 @@ class PlaygroundKubelets:
     def _end(self, pod: Object, phase: str, reason: str = "", message: str = "") -> None:
         now_s = self._clock()
         code = 0 if phase == "Succeeded" else _exit_code(pod) or 1
+        seat = self._seats.get(text_at(pod, "metadata.uid"))
+        started = {"startedAt": timestamp(seat.running_s)} if seat is not None and seat.running_s else {}
         terminated = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": timestamp(now_s)}
+        terminated |= started
         statuses = None if reason else _container_statuses(pod, {"terminated": terminated}, ready=False)
         outcome = {"reason": reason or None, "message": message or None}
         ended = with_status(pod, phase=phase, containerStatuses=statuses, **outcome)

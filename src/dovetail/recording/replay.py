@@ -213,7 +213,8 @@ def described(state: State, decision: Decision) -> str:
         case Drain():
             to = f" to {', '.join(decision.targets)}" if decision.targets else ""
             lost_gpu_s = decision.lost_milli_ms // 1_000_000
-            words = f"drain {pod_names(state, decision.uids)} from {decision.node}{to}, {lost_gpu_s} GPU seconds lost"
+            source = decision.node or f"queue {decision.queue}"
+            words = f"drain {pod_names(state, decision.uids)} from {source}{to}, {lost_gpu_s} GPU seconds lost"
             return f"{words}: {decision.message}"
         case Unnominate():
             return f"unnominate {pod_names(state, decision.uids)}: {decision.message}"

@@ -45,6 +45,7 @@ _REASONS = {
     "release": "GangReleased",
     "broken": "GangBroken",
     "drain": "NodeMaintenance",
+    "stop": "QueueStopped",
 }
 """The reason in the condition DisruptionTarget: the upstream one where there is one."""
 
@@ -53,11 +54,11 @@ Result = Literal["evicted", "gone", "refused", "withdrawn", "not leader"]
 
 class Victim(Struct, frozen=True):
     """A pod to evict. `workload` is the gang, or the uid of the single pod, that gets the capacity; for a released or
-    broken gang it is that gang itself. `note` states the beneficiary and the reason, `step` is the step of the
-    decision, `preemptor` is one of the pods that get the capacity."""
+    broken gang it is that gang itself, for a drain the node or the queue. `note` states the beneficiary and the reason,
+    `step` is the step of the decision, `preemptor` is one of the pods that get the capacity."""
 
     target: PodRef
-    cause: Cause | Literal["release", "broken", "drain"]
+    cause: Cause | Literal["release", "broken", "drain", "stop"]
     workload: str
     note: str
     step: int

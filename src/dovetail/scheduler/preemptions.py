@@ -5,7 +5,7 @@ Rules: a preemption is a transaction of the core. It ends when the preemptors ar
 by the core itself or because a victim stays (`EvictionFailed`). Then the nominations are cleared, and victims that are
 not evicted yet stay. The pods of a released gang are evicted the same way, but independently: a pod that a budget
 protects does not keep the others, and the core releases it again after another deadline. The pods of a workload on a
-node in maintenance are evicted all or, as far as a dry run shows, none.
+node in maintenance, or in a drained queue, are evicted all or, as far as a dry run shows, none.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _WHY: dict[Released, str] = {
 }
 _KINDS: dict[str, EventKind] = {
     "release": EventKind.RELEASED, "broken": EventKind.BROKEN, "move": EventKind.MOVED, "drain": EventKind.DRAINED,
+    "stop": EventKind.DRAINED,
 }  # fmt: skip
 """The events of evictions that are no preemptions, by cause."""
 _ALONE = ("release", "broken")
@@ -96,9 +97,10 @@ class Preemptions:
             self._spawn(self._evictor.evict([Victim(target, cause, release.gang, note, release.step)]))
 
     def drain(self, drain: Drain) -> None:
-        note = eviction_text(drain)
-        metrics.log.info("draining %s of %d pods: %s", drain.node, len(drain.uids), note)
-        victims = [Victim(target, "drain", drain.node, note, drain.step) for target in self._targets(drain.uids)]
+        note, what = eviction_text(drain), drain.node or f"queue {drain.queue}"
+        cause: Literal["drain", "stop"] = "drain" if drain.node else "stop"
+        metrics.log.info("draining %s of %d pods: %s", what, len(drain.uids), note)
+        victims = [Victim(target, cause, what, note, drain.step) for target in self._targets(drain.uids)]
         if victims:
             self._spawn(self._evictor.evict(victims))
 

@@ -166,8 +166,9 @@ class _Ahead:
         self._start_placed(at_once=False)
 
     def _drains(self) -> bool:
-        """Whether pods may have to leave nodes in maintenance at this moment, although nothing has happened."""
-        due_ms = self._state.drains.next_ms() if self._state.cluster.nodes.in_maintenance else None
+        """Whether pods may have to leave nodes in maintenance, or drained queues, at this moment, although nothing has
+        happened."""
+        due_ms = self._state.drains.next_ms()
         return due_ms is not None and due_ms <= self._at_ms
 
     def _bargains(self) -> bool:
@@ -203,18 +204,14 @@ class _Ahead:
                 self._preempting.add(workload)
                 self._preemptor = name_of(state, workload)
                 pods = [state.workloads.pods[uid] for uid in uids]
-                self._found.victims += [
-                    ForecastVictim(
-                        pod.key, pod.node, dict(state.shares.amounts(pod.uid)).get(GPU, 0), name_of(state, workload),
-                        decision.cause, now_ms, decision.lost_milli_ms, decision.message,
-                    )
-                    for pod in pods
-                ]  # fmt: skip
+                self._found.victims += [self._victim(pod, decision, name_of(state, workload)) for pod in pods]
                 self._end_early(pods)
             case Release(_, uids):
                 self._end_early([state.workloads.pods[uid] for uid in uids])
             case Drain(_, uids, targets=targets):
                 pods = [state.workloads.pods[uid] for uid in uids]
+                if decision.queue:
+                    self._found.victims += [self._victim(pod, decision, "") for pod in pods]
                 for pod in pods:
                     lost = lost_milli_ms(pod, state.shares.rate(pod.uid), now_ms)
                     self._found.drained[pod.uid] = ForecastDrain(bool(targets), lost)
@@ -231,6 +228,13 @@ class _Ahead:
                 self._revoked(lease_id, revocation.cause, revocation.message)
             case EndLease(lease_id, cause, uids):
                 self._ended(lease_id, cause, uids)
+
+    def _victim(self, pod: Pod, decision: Evict | Drain, for_job: str) -> ForecastVictim:
+        cause = decision.cause if isinstance(decision, Evict) else "drain"
+        return ForecastVictim(
+            pod.key, pod.node, dict(self._state.shares.amounts(pod.uid)).get(GPU, 0), for_job, cause, self._at_ms,
+            decision.lost_milli_ms, decision.message,
+        )  # fmt: skip
 
     def _accept(self, request_id: str, offers: tuple[Offer, ...]) -> None:
         """What is offered is the start of a request."""
@@ -345,6 +349,8 @@ class _Ahead:
             return f"it is after the end of the look-ahead ({self._most} moments)"
         if refusal is None:
             return "the scheduler has not tried it"
+        if refusal.reason in _UNTIL:
+            return _UNTIL[refusal.reason]
         next_one = self._refusals.get(job.workload, refusal)
         if refusal.when is When.NEVER or next_one.when is When.NEVER:
             return f"it cannot start ({(next_one if next_one.when is When.NEVER else refusal).reason.code})"
@@ -395,4 +401,9 @@ class _Ahead:
         return sorted(names[slot] for one in found if one.reason is Reason.MAINTENANCE for slot in one.slots)
 
 
+_UNTIL = {
+    Reason.HELD: "it is held: `dovetail release` releases it",
+    Reason.QUEUE_STOPPED: "its queue is stopped: `dovetail queue resume` lets its jobs start",
+}
+"""Until when jobs that no end of a pod lets start wait, by reason."""
 _OF_ROOM = {Reason.QUEUE_LIMIT, Reason.RESERVED, Reason.BEYOND_GUARANTEE, Reason.GANG_DOES_NOT_FIT}

@@ -51,8 +51,8 @@ class Start(Struct, frozen=True):
 
 
 class ForecastVictim(Struct, frozen=True):
-    """A pod that is evicted, or a lease that is revoked, for the job `for_job` at `at_ms`. `lost_milli_ms` is the work
-    that is lost with it and the pods evicted together with it, in milli-GPU times ms."""
+    """A pod that is evicted, or a lease that is revoked, for the job `for_job` ("": its queue is drained) at `at_ms`.
+    `lost_milli_ms` is the work that is lost with it and the pods evicted together with it, in milli-GPU times ms."""
 
     pod: str
     node: str
@@ -65,7 +65,8 @@ class ForecastVictim(Struct, frozen=True):
 
 
 class ForecastDrain(Struct, frozen=True):
-    """A pod is evicted as its node is in maintenance. `moves`: room is kept for it elsewhere."""
+    """A pod is evicted as its node is in maintenance, or as its queue is drained. `moves`: room is kept for it
+    elsewhere."""
 
     moves: bool
     lost_milli_ms: int

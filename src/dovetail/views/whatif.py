@@ -31,7 +31,7 @@ from dovetail.core.events import (
 )
 from dovetail.core.labels import matches, untolerated
 from dovetail.core.model import GPU, Node, Pod
-from dovetail.core.queues.types import MODEL_LABEL, Queue
+from dovetail.core.queues.types import MODEL_LABEL, Queue, Stop
 from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
 from dovetail.views.forecast import forecast
@@ -40,6 +40,7 @@ from dovetail.views.jobs import JobNotFound, nearest, request_job, restarted
 from dovetail.views.lease_texts import alternative_text
 from dovetail.views.leased import is_placeholder, key_of
 from dovetail.views.leases import OfferRow, offer_rows
+from dovetail.views.queues import queue_named
 
 HOST = "kubernetes.io/hostname"
 _SAME_MS = 60_000
@@ -326,6 +327,21 @@ def node_named(state: State, name: str) -> Node:
         known = [one.name for one in nodes.records if one is not None]
         raise JobNotFound(f"node {name} does not exist{nearest(name, known)}")
     return record
+
+
+def stop(state: State, name: str, how: Stop) -> Hypothesis:
+    """Stop the queue of this name, or let its jobs start again (""). Raises JobNotFound, and ChangeError where that
+    changes nothing."""
+    queue_named(state, name)
+    written = state.shares.tree.written[name]
+    if written.stop == how:
+        raise ChangeError(f"queue {name} is {'stopped already' if how else 'not stopped'}{_above(state, name, how)}")
+    return Hypothesis((QueueChanged(replace(written, stop=how)),))
+
+
+def _above(state: State, name: str, how: Stop) -> str:
+    by = state.shares.tree.stopped_by(name)
+    return f": the queue {by.name} above it is" if not how and by is not None else ""
 
 
 def quota(state: State, queue: Queue) -> Hypothesis:

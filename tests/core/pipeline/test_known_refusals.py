@@ -72,6 +72,7 @@ OTHERS: dict[str, list[object]] = {
     "priority": [5],
     "nominated_node": ["n1"],
     "gated": [True],
+    "held": [True],
     "deleting": [True],
     "managed": [False],
     "claims": [("gone",)],

@@ -55,6 +55,8 @@ def annotated(**values: str) -> WorkloadOptions:
         ("last-checkpoint", "2026-01-01T01:00:00+01:00", "last_checkpoint_ms", 1767225600000),
         ("preemptible", "false", "preemptible", False),
         ("movable", "true", "movable", True),
+        ("hold", "true", "hold", True),
+        ("hold", "false", "hold", False),
     ],
 )  # fmt: skip
 def test_what_can_be_asked_for(key: str, value: str, field: str, expected: Any) -> None:
@@ -119,6 +121,7 @@ def test_the_queue_is_a_label() -> None:
         ("last-checkpoint", "yesterday", "2026-01-31T12:00:00Z"),
         ("preemptible", "True", "true"),
         ("movable", "yes", "true"),
+        ("hold", "True", "true"),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_the_field_the_rule_and_the_nearest_valid_value(key: str, value: str, nearest: str) -> None:

@@ -30,6 +30,7 @@ OPTIONS = (
     ("max-runtime", ("2h", "soon")),
     ("preemptible", ("false", "no")),
     ("movable", ("true", "no")),
+    ("hold", ("true", "false", "maybe")),
     ("devices", ("0,1", "0,0")),
 )
 

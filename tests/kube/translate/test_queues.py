@@ -29,6 +29,17 @@ def record(spec: str) -> Queue:
     return queues.queue(obj(spec))
 
 
+@pytest.mark.parametrize(("spec", "stop"), [("{}", ""), ("{stop: None}", ""), ("{stop: Hold}", "Hold")])
+def test_a_queue_is_stopped_by_its_spec(spec: str, stop: str) -> None:
+    assert (record(spec).stop, record(spec).problem) == (stop, None)
+
+
+def test_a_queue_that_is_stopped_in_no_known_way_cannot_be_used() -> None:
+    problem = record("{stop: hold}").problem
+    assert problem is not None and (problem.field, problem.value) == ("spec.stop", "hold")
+    assert problem.rule == "must be one of None, Hold, HoldAndDrain; nearest valid value: Hold"
+
+
 def test_a_queue_declares_everything_that_it_can() -> None:
     spec = """
       parent: labs
@@ -44,6 +55,7 @@ def test_a_queue_declares_everything_that_it_can() -> None:
         selector: {matchLabels: {team: a}, matchExpressions: [{key: env, operator: In, values: [prod]}]}
       byUser: true
       leastServedFirst: true
+      stop: HoldAndDrain
     """
     found = queues.queue(wire(QueueObject, f"metadata: {{name: research}}\nspec: {spec}"))
     assert found == Queue(
@@ -64,6 +76,7 @@ def test_a_queue_declares_everything_that_it_can() -> None:
         namespace_selector=LabelSelector((Requirement("team", "In", ("a",)), Requirement("env", "In", ("prod",)))),
         by_user=True,
         least_served_first=True,
+        stop="HoldAndDrain",
     )  # fmt: skip
 
 

@@ -64,6 +64,54 @@ def test_a_pod_is_reported_when_it_changes_for_the_core_and_only_then() -> None:
     assert feed.pods(deleted(pod())) == []
 
 
+def held(feed: Translator, *changes: Change[Any]) -> dict[str, bool]:
+    return {event.pod.uid: event.pod.held for event in feed.pods(changes) if isinstance(event, ev.PodChanged)}
+
+
+def test_a_pod_is_held_until_it_is_released_or_bound() -> None:
+    feed, hold = Translator(), {"dovetail.dev/hold": "true"}
+    assert held(feed, *added(pod(annotations=hold))) == {"u-a": True}
+    assert held(feed, *modified(pod(annotations={"dovetail.dev/hold": "false"}))) == {"u-a": False}
+    assert held(feed, *modified(pod(annotations=hold))) == {"u-a": True}
+    bound = pod("spec: {schedulerName: dovetail, nodeName: n1}", annotations=hold)
+    assert held(feed, *modified(bound)) == {"u-a": False}
+    assert held(feed, *added(pod("spec: {schedulerName: other}", uid="o", name="o", annotations=hold))) == {"o": False}
+
+
+def test_the_object_of_a_pod_holds_it_unless_the_pod_is_released_itself() -> None:
+    feed = Translator()
+    feed.pods(added(member("a"), member("b", hold="false")))
+    document = {"metadata": {"annotations": {"dovetail.dev/hold": "true"}}, **INDEXED}
+    events = feed.gangs.owner(JOB, document)
+    assert {e.pod.uid: e.pod.held for e in events if isinstance(e, ev.PodChanged)} == {"a": True}
+    assert held(feed, *modified(member("a", hold="false"))) == {"a": False}
+
+
+def test_an_object_is_read_again_when_one_of_its_pods_is_held_or_released() -> None:
+    feed = Translator()
+    feed.pods(added(member("a"), member("b")))
+    feed.gangs.owner(JOB, INDEXED)
+    assert feed.gangs.wanted_owners() == []
+    feed.pods(modified(member("a", hold="true")))
+    assert feed.gangs.wanted_owners() == [JOB]
+    feed.gangs.owner(JOB, {"metadata": {"annotations": {"dovetail.dev/hold": "true"}}, **INDEXED})
+    feed.pods(modified(member("a", hold="false")))
+    assert feed.gangs.wanted_owners() == [JOB]
+
+
+def test_an_object_that_held_pods_on_their_own_is_read_again_for_new_ones() -> None:
+    """They do not wait for it, so else it is read once."""
+    feed, held_job = Translator(), {"metadata": {"annotations": {"dovetail.dev/hold": "true"}}}
+    alone = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True}]}
+    feed.pods(added(pod(uid="a", name="a", **alone)))
+    feed.gangs.owner(JOB, {})
+    feed.pods(added(pod(uid="b", name="b", **alone)))
+    assert feed.gangs.wanted_owners() == []
+    feed.gangs.owner(JOB, held_job)
+    feed.pods(added(pod(uid="c", name="c", **alone)))
+    assert feed.gangs.wanted_owners() == [JOB]
+
+
 def test_a_finished_pod_is_gone() -> None:
     feed = Translator()
     assert feed.pods(added(pod("status: {phase: Failed}"))) == []

@@ -47,6 +47,8 @@ class NodesUnread(Exception):
     """The nodes could not be read; the text is the reason."""
 
 
+FEW_REQUESTS = (ListRequest(NODES, None), ListRequest(QUEUES, None))
+"""What to read of a cluster before a job is submitted: a user with rights in one namespace may read neither."""
 REQUESTS = (*(ListRequest(one, None) for one in _LOOKED_UP), ListRequest(PODS, LintedPod))
 """What to read of a cluster."""
 
@@ -64,3 +66,10 @@ def cluster_facts(replies: Iterable[ListReply]) -> tuple[Facts, tuple[str, ...]]
         bound = [pod for pod in by_resource[PODS].objects or () if pod.spec.node_name]
         schedulers = (facts.schedulers or {DEFAULT_SCHEDULER}) | {pod.spec.scheduler_name for pod in bound}
     return replace(facts, schedulers=schedulers), tuple(unread.values())
+
+
+def few_facts(replies: Iterable[ListReply]) -> Facts:
+    """The facts of FEW_REQUESTS, as far as they could be read."""
+    nodes, queues = replies
+    facts = facts_of(Field(one) for reply in (nodes, queues) for one in reply.objects or ())
+    return replace(facts, nodes=facts.nodes if nodes.objects is not None else None, schedulers=None)

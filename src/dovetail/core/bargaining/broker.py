@@ -155,7 +155,7 @@ def revoking(state: State, decisions: Sequence[Decision]) -> list[Decision]:
         elif not leases or left or isinstance(decision, Evict):
             found.append(replace(decision, uids=left) if leases else decision)
         for live in {live.lease.id: live for live in leases.values()}.values():
-            drained = isinstance(decision, Drain)
+            drained = isinstance(decision, Drain) and bool(decision.node)
             cause = EndCause.MAINTENANCE if drained else EndCause.RECLAIMED
             # That of an eviction has the names of the workload that starts instead, and of its queue.
             message = decision.message if isinstance(decision, Drain) else _RECLAIMED

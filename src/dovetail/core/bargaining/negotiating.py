@@ -38,6 +38,7 @@ from dovetail.core.bargaining.types import (
 from dovetail.core.decisions import Bind, Decision, Hold, MakeOffers, RequestStatus
 from dovetail.core.event_handlers import apply
 from dovetail.core.model import Pod
+from dovetail.core.pipeline import pre_enqueue
 from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.pipeline.placement import LIMITS, NO_ROOM, PlacementPhase
 from dovetail.core.pipeline.signature import wanted_by
@@ -208,6 +209,8 @@ def _blocked(state: State, one: Negotiation) -> Refusal | None:
     if not takes_planes(state, plane):
         what = f"the queue {plane.queue!r} does not exist or takes no control planes (spec.planes)"
         return Refusal(Reason.PLANE_INVALID, When.NOT_YET, what)
+    if (refusal := pre_enqueue.stopped(state, plane.queue, ())) is not None:
+        return refusal
     if plane.id in requests.silent:
         return Refusal(Reason.PLANE_SILENT, When.NOT_YET, f"for {3 * plane.heartbeat_ms // 1000} s")
     if not one.waiting and requests.waiting_of(plane.id) >= plane.most_requests:

@@ -13,6 +13,7 @@ from dovetail.core.bargaining.states import RequestState
 from dovetail.core.bargaining.timers import Timers
 from dovetail.core.bargaining.types import LEAVES, LeaseRequest, Plane, ServiceClass
 from dovetail.core.queues.pod_queues import PodQueues
+from dovetail.core.queues.tree import Tree
 
 
 class Requests:
@@ -67,10 +68,10 @@ class Requests:
             self.silent.pop(plane_id, None)
             self.moved[plane_id] = None
 
-    def queue_changed(self, name: str) -> None:
+    def queue_changed(self, name: str, tree: Tree) -> None:
         """A queue that planes may be below is another one."""
         for plane in self.planes.values():
-            if plane.queue == name:
+            if plane.queue == name or name in tree.known_path(plane.queue):
                 self.moved[plane.id] = None
 
     def heartbeat(self, plane_id: str, now_ms: int) -> None:

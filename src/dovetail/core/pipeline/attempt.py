@@ -21,6 +21,8 @@ from dovetail.core.workloads.index import startable
 
 _REMEMBERED = NO_ROOM | LIMITS
 """Reasons that all workloads of a signature have, however long they run."""
+_UNTIL_TOUCHED = {Reason.HELD, Reason.QUEUE_STOPPED}
+"""Reasons that last until the workload or its queue changes, whatever happens in the cluster."""
 
 
 class Attempt:
@@ -53,7 +55,9 @@ class Attempt:
         if not waiting:
             state.queue.forget(self._workload)
             return decisions
-        state.queue.park(self._workload, state.rank(self._workload), state.queue_order.queue_user(self._workload))
+        aside = refusal is not None and refusal.reason in _UNTIL_TOUCHED
+        queue_user = state.queue_order.queue_user(self._workload)
+        state.queue.park(self._workload, state.rank(self._workload), queue_user, aside=aside)
         if self._post_filter.again or self._placement.took_least:
             state.postpone(self._workload)
         if refusal is not None:
@@ -64,7 +68,11 @@ class Attempt:
         """The first refusal counts for the workload."""
         state, workload = self._state, self._workload
         kinds = self._kinds if len(waiting) == len(self._members) else state.workloads.distinct(waiting)
-        refusal = pre_enqueue.blocked(state, workload, self._queue, waiting, kinds) or pre_enqueue.outside(kinds)
+        refusal = (
+            pre_enqueue.blocked(state, workload, self._queue, waiting, kinds)
+            or pre_enqueue.stopped(state, self._queue, self._members)
+            or pre_enqueue.outside(kinds)
+        )
         if refusal is not None:
             return self._post_filter.give_up(str(refusal)), refusal
         decisions: list[Decision] = []

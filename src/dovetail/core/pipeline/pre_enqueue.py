@@ -27,9 +27,21 @@ def blocked(state: State, workload: str, queue: str, waiting: Collection[Pod], k
             return Refusal(Reason.INVALID, When.NEVER, f"{pod.key}: {pod.problem}")
         if pod.uid in avoided and "" in avoided[pod.uid]:
             return Refusal(Reason.BIND_BACKOFF, When.NOT_YET, f"{pod.key} could not be bound a moment ago")
+        if pod.held:
+            return Refusal(Reason.HELD, When.NOT_YET)
     if (refusal := _in_gang(state, workload, waiting)) is not None:
         return refusal
     return _in_queue(state, queue, kinds)
+
+
+def stopped(state: State, queue: str, members: Iterable[Pod]) -> Refusal | None:
+    """Why the workload with these pods does not start in the queue. Where a part of it runs the rest may start, unless
+    the queue is drained: the job has started already, and would wait for the rest on its GPUs."""
+    by = state.shares.tree.stopped_by(queue)
+    placements = state.cluster.placements
+    if by is None or (by.stop == "Hold" and any(pod.uid in placements for pod in members)):
+        return None
+    return Refusal(Reason.QUEUE_STOPPED, When.NOT_YET, repr(by.name))
 
 
 def outside(kinds: Iterable[Pod]) -> Refusal | None:

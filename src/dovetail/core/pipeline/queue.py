@@ -42,6 +42,8 @@ class SchedulingQueue:
         """By queue, the users with workloads to try, each with its first workload."""
         self._ranks: dict[str, Place] = {}
         self._parked: dict[str, Place] = {}
+        self._aside: dict[str, Place] = {}
+        """Parked workloads that no change of the cluster wakes."""
         self._queue_users: dict[str, QueueUser] = {}
         self._reported: dict[str, _Report] = {}
         self._arrivals: dict[str, int] = {}
@@ -56,6 +58,7 @@ class SchedulingQueue:
         """Try the workload in its turn."""
         rank = self._rank(workload, of)
         self._parked.pop(workload, None)
+        self._aside.pop(workload, None)
         if self._ranks.get(workload) != rank or self._queue_users[workload] != queue_user:
             self._leave(workload)
             self._enter(workload, rank, queue_user)
@@ -123,9 +126,12 @@ class SchedulingQueue:
             self._next(queue_user)
         return None
 
-    def park(self, workload: str, of: Rank, queue_user: QueueUser) -> None:
+    def park(self, workload: str, of: Rank, queue_user: QueueUser, *, aside: bool = False) -> None:
+        """Try the workload again when room was freed; with `aside` only when it is pushed again."""
         self._queue_users[workload] = queue_user
-        self._parked[workload] = self._rank(workload, of)
+        parked, other = (self._aside, self._parked) if aside else (self._parked, self._aside)
+        parked[workload] = self._rank(workload, of)
+        other.pop(workload, None)
 
     def _rank(self, workload: str, of: Rank) -> Place:
         """Creation times are whole seconds, so the order of arrival decides between equals."""
@@ -137,13 +143,14 @@ class SchedulingQueue:
         return -of.priority, of.level, of.created_ms, arrival
 
     def parked(self, workload: str) -> bool:
-        """Whether the workload waits aside."""
+        """Whether the workload waits to be woken."""
         return workload in self._parked
 
     def forget(self, workload: str) -> None:
         """The workload is placed or gone."""
         self._leave(workload)
         self._parked.pop(workload, None)
+        self._aside.pop(workload, None)
         self._queue_users.pop(workload, None)
         self._reported.pop(workload, None)
         arrival = self._arrivals.pop(workload, None)
@@ -203,13 +210,13 @@ class SchedulingQueue:
 
     def workloads(self) -> list[str]:
         """All waiting workloads, the parked ones included."""
-        return [*self._ranks, *self._parked]
+        return [*self._ranks, *self._parked, *self._aside]
 
     def ordered(self) -> list[str]:
         """All waiting workloads, the parked ones included, in the order in which they are tried if none of them
         fits."""
         waiting: dict[QueueUser, list[Place]] = {}
-        for workload, rank in (*self._ranks.items(), *self._parked.items()):
+        for workload, rank in self._places():
             waiting.setdefault(self._queue_users[workload], []).append(rank)
         for ranks in waiting.values():
             ranks.sort(reverse=True)
@@ -234,7 +241,7 @@ class SchedulingQueue:
         """By queue the first workload of each user, the parked ones included; and how many wait in each queue."""
         first: dict[QueueUser, Place] = {}
         counts: dict[str, int] = {}
-        for workload, rank in (*self._ranks.items(), *self._parked.items()):
+        for workload, rank in self._places():
             queue_user = self._queue_users[workload]
             counts[queue_user[0]] = counts.get(queue_user[0], 0) + 1
             if queue_user not in first or rank < first[queue_user]:
@@ -255,7 +262,12 @@ class SchedulingQueue:
 
     def lengths(self) -> tuple[int, int]:
         """How many workloads are to be tried, and how many are parked."""
-        return len(self._ranks), len(self._parked)
+        return len(self._ranks), len(self._parked) + len(self._aside)
+
+    def _places(self) -> Iterator[tuple[str, Place]]:
+        yield from self._ranks.items()
+        yield from self._parked.items()
+        yield from self._aside.items()
 
 
 def _numbers_only(last: Refusal, refusal: Refusal) -> bool:

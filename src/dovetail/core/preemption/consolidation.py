@@ -64,6 +64,8 @@ def _may_move(state: State, pod: Pod, elastic: bool) -> bool:
     saved = bool(pod.checkpoint_ms or pod.work.checkpoint_interval_ms or elastic)
     may = saved if pod.work.movable is None else pod.work.movable
     alone = not (pod.request.scattered or pod.device_claims or pod.by_claim)
+    # The new pod of a job in a stopped queue would not start.
+    may = may and state.shares.tree.stopped_by(state.shares.pod_queues.of(pod)) is None
     return (
         may
         and alone

@@ -159,7 +159,9 @@ class _Look:
         state = self._state
         alone = not (pod.request.scattered or pod.device_claims or pod.by_claim)
         again = state.moves.moved_recently(pod, state.now_ms, state.policy.move_again_ms)
-        return alone and bool(pod.owner) and pod.work.movable is not False and not again
+        # The new pod of a job in a stopped queue would not start.
+        stopped = state.shares.tree.stopped_by(state.shares.pod_queues.of(pod)) is not None
+        return alone and bool(pod.owner) and pod.work.movable is not False and not (again or stopped)
 
     def _room(self, unit: Unit) -> tuple[str, ...]:
         """The nodes for the pods of the unit, which is placed there in the running trial; none where they do not fit

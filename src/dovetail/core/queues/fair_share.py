@@ -2,9 +2,9 @@
 """The fair share of each queue, level by level.
 
 Rules: the top level divides the capacity less what other pods hold, each level below divides the share of the parent,
-by what the queues hold and request (`division`). The division is repeated when one of these changes, and once a minute,
-since usage decays. History has the same effect at every level: the usage of a queue is measured against the part that
-its parent is due by weight.
+by what the queues hold and request (`division`). Jobs that wait in stopped queues request nothing: the others divide
+what they would get. The division is repeated when one of these changes, and once a minute, since usage decays. History
+has the same effect at every level: the usage of a queue is measured against the part that its parent is due by weight.
 
 Queue order and status use shares in whole GPUs (`of`). Reclaim uses the exact shares (`exact`): decaying usage moves
 the odd GPU from queue to queue every minute, and no job is evicted for that.
@@ -20,7 +20,7 @@ from dovetail.core.queues.accounts import Accounts
 from dovetail.core.queues.division import Claimant, divide
 from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.rates import ChargeRates
-from dovetail.core.queues.totals import QueueTotals
+from dovetail.core.queues.totals import QueueTotals, add
 from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import DIVIDED
 
@@ -135,13 +135,17 @@ class FairShare:
         tree = self._tree
         due: dict[str, dict[str, int]] = {}
         capacity, others, usage = self._accounting.capacity(), self._totals.unmanaged, self._usage()
+        stopped = self._stopped()
         for parent in ("", *tree.in_order()):
             names = [name for name in tree.children(parent) if tree.problem(name) is None]
             for resource, grain in grains.items() if names else ():
                 total = max(0, capacity.get(resource, 0) - others.get(resource, 0))
                 if parent:
                     total = due[parent][resource] if parent in due else 0
-                claimants = [self._claimant(name, resource, usage.get(name, 0)) for name in names]
+                claimants = [
+                    self._claimant(name, resource, usage.get(name, 0), stopped.get(name, {}).get(resource, 0))
+                    for name in names
+                ]
                 parts = divide(total, claimants, history_milli, grain)
                 for name, part in zip(names, parts, strict=True):
                     due.setdefault(name, {})[resource] = part
@@ -156,9 +160,19 @@ class FairShare:
         parents = {name: max(1, self.part_ppm(queue.parent)) for name, queue in queues.items()}
         return {name: share_ppm(name, whole) * _MILLION // part_ppm for name, part_ppm in parents.items()}
 
-    def _claimant(self, name: str, resource: str, usage_ppm: int) -> Claimant:
+    def _stopped(self) -> dict[str, dict[str, int]]:
+        """The amounts of the pods that wait in stopped queues: by queue, with those below it."""
+        found: dict[str, dict[str, int]] = {}
+        stopped = self._tree.stopped()
+        for name in stopped:
+            inside = self._tree.queues[name].parent in stopped
+            for above in (name,) if inside else self._tree.path(name):
+                add(found.setdefault(above, {}), tuple(self._pending.of(name).items()), 1)
+        return found
+
+    def _claimant(self, name: str, resource: str, usage_ppm: int, stopped: int) -> Claimant:
         queue = self._tree.queues[name]
-        request = self._totals.held(name).get(resource, 0) + self._pending.of(name).get(resource, 0)
+        request = self._totals.held(name).get(resource, 0) + self._pending.of(name).get(resource, 0) - stopped
         return Claimant(
             name, dict(queue.guarantee).get(resource, 0), dict(queue.limit).get(resource), queue.weight, request,
             usage_ppm, queue.priority, queue.created_ms,

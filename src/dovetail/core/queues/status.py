@@ -16,7 +16,7 @@ from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.rates import ChargeRates
 from dovetail.core.queues.totals import QueueTotals
 from dovetail.core.queues.tree import Tree
-from dovetail.core.queues.types import Amounts
+from dovetail.core.queues.types import Amounts, Stop
 from dovetail.core.queues.usage import DecayedUsage
 
 _MILLION = 1_000_000
@@ -99,9 +99,24 @@ class QueueSnapshots:
             jobs=self._attained.past(name, now_ms)[:JOBS_KEPT],
             as_of_ms=now_ms,
             problem=tree.problem(name),
-            warning="; ".join(filter(None, (tree.scaled_down(name), tree.capacity_problem(name, capacity)))),
+            warning="; ".join(
+                filter(None, (_stopped(tree, name), tree.scaled_down(name), tree.capacity_problem(name, capacity)))
+            ),
             head=head,
         )
+
+
+def _stopped(tree: Tree, name: str) -> str:
+    by = tree.stopped_by(name)
+    if by is None:
+        return ""
+    above = "" if by.name == name else f", as is the queue {by.name} above it"
+    return f"{stopped_as(by.stop)}{above}: no job starts"
+
+
+def stopped_as(stop: Stop) -> str:
+    """What the status of a stopped queue begins with, by which it is seen that the scheduler knows it."""
+    return f"stopped (spec.stop: {stop})"
 
 
 def _days(ledger: DecayedUsage, now_ms: int) -> tuple[tuple[int, int], ...]:

@@ -3,7 +3,8 @@
 
 Rules: the queue `default` always exists. Without an object it has weight 1, no guarantee and no limit, and is open to
 all namespaces. Guarantees that exceed what the parent can provide are scaled down (`guarantees`), and the status
-reports it. The queues below one that cannot be used cannot be used either; its siblings lose nothing.
+reports it. The queues below one that cannot be used cannot be used either; its siblings lose nothing. The queues below
+one that is stopped are stopped.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class _Shape(Struct, frozen=True):
     children: dict[str, tuple[str, ...]]
     order: list[str]
     problems: dict[str, Problem]
+    stops: dict[str, Queue]
 
 
 class Tree:
@@ -103,6 +105,15 @@ class Tree:
         """The reason why the queue cannot be used, by its own fields or because of those above it; None if it can."""
         return self._known().problems.get(name)
 
+    def stopped_by(self, name: str) -> Queue | None:
+        """The queue that stops this one: itself or one above it; of several one that is drained, then the nearest. None
+        where its jobs start."""
+        return self._known().stops.get(name)
+
+    def stopped(self) -> Mapping[str, Queue]:
+        """By each stopped queue, the queue that stops it."""
+        return self._known().stops
+
     def admits(self, name: str, namespace: str, labels: Mapping[str, str]) -> bool:
         """Whether pods of a namespace with these labels may use the queue. Raises KeyError."""
         queue = self.written[name]
@@ -159,7 +170,7 @@ class Tree:
             order = self._depth_first(children)
             problems = {name: problem for name in order if (problem := self._own_problem(name)) is not None}
             self._pass_on(order, problems)
-            self._shape = _Shape(children, order, problems)
+            self._shape = _Shape(children, order, problems, self._stops())
         return self._shape
 
     def _depth_first(self, children: dict[str, tuple[str, ...]]) -> list[str]:
@@ -176,6 +187,15 @@ class Tree:
                     order[name] = None
                     waiting.extend(reversed(children.get(name, ())))
         return list(order)
+
+    def _stops(self) -> dict[str, Queue]:
+        found: dict[str, Queue] = {}
+        if any(queue.stop for queue in self.written.values()):
+            for name in self.written:
+                stops = [self.written[above] for above in self.path(name) if self.written[above].stop]
+                if stops:
+                    found[name] = next((one for one in stops if one.stop == "HoldAndDrain"), stops[0])
+        return found
 
     def _own_problem(self, name: str) -> Problem | None:
         """The fault of the queue itself, leaving out the queues above and below it."""

@@ -8,6 +8,8 @@ a GPU counts as the larger of its parts of compute and memory), `gpu-slices` in 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct, field
 
 from dovetail.core.model import LabelSelector, Problem
@@ -35,6 +37,8 @@ DIVIDED = {CPU: 1, MEMORY: 1, GPU: 1000}
 """The classes that are divided between queues, with their grains: whole GPUs."""
 
 Amounts = tuple[tuple[str, int], ...]
+Stop = Literal["", "Hold", "HoldAndDrain"]
+"""How a queue is stopped: not at all; no job starts in it; and its running jobs are evicted, too."""
 
 
 class Usage(Struct, frozen=True):
@@ -72,7 +76,8 @@ class Queue(Struct, frozen=True):
     (both None: all; either admits). `by_user` divides it equally between its users over time. `least_served_first` puts
     its job with the least attained service first, after priority, and lets it preempt others (see `attained`). `uid`
     differs from that of an older queue of its name ("": there is only one). `usage` is read the first time only. With
-    `planes` its leaves are control planes of software agents, and it holds no jobs itself."""
+    `planes` its leaves are control planes of software agents, and it holds no jobs itself. `stop` holds for it and for
+    the queues below it."""
 
     name: str
     parent: str = ""
@@ -93,6 +98,7 @@ class Queue(Struct, frozen=True):
     usage: Usage | None = None
     uid: str = ""
     planes: bool = False
+    stop: Stop = ""
 
     @property
     def least_run_ms(self) -> int:

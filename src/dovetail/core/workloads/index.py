@@ -26,7 +26,7 @@ from dovetail.core.workloads.members import Members
 LONE = "pod/"
 _COMPARED = attrgetter(
     "request", "queue", "namespace", "user", "priority", "work.preemptible", "work.preempts", "managed", "gated",
-    "deleting", "problem", "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
+    "held", "deleting", "problem", "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
     "own_device_claims", "lease", "fence", "offered",
 )  # fmt: skip
 _KINDS_KIB = 16 * 1024
@@ -342,7 +342,7 @@ class WorkloadIndex:
 
 def startable(pod: Pod) -> bool:
     """A pending pod that this scheduler may place."""
-    return pod.managed and not pod.gated and not pod.deleting and not pod.node and pod.problem is None
+    return not (pod.gated or pod.held or pod.deleting or pod.node) and pod.managed and pod.problem is None
 
 
 def complete(group: Group) -> bool:

@@ -56,6 +56,7 @@ LEVELS = {
 }
 MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
 CHECKPOINT = "last-checkpoint"
+HOLD = "hold"
 LEASE, FENCE = "lease", "lease-fence"
 LEASE_DURATION, LEASE_CLASS = "lease-duration", "lease-class"
 _LAST_CHECKPOINT = PREFIX + CHECKPOINT
@@ -97,6 +98,7 @@ class WorkloadOptions(Struct, frozen=True):
     last_checkpoint_ms: int = 0
     preemptible: bool | None = None
     movable: bool | None = None
+    hold: bool | None = None
     lease: str = ""
     fence: int = 0
     problems: tuple[Problem, ...] = ()
@@ -245,6 +247,7 @@ TABLE: dict[str, Key] = {
     ),
     "preemptible": Key("preemptible", "must be true or false", _truth, ("true", "false")),
     "movable": Key("movable", "must be true or false", _truth, ("true", "false")),
+    HOLD: Key("hold", "must be true or false", _truth, ("true", "false")),
     LEASE: Key("lease", "must be the name of a GPULease in the namespace of the pod", _object, ("my-lease",)),
     FENCE: Key("fence", "must be the fence of the lease, a whole number of at least 1", _fence, ("1",)),
     LEASE_DURATION: Key(

@@ -6,8 +6,9 @@ Rules
   at the end of each batch. When the sub-gang of a pod becomes known, the pod is reported again.
 - A pod without a queue or user takes that of its PodGroup or workload object.
 - An owner is requested once. It is requested again when pods of its gang appear or disappear while some are unbound:
-  controllers change the number of pods in their object before they change the pods. A pod without a gang does not wait
-  for its owner. A gang without object and without pods is forgotten.
+  controllers change the number of pods in their object before they change the pods; and when one of its pods is held or
+  released. A pod without a gang does not wait for its owner, which is requested again only where it held its pods. A
+  gang without object and without pods is forgotten.
 No input or output here: the driver fetches the requested owners.
 """
 
@@ -73,12 +74,18 @@ class GangRecords:
         if member.owner is not None:
             owner = self._owner_of.setdefault(member.id, member.owner)
             self._owned.setdefault(owner, {})[member.id] = member
-            if not member.alone or owner not in self._read:
+            read = self._read.get(owner)
+            if not member.alone or read is None or read.options.hold:
                 self.stale[owner] = None
             if owner in self._read and member.id not in self._declared:
                 self._declare(member, owner)
         elif member.id.startswith(gangs.NAMED):
             self._declared.setdefault(member.id, gangs.named(member))
+
+    def read_again(self, member: Membership) -> None:
+        """A pod was held or released: its owner is, too."""
+        if (owner := self._owner_of.get(member.id)) is not None:
+            self.stale[owner] = None
 
     def leave(self, uid: str, member: Membership, unsettled: dict[str, None]) -> None:
         """A pod is no member any more."""

@@ -69,6 +69,7 @@ class KnownPod(Struct):
             "request": pods.with_nvlink(self.reported.request, theirs.nvlink or own.nvlink),
             "checkpoint_ms": max(own.last_checkpoint_ms, theirs.last_checkpoint_ms),
             "work": with_declared(self.work, theirs, deadline_ms),
+            "held": bool(theirs.hold) if own.hold is None else own.hold,
         }
 
     def _of_bound(self, declared: Declared | None) -> dict[str, Any]:

@@ -180,6 +180,7 @@ def pod(
         own_claims,
         f"{meta.namespace}/{options.lease}" if managed and options.lease else "",
         options.fence if managed else 0,
+        held=options.hold is True and managed and not spec.node_name,
     )
 
 

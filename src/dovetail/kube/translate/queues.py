@@ -36,6 +36,7 @@ from dovetail.core.queues.types import (
     MODEL_PREFIX,
     Amounts,
     Queue,
+    Stop,
     Usage,
 )
 from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
@@ -43,7 +44,7 @@ from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import queues as wire
 from dovetail.kube.objects.base import Quantities, Quantity, Wire, epoch_ms
 from dovetail.kube.translate.annotations import DURATION_RULE, NAME, duration_ms
-from dovetail.kube.translate.problems import first_of, nearest
+from dovetail.kube.translate.problems import first_of, nearest, one_of
 from dovetail.kube.translate.selectors import LABEL_OPERATORS, label_selector
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 MAX_WEIGHT = 1_000_000
 MAX_PRIORITY = 1_000_000_000
 READY = "Ready"
+STOPS: dict[str, Stop] = {"None": "", "Hold": "Hold", "HoldAndDrain": "HoldAndDrain"}
+"""The values of `spec.stop`."""
 _EPOCH = date(1970, 1, 1)
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 _AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
@@ -110,6 +113,7 @@ def queue(obj: wire.Queue) -> Queue:
         by_user=spec.by_user,
         least_served_first=spec.least_served_first,
         planes=spec.planes,
+        stop=one_of(STOPS, spec.stop, "spec.stop", problems) or "",
         created_ms=epoch_ms(obj.metadata.creation_timestamp),
         problem=first_of(problems),
         usage=read_usage(obj)[0],

@@ -169,6 +169,8 @@ class Translator:
                 self.gangs.join(uid, member, unsettled)
             elif old is not None and old.options != known.options:
                 unsettled[member.id] = None
+                if old.options.hold != known.options.hold:
+                    self.gangs.read_again(member)
             self.gangs.count(uid, member, known)
             self.gangs.add_to(known)
         self._pods[uid] = known

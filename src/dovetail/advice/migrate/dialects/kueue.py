@@ -67,7 +67,7 @@ _QUEUE_LEFT = {
     "flavorFungibility": "has no equivalent: all nodes that a pod allows are considered",
     "admissionChecks": "there are no checks before a job starts",
     "admissionChecksStrategy": "there are no checks before a job starts",
-    "stopPolicy": "limit: {gpu: 0} stops a queue",
+    "stopPolicy": "spec.stop of the Queue has the same values",
     "admissionScope": "leastServedFirst and byUser order the jobs of a queue by usage",
     "concurrentAdmissionPolicy": "has no known equivalent",
 }

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail queue drain`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+from rich.markup import escape
+
+from dovetail.cli.cluster import ClusterSource, cluster_options, run
+from dovetail.cli.console import Console
+from dovetail.cli.output import TIMED_OUT, output_option, write_json
+from dovetail.cli.quantities import DurationParam
+
+if TYPE_CHECKING:
+    from dovetail.core.queues.types import Stop
+    from dovetail.kube.queue_changes import QueueView
+
+_LATE_MS = 10_000
+"""A scheduler writes what is new into the status of a queue within a second or two."""
+
+
+@click.command(name="drain")
+@click.argument("name", metavar="QUEUE")
+@click.option("--evict", is_flag=True, help="Evict what runs, except jobs that must not be preempted.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until nothing runs in it.")
+@click.option("--timeout", "timeout_s", type=DurationParam(), default=None, metavar="DURATION",
+              help="How long to wait at most, such as 2h. Default: without end.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what runs, and when it has ended; write nothing.")
+@cluster_options
+@output_option
+def command(
+    source: ClusterSource,
+    name: str,
+    evict: bool,
+    no_wait: bool,
+    timeout_s: float | None,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Stop QUEUE and the queues below it, and wait until nothing runs in them.
+
+    Shows the jobs that run there, and when each has ended. They run to their end; with --evict they are evicted, within
+    disruption budgets, and wait again. The queue stays stopped until `dovetail queue resume`. Exit code 124: the time
+    is over.
+    """
+    import asyncio
+
+    from dovetail.cli.queues.drain_report import show
+    from dovetail.cli.queues.existing import allocated
+    from dovetail.cli.wait_report import EVERY_S
+    from dovetail.kube.queue_changes import stop_queue, wait_until_idle
+    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.queue_drain import queue_drain_plan
+
+    if source.config is None and not dry_run:
+        raise click.UsageError("--file needs --dry-run: nothing can be written to files")
+    stop: Stop = "HoldAndDrain" if evict else "Hold"
+    try:
+        plan = queue_drain_plan(source.state(), name, stop, source.now_ms)
+    except JobNotFound as error:
+        raise click.ClickException(str(error)) from error
+    if output == "json":
+        write_json(plan)
+    else:
+        show(plan, source.now_ms, Console())
+    if dry_run or source.config is None:
+        return
+    config, console = source.config, Console(stderr=True)
+    run(stop_queue(config, name, stop), config.server)
+    console.print(f"Queue {name} is stopped; `dovetail queue resume {name}` resumes it.")
+    if no_wait:
+        return
+    last, began_ms = "", source.now_ms
+
+    def shown(found: QueueView) -> None:
+        nonlocal last
+        text = f"Queue {name}: {allocated(found)} left." if found.allocated else f"Nothing runs in queue {name}."
+        if not found.seen:
+            late = source.now_ms - began_ms > _LATE_MS
+            text = (
+                f"Queue {name}: no scheduler has seen that it is stopped; `dovetail status` shows why." if late else ""
+            )
+        if text and text != last:
+            console.print(escape(text))
+            last = text
+
+    async def idle() -> None:
+        async with asyncio.timeout(timeout_s):
+            await wait_until_idle(config, name, shown, EVERY_S)
+
+    try:
+        run(idle(), config.server)
+    except TimeoutError:
+        console.print("The time is over; the queue stays stopped.")
+        sys.exit(TIMED_OUT)
+    except KeyboardInterrupt:
+        console.print("The wait has ended; the queue stays stopped.")
