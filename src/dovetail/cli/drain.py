@@ -66,16 +66,17 @@ def command(
         raise click.UsageError("--undo goes with no option of a drain")
     if source.config is None and not dry_run:
         raise click.UsageError("--file needs --dry-run: nothing can be written to files")
-    if start_ms and start_ms <= source.now_ms:
-        raise click.UsageError("--start is in the past: leave it out for now")
     if undo:
         assert source.config is not None
         _undo(source.config, nodes)
         return
+    state = source.state()
+    if start_ms and start_ms <= source.now_ms:
+        raise click.UsageError("--start is in the past: leave it out for now")
     mode: DrainMode = "WaitForCheckpoint" if wait_checkpoint else "Evict" if evict else "WaitForJobs"
     maintenance = Maintenance(mode, source.now_ms, start_ms)
     try:
-        plan = drain_plan(source.state(), nodes, maintenance, source.now_ms)
+        plan = drain_plan(state, nodes, maintenance, source.now_ms)
     except UnknownNode as error:
         raise click.ClickException(str(error)) from error
     if output == "json":

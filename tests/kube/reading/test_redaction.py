@@ -21,6 +21,7 @@ from dovetail.core.cycle import enter
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.api.resources import Served
+from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import read_documents
 from dovetail.kube.reading.redaction import NAME_FIELDS, PUBLIC_FIELDS, redacted
@@ -89,7 +90,7 @@ metadata:
   annotations:
     dovetail.dev/queue: urchin
     dovetail.dev/max-runtime: 2h
-    dovetail.dev/topology-required: acme.example/tapir,topology.kubernetes.io/zone
+    dovetail.dev/topology-required: acme.example/tapir,topology.kubernetes.io/zone,rack
     dovetail.dev/bound: '{"version":1,"queue":"urchin","gang":"swan"}'
     acme.example/note: '["raven", {"quail": 3}]'
     acme.example/prose: The owner is Panda (see panda@otter.example).
@@ -113,7 +114,16 @@ SECRETS = """
 zebra yak whale walrus acme vole viper urchin tapir swan raven quail panda otter moose lynx koala jackal ibex hyena
 gecko ferret emu dingo newt prose
 """
-PUBLIC = ("NVIDIA-H100-80GB-HBM3", "2h", "topology.kubernetes.io/zone", "batch/v1", "amd64", "64Gi", "present", "2026-")
+PUBLIC = (
+    "NVIDIA-H100-80GB-HBM3",
+    "2h",
+    "topology.kubernetes.io/zone,rack",
+    "batch/v1",
+    "amd64",
+    "64Gi",
+    "present",
+    "2026-",
+)
 
 
 def test_no_name_is_left_and_what_has_a_meaning_stays() -> None:
@@ -130,9 +140,9 @@ def test_no_name_is_left_and_what_has_a_meaning_stays() -> None:
 
 
 def test_each_field_of_what_is_read_is_classified() -> None:
-    found = {
-        field for one in sources(Translator(), Served(frozenset())) if not one.followed for field in texts(one.kind)
-    }
+    kinds = [one.kind for one in sources(Translator(), Served(frozenset())) if not one.followed]
+    kinds += [owner.wire for owner in OWNER_KINDS]
+    found = {field for kind in kinds for field in texts(kind)}
     assert len(found) > 100
     assert sorted(found - PUBLIC_FIELDS - NAME_FIELDS) == []
     assert {"requests", "capacity"} >= PUBLIC_FIELDS & NAME_FIELDS

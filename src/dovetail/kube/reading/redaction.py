@@ -9,7 +9,7 @@ Rules
 - Public are numbers, quantities, times, UUIDs, the fields of PUBLIC_FIELDS, keys of labels and resources in the domains
   of PUBLIC_DOMAINS, the values of the labels of PUBLIC_LABELS, the attributes of devices, and the words of _KEPT, which
   have a meaning for Kubernetes or Dovetail.
-- JSON in an annotation of Dovetail keeps its fields, that in others does not.
+- JSON in an annotation of Dovetail keeps its fields, that in others does not. Short names of levels stay.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, decode_json
+from dovetail.kube.translate.annotations import LEVELS
 
 Document = dict[str, Any]
 _Replace = Callable[[str], str]
@@ -52,7 +53,8 @@ PUBLIC_FIELDS = frozenset(
         *("topologyPolicies", "cpu", "memory", "gpu", "gpuFraction", "gpuMemory", "gpuSlices", "credit", "day", "rate"),
         *("share", "used", "idle", "grace", "duration", "leastDuration", "startup", "checkpointInterval", "heartbeat"),
         *("halfLife", "fence", "offer", "preempt", "reclaim", "refused", "min", "max", "validValues", "capacity"),
-        *("startTime", "creationTimestamp", "deletionTimestamp", "field"),
+        *("startTime", "creationTimestamp", "deletionTimestamp", "field", "completionMode", "startupPolicy"),
+        *("startupPolicyOrder", "launcherCreationPolicy"),
     }
 )
 """The fields that hold a value of a closed set, a quantity, a time, or a fact about hardware."""
@@ -62,7 +64,7 @@ NAME_FIELDS = frozenset(
         *("lease", "parent", "podGroupName", "parentCompositePodGroupName", "highestTierName", "pool", "holder", "by"),
         *("claimName", "resourceClaimName", "resourceClaimTemplateName", "request", "requestName", "requests"),
         *("storageClassName", "volumeName", "container", "containerName", "image", "hostIP", "deviceClassName"),
-        *("message", "line", "reason", "why", "next", "unread", "value", "values", "finalizers"),
+        *("groupName", "message", "line", "reason", "why", "next", "unread", "value", "values", "finalizers"),
         # Keys of labels and names of resources: public if their domain is.
         *("key", "topologyKey", "matchLabelKeys", "mismatchLabelKeys", "matchAttribute", "distinctAttribute"),
         *("resource", "resourceName", "extendedResourceName", "within"),
@@ -177,4 +179,6 @@ def _label(key: str, value: Any, replace: _Replace) -> Any:
     if key.startswith("dovetail.dev/") and value[:1] == "{":
         with suppress(JsonError):
             return msgspec.json.encode(_walk(decode_json(value, Any), "", replace)).decode()
+    if key.startswith("dovetail.dev/topology-"):
+        return _TOKEN.sub(lambda found: found[0] if found[0] in LEVELS else _key(found[0], replace), value)
     return _text(value, "", replace)
