@@ -60,7 +60,7 @@ ROOMS = {
 KUBE_FOR_CLI = {
     *("api.config", "api.errors", "api.rights", "maintenances", "namespaces", "queue_changes"),
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus"),
-    *("reading.redaction", "reading.snapshot", "reading.state"),
+    *("reading.names", "reading.redaction", "reading.snapshot", "reading.state"),
     *("manifests.cluster", "manifests.documents", "manifests.record", "manifests.templates"),
     *("translate.annotations", "translate.quarantine_budget"),
 }

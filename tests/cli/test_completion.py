@@ -104,9 +104,13 @@ async def test_the_names_of_the_cluster_are_offered(playground: Playground) -> N
     assert await completed("why", "-n", "ml", "tra") == ["train", *await pod_names(playground), "train-team"]
     assert await completed("why", "queue/") == ["queue/train-team"]
     assert await completed("why", "ml/train") == ["ml/train", *(f"ml/{name}" for name in await pod_names(playground))]
+    assert await completed("cancel", "job/note") == ["job/notebook"]
+    assert await completed("events", "job/ml/train") == [f"job/{name}" for name in await completed("why", "ml/train")]
+    assert await completed("queue", "stop", "t") == ["train-team"] and await completed("queue", "st") == ["stop"]
     assert await completed("why", "note") == ["notebook"]
     assert await completed("priority", "") == ["notebook"]
-    assert await completed("queue", "") == await completed("share", "t") == ["train-team"]
+    assert await completed("queue", "t") == await completed("share", "t") == ["train-team"]
+    assert {"create", "stop", "train-team"} <= set(await completed("queue", ""))
     assert await completed("nodes", "g") == await completed("whatif", "drain", "") == ["gpu-1"]
     assert await completed("drain", "gpu-1", "g") == ["gpu-1"]
     assert "ml" in await completed("why", "-n", "m")
@@ -131,7 +135,7 @@ async def test_what_may_not_be_read_has_no_names(playground: Playground, status:
     assert await completed("why", "tra") == ["train-team"]
 
 
-async def test_a_cluster_that_does_not_answer_is_given_up_soon(playground: Playground) -> None:
+async def test_a_cluster_that_does_not_answer_is_no_longer_waited_for(playground: Playground) -> None:
     playground.faults.add(Fault("delay", "GET", "nodes", delay_s=60.0))
     began_s = time.monotonic()
     assert await completed("nodes", "g") == []

@@ -8,7 +8,7 @@ answer within two seconds, or forbids the list, has no names: a shell has no pla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,31 +16,30 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from dovetail.kube.api.config import ClusterConfig
-    from dovetail.kube.api.resources import Resource
-    from dovetail.kube.objects.base import ObjectMeta
+    from dovetail.kube.reading.names import Named
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
-_GANG = "dovetail.dev/gang"
+_KINDS = ("job/", "pod/")
 
 
 def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Pods of the namespace, and the jobs that own them."""
-    from dovetail.kube.api.resources import PODS
-
-    named, slash, _ = incomplete.partition("/")
+    """Pods of the namespace, and the jobs that own them; all of a kind or a namespace that stands before them."""
+    before, namespace, rest = "", _namespace(context), incomplete
+    if rest.startswith(_KINDS):
+        kind, _, rest = rest.partition("/")
+        before = f"{kind}/"
+    if "/" in rest:
+        namespace, _, rest = rest.partition("/")
+        before += f"{namespace}/"
     found: set[str] = set()
-    for pod in _objects(context, PODS, named if slash else _namespace(context)):
-        owners = [one.name for one in pod.owner_references if one.controller]
-        gang = pod.annotations.get(_GANG)
-        found.update((pod.name, *owners, *([gang] if gang else [])))
-    return _matching((f"{named}/{name}" if slash else name for name in found), incomplete)
+    for pod in _objects(context, "pods", namespace):
+        found.update((pod.name, *pod.jobs))
+    return _matching((before + name for name in found), incomplete)
 
 
 def complete_queues(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Queues."""
-    from dovetail.kube.api.resources import QUEUES
-
-    return _matching((one.name for one in _objects(context, QUEUES)), incomplete)
+    return _matching((one.name for one in _objects(context, "queues")), incomplete)
 
 
 def complete_jobs_and_queues(
@@ -55,16 +54,12 @@ def complete_jobs_and_queues(
 
 def complete_nodes(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Nodes."""
-    from dovetail.kube.api.resources import NODES
-
-    return _matching((one.name for one in _objects(context, NODES)), incomplete)
+    return _matching((one.name for one in _objects(context, "nodes")), incomplete)
 
 
 def complete_namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Namespaces."""
-    from dovetail.kube.api.resources import NAMESPACES
-
-    return _matching((one.name for one in _objects(context, NAMESPACES)), incomplete)
+    return _matching((one.name for one in _objects(context, "namespaces")), incomplete)
 
 
 def complete_contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -100,34 +95,14 @@ def _config(context: click.Context) -> ClusterConfig | None:
         return None
 
 
-def _objects(context: click.Context, resource: Resource, namespace: str = "") -> Iterable[ObjectMeta]:
+def _objects(context: click.Context, plural: str, namespace: str = "") -> Iterable[Named]:
+    from dovetail.kube.reading.names import names_in, read_names
+
     if files := context.params.get("files"):
-        return _in_files(files, resource, namespace)
+        return names_in(files, plural, namespace)
     config = _config(context)
     if config is None:
         return ()
     import asyncio
 
-    from dovetail.kube.reading.names import read_names
-
-    return asyncio.run(read_names(config, resource, namespace))
-
-
-def _in_files(files: tuple[str, ...], resource: Resource, namespace: str) -> Iterable[ObjectMeta]:
-    import msgspec
-
-    from dovetail.kube.manifests.documents import ManifestError, read_documents
-    from dovetail.kube.objects.base import ObjectMeta
-
-    try:
-        documents: list[Any] = [one.value for one in read_documents(files)]
-    except ManifestError:
-        return
-    for value in documents:
-        if isinstance(value, dict) and value.get("kind") == resource.kind:
-            try:
-                metadata = msgspec.convert(value.get("metadata", {}), ObjectMeta)
-            except msgspec.ValidationError:
-                continue
-            if not namespace or (metadata.namespace or "default") == namespace:
-                yield metadata
+    return asyncio.run(read_names(config, plural, namespace))

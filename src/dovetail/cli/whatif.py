@@ -152,7 +152,7 @@ def quota(
 
 
 @command.command(name="stop")
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @click.option("--evict", is_flag=True, help="Evict its running jobs, too.")
 @cluster_options
 @output_option
@@ -164,7 +164,7 @@ def stop(source: ClusterSource, queue: str, evict: bool, output: str) -> None:
 
 
 @command.command(name="resume")
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @cluster_options
 @output_option
 def resume(source: ClusterSource, queue: str, output: str) -> None:
