@@ -61,8 +61,8 @@ ROOMS = {
 KUBE_FOR_CLI = {
     *("api.config", "api.errors", "api.rights", "maintenances", "namespaces", "objects.views", "queue_changes"),
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus"),
-    *("reading.snapshot", "reading.state", "reading.views"),
-    *("manifests.cluster", "manifests.documents", "manifests.templates"),
+    *("reading.names", "reading.redaction", "reading.snapshot", "reading.state", "reading.views"),
+    *("manifests.cluster", "manifests.documents", "manifests.record", "manifests.templates"),
     *("translate.annotations", "translate.quarantine_budget"),
 }
 """The modules of `kube` that a command may import: which cluster it is, what went wrong there and which right is

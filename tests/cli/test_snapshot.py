@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,10 @@ from dovetail.kube.manifests import cluster
 from dovetail.kube.translate.sources import read_once
 from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Fault, Playground
+from tests.kube.reading.test_gpu_exporters import agent
 from tests.live.conftest import eventually
+
+BIG = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "16"}}}
 
 CONTAINER = """
       - name: main
@@ -154,6 +159,81 @@ async def test_commands_answer_from_it(playground: Playground, tmp_path: Path) -
     ]  # fmt: skip
     assert {one["pod"]: one["code"] for one in answer("simulate", "-", stdin=text)["waiting"]}.keys() == {"ml/eval"}
     assert answer("why", "ml/train", "-f", "-", stdin=text)["gang"]["needs"] == 2
+
+
+@pytest.mark.parametrize("command", ["doctor", "status", "top"])
+async def test_commands_that_show_facts_answer_the_same_from_it(
+    playground: Playground, tmp_path: Path, command: str
+) -> None:
+    playground.put(agent("gpu-1"))
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "big", "namespace": "ml"}}
+    playground.put(document | {"spec": {"schedulerName": "dovetail", "containers": [BIG]}})
+    live = await run(playground, tmp_path, command, "-o", "json")
+    file = tmp_path / "snapshot"
+    assert (await run(playground, tmp_path, "snapshot", str(file))).exit_code == 0
+    saved = CliRunner().invoke(cli, [command, "-f", str(file), "-o", "json"])
+    assert saved.exit_code == live.exit_code and saved.stdout
+    one, other = (re.sub(r"[0-9]+\.[0-9]+|[0-9]{4}-[^ \"]+Z|[0-9]{10,}", "0", found.stdout) for found in (live, saved))
+    assert json.loads(one) == json.loads(other)
+
+
+async def test_the_time_is_that_of_the_snapshot(
+    playground: Playground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (await run(playground, tmp_path, "snapshot")).stdout
+    (record,) = (one for one in json.loads(text)["items"] if one["kind"] == "Snapshot")
+    taken_ms = round(datetime.fromisoformat(record["takenAt"]).timestamp() * 1000)
+    monkeypatch.setattr("dovetail.cli.cluster.now_ms", lambda: taken_ms + 86_400_000)
+    assert answer("queue", "-f", "-", stdin=text)["now_ms"] == taken_ms
+    assert answer("queue", "-f", "-", "--at", "2027-01-01T00:00:00Z", stdin=text)["now_ms"] == 1_798_761_600_000
+
+
+async def test_names_are_redacted_on_option(playground: Playground, tmp_path: Path) -> None:
+    file, names = tmp_path / "snapshot", tmp_path / "names"
+    result = await run(playground, tmp_path, "snapshot", str(file), "--redact", "--names", str(names))
+    assert result.exit_code == 0
+    assert [name for name in ("train", "eval", "research", "gpu-1", "fast") if name in file.read_text()] == []
+    (job,) = answer("queue", "-f", str(file))["jobs"]
+    back = json.loads(names.read_text())
+    assert [back[word] for word in job["job"].split("/")] == ["ml", "train"] and back[job["queue"]] == "research"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["snapshot", "--names", "x"], "--names needs --redact"),
+        (["top", "-f", "FILE", "--prometheus", "http://x"], "--file and --prometheus exclude each other"),
+        (["doctor", "-f", "FILE", "--fabric", "x/y"], "--file and --fabric exclude each other"),
+        (["doctor", "-f", "FILE", "--scheduler-name", "x"], "--file and --scheduler-name exclude each other"),
+        (["status", "-f", "FILE", "--context", "x"], "--file and --context exclude each other"),
+    ],
+)
+def test_options_that_exclude_each_other(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+RECORD = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Snapshot", "takenAt": "2026-01-31T12:00:00Z", "dovetail": "9"}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}, "it is no snapshot"),
+        (RECORD, "it has no facts for `dovetail doctor`: dovetail 9 did not save them"),
+        (RECORD | {"redacted": True}, "it has no facts for `dovetail doctor`: names are redacted in it"),
+        (RECORD | {"unread": ["doctor: forbidden"]}, "doctor: forbidden"),
+        (RECORD | {"facts": {"doctor": {"seen": 3}}}, "this version cannot read the facts of dovetail 9"),
+        (RECORD | {"takenAt": "noon"}, "Snapshot: Invalid RFC3339"),
+        (RECORD | {"unread": 3}, "Snapshot: Expected `array`, got `int` - at `$.unread`"),
+    ],
+)
+def test_what_lacks_facts_is_named(tmp_path: Path, record: dict[str, Any], message: str) -> None:
+    file = tmp_path / "snapshot"
+    file.write_text(json.dumps(record))
+    result = CliRunner().invoke(cli, ["doctor", "-f", str(file)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"Error: {file}") and message in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize("plural", ["persistentvolumeclaims", "jobs", "pods"])

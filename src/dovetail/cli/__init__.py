@@ -12,15 +12,19 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from dovetail import __runs__, __version__
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 _COMMANDS = {
     "agent": "Find the GPUs of this machine and offer them to its kubelet.",
     "cancel": "Cancel jobs: delete the object of each, and so its pods.",
+    "completion": "Print the script by which a shell completes commands, options and names.",
     "defrag": "Plan which running pods to move so that a job or a shape fits; move nothing.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
     "doctor": "Find faults in the GPU setup of a cluster, and show how to fix each.",
@@ -115,6 +119,13 @@ class LazyGroup(click.Group):
             sys.exit(CLOSED_PIPE)
         return answer
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands, none of which is imported for that, and the options."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, text in self._lazy.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(sorted(self._lazy.items()))
@@ -142,7 +153,9 @@ def main() -> None:
     # No command multiplies matrices, and each thread that OpenBLAS starts for that spins for a while at the start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        cli.main(standalone_mode=False)
+        # As a plugin it is called with two words.
+        plugin = sys.argv[0].endswith("kubectl-dovetail")
+        cli.main(prog_name="kubectl dovetail" if plugin else "dovetail", standalone_mode=False)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.Abort:

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 from msgspec import Struct
 from rich.markup import escape
 
@@ -40,12 +41,21 @@ _OLD_MS = 90_000
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Noted(Struct):
+    """What a command has learned of its input: by pod, the schedulerName of the pods of other schedulers, and the epoch
+    time of a snapshot, 0 for other input."""
+
+    schedulers: dict[str, str] = {}
+    taken_ms: int = 0
+
+
 class ClusterSource(Struct, frozen=True):
     """The cluster that a command reads, and the time of that cluster.
 
-    `files` are manifests in place of a live cluster. `at_ms` is the epoch time that they describe, 0 for now.
+    `files` are manifests in place of a live cluster. `at_ms` is the epoch time that they describe, 0 for that of the
+    snapshot, or now.
     `quarantine_budget` is used in place of the scheduler's, if it is not "".
-    `schedulers` is filled when the state is read: by pod, the schedulerName of the pods of other schedulers.
+    `noted` is filled when the state is read.
     """
 
     policy: Policy
@@ -53,7 +63,7 @@ class ClusterSource(Struct, frozen=True):
     files: tuple[str, ...] = ()
     config: ClusterConfig | None = None
     at_ms: int = 0
-    schedulers: dict[str, str] = {}
+    noted: Noted = msgspec.field(default_factory=Noted)
     quarantine_budget: str = ""
 
     def check_again(self) -> None:
@@ -68,7 +78,13 @@ class ClusterSource(Struct, frozen=True):
 
     @property
     def now_ms(self) -> int:
-        return self.at_ms or now_ms()
+        """Epoch milliseconds. That of a snapshot is known when it was read."""
+        return self.at_ms or self.noted.taken_ms or now_ms()
+
+    @property
+    def schedulers(self) -> dict[str, str]:
+        """By pod, the schedulerName of the pods of other schedulers, as far as the state was read."""
+        return self.noted.schedulers
 
     def ask(self, request: ViewRequest, kind: type[R]) -> R | None:
         """The answer of the running scheduler as a `kind`; None where the cluster has to be read, with a line on
@@ -114,6 +130,7 @@ class ClusterSource(Struct, frozen=True):
         budget = self.quarantine_budget
         state = State(with_budget(self.policy, budget) if budget else self.policy)
         found = _manifests(self.files, self.scheduler_name, self.schedulers)
+        self.noted.taken_ms = found.record.taken_ms if found.record is not None else 0
         enter(state, found.events, self.now_ms)
         return LiveCluster(state, found.feed, budget)
 
@@ -196,14 +213,16 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
             for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
                 if value is not None:
                     raise click.UsageError(f"--file and {option} both choose the cluster: use one of them")
-            source = ClusterSource(policy, scheduler_name, files, None, at_ms, {})
+            source = ClusterSource(policy, scheduler_name, files, None, at_ms)
         elif at_ms:
             raise click.UsageError("--at needs --file: a live cluster has its own time")
         else:
-            source = ClusterSource(policy, scheduler_name, (), config_of(kubeconfig, context), 0, {})
+            source = ClusterSource(policy, scheduler_name, (), config_of(kubeconfig, context))
         command(source=source, **rest)
 
-    at = at_option("With --file: the time that the files describe, such as 2026-01-31T12:00:00Z. Default: now.")
+    at = at_option(
+        "With --file: the time that the files describe, such as 2026-01-31T12:00:00Z. Default: of the snapshot, or now."
+    )
     files = click.option(
         "-f", "--file", "files", metavar="PATH", multiple=True,
         help="Read the cluster from files, folders or - (stdin), as `dovetail snapshot` writes them.",

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
+from dovetail.cli.names import complete_jobs
 from dovetail.cli.output import count, indices, key_of, namespace_option, output_option, write_json
 from dovetail.cli.shape import beside_options, shape_option
 
@@ -24,7 +25,7 @@ _HOW = (
 
 
 @click.command(name="defrag")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @shape_option("Instead of a JOB: room for such pods at the same time: 8, 8xH100, or 4x8xH100 for four pods.")
 @beside_options
 @namespace_option

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, at_option, cluster_options, run
 from dovetail.cli.console import Console
+from dovetail.cli.names import complete_nodes
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.core.model import DrainMode, Maintenance
 
@@ -25,7 +26,7 @@ _NOTHING_WRITTEN = "Nothing was written (--dry-run)."
 
 
 @click.command(name="drain")
-@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_nodes)
 @click.option("--wait-checkpoint", is_flag=True, help="Move pods that have saved their work, with room held elsewhere.")
 @click.option("--evict", is_flag=True, help="Evict the pods that are left at the start; without --start at once.")
 @at_option("When the nodes have to be empty, such as 2026-01-31T12:00:00Z: shorter pods still start. Default: now.",
@@ -66,16 +67,17 @@ def command(
         raise click.UsageError("--undo goes with no option of a drain")
     if source.config is None and not dry_run:
         raise click.UsageError("--file needs --dry-run: nothing can be written to files")
-    if start_ms and start_ms <= source.now_ms:
-        raise click.UsageError("--start is in the past: leave it out for now")
     if undo:
         assert source.config is not None
         _undo(source.config, nodes)
         return
+    state = source.state()
+    if start_ms and start_ms <= source.now_ms:
+        raise click.UsageError("--start is in the past: leave it out for now")
     mode: DrainMode = "WaitForCheckpoint" if wait_checkpoint else "Evict" if evict else "WaitForJobs"
     maintenance = Maintenance(mode, source.now_ms, start_ms)
     try:
-        plan = drain_plan(source.state(), nodes, maintenance, source.now_ms)
+        plan = drain_plan(state, nodes, maintenance, source.now_ms)
     except UnknownNode as error:
         raise click.ClickException(str(error)) from error
     if output == "json":

@@ -10,6 +10,7 @@ import click
 from dovetail.cli.cluster import now_ms
 from dovetail.cli.console import Console
 from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options
+from dovetail.cli.names import complete_jobs
 from dovetail.cli.output import output_option, write_json
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="events")
-@click.argument("job", metavar=JOB_ARGUMENT)
+@click.argument("job", metavar=JOB_ARGUMENT, shell_complete=complete_jobs)
 @job_options
 @output_option
 def command(source: JobSource, job: str, output: str) -> None:

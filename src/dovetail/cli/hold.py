@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options, printed_at_the_end
+from dovetail.cli.names import complete_jobs
 from dovetail.cli.output import count
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="hold")
-@click.argument("jobs", metavar=f"{JOB_ARGUMENT}...", nargs=-1, required=True)
+@click.argument("jobs", metavar=f"{JOB_ARGUMENT}...", shell_complete=complete_jobs, nargs=-1, required=True)
 @job_options
 def command(source: JobSource, jobs: tuple[str, ...]) -> None:
     """Keep jobs that wait from starting, until `dovetail release`.

@@ -22,6 +22,7 @@ from dovetail.cli.listing import (
     write_answer,
     write_rows,
 )
+from dovetail.cli.names import complete_jobs
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, looking_ahead, span, start
 from dovetail.cli.watching import watch_options, watch_rows
 from dovetail.core.reasons import Expected, When
@@ -106,7 +107,7 @@ class _Asked(Struct, frozen=True):
 
 
 @click.command(name="jobs")
-@click.argument("names", metavar="[NAME|PATTERN]...", nargs=-1)
+@click.argument("names", metavar="[NAME|PATTERN]...", nargs=-1, shell_complete=complete_jobs)
 @cluster_options
 @click.option("-n", "--namespace", default="", help="Only jobs in this namespace. Default: all namespaces.")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Jobs of all namespaces, also with -n.")

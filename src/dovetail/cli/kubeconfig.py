@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dovetail.cli.names import complete_contexts
 from dovetail.kube.api.errors import KubeError
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def kubeconfig_options(command: F) -> F:
     """--kubeconfig and --context, as kubectl has them."""
-    command = click.option("--context", metavar="NAME", help="Context of the kubeconfig to use.")(command)
+    command = click.option(
+        "--context", metavar="NAME", help="Context of the kubeconfig to use.", shell_complete=complete_contexts
+    )(command)
     return click.option(
         "--kubeconfig",
         type=click.Path(exists=True, dir_okay=False),

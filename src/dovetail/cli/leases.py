@@ -9,10 +9,11 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import LEASES
 from dovetail.cli.console import Console
 from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
+from dovetail.cli.names import complete_namespaces
 
 
 @click.command(name="leases")
-@click.argument("of", metavar="[NAMESPACE|PLANE]", required=False, default="")
+@click.argument("of", metavar="[NAMESPACE|PLANE]", required=False, default="", shell_complete=complete_namespaces)
 @cluster_options
 @list_options(LEASES)
 def command(source: ClusterSource, of: str, form: ListForm) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options
+from dovetail.cli.names import complete_jobs
 from dovetail.jobs.kinds import POD
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="logs")
-@click.argument("job", metavar=JOB_ARGUMENT)
+@click.argument("job", metavar=JOB_ARGUMENT, shell_complete=complete_jobs)
 @click.option("-f", "--follow", is_flag=True, help="Wait for what is written, until the job has ended.")
 @click.option("--pod", metavar="NAME", help="Only this pod of the job.")
 @click.option("--rank", metavar="N", type=click.IntRange(min=0), help="Only the pod of this rank, from 0.")

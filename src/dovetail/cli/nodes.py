@@ -13,6 +13,7 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import NODES
 from dovetail.cli.console import Console
 from dovetail.cli.listing import ListForm, list_options, selector_option, write_answer, write_rows
+from dovetail.cli.names import complete_nodes
 from dovetail.cli.scheduling import quarantine_budget_option
 from dovetail.cli.watching import watch_options, watch_rows
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="nodes")
-@click.argument("name", required=False, default="")
+@click.argument("name", required=False, default="", shell_complete=complete_nodes)
 @cluster_options
 @quarantine_budget_option("The budget of the scheduler, as `dovetail scheduler` has it. Default: read from its lease.")
 @click.option("--unhealthy", is_flag=True, help="Only nodes that are not healthy, or not ready.")

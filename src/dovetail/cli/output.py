@@ -14,11 +14,14 @@ import msgspec
 from rich.markup import escape
 
 from dovetail.cli.console import Console
+from dovetail.cli.names import complete_namespaces
 
 if TYPE_CHECKING:
     from dovetail.core.reasons import Expected
 
-namespace_option = click.option("-n", "--namespace", help="Namespace of the pod or job. Default: the context's.")
+namespace_option = click.option(
+    "-n", "--namespace", help="Namespace of the pod or job. Default: the context's.", shell_complete=complete_namespaces
+)
 output_option = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.names import complete_jobs
 from dovetail.cli.output import ago, count, key_of, namespace_option, output_option, span, write_json
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _DECIDED = {
 
 
 @click.command(name="priority")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @namespace_option
 @cluster_options
 @output_option

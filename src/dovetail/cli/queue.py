@@ -14,7 +14,7 @@ from dovetail.cli.columns import QUEUE
 from dovetail.cli.console import Console
 from dovetail.cli.listing import TABLE, ListForm, columns_of, list_options, write_answer, write_rows
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, looking_ahead
-from dovetail.cli.queues.group import QueueGroup
+from dovetail.cli.queues.group import QueueGroup, complete_queues_and_verbs
 from dovetail.cli.watching import watch_options, watch_rows
 from dovetail.core.reasons import When
 
@@ -25,7 +25,7 @@ _WITH_BASIS = ("position", "job", "queue", "gpus", "waiting", "reason", "starts"
 
 
 @click.command(name="queue", cls=QueueGroup)
-@click.argument("queue", required=False, default="")
+@click.argument("queue", required=False, default="", shell_complete=complete_queues_and_verbs)
 @cluster_options
 @click.option("--basis", is_flag=True, help="Also show what each expected start is based on, or why it is not known.")
 @list_options(QUEUE)

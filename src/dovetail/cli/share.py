@@ -12,6 +12,7 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import SHARE
 from dovetail.cli.console import Console, Table
 from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
+from dovetail.cli.names import complete_queues
 from dovetail.cli.output import gpus
 from dovetail.core.queues.types import GPU, Amounts
 
@@ -22,7 +23,7 @@ _NO_LIMIT = "-"
 
 
 @click.command(name="share")
-@click.argument("queue", required=False, default="")
+@click.argument("queue", required=False, default="", shell_complete=complete_queues)
 @cluster_options
 @click.option("--users", is_flag=True, help="Also show the users of queues with fair share by user.")
 @click.option("--all", "every", is_flag=True, help="Also show CPU, memory, slices and models, not only GPUs.")

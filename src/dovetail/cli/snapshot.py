@@ -4,51 +4,113 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 import yaml
+from msgspec import Raw
 from rich.markup import escape
 
-from dovetail.cli.cluster import run
+from dovetail import __version__
+from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, count
+from dovetail.kube.api.errors import KubeError
+
+if TYPE_CHECKING:
+    from dovetail.kube.api.config import ClusterConfig
 
 
 @click.command(name="snapshot")
 @click.argument("file", required=False, default="-", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="json", show_default=True)
+@click.option("--redact", is_flag=True, help="Replace names by pseudonyms. Every decision stays the same.")
+@click.option("--names", type=click.Path(dir_okay=False), metavar="PATH",
+              help="With --redact: write what each pseudonym stands for to this file. Keep it.")  # fmt: skip
 @kubeconfig_options
-def command(file: str, output: str, kubeconfig: str | None, context: str | None) -> None:
+def command(
+    file: str, output: str, redact: bool, names: str | None, kubeconfig: str | None, context: str | None
+) -> None:
     """Save what the scheduler reads of a cluster to FILE or standard output.
 
-    The result is a List that `dovetail simulate`, and all commands with --file, read in place of a cluster: nodes, pods
-    and their owners, queues, PodGroups, volumes, claims. It has only what the scheduler reads: no environment
-    variables, no commands, no Secrets. Needs only the verbs list and get; writes nothing to the cluster. Exit code 3 if
-    something could not be read: it is named on standard error, and the rest is saved.
+    The result is a List that `dovetail simulate`, and all commands with --file, read in place of a cluster, at the time
+    when it was taken: nodes, pods and their owners, queues, PodGroups, volumes, claims, and the facts that `doctor`,
+    `status` and `top` show. It has only what they read: no environment variables, no commands, no Secrets. Needs only
+    the verbs list and get; writes nothing to the cluster. Exit code 3 if something could not be read: it is named on
+    standard error, and the rest is saved.
     """
+    from dovetail.kube.manifests.record import SnapshotRecord
+    from dovetail.kube.reading.redaction import redacted
     from dovetail.kube.reading.snapshot import read_snapshot
 
-    config = config_of(kubeconfig, context)
+    if names is not None and not redact:
+        raise click.UsageError("--names needs --redact")
+    config, taken_ms = config_of(kubeconfig, context), now_ms()
     found = run(read_snapshot(config), config.server)
-    document = {"apiVersion": "v1", "kind": "List", "items": found.objects}
+    # Facts are texts with names in them.
+    facts, unread = ({}, []) if redact else run(_facts(config), config.server)
+    objects, unread = found.objects, [*found.unread, *unread]
+    if redact:
+        redaction = redacted(objects)
+        objects = redaction.objects
+        if names is not None:
+            _write(names, msgspec.json.format(msgspec.json.encode(redaction.names)) + b"\n")
+    record = SnapshotRecord(
+        taken_at=datetime.fromtimestamp(taken_ms // 1000, UTC),
+        dovetail=__version__, redacted=redact, unread=() if redact else tuple(unread), facts=facts,
+    )  # fmt: skip
+    document = {"apiVersion": "v1", "kind": "List", "items": [record, *objects]}
     if output == "json":
         text = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
     else:
-        text = yaml.dump(msgspec.to_builtins(document), Dumper=_Dumper, encoding="utf-8", sort_keys=False)
+        builtins = msgspec.json.decode(msgspec.json.encode(document))
+        text = yaml.dump(builtins, Dumper=_Dumper, encoding="utf-8", sort_keys=False)
+    _write(file, text)
+    console = Console(stderr=True)
+    if file != "-":
+        console.print(escape(f"{file}: {count(len(objects), 'object')}"))
+    for line in unread:
+        console.print(f"[yellow]not read:[/yellow] {escape(line)}")
+    if unread:
+        sys.exit(INCOMPLETE)
+
+
+def _write(file: str, text: bytes) -> None:
+    """Raises ClickException."""
     try:
         with click.open_file(file, "wb") as stream:
             stream.write(text)
     except OSError as error:
         raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
-    console = Console(stderr=True)
-    if file != "-":
-        console.print(escape(f"{file}: {count(len(found.objects), 'object')}"))
-    for line in found.unread:
-        console.print(f"[yellow]not read:[/yellow] {escape(line)}")
-    if found.unread:
-        sys.exit(INCOMPLETE)
+
+
+async def _facts(config: ClusterConfig) -> tuple[dict[str, Raw], list[str]]:
+    """What the commands read that show no objects, by command, and what could not be read."""
+    from asyncio import gather
+
+    from dovetail.cli.doctor.answer import read_facts
+    from dovetail.cli.status import read_installation
+    from dovetail.cli.top.sources import ExporterSource
+    from dovetail.cli.top.top import read_once
+    from dovetail.core.policy import Policy
+
+    reading = {
+        "doctor": read_facts(config, "dovetail", Policy().fabric),
+        "status": read_installation(config),
+        "top": read_once(ExporterSource(config)),
+    }
+    facts, unread = {}, []
+    for (name, _), found in zip(reading.items(), await gather(*reading.values(), return_exceptions=True), strict=True):
+        if isinstance(found, KubeError):
+            unread.append(f"{name}: {found}")
+        elif isinstance(found, BaseException):
+            raise found
+        else:
+            facts[name] = Raw(msgspec.json.encode(found))
+    return facts, unread
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]

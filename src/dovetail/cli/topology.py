@@ -14,6 +14,7 @@ from dovetail.cli.console import Console
 from dovetail.cli.extras import plot_option
 from dovetail.cli.files import text_of
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.names import complete_nodes
 from dovetail.cli.output import output_option, write_json
 from dovetail.core.devices.layout import LayoutError
 
@@ -26,7 +27,7 @@ _OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(name="topology")
-@click.argument("what", metavar="FILE|NODE")
+@click.argument("what", metavar="FILE|NODE", shell_complete=complete_nodes)
 @click.option("--product", metavar="NAME", help="GPU model, GFD label or nvidia-smi name; sets the rates of the links.")
 @plot_option("Also draw a picture.", "FILE.png")
 @click.option("--nccl", type=_OUTPUT_FILE, metavar="FILE.xml", help="Also write the topology for NCCL_TOPO_FILE.")

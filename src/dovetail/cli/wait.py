@@ -10,6 +10,7 @@ import click
 
 from dovetail.cli.console import Console
 from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options
+from dovetail.cli.names import complete_jobs
 from dovetail.cli.output import TIMED_OUT
 from dovetail.cli.quantities import DurationParam
 
@@ -22,7 +23,7 @@ GOALS: dict[str, Goal] = {"started": "started", "done": "done", "failed": "faile
 
 
 @click.command(name="wait")
-@click.argument("job", metavar=JOB_ARGUMENT)
+@click.argument("job", metavar=JOB_ARGUMENT, shell_complete=complete_jobs)
 @click.option("--for", "goal", type=click.Choice(list(GOALS)), default="done", show_default=True,
               help="What to wait for.")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=DurationParam(), default=None, metavar="DURATION",

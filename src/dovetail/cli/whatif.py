@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dovetail.cli.cluster import ClusterSource, cluster_options, events_of, submitted
 from dovetail.cli.console import Console
+from dovetail.cli.names import complete_nodes, complete_queues
 from dovetail.cli.output import looking_ahead, output_option, write_json
 from dovetail.core.events import NodeChanged
 
@@ -50,7 +51,7 @@ def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
 
 
 @command.command(name="drain")
-@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_nodes)
 @cluster_options
 @output_option
 def drain(source: ClusterSource, nodes: tuple[str, ...], output: str) -> None:
@@ -109,7 +110,7 @@ def add_nodes(
 
 
 @command.command(name="quota")
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @click.option(
     "--guarantee", "guarantee", metavar="CLASS=AMOUNT", multiple=True,
     help="Guarantee of cpu, memory, gpu, gpu-slices, gpu-memory or gpu/MODEL; the amount none removes it.",
@@ -151,7 +152,7 @@ def quota(
 
 
 @command.command(name="stop")
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @click.option("--evict", is_flag=True, help="Evict its running jobs, too.")
 @cluster_options
 @output_option
@@ -163,7 +164,7 @@ def stop(source: ClusterSource, queue: str, evict: bool, output: str) -> None:
 
 
 @command.command(name="resume")
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @cluster_options
 @output_option
 def resume(source: ClusterSource, queue: str, output: str) -> None:

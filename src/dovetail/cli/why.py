@@ -10,6 +10,7 @@ import click
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
+from dovetail.cli.names import complete_jobs_and_queues
 from dovetail.cli.output import key_of, looking_ahead, namespace_option, output_option, write_json
 from dovetail.views.leased import LEASE, REQUEST
 
@@ -25,7 +26,7 @@ _KINDS = {"pod": _POD, "job": _JOB, "leaserequest": REQUEST, "lreq": REQUEST, "g
 
 
 @click.command(name="why")
-@click.argument("name", metavar="POD|JOB|QUEUE")
+@click.argument("name", metavar="POD|JOB|QUEUE", shell_complete=complete_jobs_and_queues)
 @namespace_option
 @cluster_options
 @output_option

@@ -14,6 +14,7 @@ from dovetail.cli.cluster import now_ms
 from dovetail.cli.console import Console
 from dovetail.cli.output import count
 from dovetail.core.policy import Policy, unhurried
+from dovetail.core.state import State
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import Forbidden
 from dovetail.kube.reading.lists import read_lists
@@ -33,35 +34,60 @@ class DoctorAnswer(Struct, frozen=True):
     left_out: tuple[str, ...]
 
 
+class DoctorFacts(Struct, frozen=True):
+    """What was read of a cluster, and what could not be read."""
+
+    seen: ClusterFacts
+    unread: tuple[UnreadKind, ...] = ()
+
+
 async def look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, ...]) -> DoctorAnswer:
-    replies = await read_lists(config, requests())
-    seen, unread = facts_of(replies, View(scheduler_name, now_ms()), fabric)
-    try:
-        seen = await _with_reasons(config, scheduler_name, seen)
-    except Forbidden as error:
-        unread = (*unread, UnreadKind("command/dovetail-why", str(error)))
-    findings = (*examine(seen), *(_unknown(one) for one in unread))
-    return DoctorAnswer(findings, present(seen), tuple(one.id for one in CHECKS if left_out(one, seen)))
+    """The answer for a live cluster. Raises KubeError."""
+    facts, policy = await read_facts(config, scheduler_name, fabric), unhurried(Policy(fabric=fabric))
+    if waits_for_us(facts):
+        try:
+            live = await read_cluster(config, policy, scheduler_name)
+        except Forbidden as error:
+            unread = UnreadKind("command/dovetail-why", str(error))
+            facts = replace(facts, unread=(*facts.unread, unread))
+        else:
+            facts = with_reasons(facts, live.state, now_ms())
+    return answer_of(facts)
+
+
+async def read_facts(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, ...]) -> DoctorFacts:
+    """The facts of a live cluster. Raises KubeError."""
+    return DoctorFacts(*facts_of(await read_lists(config, requests()), View(scheduler_name, now_ms()), fabric))
+
+
+def answer_of(facts: DoctorFacts) -> DoctorAnswer:
+    """The findings about these facts."""
+    findings = (*examine(facts.seen), *(_unknown(one) for one in facts.unread))
+    return DoctorAnswer(findings, present(facts.seen), tuple(one.id for one in CHECKS if left_out(one, facts.seen)))
+
+
+def waits_for_us(facts: DoctorFacts) -> bool:
+    """Whether a pending pod of ours has a reason, which the scheduler's own core explains better."""
+    return facts.seen.pods is not None and any(one.ours and one.reason for one in facts.seen.pods.pending)
+
+
+def with_reasons(facts: DoctorFacts, state: State, now_ms: int) -> DoctorFacts:
+    """The facts with the reasons of the scheduler's own core for our pending pods."""
+    if facts.seen.pods is None:
+        return facts
+    refusals = refused_pods(state, now_ms)
+    pending = tuple(
+        replace(one, reason=f"{refusal.reason.code} ({refusal.when})", message=str(refusal), source="dovetail why")
+        if one.ours and one.reason and (refusal := refusals.get(one.pod)) is not None
+        else one
+        for one in facts.seen.pods.pending
+    )
+    return replace(facts, seen=replace(facts.seen, pods=replace(facts.seen.pods, pending=pending)))
 
 
 def _unknown(one: UnreadKind) -> DoctorFinding:
     what, fix = "it could not be read, so its faults are unknown", "grant the permission that the error names"
     return DoctorFinding("doctor/not-read", UNKNOWN, one.object, what, one.why, f"{fix} to your user")
-
-
-async def _with_reasons(config: ClusterConfig, scheduler_name: str, seen: ClusterFacts) -> ClusterFacts:
-    """The facts with the reasons of the scheduler's own core for our pending pods. Raises Forbidden."""
-    if seen.pods is None or not any(one.ours and one.reason for one in seen.pods.pending):
-        return seen
-    live = await read_cluster(config, unhurried(Policy(fabric=seen.fabric)), scheduler_name)
-    refusals = refused_pods(live.state, now_ms())
-    pending = tuple(
-        replace(one, reason=f"{refusal.reason.code} ({refusal.when})", message=str(refusal), source="dovetail why")
-        if one.ours and one.reason and (refusal := refusals.get(one.pod)) is not None
-        else one
-        for one in seen.pods.pending
-    )
-    return replace(seen, pods=replace(seen.pods, pending=pending))
 
 
 def show(answer: DoctorAnswer, console: Console) -> None:

@@ -7,30 +7,49 @@ import sys
 
 import click
 
-from dovetail.cli.cluster import run
+from dovetail.cli.cluster import ClusterSource, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, output_option, write_json
 from dovetail.cli.scheduling import fabric_option, scheduler_name_option
+from dovetail.cli.snapshots import facts_in, snapshot_option
+
+_DEFAULT_NAME = "dovetail"
 
 
 @click.command(name="doctor")
+@snapshot_option
 @kubeconfig_options
 @scheduler_name_option
 @fabric_option
 @output_option
 def command(
-    kubeconfig: str | None, context: str | None, scheduler_name: str, fabric: tuple[str, ...], output: str
+    kubeconfig: str | None,
+    context: str | None,
+    files: tuple[str, ...],
+    scheduler_name: str,
+    fabric: tuple[str, ...],
+    output: str,
 ) -> None:
     """Find faults in the GPU setup of a cluster, and show how to fix each.
 
     Only lists objects, writes nothing. Exit code 1: there is a finding of level error. 3: there is none, but some
     objects could not be read, so that checks were left out. 0: else.
     """
-    from dovetail.cli.doctor.answer import UNKNOWN, look, show
+    from dovetail.cli.doctor.answer import UNKNOWN, DoctorFacts, answer_of, look, show, waits_for_us, with_reasons
+    from dovetail.core.policy import Policy, unhurried
 
-    config = config_of(kubeconfig, context)
-    answer = run(look(config, scheduler_name, fabric), config.server)
+    if files:
+        policy = unhurried(Policy())
+        others = {"scheduler_name": scheduler_name != _DEFAULT_NAME, "fabric": fabric != policy.fabric}
+        _, facts = facts_in(files, "doctor", DoctorFacts, kubeconfig=kubeconfig, context=context, **others)
+        if waits_for_us(facts):
+            source = ClusterSource(policy, scheduler_name, files)
+            facts = with_reasons(facts, source.state(), source.now_ms)
+        answer = answer_of(facts)
+    else:
+        config = config_of(kubeconfig, context)
+        answer = run(look(config, scheduler_name, fabric), config.server)
     if output == "json":
         write_json(answer)
     else:

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options, run
 from dovetail.cli.console import Console
+from dovetail.cli.names import complete_queues
 from dovetail.cli.output import TIMED_OUT, output_option, write_json
 from dovetail.cli.quantities import DurationParam
 
@@ -23,7 +24,7 @@ _LATE_MS = 10_000
 
 
 @click.command(name="drain")
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
 @click.option("--evict", is_flag=True, help="Evict what runs, except jobs that must not be preempted.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until nothing runs in it.")
 @click.option("--timeout", "timeout_s", type=DurationParam(), default=None, metavar="DURATION",

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dovetail.cli import LazyGroup
+from dovetail.cli.names import complete_queues
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _VERBS = {
     "create": "Create a queue.",
@@ -43,3 +47,13 @@ class QueueGroup(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         return click.Command.invoke(self, ctx)
+
+
+def complete_queues_and_verbs(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Queues, and the verbs that can stand in their place."""
+    from click.shell_completion import CompletionItem
+
+    verbs = [CompletionItem(verb, help=text) for verb, text in _VERBS.items() if verb.startswith(incomplete)]
+    return verbs + complete_queues(context, parameter, incomplete)

@@ -7,10 +7,11 @@ import click
 
 from dovetail.cli.cluster import run
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.names import complete_queues
 
 
 @click.command(name="resume")
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
 @kubeconfig_options
 def command(name: str, kubeconfig: str | None, context: str | None) -> None:
     """Let the jobs of QUEUE start again, in the order that they would have had."""

@@ -7,10 +7,11 @@ import click
 
 from dovetail.cli.cluster import run
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.names import complete_queues
 
 
 @click.command(name="stop")
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
 @click.option("--dry-run", is_flag=True, help="Show what runs and waits in it; write nothing.")
 @kubeconfig_options
 def command(name: str, dry_run: bool, kubeconfig: str | None, context: str | None) -> None:

@@ -260,7 +260,7 @@ def _run(task: Task, policy: str, options: dict[str, Any], console: Console) -> 
         scoring = POLICIES[policy](options["seed"], [pod.request for job in task.workload.jobs for pod in job.pods])
         core = Policy(fabric=options["fabric"], scoring=scoring)
         if task.snapshot:
-            simulation = Once(task.workload, core, options["at_ms"] or now_ms())
+            simulation = Once(task.workload, core, options["at_ms"] or task.taken_ms or now_ms())
         else:
             simulation = Simulation(task.workload, core, patient=task.patient)
     events = sum(1 + (job.duration_ms is not None) for job in task.workload.jobs)

@@ -36,13 +36,15 @@ _ONE_QUEUE: dict[str, Callable[[Pod], str]] = {**QUEUES_BY, "": lambda pod: DEFA
 
 class Task(Struct, frozen=True):
     """A workload to simulate. `patient` as in Simulation; `report` makes the report of a run, and `picture` is the
-    function of `sim.plots` that draws it. `job_list`: the workload is a job list, whose jobs request only GPUs."""
+    function of `sim.plots` that draws it. `job_list`: the workload is a job list, whose jobs request only GPUs.
+    `taken_ms` is the epoch time of a snapshot, 0 for other input."""
 
     workload: Workload
     patient: bool
     report: Callable[[SimulationRun], SimulationReport]
     picture: str
     job_list: bool = False
+    taken_ms: int = 0
 
     @property
     def snapshot(self) -> bool:
@@ -128,7 +130,8 @@ def of_manifests(paths: tuple[str, ...], found: Manifests) -> Task:
     """A cluster at one moment, from manifests."""
     problems = tuple(map(str, found.problems))
     workload = snapshot(", ".join(paths), found.events)
-    return Task(workload, True, lambda run: of_snapshot(run, problems), "draw_nodes")
+    taken_ms = found.record.taken_ms if found.record is not None else 0
+    return Task(workload, True, lambda run: of_snapshot(run, problems), "draw_nodes", taken_ms=taken_ms)
 
 
 def _cluster(nodes: str) -> tuple[Node, ...]:

@@ -13,11 +13,12 @@ from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, output_option, write_json
+from dovetail.cli.snapshots import facts_in, snapshot_option
 
 if TYPE_CHECKING:
     from dovetail.cli.top.screen import Screen
     from dovetail.cli.top.sources import TopSource
-    from dovetail.views.top import By, Order
+    from dovetail.views.top import By, Order, Top
     from dovetail.views.top_rows import TopReading
 
 _AGAIN_S = 1.5
@@ -36,11 +37,13 @@ _AGAIN_S = 1.5
               envvar="DOVETAIL_PROMETHEUS_TOKEN", help="File with the bearer token for it.")  # fmt: skip
 @click.option("--prometheus-ca", "authority", type=click.Path(exists=True, dir_okay=False),
               envvar="DOVETAIL_PROMETHEUS_CA", help="File with the certificates of its authority.")  # fmt: skip
+@snapshot_option
 @kubeconfig_options
 @output_option
 def command(
     kubeconfig: str | None,
     context: str | None,
+    files: tuple[str, ...],
     by: By,
     order: Order,
     once: bool,
@@ -55,26 +58,35 @@ def command(
     On a terminal the screen is live: ? lists the keys. Reads the metrics of the agents, or of dcgm-exporter, through
     the API server, or from a Prometheus. It changes nothing.
     """
-    from dovetail.cli.top.report import coloured, show
+    from dovetail.cli.top.report import coloured
     from dovetail.cli.top.screen import Screen, started
     from dovetail.cli.top.sources import ExporterSource, PrometheusSource
     from dovetail.kube.reading.prometheus import PrometheusAccess
     from dovetail.views.top import TopQuery, top
+    from dovetail.views.top_rows import TopReading
 
+    query, console = TopQuery(by, order, words), Console()
+    if files:
+        _, reading = facts_in(files, "top", TopReading, kubeconfig=kubeconfig, context=context, prometheus=url)
+        _print(top(reading, query), output, console)
+        return
     if url:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise click.UsageError(f"--prometheus: {url!r} is no URL such as http://prometheus.monitoring:9090")
         source: TopSource = PrometheusSource(PrometheusAccess(url, token or "", authority or ""))
     else:
         source = ExporterSource(config_of(kubeconfig, context))
-    query = TopQuery(by, order, words)
-    console = Console()
     if output == "table" and not once and console.is_terminal and sys.stdin.isatty():
         screen = started(Screen(order=order, words=words), by)
         if not run(_live(source, screen, colours=coloured(console)), source.name):
             raise click.Abort
         return
-    answer = top(run(_once(source), source.name), query)
+    _print(top(run(read_once(source), source.name), query), output, console)
+
+
+def _print(answer: Top, output: str, console: Console) -> None:
+    from dovetail.cli.top.report import show
+
     if output == "json":
         write_json(answer)
     else:
@@ -90,7 +102,8 @@ async def _live(source: TopSource, screen: Screen, *, colours: bool) -> bool:
         return await live(screen, read, source.interval_s, colours=colours)
 
 
-async def _once(source: TopSource) -> TopReading:
+async def read_once(source: TopSource) -> TopReading:
+    """One reading, of two samples where rates need them. Raises KubeError."""
     import asyncio
 
     async with source.opened() as read:

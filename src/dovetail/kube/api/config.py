@@ -127,12 +127,21 @@ def load_config(kubeconfig: str | None = None, context: str | None = None) -> Cl
     Raises ConfigError.
     """
     listed = kubeconfig or os.environ.get("KUBECONFIG")
-    if listed:
-        paths = [Path(path).expanduser() for path in listed.split(os.pathsep) if path]
-        return load_kubeconfig([path for path in paths if len(paths) == 1 or path.exists()], context)
-    if "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists():
+    if not listed and "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists():
         return in_cluster()
-    return load_kubeconfig([Path("~/.kube/config").expanduser()], context)
+    return load_kubeconfig(_paths(listed), context)
+
+
+def context_names(kubeconfig: str | None = None) -> tuple[str, ...]:
+    """The contexts of the named file, else of $KUBECONFIG, else of ~/.kube/config. Raises ConfigError."""
+    files = [_parse(path) for path in _paths(kubeconfig or os.environ.get("KUBECONFIG"))]
+    return tuple(dict.fromkeys(entry.name for file in files for entry in file.contexts or ()))
+
+
+def _paths(listed: str | None) -> list[Path]:
+    """Of a list of files those that exist; a file that is named alone has to."""
+    paths = [Path(path).expanduser() for path in (listed or "~/.kube/config").split(os.pathsep) if path]
+    return [path for path in paths if len(paths) == 1 or path.exists()]
 
 
 def load_kubeconfig(paths: Sequence[Path], context: str | None = None) -> ClusterConfig:

@@ -36,6 +36,7 @@ from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.manifests import defaults
 from dovetail.kube.manifests.defaults import PRIORITY_CLASSES, Key, Object, PriorityClass, key_of, of_kind
 from dovetail.kube.manifests.documents import Document, ManifestError, read_documents
+from dovetail.kube.manifests.record import SnapshotRecord, is_record, record_of
 from dovetail.kube.objects.base import ObjectMeta, Wire
 from dovetail.kube.objects.claims import ResourceClaimTemplate
 from dovetail.kube.objects.pods import Pod as PodObject
@@ -102,13 +103,14 @@ class ManifestProblem(Struct, frozen=True):
 
 class Manifests(Struct, frozen=True):
     """`events` are the whole cluster, nodes first. `skipped` counts by kind the objects that decide nothing here,
-    `missing` the objects that are named and not there. `feed` has translated them."""
+    `missing` the objects that are named and not there. `feed` has translated them. `record` is that of a snapshot."""
 
     events: tuple[ev.Event, ...]
     problems: tuple[ManifestProblem, ...]
     skipped: dict[str, int]
     feed: Translator
     missing: int = 0
+    record: SnapshotRecord | None = None
 
 
 def read(
@@ -138,13 +140,15 @@ def of_documents(
     events = reading.events()
     reading.check(events)
     skipped = dict(sorted(reading.skipped.items()))
-    return Manifests(tuple(events), tuple(dict.fromkeys(reading.problems)), skipped, reading.feed, reading.missing)
+    problems = tuple(dict.fromkeys(reading.problems))
+    return Manifests(tuple(events), problems, skipped, reading.feed, reading.missing, reading.record)
 
 
 class _Reading:
     def __init__(self, scheduler_name: str | None, whole: bool, schedulers: dict[str, str] | None) -> None:
         self.problems: list[ManifestProblem] = []
         self.skipped: Counter[str] = Counter()
+        self.record: SnapshotRecord | None = None
         self._whole = whole
         self._all_ours = scheduler_name is None
         self.feed = Translator(scheduler_name or _OURS, believes=True)
@@ -169,7 +173,10 @@ class _Reading:
         return len({name for _, name in self._missing})
 
     def take(self, document: Document) -> None:
-        """Add one document, or report why it cannot be used."""
+        """Add one document, or report why it cannot be used. Raises ManifestError."""
+        if is_record(document):
+            self.record = record_of(document)
+            return
         value = document.value if isinstance(document.value, dict) else {}
         api_version, kind = value.get("apiVersion"), value.get("kind")
         if not isinstance(api_version, str) or not isinstance(kind, str):
