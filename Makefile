@@ -85,7 +85,8 @@ clean: ## remove the virtual environment and caches of this clone
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	@touch $@
 
-.venv/.native: $(shell find src/dovetail/core -name '*.py') src/dovetail/__native__.py setup.py | .venv/.dev
+# Those of the wheel, which the tests of the image take as well; where no wheel can be built, without it.
+.venv/.native: $(shell find src/dovetail/core src/dovetail/kube -name '*.py') src/dovetail/__native__.py setup.py | .venv/.dev
 	@echo "compiling the core (a minute) ..."
-	@$(BIN)/python setup.py -q build_ext --inplace > .venv/native.log 2>&1 || { cat .venv/native.log >&2; exit 1; }
+	@{ $(BIN)/python -m tools.images compiled || $(BIN)/python setup.py -q build_ext --inplace; } > .venv/native.log 2>&1 || { cat .venv/native.log >&2; exit 1; }
 	@touch $@

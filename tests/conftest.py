@@ -11,7 +11,7 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +27,7 @@ from dovetail.core.state import State
 from tests.needs import Need, reporter, sum_up_fixtures, unavailable
 from tests.order import DEPLOYED, NODE, end_what_is_over, kept_up_to
 from tests.paths import ROOT
+from tests.skipped_time import skipped_waits
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
 from tools.helm import programs as helm_programs
@@ -66,6 +67,13 @@ def pytest_configure() -> None:
 
 
 Decide = Callable[[Attempt], list[Decision]]
+
+
+@pytest.fixture
+async def no_waits() -> AsyncIterator[None]:
+    """The loop of the test does not wait for timers: for tests whose servers and clients all run in it."""
+    async with skipped_waits():
+        yield
 
 
 @pytest.fixture

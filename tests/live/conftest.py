@@ -20,6 +20,7 @@ from dovetail.kube.api.errors import AlreadyExists, ApiError, NotFound
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import SchedulerOptions, run
 from tests.patience import PATIENCE_S
+from tests.skipped_time import skipped_waits
 
 Document = dict[str, Any]
 _numbers = itertools.count(1)
@@ -197,14 +198,26 @@ async def only_user(plane: Any) -> AsyncIterator[Cluster]:
 
 @pytest.fixture(params=["playground", pytest.param("plane", marks=pytest.mark.plane)])
 async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    playground = None
     if request.param == "playground":
-        playground = Playground()
-        config = scheduler_config = ClusterConfig(await playground.start())
-    else:
-        plane = request.getfixturevalue("deployed_plane")
-        config = load_config(str(plane.kubeconfig))
-        scheduler_config = load_config(str(plane.service_account_kubeconfig(NAMESPACE, "dovetail-scheduler")))
+        async with skipped_waits():
+            playground = Playground()
+            config = ClusterConfig(await playground.start())
+            async with _opened(config, config, playground) as cluster:
+                yield cluster
+            await playground.stop()
+        return
+    plane = request.getfixturevalue("deployed_plane")
+    config = load_config(str(plane.kubeconfig))
+    account = load_config(str(plane.service_account_kubeconfig(NAMESPACE, "dovetail-scheduler")))
+    async with _opened(config, account, None) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def _opened(
+    config: ClusterConfig, scheduler_config: ClusterConfig, playground: Playground | None
+) -> AsyncIterator[Cluster]:
+    """A cluster with the namespace of a test."""
     async with Client(config) as client:
         cluster = Cluster(client, scheduler_config, playground)
         await cluster.create(
@@ -217,8 +230,6 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
             )
         yield cluster
         await cluster.clean_up()
-    if playground is not None:
-        await playground.stop()
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,8 @@ from dovetail.playground import Playground
 from tests.operator.stack_world import STACKS, World
 from tests.operator.store_driver import StoreCopy
 
+pytestmark = pytest.mark.usefixtures("no_waits")
+
 Act = Callable[[World], None]
 POOLS = [{"name": "a", "nodeSelector": {"matchLabels": {"pool": "a"}}}, {"name": "b"}]
 

@@ -17,6 +17,8 @@ from dovetail.operator.rendering.stack_objects import MANAGED_BY, Desired
 from dovetail.playground import Fault
 from tests.operator.stack_world import STACKS, Document, World, small, stamped
 
+pytestmark = pytest.mark.usefixtures("no_waits")
+
 AGENTS = "dovetail-agent"
 FORBIDDEN = 'clusterroles.rbac.authorization.k8s.io is forbidden: User "operator" cannot patch resource'
 

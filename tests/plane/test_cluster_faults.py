@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
 from tests.plane.benches import SECOND
 from tests.scheduler.leased import LEASES, REQUESTS, LeasedCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_waits")]
 LASTS_S = 15.0
 KINDS = ("leaserequests", "gpuleases", "leases", "agentcontrolplanes", "gpuleases/status", "leaserequests/status", "")
 EFFECTS: tuple[Effect, ...] = ("answer", "delay", "drop-before", "drop-after")

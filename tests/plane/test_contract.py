@@ -25,6 +25,8 @@ from dovetail.plane import (
 from dovetail.plane.policies import Move
 from tests.plane.benches import GRACE_MS, SECOND, Bench, FakeBench, cluster_bench, plane
 
+pytestmark = pytest.mark.usefixtures("no_waits")
+
 
 @pytest.fixture(params=["memory", "cluster"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:

@@ -33,6 +33,8 @@ from tests.patience import PATIENCE_S
 from tests.plane.benches import GRACE_MS, HEARTBEAT_MS, SECOND, ClusterBench, cluster_bench, plane
 from tests.scheduler.leased import LEASES, PLANES, REQUESTS, LeasedCluster
 
+pytestmark = pytest.mark.usefixtures("no_waits")
+
 HOURS_S = 7200
 
 

@@ -23,6 +23,8 @@ from dovetail.scheduler import driver, lease_api, lease_writer, ordered_writes
 from dovetail.scheduler.lease_writer import LeaseWriter
 from tests.scheduler.leased import LEASES, PLANES, REQUESTS, LeasedCluster
 
+pytestmark = pytest.mark.usefixtures("no_waits")
+
 
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LeasedCluster]:

@@ -13,6 +13,8 @@ from dovetail.scheduler import plane_status
 from dovetail.scheduler.clock import Clock
 from tests.scheduler.leased import PLANES, LeasedCluster
 
+pytestmark = pytest.mark.usefixtures("no_waits")
+
 
 def ready(cluster: LeasedCluster, agent: str) -> tuple[str, str]:
     """The phase, and the message of the condition."""

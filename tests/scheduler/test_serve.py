@@ -123,6 +123,7 @@ async def test_a_stop_with_binds_under_way_gives_the_lease_back_and_doubles_noth
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_waits")
 async def test_a_stolen_lease_ends_it_with_thousands_of_binds_in_the_queue(playground: Playground) -> None:
     for number in range(40):
         put_node(playground, f"n{number}")
@@ -154,6 +155,7 @@ async def test_a_taken_port_ends_it_before_it_does_anything(playground: Playgrou
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_waits")
 async def test_an_api_server_that_is_away_at_the_start_is_waited_for(playground: Playground) -> None:
     """A start for each look would be 17 in a minute, and the kubelet would wait longer after each."""
     put_node(playground, "n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line of images and distributions: `python -m tools.images image|wheel|sdist|lock`."""
+"""Command line of images and distributions: `python -m tools.images image|wheel|sdist|compiled|lock`."""
 
 import argparse
 import os
@@ -28,12 +28,15 @@ def main() -> int:
         commands.add_parser(name, help=f"build Dovetail's {name}")
     for each in commands.choices.values():
         each.add_argument("--output", type=Path, default=Path("dist"), help="folder; default: %(default)s")
+    commands.add_parser("compiled", help="put the compiled parts of the wheel beside the sources of this clone")
     commands.add_parser("lock", help="choose the newest versions of Debian's packages, on Debian after apt-get update")
     arguments = parser.parse_args()
     try:
         match arguments.command:
             case "image":
                 return image(arguments)
+            case "compiled":
+                print(f"{len(distributions.put_into_tree(print_progress))} compiled parts are in src")
             case "lock":
                 debian.LOCK.write_text(debian.newest(datetime.now(UTC).date()))
                 print(debian.LOCK)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -97,6 +98,18 @@ def kept_wheel(report: Report) -> Path:
             keep(kept / wheel.name, wheel.read_bytes())
             found = [kept / wheel.name]
     return found[0]
+
+
+def put_into_tree(report: Report, root: Path = ROOT) -> list[Path]:
+    """Put the compiled parts of the kept wheel beside the sources of the working tree, in place of those that are
+    there. Returns them. Raises PlaneUnavailable.
+
+    So the tests run what the image has, and it is compiled once."""
+    wheel, sources = kept_wheel(report), root / "src"
+    for old in sources.rglob("*.so"):
+        old.unlink()
+    with zipfile.ZipFile(wheel) as archive:
+        return [Path(archive.extract(name, sources)) for name in archive.namelist() if name.endswith(".so")]
 
 
 _KERNEL_ALONE = {"DOVETAIL_COMPILE": "0"}

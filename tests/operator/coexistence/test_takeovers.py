@@ -22,6 +22,8 @@ from dovetail.operator.rendering.stack_objects import desired
 from tests.operator.coexistence import shapes
 from tests.operator.stack_world import STACKS, World
 
+pytestmark = pytest.mark.usefixtures("no_waits")
+
 SWITCH = f"{shapes.DEPLOY}device-plugin"
 GPU = {"feature.node.kubernetes.io/pci-10de.present": "true", "nvidia.com/gpu.present": "true", SWITCH: "true"}
 PLAIN: dict[str, Any] = {

@@ -12,6 +12,8 @@ from dovetail.kube.objects.stack import StackStatus
 from dovetail.playground import Fault
 from tests.operator.nodes.walked_world import AGENT, GPU_NODES, PODS, SYSTEM, WalkedWorld
 
+pytestmark = pytest.mark.usefixtures("no_waits")
+
 
 @pytest.fixture
 async def world() -> AsyncIterator[WalkedWorld]:

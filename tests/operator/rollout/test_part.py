@@ -26,7 +26,7 @@ from dovetail.playground.faults import Fault
 from tests.operator.stack_world import STACKS, World, small, stamped, workload
 from tests.paths import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_waits")]
 Document = dict[str, Any]
 AGENTS = "dovetail-agent"
 FAST = 200

@@ -2,6 +2,7 @@
 """The source distribution builds everywhere; the wheel has compiled parts."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.__native__ import PACKAGE, not_compiled
 from tests.paths import ROOT
 from tools.images import distributions
 from tools.images.distributions import build_sdist, build_wheel
@@ -102,6 +104,17 @@ def test_the_installed_wheel_has_all_compiled_parts_on_old_c_libraries(wheel: Pa
     assert runs_on(wheel.name, (2, 28))
     folder = install(wheel, tmp_path / "installed")
     assert run_of(folder, "--version") == "dovetail 0.1.0 (compiled core, native kernel)"
+
+
+def test_the_tree_gets_the_compiled_parts_of_the_wheel(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributions, "kept_wheel", lambda report: wheel)
+    old, package = tmp_path / "src/dovetail_0123__mypyc.so", tmp_path / "src/dovetail"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    old.touch()
+    assert len(distributions.put_into_tree(lambda text: None, tmp_path)) > 80
+    assert not old.exists() and not_compiled(package) == ""
 
 
 def test_times_come_from_the_environment_or_the_last_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
