@@ -12,10 +12,11 @@ from click.testing import CliRunner
 
 from dovetail.cli import cli, cluster
 from dovetail.core.state import State
+from dovetail.kube.api.errors import Forbidden
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading import state, views
 from dovetail.kube.reading.live_cluster import LiveCluster
-from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest
+from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest
 from dovetail.kube.translate.translator import Translator
 from dovetail.views.queue_positions import QueuePosition, queue_positions
 from tests.views.queued import NOW, node, pod, state_of
@@ -33,7 +34,9 @@ def world() -> State:
     return state_of(node("n0"), pod("runs", 8, "n0"), pod("waits", 8))
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: Any, *arguments: str) -> tuple[Any, list[ViewRequest]]:
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: Any, *arguments: str, read: Any = None
+) -> tuple[Any, list[ViewRequest]]:
     """Run a command where `view` is what the scheduler answers, or raises. Gives its result and what was asked."""
     asked: list[ViewRequest] = []
 
@@ -50,7 +53,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: Any, *arguments: 
         return LiveCluster(world(), feed)
 
     monkeypatch.setattr(views, "read_view", read_view)
-    monkeypatch.setattr(state, "read_cluster", read_cluster)
+    monkeypatch.setattr(state, "read_cluster", read or read_cluster)
     monkeypatch.setattr(cluster, "now_ms", lambda: NOW)
     config = tmp_path / "config"
     config.write_text(CONFIG)
@@ -83,6 +86,21 @@ def test_without_an_answer_the_cluster_is_read(
     done, _ = run(tmp_path, monkeypatch, view, "queue", "-o", "json")
     assert (done.exit_code, line in done.stderr) == (0, True), done.stderr
     assert msgspec.json.decode(done.stdout, type=QueuePosition) == queue_positions(world(), NOW)
+
+
+def test_without_views_the_cluster_is_read_and_nothing_printed_unless_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, _ = run(tmp_path, monkeypatch, NotServed("the API server has no views"), "queue")
+    assert (done.exit_code, done.stderr) == (0, "")
+
+    async def forbidden(*_: object, ended: bool = False) -> LiveCluster:
+        raise Forbidden(403, "Forbidden", "nodes is forbidden", "GET /api/v1/nodes")
+
+    done, _ = run(tmp_path, monkeypatch, NotServed("the API server has no views"), "queue", read=forbidden)
+    first, second = done.stderr.splitlines()
+    assert (done.exit_code, first) == (1, "note: the API server has no views; reading the cluster itself")
+    assert second.startswith("Error: ")
 
 
 def test_what_the_scheduler_does_not_know_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

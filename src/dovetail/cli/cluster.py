@@ -42,11 +42,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Noted(Struct):
-    """What a command has learned of its input: by pod, the schedulerName of the pods of other schedulers, and the epoch
-    time of a snapshot, 0 for other input."""
+    """What a command has learned of its input: by pod, the schedulerName of the pods of other schedulers, the epoch
+    time of a snapshot, 0 for other input, and why there are no views."""
 
     schedulers: dict[str, str] = {}
     taken_ms: int = 0
+    no_views: str = ""
 
 
 class ClusterSource(Struct, frozen=True):
@@ -87,13 +88,13 @@ class ClusterSource(Struct, frozen=True):
         return self.noted.schedulers
 
     def ask(self, request: ViewRequest, kind: type[R]) -> R | None:
-        """The answer of the running scheduler as a `kind`; None where the cluster has to be read, with a line on
-        standard error. Options that describe another scheduler, and files, need no answer of this one. Raises
-        ClickException."""
+        """The answer of the running scheduler as a `kind`; None where the cluster has to be read. The reason is printed
+        on standard error: where there are no views, only if the cluster cannot be read either. Options that describe
+        another scheduler, and files, need no answer of this one. Raises ClickException."""
         if self.config is None or self.scheduler_name != _DEFAULT_NAME or self.policy != _default_policy():
             return None
         from dovetail.core.json_text import JsonError, decode_json
-        from dovetail.kube.reading.views import NoSuchObject, NoView, read_view
+        from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, read_view
 
         try:
             document = run(read_view(self.config, request), self.config.server)
@@ -101,7 +102,11 @@ class ClusterSource(Struct, frozen=True):
         except NoSuchObject as error:
             raise click.ClickException(str(error)) from error
         except (NoView, JsonError) as error:
-            Console(stderr=True).print(f"note: {escape(str(error))}; reading the cluster itself")
+            note = f"note: {escape(str(error))}; reading the cluster itself"
+            if isinstance(error, NotServed):
+                self.noted.no_views = note
+            else:
+                Console(stderr=True).print(note)
             return None
         age_ms = self.now_ms - document.as_of_ms
         if age_ms > _OLD_MS:
@@ -120,7 +125,12 @@ class ClusterSource(Struct, frozen=True):
             from dovetail.kube.reading.state import read_cluster
 
             work = read_cluster(self.config, self.policy, self.scheduler_name, self.quarantine_budget, ended=ended)
-            live = run(work, self.config.server)
+            try:
+                live = run(work, self.config.server)
+            except click.ClickException:
+                if self.noted.no_views:
+                    Console(stderr=True).print(self.noted.no_views)
+                raise
             self.schedulers.update(live.schedulers)
             return live
         from dovetail.core.cycle import enter

@@ -38,6 +38,10 @@ class NoView(Exception):
     """Nothing is answered; the message is why."""
 
 
+class NotServed(NoView):
+    """The API server has no views: they are switched off, or Dovetail is not installed."""
+
+
 class NoSuchObject(Exception):
     """The scheduler has answered that there is no such thing; the message is its own."""
 
@@ -71,7 +75,7 @@ async def _read(client: Client, request: ViewRequest, namespace: str) -> ViewDoc
         if error.details.kind == VIEWS_GROUP and error.status in _ASKED_WRONGLY:
             raise NoSuchObject(error.message) from error
         if isinstance(error, NotFound):
-            raise NoView(f"the API server has no {VIEWS_GROUP}/{VIEWS_VERSION}") from error
+            raise NotServed(f"the API server has no {VIEWS_GROUP}/{VIEWS_VERSION}") from error
         raise NoView(f"the running scheduler does not answer: {error.message or error}") from error
     if found.api_version != request.resource.api_version:
         raise NoView(f"the answer is {found.api_version or 'of an unknown version'}")
