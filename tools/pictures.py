@@ -45,7 +45,7 @@ class Picture(Struct, frozen=True):
 
 _TWO_TEAMS = ("-f", "docs/examples/two-teams.yaml", "--at", "2026-11-22T12:00:00Z")
 PICTURES = (
-    Picture("demo", "make demo", ("demo",), "train     a gang", "default/huge cannot start"),
+    Picture("demo", "make demo", ("demo",)),
     Picture("queue", "dovetail queue", ("queue", *_TWO_TEAMS)),
 )
 

@@ -21,7 +21,9 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from dovetail.cli import cli
 from dovetail.cli.cluster import now_ms
 from dovetail.cli.why_report import show
 from dovetail.core.policy import Policy, unhurried
@@ -137,14 +139,20 @@ def test_the_demo_prints_what_the_readme_and_the_tutorial_show() -> None:
         check=True,
     )
     printed = set(lines(without_examples(demo.stdout)))
-    assert set(lines(shown)) <= printed
+    assert set(lines(without_examples(shown))) <= printed
     assert set(lines(without_examples(pictures.text(drawn.path.read_text())))) <= printed
 
 
+@pytest.mark.slow
+def test_the_demo_fits_one_screen() -> None:
+    done = CliRunner().invoke(cli, ["demo"], env={"COLUMNS": "100", "NO_COLOR": "1"})
+    shown = done.output.rstrip().splitlines()
+    assert len(shown) <= 22 and max(map(len, shown)) <= 100
+
+
 def without_examples(text: str) -> str:
-    """The tables of rules name any of several equal nodes, and break their lines accordingly. Times differ too."""
-    text = re.sub(r"nodes +can change.*?(?=Pods that hold|The GPUs and devices|\Z)", "", text, flags=re.DOTALL)
-    return re.sub(r"─+ +After [0-9.]+ s +─+", "", text)
+    """Times differ, and so do the nodes among equal ones."""
+    return re.sub(r"gpu-node-1, gpu-node-2", "gpu-node-1", re.sub(r"(?m)^ *[0-9.]+ s +", "", text))
 
 
 @pytest.mark.parametrize("picture", [p for p in pictures.PICTURES if "--at" in p.command], ids=lambda p: p.name)
