@@ -247,6 +247,7 @@ def test_each_queue_comes_once_and_usable_ones_fit_into_each_other(
     usable = {name for name in order if built.problem(name) is None}
     for name, queue in built.queues.items():
         assert name in built.children(queue.parent)
+        assert built.weight_below(name) == sum(max(0, built.queues[child].weight) for child in built.children(name))
         if name in usable:
             assert queue.parent == "" or queue.parent in usable
             assert built.queues[built.path(name)[-1]].parent == ""

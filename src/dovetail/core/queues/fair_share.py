@@ -126,9 +126,8 @@ class FairShare:
 
     def weight_ppm(self, name: str) -> int:
         """The weight of a queue among its siblings, in millionths."""
-        tree = self._tree
-        queue = tree.queues[name]
-        total = sum(max(0, tree.queues[other].weight) for other in tree.children(queue.parent))
+        queue = self._tree.queues[name]
+        total = self._tree.weight_below(queue.parent)
         return max(0, queue.weight) * _MILLION // total if total else 0
 
     def _divide(self, grains: Mapping[str, int], history_milli: int) -> dict[str, dict[str, int]]:

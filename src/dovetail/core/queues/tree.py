@@ -28,6 +28,7 @@ class _Shape(Struct, frozen=True):
     """Derived from the queues after each change."""
 
     children: dict[str, tuple[str, ...]]
+    weights: dict[str, int]
     order: list[str]
     problems: dict[str, Problem]
     stops: dict[str, Queue]
@@ -91,6 +92,10 @@ class Tree:
     def children(self, name: str) -> tuple[str, ...]:
         """The queues right below this one; for "" those at the top."""
         return self._known().children.get(name, ())
+
+    def weight_below(self, name: str) -> int:
+        """The weights of the queues right below this one, in all; those below 0 count nothing."""
+        return self._known().weights.get(name, 0)
 
     def leaf(self, name: str) -> bool:
         """Whether no queues are below it, nor are to be, so that it may hold jobs."""
@@ -170,7 +175,8 @@ class Tree:
             order = self._depth_first(children)
             problems = {name: problem for name in order if (problem := self._own_problem(name)) is not None}
             self._pass_on(order, problems)
-            self._shape = _Shape(children, order, problems, self._stops())
+            weights = {name: sum([max(0, self.written[one].weight) for one in names]) for name, names in below.items()}
+            self._shape = _Shape(children, weights, order, problems, self._stops())
         return self._shape
 
     def _depth_first(self, children: dict[str, tuple[str, ...]]) -> list[str]:
