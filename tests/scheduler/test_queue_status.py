@@ -184,13 +184,42 @@ async def test_a_replica_that_loses_the_lease_stops(stage: Stage) -> None:
 
 
 async def test_of_many_those_written_longest_ago_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_status, "_AT_ONCE", 2)
+    monkeypatch.setattr(queue_status, "_EACH_LOOK", 2)
     names = [f"q{number}" for number in range(6)]
     stage = Stage(*names)
     async with stage.running():
         await until(lambda: all(len(stage.written(name)) == 1 for name in names))
         paths = [path for _, path, _ in stage.server.asked]
         assert len(paths) == 6, "none is written twice before all are written once"
+
+
+async def test_few_are_written_at_a_time_and_at_the_end_all_of_them() -> None:
+    names = [f"q{number}" for number in range(40)]
+    stage, under_way, most = Stage(*names), 0, 0
+    for name in names:
+        # What is charged is written at the end.
+        stage.start(f"pod-{name}", name, 1)
+    proceed = asyncio.Event()
+
+    async def slow() -> dict[str, Any]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await proceed.wait()
+        under_way -= 1
+        return {}
+
+    stage.server.will("PATCH", "/status", slow)
+    async with stage.running():
+        await until(lambda: under_way == queue_status._TOGETHER)
+        await quiet(stage)
+        proceed.set()
+        await until(lambda: not under_way and all(len(stage.written(name)) == 1 for name in names))
+        assert most == queue_status._TOGETHER
+        proceed.clear()
+        asyncio.get_running_loop().call_later(0.05, proceed.set)
+    # At the end there are no other writes that would wait behind these.
+    assert most == len(names) and all(len(stage.written(name)) == 2 for name in names)
 
 
 async def test_what_is_refused_is_tried_again_after_a_while(stage: Stage) -> None:
