@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -198,6 +201,29 @@ async def test_requests_of_an_earlier_process_are_withdrawn() -> None:
         await broker.advance(1000)
         assert broker.requests == ()
     task.cancel()
+
+
+async def test_heartbeats_of_agents_that_start_together_are_spread_over_the_period() -> None:
+    moments: dict[str, list[int]] = {}
+
+    class Counting(FakeBroker):
+        async def heartbeat(self, plane: str) -> None:
+            moments.setdefault(plane, []).append(self.clock.now_ms())
+            await super().heartbeat(plane)
+
+    broker = Counting()
+    async with AsyncExitStack() as stack:
+        for number in range(100):
+            await stack.enter_async_context(Plane(broker, f"team-{number}/a"))
+        for _ in range(12):
+            await broker.advance(5_000)
+    begun_ms = moments["team-0/a"][0]
+    assert all(times[0] == begun_ms for times in moments.values())
+    for times in moments.values():
+        apart = [after - before for before, after in pairwise(times)]
+        assert apart[0] <= 10_000 and set(apart[1:]) == {10_000}
+    in_one_second = Counter((times[1] - begun_ms) // 1000 for times in moments.values())
+    assert len(in_one_second) == 10 and max(in_one_second.values()) <= 20
 
 
 async def test_a_plane_that_the_broker_refuses_fails_at_once() -> None:

@@ -39,7 +39,7 @@ from dovetail.plane.negotiation import PlaneNegotiation
 from dovetail.plane.options import AgentRequest, Option, record_of, request_of
 from dovetail.plane.placement import AgentPod, Assignment
 from dovetail.plane.policies import FirstFit, OfferPolicy
-from dovetail.plane.waiting import FIRST_WAIT_MS, NEVER_MS, Backoff, News, answered, finished
+from dovetail.plane.waiting import FIRST_WAIT_MS, NEVER_MS, Backoff, News, answered, finished, until_turn_ms
 
 CLOSING_MS = 5_000
 """How long the end of a plane, or of a block with a lease, waits for a broker that is away."""
@@ -202,10 +202,10 @@ class AgentPlane:
         while True:
             try:
                 await self.broker.heartbeat(self.id)
-                waits = Backoff()
-                due_ms = self.clock.now_ms() + self._heartbeat_ms
+                waits, beat_ms = Backoff(), self.clock.now_ms()
+                left_ms = until_turn_ms(self.id, self._heartbeat_ms, beat_ms)
                 # Leases of a short grace need news more often.
-                while (now_ms := self.clock.now_ms()) < (next_ms := min(due_ms, self._beat_again_ms(due_ms))):
+                while (now_ms := self.clock.now_ms()) < (next_ms := beat_ms + self._wait_ms(left_ms)):
                     await self._news.wait(self.clock, next_ms - now_ms)
             except BrokerUnavailable:
                 await self.clock.sleep(waits.next_ms())
@@ -213,9 +213,9 @@ class AgentPlane:
                 self._fail(error)
                 return
 
-    def _beat_again_ms(self, due_ms: int) -> int:
+    def _wait_ms(self, most_ms: int) -> int:
         graces = [lease.record.grace_ms for lease in self._leases.values() if lease.record.grace_ms]
-        return due_ms - self._heartbeat_ms + max(FIRST_WAIT_MS, min(graces, default=NEVER_MS) // 3)
+        return min(most_ms, max(FIRST_WAIT_MS, min(graces, default=NEVER_MS) // 3))
 
     async def _follow(self) -> None:
         waits = Backoff()

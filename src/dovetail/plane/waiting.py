@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an agent's plane waits for: answers of the broker, news, and the end of work.
 
-Rules: a call that is not answered is repeated after a wait that doubles from FIRST_WAIT_MS to MOST_WAIT_MS. All waits
-are by the broker's clock.
+Rules
+- A call that is not answered is repeated after a wait that doubles from FIRST_WAIT_MS to MOST_WAIT_MS.
+- What every plane does once in a period has its own moment there for each: hundreds that start, or reach the broker
+  again, at one moment do not go on at the same moments.
+- All waits are by the broker's clock.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from zlib import crc32
 
 from dovetail.plane.broker import BrokerClock, BrokerUnavailable
 
@@ -27,6 +31,11 @@ class Backoff:
     def next_ms(self) -> int:
         ms, self._ms = self._ms, min(2 * self._ms, MOST_WAIT_MS)
         return ms
+
+
+def until_turn_ms(plane: str, period_ms: int, now_ms: int) -> int:
+    """How long until the plane's moment in a period comes, from 1 to `period_ms`."""
+    return period_ms - (now_ms - crc32(plane.encode())) % period_ms
 
 
 async def answered(clock: BrokerClock, call: Callable[[], Awaitable[None]], limit_ms: int = NEVER_MS) -> None:
