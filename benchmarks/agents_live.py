@@ -8,16 +8,19 @@ for agents, its own watches, heartbeats every ten seconds, and one lease after t
 forty seconds, at random times. Of `--endpoints` more control planes the pods come from endpoints of their own
 (`dovetail plane serve`, a process). There is room for all, so what is measured is the negotiation: from the call until
 the policy sees an offer, and from its answer until the lease is live in the agent's hands.
+
+All agents connect at the same moment, which has times of its own: until the scheduler has acknowledged an agent's first
+heartbeat. The requests begin when it has acknowledged one of every plane.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import random
-import resource
 import statistics
 import sys
 import tempfile
@@ -30,6 +33,9 @@ from benchmarks.findings import output_option, show
 from benchmarks.live.contestants import log_in
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.resources import CONTROL_PLANES
+from dovetail.kube.objects.leases import AgentControlPlane
 from dovetail.plane import Accept, FirstFit, OfferRound, Option, Plane
 from dovetail.plane.kubernetes import KubernetesBroker
 from dovetail.plane.policies import Move
@@ -70,11 +76,18 @@ async def child(kubeconfig: Path, agents: int, requests: int, seconds: float) ->
     plan = sorted(((dice.random() * seconds, dice.randrange(agents)) for _ in range(requests)), key=lambda one: one[0])
     async with Client(load_kubeconfig([kubeconfig]), concurrency=256) as client, AsyncExitStack() as stack:
         broker = KubernetesBroker(client)
+        connecting_s = time.monotonic()
+
+        async def heard(plane: Plane) -> float:
+            await plane.listed()
+            return 1000 * (time.monotonic() - connecting_s)
+
         planes = [await stack.enter_async_context(Plane(broker, f"{name_of(n)}/{name_of(n)}")) for n in range(agents)]
-        await asyncio.gather(*(plane.why("") for plane in planes))
-        # So many connect at once in a benchmark alone.
-        await asyncio.sleep(20)
-        print("ready", flush=True)
+        print(json.dumps(await asyncio.gather(*map(heard, planes))), flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        # So many agents are one process in a benchmark alone: no collection walks all of them.
+        gc.collect()
+        gc.freeze()
         began_s = time.monotonic()
 
         async def live(at_s: float, plane: Plane, gpus: int, hold_s: float) -> None:
@@ -101,8 +114,8 @@ async def child(kubeconfig: Path, agents: int, requests: int, seconds: float) ->
 
         work = [live(at_s, planes[n], dice.randint(1, 4), dice.uniform(10, 40)) for at_s, n in plan]
         await asyncio.gather(*work)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps({"offered": offered, "active": active, "failed": failed[:5], "cpu_s": usage.ru_utime}), flush=True)
+        print(json.dumps({"offered": offered, "active": active, "failed": failed}), flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
 
 
 def quantiles(ms: list[float]) -> Document:
@@ -113,15 +126,29 @@ def quantiles(ms: list[float]) -> Document:
     return {"n": len(ordered), "median": round(statistics.median(ordered), 1)} | at | {"max": round(ordered[-1], 1)}
 
 
-def cpu_s(pid: int) -> float:
-    """CPU so far, of all threads of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_s(pid: int = 0) -> float:
+    """CPU so far, of all threads of a process; 0: of all processes of the machine."""
+    if pid:
+        spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    else:
+        user, nice, system, _, _, irq, softirq, *_ = Path("/proc/stat").read_text().split()[1:]
+        spent = [user, nice, system, irq, softirq]
+    return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
 
 
 def rss_mib(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+async def all_heard(kubeconfig: Path, planes: int) -> None:
+    """Return when the scheduler has acknowledged a heartbeat of so many control planes."""
+    async with Client(load_kubeconfig([kubeconfig])) as client:
+        while True:
+            found = (await list_all(client, CONTROL_PLANES, AgentControlPlane)).objects.values()
+            if sum(one.status is not None and one.status.last_heartbeat is not None for one in found) == planes:
+                return
+            await asyncio.sleep(1)
 
 
 async def measure(options: argparse.Namespace) -> Document:
@@ -142,33 +169,38 @@ async def measure(options: argparse.Namespace) -> Document:
             stdout=log,
             stderr=log,
         )
-        others = [scheduler]
+        processes = {"scheduler": scheduler}
         if options.endpoints:
             serve = ["plane", "serve", *login, f"--state={folder}/state", "--address=127.0.0.1:0", "--listen="]
-            others.append(await asyncio.create_subprocess_exec(*COMMAND, *serve, stdout=log, stderr=log))
+            processes["endpoints"] = await asyncio.create_subprocess_exec(*COMMAND, *serve, stdout=log, stderr=log)
         numbers = [str(plane.kubeconfig), str(options.agents), str(options.requests), str(options.seconds)]
         command = [sys.executable, "-m", "benchmarks.agents_live", CHILD, *numbers]
-        agents = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, limit=2**24)
-        assert agents.stdout is not None
-        await agents.stdout.readline()
+        processes["agents"] = agents = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=2**24
+        )
+        assert agents.stdin is not None and agents.stdout is not None
+        connected = json.loads(await agents.stdout.readline())
+        await all_heard(plane.kubeconfig, options.agents + options.endpoints)
         print(f"{options.agents} agents are connected", file=sys.stderr)
-        before = [cpu_s(one.pid) for one in others]
-        began_s = time.monotonic()
-        found = json.loads(await agents.stdout.readline() or b"{}")
+        pids = {name: one.pid for name, one in processes.items()} | plane.pids
+        before = {name: cpu_s(pid) for name, pid in pids.items()}
+        machine_s, began_s = cpu_s(), time.monotonic()
+        agents.stdin.write(b"go\n")
+        found = json.loads(await agents.stdout.readline())
         took_s = time.monotonic() - began_s
-        used = [(cpu_s(one.pid) - was) / took_s for one, was in zip(others, before, strict=True)]
-        memory = [rss_mib(one.pid) for one in others]
-        for one in (agents, *others):
+        cores = {name: (cpu_s(pid) - before[name]) / took_s for name, pid in pids.items()}
+        others = (cpu_s() - machine_s) / took_s - sum(cores.values())
+        used = {name: {"cores": round(cores[name], 3), "rss_mib": round(rss_mib(pid))} for name, pid in pids.items()}
+        for one in processes.values():
             if one.returncode is None:
                 one.terminate()
             await one.wait()
         log.close()
-    processes = dict(zip(("scheduler", "endpoints"), zip(used, memory, strict=True), strict=False))
     return {
         "agents": options.agents, "endpoints": options.endpoints, "requests": options.requests,
-        "seconds": round(took_s), "failed": found["failed"],
-        "request_to_offer_ms": quantiles(found["offered"]), "accept_to_active_ms": quantiles(found["active"]),
-        "processes": {name: {"cores": round(c, 3), "rss_mib": round(m)} for name, (c, m) in processes.items()},
+        "seconds": round(took_s), "failed": len(found["failed"]), "errors": found["failed"][:5],
+        "connect_ms": quantiles(connected), "request_to_offer_ms": quantiles(found["offered"]),
+        "accept_to_active_ms": quantiles(found["active"]), "processes": used, "cores_of_other_work": round(others, 2),
     }  # fmt: skip
 
 
