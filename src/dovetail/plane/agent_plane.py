@@ -49,12 +49,15 @@ T = TypeVar("T")
 
 class AgentPlane:
     """Use it as `async with Plane(broker, "namespace/name") as plane`. `session` is part of the ids of its requests: it
-    has to differ from that of every earlier process of this plane (by default it is random)."""
+    has to differ from that of every earlier process of this plane (by default it is random). Raises ValueError for a
+    period of heartbeats below 1 ms."""
 
     def __init__(
         self, broker: Broker, plane: str, *, heartbeat_ms: int = 10_000, adopt: bool = False, leave: bool = False,
         session: str = "",
     ) -> None:  # fmt: skip
+        if heartbeat_ms < 1:
+            raise ValueError("heartbeat_ms must be above 0")
         self.id = plane
         self.broker = broker
         self._heartbeat_ms = heartbeat_ms
