@@ -217,7 +217,15 @@ def _shows_own_names_and_totals(world: _World, found: dict[str, Any]) -> None:
     ]  # fmt: skip
     waiting = world.ask("alice", "/namespaces/team-a/waitingjobs")["answer"]
     assert ([one["job"] for one in waiting["jobs"]], waiting["elsewhere"]) == (["team-a/waits"], 1)
-    paths = ("explanations/waits", "explanations/runs", "jobranks/waits", "waitingjobs", "queueshares", "capacities")
+    paths = (
+        "explanations/waits",
+        "explanations/runs",
+        "jobranks/waits",
+        "waitingjobs",
+        "queueshares",
+        "capacities",
+        "joblists",
+    )
     for path in paths:
         assert HIDDEN not in json.dumps(world.ask("alice", f"/namespaces/team-a/{path}")), path
     everything = world.ask("olga", "/waitingjobs")["answer"]

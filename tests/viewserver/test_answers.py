@@ -13,6 +13,7 @@ from dovetail.core.state import State
 from dovetail.kube.objects.views import (
     CAPACITIES,
     EXPLANATIONS,
+    JOB_LISTS,
     JOB_RANKS,
     QUEUE_SHARES,
     VIEWS,
@@ -22,6 +23,7 @@ from dovetail.kube.objects.views import (
 from dovetail.recording.format import CHECKPOINT
 from dovetail.views.explanation import Explanation
 from dovetail.views.free import Free, free
+from dovetail.views.job_list import JobFilter, JobList, job_list
 from dovetail.views.probe import Beside
 from dovetail.views.queue_positions import QueuePosition, queue_positions
 from dovetail.views.queue_shares import QueueShare, share
@@ -64,6 +66,9 @@ def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
             assert asked(answers, Question(JOB_RANKS.plural, "", name), RankView) == rank(_copy(world), job.job, NOW)
         assert asked(answers, Question(WAITING_JOBS.plural), QueuePosition) == jobs
         assert asked(answers, Question(QUEUE_SHARES.plural), tuple[QueueShare, ...]) == share(_copy(world), NOW)
+        for most in (0, 10):
+            found = asked(answers, Question(JOB_LISTS.plural, "", "", (("mostAhead", str(most)),)), JobList)
+            assert found == job_list(_copy(world), NOW, JobFilter(), most_ahead=most)
         queue = Question(EXPLANATIONS.plural, "", "none:a", (("queue", "a"),))
         assert asked(answers, queue, Explanation) == Explanation(queue=why_queue(_copy(world), "a", NOW))
         assert asked(answers, Question(CAPACITIES.plural), Free) == free(_copy(world))
@@ -79,6 +84,15 @@ def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
         (Question(EXPLANATIONS.plural, "", "no-such"), 400, "named NAMESPACE:NAME"),
         (Question(WAITING_JOBS.plural, query=(("queue", "none"),)), 404, "queue none does not exist"),
         (Question(CAPACITIES.plural, query=(("shape", "x"),)), 400, "shape"),
+        (Question(JOB_LISTS.plural, query=(("filter", "{"),)), 400, "filter: "),
+        (Question(JOB_LISTS.plural, query=(("filter", '{"users":3}'),)), 400, "filter: Expected `array`"),
+        (Question(JOB_LISTS.plural, query=(("filter", '{"states":["Failed"]}'),)), 501, "Running, Ending, Waiting"),
+        (Question(JOB_LISTS.plural, query=(("filter", '{"names":["no-such"]}'),)), 404, "there is no job no-such"),
+        (
+            Question(JOB_LISTS.plural, "own-team", query=(("filter", '{"namespace":"x"}'),)),
+            403,
+            "only jobs of namespace",
+        ),
         (Question(CAPACITIES.plural, query=(("cpuMilli", "-1"),)), 400, "cpuMilli must be a number"),
         (Question(CAPACITIES.plural, query=(("memoryBytes", "9" * 400),)), 400, "memoryBytes must be a number"),
     ],

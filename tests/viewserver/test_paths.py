@@ -47,7 +47,7 @@ def test_a_question(path: str, query: tuple[tuple[str, str], ...], question: Que
         ("/namespaces/a/explanations/" + "x" * 400, (), 404),
         ("/pods", (), 404),
         ("/waitingjobs", (("namespace", "b"),), 400),
-        ("/waitingjobs", (("queue", "x" * 257),), 400),
+        ("/waitingjobs", (("queue", "x" * 1025),), 400),
         ("/waitingjobs", (("queue", "a"), ("queue", "b")), 400),
     ],
 )

@@ -3,13 +3,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import msgspec
 import pytest
 
-from dovetail.kube.objects.views import CAPACITIES, EXPLANATIONS, JOB_RANKS, QUEUE_SHARES, WAITING_JOBS
+from dovetail.core.model import Pod
+from dovetail.core.state import State
+from dovetail.kube.objects.views import (
+    CAPACITIES,
+    EXPLANATIONS,
+    JOB_LISTS,
+    JOB_RANKS,
+    QUEUE_SHARES,
+    WAITING_JOBS,
+    ViewDocument,
+)
 from dovetail.views.holders import DeviceHolder
+from dovetail.views.job_list import JobList
 from dovetail.views.outlook import Outlook
 from dovetail.views.queue_positions import QueuePosition, positions
 from dovetail.viewserver.answers import Question, Reply, ViewAnswers
@@ -32,6 +44,9 @@ def questions(seed: int) -> list[Question]:
         for name in ("", "a", "closed", MARKER)
     ]
     found += [Question(EXPLANATIONS.plural, OWN, name, (("queue", name),)) for name in ("a", "closed", f"{MARKER}-b")]
+    filters = [{}, {"states": ["Waiting"]}, {"queue": "a"}, {"users": ["nobody"]}, {"node": "*"}]
+    filters += [{"names": [name]} for name in ("*", *sorted(names))]
+    found += [Question(JOB_LISTS.plural, OWN, "", (("filter", json.dumps(one)), ("mostAhead", "9"))) for one in filters]
     return [*found, Question(CAPACITIES.plural, OWN), Question(CAPACITIES.plural, OWN, query=(("shape", "2x8"),))]
 
 
@@ -54,6 +69,8 @@ def _without(reply: Reply, question: Question) -> str:
     """A message without what the asker wrote."""
     words = {question.name, *(value for _, value in question.query)} - {""}
     text = reply.body.decode()
+    for name in json.loads(dict(question.query).get("filter", "{}")).get("names", ()):
+        text = text.replace(f"there is no job {name}", "")
     for word in sorted(words, key=len, reverse=True):
         text = text.replace(f"{OWN}/{word}", "").replace(f"queue {word} ", "")
     return text
@@ -63,7 +80,7 @@ def _without(reply: Reply, question: Question) -> str:
 def test_with_all_rights_the_names_appear(seed: int) -> None:
     """The worlds have names to hide: without a namespace they are shown."""
     answers = ViewAnswers(state(seed), NOW, "dovetail")
-    shown = [answers.answer(Question(kind.plural)).body for kind in (WAITING_JOBS, QUEUE_SHARES, CAPACITIES)]
+    shown = [answers.answer(Question(kind.plural)).body for kind in (WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS)]
     assert any(MARKER.encode() in body for body in shown)
 
 
@@ -139,3 +156,30 @@ def test_a_row_more_in_a_view_is_redacted_without_a_rule_for_it() -> None:
     assert Redaction(world, "own").of(Later(None, (("x/a", "x/b", "own/mine"),))) == Later(
         None, ((ELSEWHERE, "own/mine"),)
     )
+
+
+@pytest.mark.parametrize("seed", range(WORLDS // 3))
+def test_jobs_of_others_are_counted_and_not_found_by_name(seed: int) -> None:
+    """A name of others is answered as one that does not exist."""
+    world = state(seed)
+    answers = ViewAnswers(world, NOW, "dovetail")
+
+    def asked(namespace: str, **wanted: object) -> tuple[int, JobList | None]:
+        reply = answers.answer(Question(JOB_LISTS.plural, namespace, "", (("filter", json.dumps(wanted)),)))
+        document = msgspec.json.decode(reply.body, type=ViewDocument) if reply.status == 200 else None
+        return reply.status, msgspec.json.decode(document.answer, type=JobList) if document is not None else None
+
+    _, every = asked("")
+    _, own = asked(OWN)
+    assert every is not None and own is not None
+    assert {row.job for row in own.jobs} == {row.job for row in every.jobs if row.job.startswith(f"{OWN}/")}
+    assert own.elsewhere == len(every.jobs) - len(own.jobs)
+    for row in every.jobs:
+        if not row.job.startswith(f"{OWN}/") and row.job.partition("/")[2] not in {one.name for one in _own(world)}:
+            assert asked(OWN, names=[row.job])[0] == asked(OWN, names=["no-such-name"])[0] == 404
+    _, filtered = asked(OWN, users=["nobody"])
+    assert filtered is not None and (filtered.jobs, filtered.elsewhere) == ((), 0)
+
+
+def _own(world: State) -> list[Pod]:
+    return [pod for pod in world.workloads.pods.values() if pod.namespace == OWN]

@@ -20,7 +20,6 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from dovetail.core.checkpoint import take
 from dovetail.core.labels import holds
 from dovetail.core.model import Pod, Requirement
 from dovetail.core.queues.types import GPU
@@ -28,12 +27,11 @@ from dovetail.core.reasons import Expected, Sure, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 from dovetail.kube.translate.ended import EndedPod
-from dovetail.views.forecast import forecast
 from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.job_states import COMPLETED, ENDING, FAILED, RUNNING, WAITING
 from dovetail.views.jobs import OWNER_LABELS, JobNotFound, JobView, job_of, nearest
 from dovetail.views.leased import is_placeholder
-from dovetail.views.outlook import next_step
+from dovetail.views.outlook import Outlook
 from dovetail.views.queues import inside, queue_named
 from dovetail.views.requested import requested, requested_milli
 from dovetail.views.why import refusal_of
@@ -78,12 +76,14 @@ class JobRow(Struct, frozen=True):
 
 class JobList(Struct, frozen=True):
     """The jobs at a time. `looked_ahead`: the starts of waiting jobs were looked for; `whole` is false if the
-    look-ahead ended at its bound."""
+    look-ahead ended at its bound. `elsewhere` is the number of unfinished jobs that are left out, as they are in
+    namespaces that the asker may not see; 0 where the filter is about more than states and queues."""
 
     now: datetime
     looked_ahead: bool
     whole: bool
     jobs: tuple[JobRow, ...]
+    elsewhere: int = 0
 
 
 class JobFilter(Struct, frozen=True):
@@ -134,18 +134,33 @@ def job_list(
 ) -> JobList:
     """The jobs that the filter admits. `ended` are the finished pods. If at most `most_ahead` jobs wait in the cluster
     there is a look-ahead, of which `watch` gets the progress. Raises JobNotFound for a name, a queue or a node that
-    does not exist."""
-    jobs = [*_unfinished(state), *_done(state, ended)]
+    does not exist; with a namespace, for a name that does not exist there."""
+    return jobs_of(Outlook(state, now_ms, watch), wanted, ended, most_ahead=most_ahead)
+
+
+def jobs_of(outlook: Outlook, wanted: JobFilter, ended: Iterable[EndedPod] = (), *, most_ahead: int) -> JobList:
+    """The same, for the state of an outlook."""
+    state = outlook.state
+    every = [*_unfinished(state), *_done(state, ended)]
+    jobs = [one for one in every if not wanted.namespace or one.pods[0].namespace == wanted.namespace]
     _check(state, jobs, wanted)
     listed = [one for one in jobs if _admitted(state, one, wanted)]
     waiting = [one.view for one in listed if one.view is not None and one.view.waiting]
     order = {workload: number for number, workload in enumerate(state.queue.ordered())}
     look_ahead = len(order) <= most_ahead
-    waits, whole = (_looked_ahead if look_ahead else _of_next_step)(state, now_ms, waiting, watch)
+    waits, whole = (_looked_ahead if look_ahead else _of_next_step)(outlook, waiting)
     rows = [_row(state, one, waits) for one in listed]
     places = [order.get(one.view.workload, len(order)) if one.view is not None else 0 for one in listed]
     rows = [row for row, _ in sorted(zip(rows, places, strict=True), key=lambda pair: _rank(*pair))]
-    return JobList(datetime.fromtimestamp(now_ms // 1000, UTC), look_ahead, whole, tuple(rows))
+    now = datetime.fromtimestamp(outlook.now_ms // 1000, UTC)
+    return JobList(now, look_ahead, whole, tuple(rows))
+
+
+def elsewhere(state: State, wanted: JobFilter) -> int:
+    """How many unfinished jobs of other namespaces the states and the queue of the filter admit."""
+    admits = JobFilter(states=wanted.states, queue=wanted.queue)
+    jobs = (one for one in _unfinished(state) if one.pods[0].namespace != wanted.namespace)
+    return sum(_admitted(state, one, admits) for one in jobs)
 
 
 def _unfinished(state: State) -> Iterator[_Listed]:
@@ -225,11 +240,11 @@ def _names(one: _Listed) -> Iterator[str]:
         yield from (f"{pod.namespace}/{value}" for label, value in pod.labels if label in OWNER_LABELS)
 
 
-def _looked_ahead(state: State, now_ms: int, jobs: Sequence[JobView], watch: Watch) -> tuple[dict[str, _Wait], bool]:
+def _looked_ahead(outlook: Outlook, jobs: Sequence[JobView]) -> tuple[dict[str, _Wait], bool]:
     """Why jobs wait, and when they start; whether the look-ahead did not end at its bound."""
     if not jobs:
         return {}, True
-    ahead, found = forecast(take(state), state.policy, now_ms, {job.workload for job in jobs}, watch), {}
+    ahead, found = outlook.starts({job.workload for job in jobs}), {}
     for job in jobs:
         if (start := ahead.starts.get(job.workload)) is not None:
             refusal = start.refusal
@@ -240,11 +255,11 @@ def _looked_ahead(state: State, now_ms: int, jobs: Sequence[JobView], watch: Wat
     return found, ahead.whole
 
 
-def _of_next_step(state: State, now_ms: int, jobs: Sequence[JobView], watch: Watch) -> tuple[dict[str, _Wait], bool]:
+def _of_next_step(outlook: Outlook, jobs: Sequence[JobView]) -> tuple[dict[str, _Wait], bool]:
     """Why jobs wait, by the next step alone."""
     if not jobs:
         return {}, True
-    after, found = next_step(take(state), state, now_ms), {}
+    after, found = outlook.next, {}
     for job in jobs:
         if any(pod.uid in after.binds for pod in job.waiting):
             found[job.workload] = _Wait(PLACED, "", PLACED)

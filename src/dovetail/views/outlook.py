@@ -68,9 +68,12 @@ class Outlook:
         """The look-ahead for all jobs."""
         return forecast(self.checkpoint, self.state.policy, self.now_ms, watch=self._watch)
 
+    def starts(self, workloads: set[str]) -> Forecast:
+        """The look-ahead in which these jobs start."""
+        if self._whole:
+            return self.ahead
+        return forecast(self.checkpoint, self.state.policy, self.now_ms, workloads, self._watch)
+
     def start(self, workload: str) -> Start | None:
         """The start of a job."""
-        if self._whole:
-            return self.ahead.starts.get(workload)
-        found = forecast(self.checkpoint, self.state.policy, self.now_ms, {workload}, self._watch)
-        return found.starts.get(workload)
+        return self.starts({workload}).starts.get(workload)

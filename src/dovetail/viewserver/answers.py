@@ -9,14 +9,17 @@ from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail import __version__
 from dovetail.core.checkpoint import restore
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.core.state import State
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.views import (
     CAPACITIES,
     EXPLANATIONS,
+    JOB_LISTS,
     JOB_RANKS,
     QUEUE_SHARES,
     VIEWS,
@@ -26,6 +29,8 @@ from dovetail.kube.objects.views import (
 )
 from dovetail.views.explanation import explain_name
 from dovetail.views.free import free
+from dovetail.views.job_list import JobFilter, elsewhere, jobs_of
+from dovetail.views.job_states import UNFINISHED
 from dovetail.views.jobs import JobNotFound
 from dovetail.views.outlook import Outlook
 from dovetail.views.probe import Beside
@@ -131,6 +136,23 @@ class ViewAnswers:
         except ShapeError as error:
             raise BadQuestion(400, str(error)) from error
 
+    def jobs(self, question: Question, query: Mapping[str, str]) -> object:
+        try:
+            wanted = decode_json(query.get("filter", "{}"), JobFilter)
+        except JsonError as error:
+            raise BadQuestion(400, f"filter: {error}") from error
+        if not set(wanted.states) <= set(UNFINISHED):
+            raise BadQuestion(501, f"states can be {', '.join(UNFINISHED)}: pods that are finished are not known here")
+        if question.namespace and wanted.namespace not in ("", question.namespace):
+            raise BadQuestion(403, f"filter: only jobs of namespace {question.namespace} are shown")
+        most = _amount(query, "mostAhead")
+        if len(self._state.queue.ordered()) <= most:
+            self._look_ahead()
+        wanted = replace(wanted, namespace=wanted.namespace or question.namespace)
+        found = jobs_of(self._outlook, wanted, most_ahead=most)
+        others = replace(wanted, states=(), queue="", namespace="") == JobFilter()
+        return replace(found, elsewhere=elsewhere(self._state, wanted) if question.namespace and others else 0)
+
     def _look_ahead(self) -> None:
         try:
             _ = self._outlook.ahead
@@ -176,6 +198,7 @@ QUERIES: dict[str, frozenset[str]] = {
     WAITING_JOBS.plural: frozenset({"queue"}),
     QUEUE_SHARES.plural: frozenset({"queue"}),
     CAPACITIES.plural: frozenset({"shape", "cpuMilli", "memoryBytes"}),
+    JOB_LISTS.plural: frozenset({"filter", "mostAhead"}),
 }
 """By resource what a question can have."""
 _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
@@ -184,4 +207,5 @@ _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
     WAITING_JOBS.plural: ViewAnswers.waiting,
     QUEUE_SHARES.plural: ViewAnswers.shares,
     CAPACITIES.plural: ViewAnswers.capacity,
+    JOB_LISTS.plural: ViewAnswers.jobs,
 }

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-from dovetail.kube.objects.views import VIEWS_GROUP, VIEWS_VERSION
+from dovetail.kube.objects.views import LONGEST_VALUE, VIEWS_GROUP, VIEWS_VERSION
 from dovetail.viewserver.answers import NAMED, QUERIES, RESOURCES, BadQuestion, Question
 
 GROUPS, GROUP = "/apis", f"/apis/{VIEWS_GROUP}"
@@ -20,7 +20,6 @@ _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9](?:[-_.:A-Za-z0-9]{0,318}[A-Za-z0-9])?")
 _IGNORED = frozenset({"timeout"})
 """Parameters that clients add of themselves."""
-_LONGEST_VALUE = 256
 
 
 def question_of(path: str, query: Iterable[tuple[str, str]]) -> Question:
@@ -36,7 +35,7 @@ def question_of(path: str, query: Iterable[tuple[str, str]]) -> Question:
         raise BadQuestion(404, f"{VERSION} has no such path")
     asked = tuple(sorted((name, value) for name, value in query if name not in _IGNORED))
     for name, value in asked:
-        if name not in QUERIES[resource] or len(value) > _LONGEST_VALUE:
+        if name not in QUERIES[resource] or len(value) > LONGEST_VALUE:
             raise BadQuestion(400, f"{resource}: {name[:64]!r} is no parameter, or its value is too long")
     if len({name for name, _ in asked}) < len(asked):
         raise BadQuestion(400, f"{resource}: a parameter is there twice")

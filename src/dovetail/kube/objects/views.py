@@ -15,7 +15,10 @@ JOB_RANKS = Resource(VIEWS_GROUP, VIEWS_VERSION, "jobranks", True, "JobRank")
 WAITING_JOBS = Resource(VIEWS_GROUP, VIEWS_VERSION, "waitingjobs", True, "WaitingJobs")
 QUEUE_SHARES = Resource(VIEWS_GROUP, VIEWS_VERSION, "queueshares", True, "QueueShares")
 CAPACITIES = Resource(VIEWS_GROUP, VIEWS_VERSION, "capacities", True, "Capacities")
-VIEWS = (EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES)
+JOB_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "joblists", True, "JobLists")
+LONGEST_VALUE = 1024
+"""Of a parameter."""
+VIEWS = (EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS)
 """What the running scheduler answers. Without a namespace: with all names, and objects are named NAMESPACE:NAME."""
 
 
