@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
-from dovetail.cli.demo.jobs import _GPU_NODES as DEFINITION
+from dovetail.cli.demo.objects import _GPU_NODES as DEFINITION
 from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME
 from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET
 from dovetail.playground import Playground
