@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
 from dovetail.cli import drain as module
-from dovetail.cli.demo.jobs import _GPU_NODES as DEFINITION
+from dovetail.cli.demo.objects import _GPU_NODES as DEFINITION
 from dovetail.kube import maintenances
 from dovetail.playground import Playground
 
