@@ -311,17 +311,24 @@ def columns_of(form: ListForm, listing: ListColumns[T]) -> Sequence[ListColumn[T
     return [one for one in listing.columns if form.output != _TABLE or not one.wide]
 
 
+def heading_of(column: ListColumn[T]) -> str:
+    """The heading of a column in a table."""
+    return column.heading if column.heading is not None else column.name.replace("-", " ")
+
+
+def cell_of(column: ListColumn[T], row: T, shown: Shown) -> tuple[str, str]:
+    """The text of a cell of a table, without control characters, and its style, "" for none."""
+    text = column.text(row, shown) if column.text is not None else _absolute(column.value(row))
+    return printable(text) or _NOTHING, column.styles.get(text, "")
+
+
 def _heading(column: ListColumn[T]) -> TableColumn:
-    heading = column.heading if column.heading is not None else column.name.replace("-", " ")
-    return TableColumn(heading, column.prose, column.to_the_right)
+    return TableColumn(heading_of(column), column.prose, column.to_the_right)
 
 
 def _cell(column: ListColumn[T], row: T, shown: Shown) -> str:
-    value = column.value(row)
-    text = column.text(row, shown) if column.text is not None else _absolute(value)
-    style = column.styles.get(text)
-    cell = foreign(text) or _NOTHING
-    return f"[{style}]{cell}[/]" if style else cell
+    text, style = cell_of(column, row, shown)
+    return f"[{style}]{foreign(text)}[/]" if style else foreign(text)
 
 
 def _absolute(value: Value) -> str:

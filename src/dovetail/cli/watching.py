@@ -57,7 +57,7 @@ def watch_rows(read: Read[T], form: ListForm, listing: ListColumns[T], every_s: 
     printer, before = ListPrinter(form, console), dict[tuple[str, int], T]()
     rows, now_ms = read()
     while True:
-        found = dict(_named(listing, arranged(form, listing, rows)))
+        found = dict(named_rows(listing, arranged(form, listing, rows)))
         changed = [
             row
             for key, row in found.items()
@@ -81,7 +81,7 @@ def _read_again(read: Read[T], every_s: float) -> tuple[Iterable[T], int]:
             Console(stderr=True).print(f"[yellow]attention:[/yellow] {again}")
 
 
-def _named(listing: ListColumns[T], rows: Iterable[T]) -> Iterator[tuple[tuple[str, int], T]]:
+def named_rows(listing: ListColumns[T], rows: Iterable[T]) -> Iterator[tuple[tuple[str, int], T]]:
     """The rows by name, and by number where several have one name."""
     numbers: Counter[str] = Counter()
     for row in rows:

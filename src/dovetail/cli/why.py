@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
@@ -15,10 +16,16 @@ from dovetail.cli.output import key_of, looking_ahead, namespace_option, output_
 from dovetail.views.leased import LEASE, REQUEST
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from dovetail.kube.reading.live_cluster import LiveCluster
     from dovetail.views.explanation import Explanation
+    from dovetail.views.forecast_types import Watch
     from dovetail.views.why import Why
     from dovetail.views.why_lease import WhyLease, WhyRequest
     from dovetail.views.why_queue import WhyQueue
+
+    Answer: TypeAlias = Why | WhyQueue | WhyRequest | WhyLease
 
 _QUEUE, _POD, _JOB = "queue/", "pod", "job"
 _KINDS = {"pod": _POD, "job": _JOB, "leaserequest": REQUEST, "lreq": REQUEST, "gpulease": LEASE, "gl": LEASE}
@@ -38,36 +45,51 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
     is that of a QUEUE; queue/NAME is one too. The running scheduler answers, if there is one; else the cluster is
     read, and the scheduler's own core is asked. Writes nothing.
     """
+    kind, key = _kind_and_key(name, namespace, source.namespace)
+    found = _asked(source, name, kind, key)
+    if found is not None:
+        _print([one for one in (found.job, found.queue) if one is not None], source.now_ms, output)
+        return
+    cluster = source.read()
+    queue = "" if kind else name.removeprefix(_QUEUE)
+    with looking_ahead() as watch:
+        answers = explained(source, cluster, WhyQuestion(key, kind, queue), watch)
+    # That of a snapshot is known now.
+    _print(answers, source.now_ms, output)
+
+
+class WhyQuestion(Struct, frozen=True):
+    """What is to be explained: NAMESPACE/NAME, of a kind ("" for any), or the queue, if nothing else has the name."""
+
+    key: str
+    kind: str = ""
+    queue: str = ""
+
+
+def explained(source: ClusterSource, cluster: LiveCluster, asked: WhyQuestion, watch: Watch) -> list[Answer]:
+    """All that has the name, explained from a reading of the cluster. Raises ClickException."""
     from dovetail.views.jobs import JobNotFound
     from dovetail.views.why import why
     from dovetail.views.why_lease import WhyLeases, why_lease
     from dovetail.views.why_queue import why_queue
 
-    kind, key = _kind_and_key(name, namespace, source.namespace)
-    now_ms = source.now_ms
-    found = _asked(source, name, kind, key)
-    if found is not None:
-        _print([one for one in (found.job, found.queue) if one is not None], now_ms, output)
-        return
-    cluster = source.read()
+    kind, key, now_ms = asked.kind, asked.key, source.now_ms
     state, objects = cluster.state, cluster.feed.leases.objects
-    answers: list[Why | WhyQueue | WhyRequest | WhyLease] = []
-    with looking_ahead() as watch:
-        leased = why_lease(state, objects, key, now_ms, watch) if kind not in (_POD, _JOB) else WhyLeases(None, None)
-        if kind in ("", _POD, _JOB):
-            try:
-                answers.append(why(state, key, now_ms, watch, source.schedulers, source.scheduler_name))
-            except JobNotFound as error:
-                queue = name.removeprefix(_QUEUE)
-                if queue in state.shares.tree.queues and not kind:
-                    answers.append(why_queue(state, queue, now_ms, watch))
-                elif leased.request is None and leased.lease is None:
-                    raise click.ClickException(f"{error}; there is no queue of that name either") from error
-        answers += [leased.request] if leased.request is not None and kind in ("", REQUEST) else []
-        answers += [leased.lease] if leased.lease is not None and kind in ("", LEASE) else []
+    answers: list[Answer] = []
+    leased = why_lease(state, objects, key, now_ms, watch) if kind not in (_POD, _JOB) else WhyLeases(None, None)
+    if kind in ("", _POD, _JOB):
+        try:
+            answers.append(why(state, key, now_ms, watch, source.schedulers, source.scheduler_name))
+        except JobNotFound as error:
+            if asked.queue and asked.queue in state.shares.tree.queues:
+                answers.append(why_queue(state, asked.queue, now_ms, watch))
+            elif leased.request is None and leased.lease is None:
+                raise click.ClickException(f"{error}; there is no queue of that name either") from error
+    answers += [leased.request] if leased.request is not None and kind in ("", REQUEST) else []
+    answers += [leased.lease] if leased.lease is not None and kind in ("", LEASE) else []
     if not answers:
         raise click.ClickException(f"there is no {kind.rstrip('/')} {key}")
-    _print(answers, now_ms, output)
+    return answers
 
 
 def _asked(source: ClusterSource, name: str, kind: str, key: str) -> Explanation | None:
@@ -87,17 +109,21 @@ def _asked(source: ClusterSource, name: str, kind: str, key: str) -> Explanation
     return source.ask(ViewRequest(EXPLANATIONS, named, short, {} if kind else {"queue": name}), Explanation)
 
 
-def _print(answers: Sequence[Why | WhyQueue | WhyRequest | WhyLease], now_ms: int, output: str) -> None:
+def _print(answers: Sequence[Answer], now_ms: int, output: str) -> None:
     if output == "json":
         write_json(answers if len(answers) > 1 else answers[0])
-        return
+    else:
+        show_answers(answers, now_ms, Console())
+
+
+def show_answers(answers: Sequence[Answer], now_ms: int, console: Console) -> None:
+    """Print the answers as text."""
     from dovetail.cli.why_lease import show_lease, show_request
     from dovetail.cli.why_report import show, show_queue
     from dovetail.views.forecast_types import PLACED
     from dovetail.views.why_lease import WhyLease, WhyRequest
     from dovetail.views.why_queue import WhyQueue
 
-    console = Console()
     for answer in answers:
         match answer:
             case WhyQueue():

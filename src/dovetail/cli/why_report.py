@@ -35,7 +35,7 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
     meaning = _MEANING[answer.code if answer.code in _MEANING else answer.state].format(
         node=answer.node, gpus=parts(answer) or _gpus(answer)
     )
-    console.print(f"[bold]{answer.pod}[/bold] {meaning}.")
+    console.print(f"[bold]{foreign(answer.pod)}[/bold] {meaning}.")
     if answer.others:
         have = "has" if answer.others == 1 else "have"
         console.print(f"{count(answer.others, 'more job')} {have} this name; this one is the first in queue order.")
@@ -102,7 +102,7 @@ def _holders(title: str, found: Sequence[DeviceHolder], console: Console) -> Non
     table = Table("pod", "node", "resource", "amount", *which)
     for holder in found:
         devices = (_some(holder.devices),) if which else ()
-        table.add_row(holder.pod, holder.node, holder.resource, holder.amount, *devices)
+        table.add_row(foreign(holder.pod), holder.node, holder.resource, holder.amount, *devices)
     console.print(table)
 
 
