@@ -23,10 +23,10 @@ from dovetail.sim.policies import POLICIES
 
 HEAVY = (
     *("aiohttp", "asyncio", "httptools", "numpy", "prometheus_client", "rich.progress", "sqlite3", "ssl", "uvloop"),
-    *("pydantic", "starlette", "uvicorn"),
+    *("textual", "pydantic", "starlette", "uvicorn"),
     *(module for extra in EXTRAS.values() for module in extra),
 )
-"""The last line but one is of `mcp`."""
+"""The last line but one is of `watch` and of `mcp`."""
 HELP = """
 import json, os, sys
 from dovetail.cli import main

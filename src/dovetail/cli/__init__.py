@@ -60,6 +60,7 @@ _COMMANDS = {
     "topology": "Show how the GPUs of a node are wired, and the bandwidth of every set of them.",
     "uninstall": "Remove Dovetail from a cluster. Running jobs go on.",
     "wait": "Wait until a job has started, or has ended.",
+    "watch": "Show jobs, queue and nodes on a screen that stays up to date.",
     "whatif": "Predict what a change would do, without making it.",
     "why": "Explain why a pod runs where it does, or why it is still pending.",
 }

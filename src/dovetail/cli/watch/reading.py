@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster of the screen: read again and again, and asked for what the screen shows.
+
+Rules
+- What is shown is found by the functions of the commands: `jobs`, `queue`, `nodes` and `why`.
+- All of this takes time. It is done in one thread of its own, one thing after the other: so keys are answered
+  meanwhile, and there are never two reads at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from io import StringIO
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.cli.cluster import ClusterSource
+from dovetail.cli.columns import NODES, QUEUE
+from dovetail.cli.console import Console
+from dovetail.cli.jobs import COLUMNS as JOBS
+from dovetail.cli.jobs import MOST_AHEAD
+from dovetail.cli.listing import TABLE, write_rows
+from dovetail.cli.nodes_report import show_more
+from dovetail.cli.output import moment
+from dovetail.cli.watch.tables import HOLDERS, Grid, grid_of
+from dovetail.cli.why import WhyQuestion, explained, show_answers
+from dovetail.kube.reading.live_cluster import LiveCluster
+from dovetail.views.job_list import JobFilter, job_list
+from dovetail.views.job_states import UNFINISHED
+from dovetail.views.node_holders import node_holders
+from dovetail.views.nodes import NodeHealthView, node_healths
+from dovetail.views.queue_positions import queue_positions
+from dovetail.views.why import Why
+
+if TYPE_CHECKING:
+    from dovetail.cli.why import Answer
+
+T = TypeVar("T")
+_HEIGHT = 1000
+
+
+class _Paper(StringIO):
+    """A text that is laid out as on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class PrintedPage(Struct, frozen=True):
+    """A text that is printed for a width, with colours for states, and the nodes that it is about."""
+
+    print: Callable[[Console], None]
+    nodes: tuple[str, ...] = ()
+
+    def text(self, columns: int) -> str:
+        """The text for a terminal of so many columns, with its escape sequences."""
+        paper = _Paper()
+        console = Console(file=paper)
+        console.size = columns, _HEIGHT
+        self.print(console)
+        return paper.getvalue()
+
+
+class NodePage(Struct, frozen=True):
+    """A node: what `dovetail nodes NODE` prints, and the holders of its GPUs."""
+
+    page: PrintedPage
+    holders: Grid
+
+
+class WatchedCluster:
+    """The cluster as it was read last. `read` and all questions raise ClickException."""
+
+    def __init__(self, source: ClusterSource, wanted: JobFilter) -> None:
+        self.source = source
+        self._wanted = replace(wanted, states=UNFINISHED)
+        self._cluster: LiveCluster | None = None
+        self.read_ms = 0
+
+    @property
+    def name(self) -> str:
+        """The API server, or the files."""
+        return self.source.config.server if self.source.config is not None else ", ".join(self.source.files)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is worth to read it again."""
+        return not self.source.files
+
+    @property
+    def known(self) -> bool:
+        """Whether it was read."""
+        return self._cluster is not None
+
+    @property
+    def read_at(self) -> str:
+        """The time that is shown: `2026-11-22 12:00:00 UTC`."""
+        return moment(self.read_ms).partition(".")[0] + " UTC"
+
+    def read(self) -> None:
+        """Read it. It stays as it was where that fails."""
+        self._cluster = self.source.read()
+        self.read_ms = self.source.now_ms
+
+    def _read_cluster(self) -> LiveCluster:
+        if self._cluster is None:
+            raise click.ClickException("the cluster was not read yet")
+        return self._cluster
+
+    def jobs(self) -> Grid:
+        """The rows of `dovetail jobs`."""
+        cluster = self._read_cluster()
+        answer = job_list(cluster.state, self.read_ms, self._wanted, most_ahead=MOST_AHEAD)
+        return grid_of(JOBS, answer.jobs, self.read_ms, lambda row: row.nodes)
+
+    def queue(self) -> Grid:
+        """Those of `dovetail queue`."""
+        answer = queue_positions(self._read_cluster().state, self.read_ms)
+        return grid_of(QUEUE, answer.jobs, self.read_ms, lambda row: _nodes(place.node for place in row.places))
+
+    def nodes(self, only: tuple[str, ...] = ()) -> Grid:
+        """Those of `dovetail nodes`; `only` these nodes, or all."""
+        rows = self._healths()
+        rows = tuple(row for row in rows if row.node in only) if only else rows
+        return grid_of(NODES, rows, self.read_ms, lambda row: (row.node,))
+
+    def why(self, name: str, seen: tuple[str, ...]) -> PrintedPage:
+        """The text of `dovetail why NAMESPACE/NAME`. `seen` are the nodes of the job by its list; the others are those
+        on which others hold what it lacks."""
+        source, cluster, now_ms = self.source, self._read_cluster(), self.read_ms
+        answers = explained(source, cluster, WhyQuestion(name), lambda started, waiting: None)
+        found = _nodes((*seen, *(node for one in answers for node in _nodes_of(one))))
+        known = tuple(node for node in found if node in cluster.state.cluster.nodes.slots)
+        return PrintedPage(lambda console: show_answers(answers, now_ms, console), known)
+
+    def node(self, name: str) -> NodePage:
+        """A node. Raises ClickException where no GPU node has the name."""
+        cluster, now_ms = self._read_cluster(), self.read_ms
+        rows = tuple(row for row in self._healths() if row.node == name)
+        if not rows:
+            raise click.ClickException(f"no GPU node is called {name}")
+        budget = cluster.state.cluster.quarantines.limit
+
+        def show(console: Console) -> None:
+            write_rows(TABLE, NODES, rows, now_ms, console)
+            show_more(rows, now_ms, console, devices=True, budget=budget)
+
+        return NodePage(PrintedPage(show, (name,)), grid_of(HOLDERS, node_holders(cluster.state, name), now_ms))
+
+    def _healths(self) -> tuple[NodeHealthView, ...]:
+        cluster = self._read_cluster()
+        return node_healths(cluster.state, cluster.feed.node_records.gpu_node)
+
+
+def _nodes(names: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def _nodes_of(answer: Answer) -> list[str]:
+    """The nodes in an answer about a pod: its own, those reserved for it, and those of the pods in its way."""
+    if not isinstance(answer, Why):
+        return []
+    reserved = [node for held in answer.reserved if held.job == answer.job for node in held.nodes]
+    return [*answer.node.split(","), *reserved, *(one.node for one in answer.holders)]
+
+
+class WorkThread:
+    """A thread that does one piece of work after the other. The program does not wait for it at its end: a server that
+    does not answer keeps no one from leaving."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]]] = SimpleQueue()
+        threading.Thread(target=self._work, daemon=True, name="watch").start()
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """The result of the work; raises what it raises."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.put((work, future))
+        return await future
+
+    def _work(self) -> None:
+        while True:
+            work, future = self._waiting.get()
+            try:
+                self._finish(future, future.set_result, work())
+            except Exception as error:
+                self._finish(future, future.set_exception, error)
+
+    def _finish(self, future: asyncio.Future[Any], finish: Callable[[Any], None], result: object) -> None:
+        def in_loop() -> None:
+            if not future.done():
+                finish(result)
+
+        try:
+            future.get_loop().call_soon_threadsafe(in_loop)
+        except RuntimeError:
+            # The screen is closed.
+            return
