@@ -195,7 +195,7 @@ def _list(asked: _Asked, states: tuple[str, ...]) -> JobList:
     not_found = None
     if not any(one in states for one in DONE):
         try:
-            found = _ask(asked, states)
+            found = ask_jobs(asked.source, replace(asked.wanted, states=states), asked.most_ahead)
         except click.ClickException as error:
             if not named:
                 raise
@@ -215,7 +215,7 @@ def _list(asked: _Asked, states: tuple[str, ...]) -> JobList:
         )  # fmt: skip
 
 
-def _ask(asked: _Asked, states: tuple[str, ...]) -> JobList | None:
+def ask_jobs(source: ClusterSource, wanted: JobFilter, most_ahead: int) -> JobList | None:
     """The answer of the running scheduler; None where the cluster has to be read. Raises ClickException."""
     import msgspec
 
@@ -223,13 +223,12 @@ def _ask(asked: _Asked, states: tuple[str, ...]) -> JobList | None:
     from dovetail.kube.reading.views import ViewRequest
     from dovetail.views.job_list import JobFilter, JobList
 
-    asking = {name: value for name in JobFilter.__struct_fields__ if (value := getattr(asked.wanted, name))}
-    wanted = msgspec.json.encode(asking | {"states": states}).decode()
-    if len(wanted) > LONGEST_VALUE:
+    asking = {name: value for name in JobFilter.__struct_fields__ if (value := getattr(wanted, name))}
+    text = msgspec.json.encode(asking).decode()
+    if len(text) > LONGEST_VALUE:
         return None
-    query = {"filter": wanted, "mostAhead": str(min(max(asked.most_ahead, 0), _MOST_JOBS))}
-    namespace = asked.wanted.namespace or asked.source.namespace
-    return asked.source.ask(ViewRequest(JOB_LISTS, namespace, query=query), JobList)
+    query = {"filter": text, "mostAhead": str(min(max(most_ahead, 0), _MOST_JOBS))}
+    return source.ask(ViewRequest(JOB_LISTS, wanted.namespace or source.namespace, query=query), JobList)
 
 
 class _Again:

@@ -52,14 +52,11 @@ def command(source: ClusterSource, queue: str, basis: bool, form: ListForm, ever
 
 def _answer(source: ClusterSource, queue: str) -> QueuePosition:
     """Raises ClickException."""
-    from dovetail.kube.objects.views import WAITING_JOBS
-    from dovetail.kube.reading.views import ViewRequest
     from dovetail.views.jobs import JobNotFound
-    from dovetail.views.queue_positions import QueuePosition, queue_positions
+    from dovetail.views.queue_positions import queue_positions
 
     queue = queue.removeprefix("queue/")
-    asked = ViewRequest(WAITING_JOBS, source.namespace, query={"queue": queue} if queue else {})
-    answer = source.ask(asked, QueuePosition)
+    answer = ask_queue(source, queue)
     if answer is not None:
         return answer
     state = source.state()
@@ -68,6 +65,16 @@ def _answer(source: ClusterSource, queue: str) -> QueuePosition:
             return queue_positions(state, source.now_ms, queue, watch)
     except JobNotFound as error:
         raise click.ClickException(str(error)) from error
+
+
+def ask_queue(source: ClusterSource, queue: str = "") -> QueuePosition | None:
+    """The answer of the running scheduler; None where the cluster has to be read. Raises ClickException."""
+    from dovetail.kube.objects.views import WAITING_JOBS
+    from dovetail.kube.reading.views import ViewRequest
+    from dovetail.views.queue_positions import QueuePosition
+
+    asked = ViewRequest(WAITING_JOBS, source.namespace, query={"queue": queue} if queue else {})
+    return source.ask(asked, QueuePosition)
 
 
 def _rows(answer: QueuePosition) -> tuple[Iterable[WaitingWorkload], int]:

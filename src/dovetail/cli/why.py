@@ -46,7 +46,7 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
     read, and the scheduler's own core is asked. Writes nothing.
     """
     kind, key = _kind_and_key(name, namespace, source.namespace)
-    found = _asked(source, name, kind, key)
+    found = ask_why(source, name, kind, key)
     if found is not None:
         _print([one for one in (found.job, found.queue) if one is not None], source.now_ms, output)
         return
@@ -92,7 +92,7 @@ def explained(source: ClusterSource, cluster: LiveCluster, asked: WhyQuestion, w
     return answers
 
 
-def _asked(source: ClusterSource, name: str, kind: str, key: str) -> Explanation | None:
+def ask_why(source: ClusterSource, name: str, kind: str, key: str) -> Explanation | None:
     """The answer of the running scheduler. Requests and leases are explained from their objects, which it does not
     answer."""
     from dovetail.kube.objects.views import EXPLANATIONS

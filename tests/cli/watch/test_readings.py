@@ -20,7 +20,10 @@ from dovetail.cli.watch.reading import WatchedCluster
 from dovetail.cli.watch.tables import Grid
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import load_config
-from dovetail.views.job_list import JobFilter
+from dovetail.views.explanation import Explanation
+from dovetail.views.job_list import JobFilter, JobList, job_list
+from dovetail.views.queue_positions import QueuePosition, queue_positions
+from dovetail.views.why import why
 from tests.cli.clusters import command_cluster
 from tests.cli.clusters import node as live_node
 from tests.cli.listed_jobs import GPU, Document, cluster, node, pod
@@ -196,3 +199,49 @@ async def test_ten_thousand_rows_cost_what_a_screen_full_costs(tmp_path: Path) -
         await seen.press("pageup", "pageup", "home")
         assert seen.selected == "ml/j0"
         assert 0 < len(lines) < 10 * view.size.height
+
+
+class Forbidden(WatchedCluster):
+    """A cluster that the user may not read, beside a scheduler that answers from a file."""
+
+    def __init__(self, folder: Path, documents: list[Document], *, answers: bool = True) -> None:
+        super().__init__(source(write(folder, documents)), JobFilter())
+        self.answers = answers
+
+    def read(self) -> None:
+        behind = self.source.read()
+
+        def forbidden(_: ClusterSource, **__: object) -> None:
+            raise click.ClickException("you may not list nodes")
+
+        def asked(_: ClusterSource, request: Any, kind: type[Any]) -> Any:
+            views = {
+                JobList: lambda: job_list(behind.state, AT_MS, self._wanted, most_ahead=9),
+                QueuePosition: lambda: queue_positions(behind.state, AT_MS),
+                Explanation: lambda: Explanation(job=why(behind.state, f"{request.namespace}/{request.name}", AT_MS)),
+            }
+            return views[kind]() if self.answers else None
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ClusterSource, "read", forbidden)
+            patch.setattr(ClusterSource, "ask", asked)
+            super().read()
+            self.page = self.why("ml/b", ("g1",))
+
+
+def test_a_user_of_one_namespace_sees_what_the_scheduler_answers(tmp_path: Path) -> None:
+    found = Forbidden(tmp_path, [node("g1"), pod("a", {GPU: "8"}, "g1"), pod("b", {GPU: "8"})])
+    found.read()
+    assert [row.name for row in found.jobs().rows] == ["ml/a", "ml/b"]
+    assert [row.name for row in found.queue().rows] == ["ml/b"]
+    assert "NoNodeFits" in found.page.text(200) and found.page.nodes == ()
+    for ask in (found.nodes, lambda: found.node("g1")):
+        with pytest.raises(click.ClickException, match="nodes are shown to users that may read the whole cluster"):
+            ask()
+
+
+def test_without_a_scheduler_that_answers_the_reason_is_that_of_the_reading(tmp_path: Path) -> None:
+    found = Forbidden(tmp_path, [node("g1")], answers=False)
+    with pytest.raises(click.ClickException, match="you may not list nodes"):
+        found.read()
+    assert not found.known

@@ -3,6 +3,8 @@
 
 Rules
 - What is shown is found by the functions of the commands: `jobs`, `queue`, `nodes` and `why`.
+- Where the cluster may not be read, the running scheduler is asked for jobs, the queue and reasons, as by the commands;
+  then there are no nodes.
 - All of this takes time. It is done in one thread of its own, one thing after the other: so keys are answered
   meanwhile, and there are never two reads at a time.
 """
@@ -24,18 +26,19 @@ from dovetail.cli.cluster import ClusterSource
 from dovetail.cli.columns import NODES, QUEUE
 from dovetail.cli.console import Console
 from dovetail.cli.jobs import COLUMNS as JOBS
-from dovetail.cli.jobs import MOST_AHEAD
+from dovetail.cli.jobs import MOST_AHEAD, ask_jobs
 from dovetail.cli.listing import TABLE, write_rows
 from dovetail.cli.nodes_report import show_more
 from dovetail.cli.output import moment
+from dovetail.cli.queue import ask_queue
 from dovetail.cli.watch.tables import HOLDERS, Grid, grid_of
-from dovetail.cli.why import WhyQuestion, explained, show_answers
+from dovetail.cli.why import WhyQuestion, ask_why, explained, show_answers
 from dovetail.kube.reading.live_cluster import LiveCluster
-from dovetail.views.job_list import JobFilter, job_list
+from dovetail.views.job_list import JobFilter, JobList, job_list
 from dovetail.views.job_states import UNFINISHED
 from dovetail.views.node_holders import node_holders
 from dovetail.views.nodes import NodeHealthView, node_healths
-from dovetail.views.queue_positions import queue_positions
+from dovetail.views.queue_positions import QueuePosition, queue_positions
 from dovetail.views.why import Why
 
 if TYPE_CHECKING:
@@ -74,6 +77,13 @@ class NodePage(Struct, frozen=True):
     holders: Grid
 
 
+class _Answers(Struct, frozen=True):
+    """Those of the running scheduler, where the cluster may not be read."""
+
+    jobs: JobList
+    queue: QueuePosition
+
+
 class WatchedCluster:
     """The cluster as it was read last. `read` and all questions raise ClickException."""
 
@@ -81,6 +91,7 @@ class WatchedCluster:
         self.source = source
         self._wanted = replace(wanted, states=UNFINISHED)
         self._cluster: LiveCluster | None = None
+        self._answers: _Answers | None = None
         self.read_ms = 0
 
     @property
@@ -96,7 +107,7 @@ class WatchedCluster:
     @property
     def known(self) -> bool:
         """Whether it was read."""
-        return self._cluster is not None
+        return self._cluster is not None or self._answers is not None
 
     @property
     def read_at(self) -> str:
@@ -105,23 +116,41 @@ class WatchedCluster:
 
     def read(self) -> None:
         """Read it. It stays as it was where that fails."""
-        self._cluster = self.source.read()
+        try:
+            cluster, answers = self.source.read(), None
+        except click.ClickException:
+            cluster, answers = None, self._asked()
+            if answers is None:
+                raise
+        self._cluster, self._answers = cluster, answers
         self.read_ms = self.source.now_ms
 
+    def _asked(self) -> _Answers | None:
+        jobs = ask_jobs(self.source, self._wanted, MOST_AHEAD)
+        queue = ask_queue(self.source) if jobs is not None else None
+        return _Answers(jobs, queue) if jobs is not None and queue is not None else None
+
     def _read_cluster(self) -> LiveCluster:
+        if self._answers is not None:
+            raise click.ClickException("nodes are shown to users that may read the whole cluster")
         if self._cluster is None:
             raise click.ClickException("the cluster was not read yet")
         return self._cluster
 
     def jobs(self) -> Grid:
         """The rows of `dovetail jobs`."""
-        cluster = self._read_cluster()
-        answer = job_list(cluster.state, self.read_ms, self._wanted, most_ahead=MOST_AHEAD)
+        if self._answers is not None:
+            answer = self._answers.jobs
+        else:
+            answer = job_list(self._read_cluster().state, self.read_ms, self._wanted, most_ahead=MOST_AHEAD)
         return grid_of(JOBS, answer.jobs, self.read_ms, lambda row: row.nodes)
 
     def queue(self) -> Grid:
         """Those of `dovetail queue`."""
-        answer = queue_positions(self._read_cluster().state, self.read_ms)
+        if self._answers is not None:
+            answer = self._answers.queue
+        else:
+            answer = queue_positions(self._read_cluster().state, self.read_ms)
         return grid_of(QUEUE, answer.jobs, self.read_ms, lambda row: _nodes(place.node for place in row.places))
 
     def nodes(self, only: tuple[str, ...] = ()) -> Grid:
@@ -133,7 +162,11 @@ class WatchedCluster:
     def why(self, name: str, seen: tuple[str, ...]) -> PrintedPage:
         """The text of `dovetail why NAMESPACE/NAME`. `seen` are the nodes of the job by its list; the others are those
         on which others hold what it lacks."""
-        source, cluster, now_ms = self.source, self._read_cluster(), self.read_ms
+        source, now_ms = self.source, self.read_ms
+        if self._answers is not None and (asked := ask_why(source, name, "", name)) is not None:
+            parts = [one for one in (asked.job, asked.queue) if one is not None]
+            return PrintedPage(lambda console: show_answers(parts, now_ms, console))
+        cluster = self._read_cluster()
         answers = explained(source, cluster, WhyQuestion(name), lambda started, waiting: None)
         found = _nodes((*seen, *(node for one in answers for node in _nodes_of(one))))
         known = tuple(node for node in found if node in cluster.state.cluster.nodes.slots)
