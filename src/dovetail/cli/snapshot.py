@@ -66,7 +66,9 @@ def command(
     if output == "json":
         text = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
     else:
-        builtins = msgspec.json.decode(msgspec.json.encode(document))
+        from dovetail.core.json_text import decode_json
+
+        builtins = decode_json(msgspec.json.encode(document), object)
         text = yaml.dump(builtins, Dumper=_Dumper, encoding="utf-8", sort_keys=False)
     _write(file, text)
     console = Console(stderr=True)

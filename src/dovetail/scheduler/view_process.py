@@ -20,6 +20,7 @@ from contextlib import suppress
 
 import msgspec
 
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import ApiError
 from dovetail.scheduler import metrics
@@ -153,7 +154,10 @@ class ViewProcess:
             line = await process.stdout.readline()
         if not line:
             raise _Again("the process ended at its start; its messages are above")
-        listening = msgspec.json.decode(line, type=_Listening)
+        try:
+            listening = decode_json(line, _Listening)
+        except JsonError as error:
+            raise _Again(f"the first line of the process cannot be read: {error}") from error
         loop = asyncio.get_running_loop()
 
         def note(why: str) -> None:

@@ -10,6 +10,7 @@ import sys
 
 import msgspec
 
+from dovetail.core.json_text import decode_json
 from dovetail.viewserver.certificate import ServingCertificate
 from dovetail.viewserver.following import Following
 from dovetail.viewserver.generations import Generations
@@ -20,11 +21,11 @@ _BUFFER_BYTES = 4 << 20
 
 
 async def main() -> None:
-    """Answer until the scheduler ends the stream. Raises OSError, ImportError, and what the stream raises."""
+    """Answer until the scheduler ends the stream. Raises OSError, ImportError, JsonError, and what the stream raises."""
     reader = asyncio.StreamReader(_BUFFER_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    options = msgspec.json.decode(await reader.readuntil(b"\n"), type=ServerOptions)
+    options = decode_json(await reader.readuntil(b"\n"), ServerOptions)
     certificate = ServingCertificate(options.host)
     following = Following(reader)
     generations = Generations(following, options.scheduler_name)

@@ -92,7 +92,8 @@ def closure(requirements: Iterable[str]) -> set[str]:
     return found
 
 
-def test_the_lock_is_of_every_installation_and_the_agent_and_of_nothing_else() -> None:
+def test_the_lock_is_of_every_installation_with_agent_and_views_and_of_nothing_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = set(re.findall(r"^([a-z0-9._-]+)==", python_packages.REQUIREMENTS.read_text(), re.MULTILINE))
-    assert pinned == closure((*project["dependencies"], *project["optional-dependencies"]["agent"]))
+    extras = project["optional-dependencies"]
+    assert pinned == closure((*project["dependencies"], *extras["agent"], *extras["views"]))

@@ -54,8 +54,8 @@ def record_of(document: Document) -> SnapshotRecord:
     """Raises ManifestError."""
     try:
         # The facts are decoded when a command shows them.
-        return msgspec.json.decode(msgspec.json.encode(document.value), type=SnapshotRecord)
-    except msgspec.ValidationError as error:
+        return decode_json(msgspec.json.encode(document.value), SnapshotRecord)
+    except JsonError as error:
         raise ManifestError(f"{KIND}: {error}", document.file, document.line()) from error
 
 
