@@ -21,7 +21,8 @@ _BUFFER_BYTES = 4 << 20
 
 
 async def main() -> None:
-    """Answer until the scheduler ends the stream. Raises OSError, ImportError, JsonError, and what the stream raises."""
+    """Answer until the scheduler ends the stream. Raises OSError, ImportError, JsonError, and what the
+    stream raises."""
     reader = asyncio.StreamReader(_BUFFER_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -81,15 +81,18 @@ def test_a_licence_is_named_where_the_metadata_name_one(tmp_path: Path, metadata
 
 def closure(requirements: Iterable[str]) -> set[str]:
     """These distributions and all that they need here, by the metadata of what is installed."""
-    found: set[str] = set()
-    ahead = [Requirement(text) for text in requirements]
+    found: set[tuple[str, str]] = set()
+    ahead = [(Requirement(text), "") for text in requirements]
     while ahead:
-        needed = ahead.pop()
+        needed, extra = ahead.pop()
+        if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
+            continue
         name = str(canonicalize_name(needed.name))
-        if name not in found and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
-            found.add(name)
-            ahead += map(Requirement, requires(name) or ())
-    return found
+        for own in ("", *needed.extras):
+            if (name, own) not in found:
+                found.add((name, own))
+                ahead += [(Requirement(text), own) for text in requires(name) or ()]
+    return {name for name, _ in found}
 
 
 def test_the_lock_is_of_every_installation_with_agent_and_views_and_of_nothing_else() -> None:
