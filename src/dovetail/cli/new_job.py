@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job that `dovetail run` makes: what is asked for, its objects, their creation, and what is printed of them."""
+"""The job that `dovetail run` creates: its options, its objects, their creation, and the lines that are printed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that answers for the running scheduler: the aggregated API views.dovetail.dev.
 
-- `server`: TLS, the user that asks, the bounds of a request; `paths`: what is asked, and what can be.
+- `server`: TLS, authentication, limits of a request; `paths`: the questions, from the paths of requests.
 - `following`: the copy of the scheduler's state, kept by its calls of the core.
 - `generation`: a process forked from the copy, which answers for the state at that moment; `generations`: when they
   are made, and which one answers.

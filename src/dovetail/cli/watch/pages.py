@@ -104,7 +104,7 @@ class WatchPage(Screen[None]):
         return Text()
 
     def question(self) -> Callable[[], object] | None:
-        """What is asked of each reading, in another thread; None for nothing."""
+        """The function that gets the content from each reading, in another thread; None for a fixed page."""
         return None
 
     def answer(self, found: Any) -> None:
