@@ -21,7 +21,7 @@ from rich.markup import escape
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count, span
-from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
+from dovetail.cli.scheduling import SCHEDULER_NAME, fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
 from dovetail.kube.api.errors import Forbidden, KubeError
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from dovetail.kube.reading.views import ViewRequest
 
 R = TypeVar("R")
-_DEFAULT_NAME = "dovetail"
 _OLD_MS = 90_000
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,7 +90,7 @@ class ClusterSource(Struct, frozen=True):
         """The answer of the running scheduler as a `kind`; None where the cluster has to be read. The reason is printed
         on standard error: where there are no views, only if the cluster cannot be read either. Options that describe
         another scheduler, and files, need no answer of this one. Raises ClickException."""
-        if self.config is None or self.scheduler_name != _DEFAULT_NAME or self.policy != _default_policy():
+        if self.config is None or self.scheduler_name != SCHEDULER_NAME or self.policy != _default_policy():
             return None
         from dovetail.core.json_text import JsonError, decode_json
         from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, read_view

@@ -15,7 +15,6 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from dovetail.kube.api.config import ClusterConfig
     from dovetail.kube.reading.names import Named
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
@@ -24,42 +23,35 @@ _KINDS = ("job/", "pod/")
 
 def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Pods of the namespace, and the jobs that own them; all of a kind or a namespace that stands before them."""
-    before, namespace, rest = "", _namespace(context), incomplete
-    if rest.startswith(_KINDS):
-        kind, _, rest = rest.partition("/")
-        before = f"{kind}/"
-    if "/" in rest:
-        namespace, _, rest = rest.partition("/")
-        before += f"{namespace}/"
-    found: set[str] = set()
-    for pod in _objects(context, "pods", namespace):
-        found.update((pod.name, *pod.jobs))
-    return _matching((before + name for name in found), incomplete)
+    before, namespace = _before(incomplete)
+    (pods,) = _read(context, ["pods"], namespace)
+    return _matching(_jobs(before, pods), incomplete)
 
 
 def complete_queues(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Queues."""
-    return _matching((one.name for one in _objects(context, "queues")), incomplete)
+    return _matching(_names(context, "queues"), incomplete)
 
 
 def complete_jobs_and_queues(
-    context: click.Context, parameter: click.Parameter, incomplete: str
+    context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Both; queues also as queue/NAME."""
     if incomplete.startswith("queue/"):
-        inside = complete_queues(context, parameter, incomplete.removeprefix("queue/"))
-        return _matching((f"queue/{one.value}" for one in inside), incomplete)
-    return complete_jobs(context, parameter, incomplete) + complete_queues(context, parameter, incomplete)
+        return _matching((f"queue/{name}" for name in _names(context, "queues")), incomplete)
+    before, namespace = _before(incomplete)
+    pods, queues = _read(context, ["pods", "queues"], namespace)
+    return _matching(_jobs(before, pods), incomplete) + _matching((one.name for one in queues), incomplete)
 
 
 def complete_nodes(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Nodes."""
-    return _matching((one.name for one in _objects(context, "nodes")), incomplete)
+    return _matching(_names(context, "nodes"), incomplete)
 
 
 def complete_namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Namespaces."""
-    return _matching((one.name for one in _objects(context, "namespaces")), incomplete)
+    return _matching(_names(context, "namespaces"), incomplete)
 
 
 def complete_contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -79,30 +71,39 @@ def _matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in sorted(set(names)) if name.startswith(incomplete) and name]
 
 
-def _namespace(context: click.Context) -> str:
-    config = _config(context)
-    return context.params.get("namespace") or (config.namespace if config is not None else "default")
+def _before(incomplete: str) -> tuple[str, str]:
+    """The kind and the namespace that stand before a name, as they are written; and the namespace, "" for none."""
+    kind, _, rest = incomplete.rpartition("/")[0].partition("/")
+    if f"{kind}/" not in _KINDS:
+        kind, rest = "", kind
+    return "".join(f"{part}/" for part in (kind, rest) if part), rest
 
 
-def _config(context: click.Context) -> ClusterConfig | None:
-    """None where there is no cluster."""
+def _jobs(before: str, pods: Iterable[Named]) -> set[str]:
+    return {before + name for pod in pods for name in (pod.name, *pod.jobs)}
+
+
+def _names(context: click.Context, plural: str) -> list[str]:
+    (found,) = _read(context, [plural])
+    return [one.name for one in found]
+
+
+def _read(context: click.Context, plurals: list[str], namespace: str = "") -> list[list[Named]]:
+    """The objects of each; of pods those of the namespace, or of the one that the options choose."""
     from dovetail.kube.api.config import load_config
     from dovetail.kube.api.errors import KubeError
-
-    try:
-        return load_config(context.params.get("kubeconfig"), context.params.get("context"))
-    except KubeError:
-        return None
-
-
-def _objects(context: click.Context, plural: str, namespace: str = "") -> Iterable[Named]:
     from dovetail.kube.reading.names import names_in, read_names
 
+    try:
+        config = load_config(context.params.get("kubeconfig"), context.params.get("context"))
+    except KubeError:
+        config = None
+    default = config.namespace if config is not None else "default"
+    namespace = namespace or context.params.get("namespace") or default
     if files := context.params.get("files"):
-        return names_in(files, plural, namespace)
-    config = _config(context)
+        return names_in(files, plurals, namespace)
     if config is None:
-        return ()
+        return [[] for _ in plurals]
     import asyncio
 
-    return asyncio.run(read_names(config, plural, namespace))
+    return asyncio.run(read_names(config, plurals, namespace))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 F = TypeVar("F", bound=Callable[..., Any])
+SCHEDULER_NAME = "dovetail"
+"""The default of --scheduler-name."""
 
 
 SCORINGS = ("expected-fill", "tightest", "dovetail")
@@ -25,7 +27,7 @@ SCORINGS = ("expected-fill", "tightest", "dovetail")
 
 def scheduler_name_option(command: F) -> F:
     return click.option(
-        "--scheduler-name", default="dovetail", show_default=True, help="The spec.schedulerName of Dovetail's pods."
+        "--scheduler-name", default=SCHEDULER_NAME, show_default=True, help="The spec.schedulerName of Dovetail's pods."
     )(command)
 
 

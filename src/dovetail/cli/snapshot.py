@@ -18,6 +18,7 @@ from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, count
+from dovetail.cli.scheduling import SCHEDULER_NAME
 from dovetail.kube.api.errors import KubeError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ async def _facts(config: ClusterConfig) -> tuple[dict[str, Raw], list[str]]:
     from dovetail.core.policy import Policy
 
     reading = {
-        "doctor": read_facts(config, "dovetail", Policy().fabric),
+        "doctor": read_facts(config, SCHEDULER_NAME, Policy().fabric),
         "status": read_installation(config),
         "top": read_once(ExporterSource(config)),
     }

@@ -21,8 +21,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound
 from dovetail.kube.api.resources import PODS, Resource
 from dovetail.kube.objects.base import Wire
-
-MANAGER = "dovetail-cli"
+from dovetail.kube.queue_changes import MANAGER
 
 
 class NotDone(KubeError):

@@ -40,14 +40,14 @@ from dovetail.kube.api.errors import Forbidden, KubeError, NotFound
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import PODS
 from dovetail.kube.gangs.dialects import membership
+from dovetail.kube.manifests.defaults import DEFAULT_SCHEDULER
 from dovetail.kube.manifests.templates import templates
 from dovetail.kube.objects.pods import Pod, PodSpec
+from dovetail.kube.reading.lists import list_documents
 from dovetail.kube.translate.annotations import options_of
 from dovetail.views.jobs import nearest
 
 T = TypeVar("T")
-
-_DEFAULT_SCHEDULER = "default-scheduler"
 
 
 class JobUnknown(KubeError):
@@ -81,7 +81,7 @@ class NamedJob(Struct, frozen=True):
         names = {pod.spec.scheduler_name for pod in self.pods}
         if self.document is not None:
             names |= {text_at(template, "spec.schedulerName") for _, template in templates(self.document)}
-        return frozenset(name or _DEFAULT_SCHEDULER for name in names)
+        return frozenset(name or DEFAULT_SCHEDULER for name in names)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -228,7 +228,7 @@ class Finder:
         for kind in self._kinds:
             if not (kind.ends or kind.suspend):
                 continue
-            listed = await self._permitted(self._documents(kind, namespace))
+            listed = await self._permitted(list_documents(self._client, kind.resource.inside(namespace)))
             found += [
                 NamedJob(namespace, text_at(one, "metadata.name"), kind, one, ())
                 for one in listed or () if controller_of(one) is None
@@ -241,11 +241,6 @@ class Finder:
         if not found and self._forbidden is not None:
             raise self._forbidden
         return [job for job in found if keep(job)]
-
-    async def _documents(self, kind: JobKind, namespace: str) -> list[Document]:
-        head = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
-        page = await self._client.request("GET", kind.resource.path(namespace), decode=dict[str, Any])
-        return [head | one for one in page.get("items") or ()]
 
 
 def gang_of(pod: JobPod) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dovetail.jobs.changes import MANAGER, NotDone
+from dovetail.jobs.changes import NotDone
 from dovetail.jobs.finding import NamedJob
 from dovetail.jobs.kinds import KUEUE_LABEL, Document, at
 from dovetail.jobs.pods import JobPod
@@ -29,6 +29,7 @@ from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.gangs.owners import owned_by, read
 from dovetail.kube.objects.base import ObjectMeta, Wire
 from dovetail.kube.objects.pods import Pod
+from dovetail.kube.queue_changes import MANAGER
 from dovetail.kube.translate.annotations import HOLD, PREFIX
 
 _HOLD = PREFIX + HOLD

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from dovetail.kube.api.resources import DEPLOYMENTS, JOBS, Resource
-from dovetail.kube.gangs.owners import OWNER_KINDS
+from dovetail.kube.gangs.owners import JOBSET_LABEL, LWS_LABEL, OWNER_KINDS, RAY_LABEL, TRAINING_LABEL
 from dovetail.kube.manifests.templates import (
     JAX_JOBS,
     JOB_SETS,
@@ -43,8 +43,6 @@ _REPLICA_SETS = Resource("apps", "v1", "replicasets", True, "ReplicaSet")
 _TRAIN_JOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", True, "TrainJob")
 _RAY_JOBS = Resource("ray.io", "v1", "rayjobs", True, "RayJob")
 _RAY_SERVICES = Resource("ray.io", "v1", "rayservices", True, "RayService")
-_JOBSET_LABEL, _RAY_LABEL = "jobset.sigs.k8s.io/jobset-name", "ray.io/cluster"
-_TRAINING_LABEL = "training.kubeflow.org/job-name"
 _SUSPEND = "spec.suspend"
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """Of objects that Kueue suspends and resumes."""
@@ -97,28 +95,26 @@ class JobKind(Struct, frozen=True):
 
 
 def _training(resource: Resource) -> JobKind:
-    return JobKind(
-        resource, _TRAINING_LABEL, suspend="spec.runPolicy.suspend", succeeded=("Succeeded",), failed=_FAILED
-    )
+    return JobKind(resource, TRAINING_LABEL, suspend="spec.runPolicy.suspend", succeeded=("Succeeded",), failed=_FAILED)
 
 
 _COMPLETE, _FAILED = ("Complete",), ("Failed",)
 JOB_KINDS: tuple[JobKind, ...] = (
     JobKind(JOBS, "batch.kubernetes.io/job-name", suspend=_SUSPEND, succeeded=_COMPLETE, failed=_FAILED),
-    JobKind(JOB_SETS.resource, _JOBSET_LABEL, suspend=_SUSPEND, succeeded=("Completed",), failed=_FAILED),
+    JobKind(JOB_SETS.resource, JOBSET_LABEL, suspend=_SUSPEND, succeeded=("Completed",), failed=_FAILED),
     # It makes a JobSet of its name.
-    JobKind(_TRAIN_JOBS, _JOBSET_LABEL, suspend=_SUSPEND, succeeded=_COMPLETE, failed=_FAILED),
+    JobKind(_TRAIN_JOBS, JOBSET_LABEL, suspend=_SUSPEND, succeeded=_COMPLETE, failed=_FAILED),
     *(
         _training(one.resource)
         for one in (PYTORCH_JOBS, MPI_JOBS, TF_JOBS, XGBOOST_JOBS, PADDLE_JOBS, JAX_JOBS)
     ),
     JobKind(
-        _RAY_JOBS, _RAY_LABEL, "status.rayClusterName", _SUSPEND, ("SUCCEEDED",), ("FAILED", "STOPPED"),
+        _RAY_JOBS, RAY_LABEL, "status.rayClusterName", _SUSPEND, ("SUCCEEDED",), ("FAILED", "STOPPED"),
         "status.jobStatus",
     ),
-    JobKind(_RAY_SERVICES, _RAY_LABEL, "status.activeServiceStatus.rayClusterName"),
-    JobKind(RAY_CLUSTERS.resource, _RAY_LABEL, suspend=_SUSPEND),
-    JobKind(LEADER_WORKER_SETS.resource, "leaderworkerset.sigs.k8s.io/name"),
+    JobKind(_RAY_SERVICES, RAY_LABEL, "status.activeServiceStatus.rayClusterName"),
+    JobKind(RAY_CLUSTERS.resource, RAY_LABEL, suspend=_SUSPEND),
+    JobKind(LEADER_WORKER_SETS.resource, LWS_LABEL),
     JobKind(DEPLOYMENTS),
     JobKind(_STATEFUL_SETS),
     JobKind(_REPLICA_SETS),

@@ -24,6 +24,7 @@ from dovetail.core.quantities import display
 from dovetail.core.queues.types import CPU, MEMORY, MODEL_LABEL, QUEUE_LABEL
 from dovetail.jobs.gpu_request import GpuRequest
 from dovetail.kube.api.resources import JOBS, Resource
+from dovetail.kube.gangs.owners import COMPLETION_INDEX
 from dovetail.kube.manifests.templates import JOB_SETS, PYTORCH_JOBS
 from dovetail.kube.translate.annotations import FRACTION, PREFIX
 
@@ -34,7 +35,6 @@ PORT = 29500
 """The port of the master, as torchrun has it."""
 _SHM = "8Gi"
 _SERVICES = Resource("", "v1", "services", True, "Service")
-_INDEX = "batch.kubernetes.io/job-completion-index"
 _JOB_NAME = "batch.kubernetes.io/job-name"
 _RDMA = "rdma/"
 _TORCH = {"NNODES": "PET_NNODES", "NODE_RANK": "PET_NODE_RANK", "MASTER_ADDR": "PET_MASTER_ADDR"}
@@ -143,7 +143,7 @@ def _shm(request: JobRequest) -> str:
 
 def _place(request: JobRequest, master: str) -> list[Document]:
     """The variables by which the pods of several nodes find each other."""
-    rank = {"fieldRef": {"fieldPath": f"metadata.labels['{_INDEX}']"}}
+    rank = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
     values: dict[str, Document] = {
         "NNODES": {"value": str(request.nodes)}, "NODE_RANK": {"valueFrom": rank},
         "MASTER_ADDR": {"value": master}, "MASTER_PORT": {"value": str(PORT)},

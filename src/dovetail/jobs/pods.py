@@ -6,21 +6,23 @@ Rule: the rank of a pod is the one that the scheduler wrote, else the index that
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
 from msgspec import field
 
+from dovetail.kube.gangs.owners import COMPLETION_INDEX, LWS_WORKER_INDEX
 from dovetail.kube.objects.base import ObjectMeta, Wire
+from dovetail.kube.objects.containers import AnyContainerState
 from dovetail.kube.objects.pods import SchedulingGroup
+from dovetail.kube.objects.topology import Condition
 from dovetail.kube.translate.annotations import RANK
 
 PodState = Literal["waits", "starts", "runs", "ends", "succeeded", "failed"]
 """Without a node; bound, and its containers do not run yet; running; being deleted; over."""
 _INDICES = (
-    "batch.kubernetes.io/job-completion-index",
+    COMPLETION_INDEX,
     "training.kubeflow.org/replica-index",
-    "leaderworkerset.sigs.k8s.io/worker-index",
+    LWS_WORKER_INDEX,
     "apps.kubernetes.io/pod-index",
 )
 _SCHEDULED = "PodScheduled"
@@ -28,40 +30,9 @@ UNTRIED = "no scheduler has tried it yet"
 """Why a pod waits that no scheduler has written a condition on."""
 
 
-class ContainerRunning(Wire, frozen=True):
-    started_at: datetime | None = None
-
-
-class ContainerTerminated(Wire, frozen=True):
-    exit_code: int = 0
-    reason: str = ""
-    message: str = ""
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-
-
-class ContainerWaiting(Wire, frozen=True):
-    reason: str = ""
-    message: str = ""
-
-
-class JobContainerState(Wire, frozen=True):
-    running: ContainerRunning | None = None
-    terminated: ContainerTerminated | None = None
-    waiting: ContainerWaiting | None = None
-
-
 class JobContainerStatus(Wire, frozen=True):
     name: str = ""
-    state: JobContainerState = JobContainerState()
-
-
-class JobPodCondition(Wire, frozen=True):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-    last_transition_time: datetime | None = None
+    state: AnyContainerState = AnyContainerState()
 
 
 class NamedContainer(Wire, frozen=True):
@@ -79,7 +50,7 @@ class JobPodStatus(Wire, frozen=True):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    conditions: tuple[JobPodCondition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[JobContainerStatus, ...] = field(default_factory=tuple)
 
 

@@ -25,7 +25,8 @@ from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.objects import queues as wire
 from dovetail.kube.translate import queues
 
-_MANAGER = "dovetail-cli"
+MANAGER = "dovetail-cli"
+"""The field manager of what users write by commands."""
 _WRITTEN = {stop: text for text, stop in queues.STOPS.items()}
 
 
@@ -103,7 +104,7 @@ async def create_queue(config: ClusterConfig, document: Mapping[str, Any]) -> No
     """Create the queue. Raises QueueRefused if there is one of its name, and KubeError."""
     async with Client(config, user_agent="dovetail") as client:
         try:
-            await client.request("POST", QUEUES.path(), document, params={"fieldManager": _MANAGER})
+            await client.request("POST", QUEUES.path(), document, params={"fieldManager": MANAGER})
         except AlreadyExists:
             raise QueueRefused(f"queue {document['metadata']['name']} exists already") from None
 
@@ -113,7 +114,7 @@ async def stop_queue(config: ClusterConfig, name: str, stop: Stop) -> None:
     Queue is too old, and KubeError."""
     async with Client(config, user_agent="dovetail") as client:
         patch = {"spec": {"stop": _WRITTEN[stop]}}
-        params = {"fieldManager": _MANAGER}
+        params = {"fieldManager": MANAGER}
         try:
             found = await client.request(
                 "PATCH", QUEUES.path(name=name), patch, params=params, content_type=MERGE_PATCH, decode=wire.Queue

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.labels import holds
 from dovetail.core.model import Pod, Requirement
@@ -138,8 +139,10 @@ def job_list(
     return jobs_of(Outlook(state, now_ms, watch), wanted, ended, most_ahead=most_ahead)
 
 
-def jobs_of(outlook: Outlook, wanted: JobFilter, ended: Iterable[EndedPod] = (), *, most_ahead: int) -> JobList:
-    """The same, for the state of an outlook."""
+def jobs_of(
+    outlook: Outlook, wanted: JobFilter, ended: Iterable[EndedPod] = (), *, most_ahead: int, alone: bool = False
+) -> JobList:
+    """The same, for the state of an outlook. `alone`: the asker may see the namespace of the filter alone."""
     state = outlook.state
     every = [*_unfinished(state), *_done(state, ended)]
     jobs = [one for one in every if not wanted.namespace or one.pods[0].namespace == wanted.namespace]
@@ -153,14 +156,15 @@ def jobs_of(outlook: Outlook, wanted: JobFilter, ended: Iterable[EndedPod] = (),
     places = [order.get(one.view.workload, len(order)) if one.view is not None else 0 for one in listed]
     rows = [row for row, _ in sorted(zip(rows, places, strict=True), key=lambda pair: _rank(*pair))]
     now = datetime.fromtimestamp(outlook.now_ms // 1000, UTC)
-    return JobList(now, look_ahead, whole, tuple(rows))
+    return JobList(now, look_ahead, whole, tuple(rows), _elsewhere(state, every, wanted) if alone else 0)
 
 
-def elsewhere(state: State, wanted: JobFilter) -> int:
-    """How many unfinished jobs of other namespaces the states and the queue of the filter admit."""
+def _elsewhere(state: State, every: Iterable[_Listed], wanted: JobFilter) -> int:
+    """How many jobs of other namespaces the states and the queue of the filter admit; 0 if it is about more."""
     admits = JobFilter(states=wanted.states, queue=wanted.queue)
-    jobs = (one for one in _unfinished(state) if one.pods[0].namespace != wanted.namespace)
-    return sum(_admitted(state, one, admits) for one in jobs)
+    if replace(wanted, namespace="") != admits:
+        return 0
+    return sum(one.pods[0].namespace != wanted.namespace and _admitted(state, one, admits) for one in every)
 
 
 def _unfinished(state: State) -> Iterator[_Listed]:

@@ -21,15 +21,16 @@ from dovetail.core.model import Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
+from dovetail.kube.gangs.owners import JOBSET_LABEL, LWS_LABEL, RAY_LABEL, TRAINING_LABEL
 from dovetail.views.leased import is_placeholder, key_of
 
 OWNER_LABELS = (
     "batch.kubernetes.io/job-name",
     "job-name",
-    "jobset.sigs.k8s.io/jobset-name",
-    "leaderworkerset.sigs.k8s.io/name",
-    "training.kubeflow.org/job-name",
-    "ray.io/cluster",
+    JOBSET_LABEL,
+    LWS_LABEL,
+    TRAINING_LABEL,
+    RAY_LABEL,
 )
 """Labels of pods in which controllers write the name of the object that the pods were made for."""
 _SHOWN = 5

@@ -20,10 +20,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.kube.gangs.owners import COMPLETION_INDEX
 from dovetail.kube.manifests.documents import Document
 from dovetail.views.jobs import OWNER_LABELS
 
-_INDEX = "batch.kubernetes.io/job-completion-index"
 _JOB, _OLD_JOB, _JOBSET, _LWS, _TRAINING, _RAY = OWNER_LABELS
 _MOST_PODS = 100_000
 Manifest = dict[str, Any]
@@ -123,7 +123,7 @@ def _job(name: str, spec: Mapping[str, Any], suffix: str = "", more: Mapping[str
     count = min(parallelism, _number(spec, "completions", parallelism))
     labels = {_JOB: name + suffix, _OLD_JOB: name + suffix, **(more or {})}
     for i in range(count):
-        index = {_INDEX: str(i)} if spec.get("completionMode") == "Indexed" else {}
+        index = {COMPLETION_INDEX: str(i)} if spec.get("completionMode") == "Indexed" else {}
         yield _Pod(f"{suffix}-{i}", _template(spec), {**labels, **index}, "batch", "Job", suffix, index)
 
 

@@ -29,7 +29,7 @@ from dovetail.kube.objects.views import (
 )
 from dovetail.views.explanation import explain_name
 from dovetail.views.free import free
-from dovetail.views.job_list import JobFilter, elsewhere, jobs_of
+from dovetail.views.job_list import JobFilter, jobs_of
 from dovetail.views.job_states import UNFINISHED
 from dovetail.views.jobs import JobNotFound
 from dovetail.views.outlook import Outlook
@@ -149,9 +149,7 @@ class ViewAnswers:
         if len(self._state.queue.ordered()) <= most:
             self._look_ahead()
         wanted = replace(wanted, namespace=wanted.namespace or question.namespace)
-        found = jobs_of(self._outlook, wanted, most_ahead=most)
-        others = replace(wanted, states=(), queue="", namespace="") == JobFilter()
-        return replace(found, elsewhere=elsewhere(self._state, wanted) if question.namespace and others else 0)
+        return jobs_of(self._outlook, wanted, most_ahead=most, alone=bool(question.namespace))
 
     def _look_ahead(self) -> None:
         try:

@@ -133,14 +133,17 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
                     playground.put(agent(node))
                 console.print("\nThis cluster runs until Ctrl-C. In another terminal:")
                 console.print(f"  export KUBECONFIG={path}", highlight=False)
-                for command, shows in _NEXT.items():
-                    console.print(f"  [bold]{command:<33}[/bold] {shows}", highlight=False)
+                _print_next(console)
                 await scheduler
         elif not quiet:
             console.print("\n[bold]dovetail demo --keep[/bold] leaves this cluster running, so that you can ask it:")
-            for command, shows in _NEXT.items():
-                console.print(f"  [bold]{command:<33}[/bold] {shows}", highlight=False)
+            _print_next(console)
         return {"settled": settled, "later": later}
+
+
+def _print_next(console: Console) -> None:
+    for command, shows in _NEXT.items():
+        console.print(f"  [bold]{command:<33}[/bold] {shows}", highlight=False)
 
 
 @asynccontextmanager

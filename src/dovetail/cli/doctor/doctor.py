@@ -11,10 +11,8 @@ from dovetail.cli.cluster import ClusterSource, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, output_option, write_json
-from dovetail.cli.scheduling import fabric_option, scheduler_name_option
+from dovetail.cli.scheduling import SCHEDULER_NAME, fabric_option, scheduler_name_option
 from dovetail.cli.snapshots import facts_in, snapshot_option
-
-_DEFAULT_NAME = "dovetail"
 
 
 @click.command(name="doctor")
@@ -41,7 +39,7 @@ def command(
 
     if files:
         policy = unhurried(Policy())
-        others = {"scheduler_name": scheduler_name != _DEFAULT_NAME, "fabric": fabric != policy.fabric}
+        others = {"scheduler_name": scheduler_name != SCHEDULER_NAME, "fabric": fabric != policy.fabric}
         _, facts = facts_in(files, "doctor", DoctorFacts, kubeconfig=kubeconfig, context=context, **others)
         if waits_for_us(facts):
             source = ClusterSource(policy, scheduler_name, files)

@@ -46,21 +46,21 @@ from dovetail.kube.translate.annotations import NOTHING, WorkloadOptions, option
 D = TypeVar("D")
 
 # https://github.com/kubernetes/api: batch/v1/types.go. On pods as an annotation, since 1.28 as a label too.
-_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-_JOBSET = "jobset.sigs.k8s.io/jobset-name"
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
-_LWS = "leaderworkerset.sigs.k8s.io/name"
+LWS_LABEL = "leaderworkerset.sigs.k8s.io/name"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
-_LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+LWS_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 # https://github.com/kubeflow/training-operator: pkg/apis/kubeflow.org/v1/common_types.go; the mpi-operator (v2beta1)
 # has the role instead of the replica type.
-_TRAINING_JOB = "training.kubeflow.org/job-name"
+TRAINING_LABEL = "training.kubeflow.org/job-name"
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _JOB_ROLE = "training.kubeflow.org/job-role"
 # https://github.com/ray-project/kuberay: ray-operator/controllers/ray/utils/constant.go.
-_RAY_CLUSTER = "ray.io/cluster"
+RAY_LABEL = "ray.io/cluster"
 _RAY_GROUP = "ray.io/group"
 _RAY_HEAD = "headgroup"
 
@@ -266,7 +266,7 @@ def _replica_type(labels: Mapping[str, str]) -> str:
 
 
 def _leader_or_worker(labels: Mapping[str, str]) -> str:
-    return "leader" if labels.get(_LWS_WORKER) == "0" else "workers"
+    return "leader" if labels.get(LWS_WORKER_INDEX) == "0" else "workers"
 
 
 def _training_kind(holder: Holder, *more: tuple[str, str]) -> OwnerKind[TrainingJob]:
@@ -275,8 +275,8 @@ def _training_kind(holder: Holder, *more: tuple[str, str]) -> OwnerKind[Training
         TrainingJob,
         _training,
         (("kubeflow.org", holder.resource.kind), *more),
-        marked_by=_TRAINING_JOB,
-        named_by=_TRAINING_JOB,
+        marked_by=TRAINING_LABEL,
+        named_by=TRAINING_LABEL,
         part_in=_replica_type,
         deadline_s=lambda job: job.spec.run_policy.active_deadline_seconds,
     )
@@ -289,8 +289,8 @@ OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
         JobSet,
         _jobset,
         (_BATCH_JOB,),
-        marked_by=_JOBSET,
-        named_by=_JOBSET,
+        marked_by=JOBSET_LABEL,
+        named_by=JOBSET_LABEL,
         part_in=_label(_REPLICATED_JOB),
     ),
     # The launcher of v2beta1 is made by a Job.
@@ -305,7 +305,7 @@ OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
         Job,
         _job,
         (_BATCH_JOB,),
-        gang_by=_COMPLETION_INDEX,
+        gang_by=COMPLETION_INDEX,
         deadline_s=lambda job: job.spec.active_deadline_seconds,
     ),
     OwnerKind(
@@ -313,8 +313,8 @@ OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
         LeaderWorkerSet,
         _leader_worker_set,
         (("apps", "StatefulSet"),),
-        marked_by=_LWS,
-        named_by=_LWS,
+        marked_by=LWS_LABEL,
+        named_by=LWS_LABEL,
         split_by=_LWS_GROUP,
         part_in=_leader_or_worker,
     ),
@@ -323,8 +323,8 @@ OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
         RayCluster,
         _ray_cluster,
         (("ray.io", "RayCluster"),),
-        marked_by=_RAY_CLUSTER,
-        named_by=_RAY_CLUSTER,
+        marked_by=RAY_LABEL,
+        named_by=RAY_LABEL,
         part_in=_label(_RAY_GROUP),
     ),
 )

@@ -31,7 +31,7 @@ from dovetail.kube.translate.volumes import CLASS_ANNOTATION
 Key = tuple[str, str, str, str]
 
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass")
-_DEFAULT_SCHEDULER = "default-scheduler"
+DEFAULT_SCHEDULER = "default-scheduler"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -104,7 +104,7 @@ def complete(objects: dict[Key, Object], scheduler_name: str | None) -> list[Unk
                 message = f"PriorityClass {class_name!r} is not in the input: its priority is taken for {usual}"
                 unknown.append((obj, "spec.priorityClassName", message))
                 priority = usual
-            name = scheduler_name or spec.scheduler_name or _DEFAULT_SCHEDULER
+            name = scheduler_name or spec.scheduler_name or DEFAULT_SCHEDULER
             obj.wire = structs.replace(wire, spec=structs.replace(spec, priority=priority, scheduler_name=name))
             _make_claims(objects, obj)
         elif isinstance(wire, PersistentVolumeClaim):

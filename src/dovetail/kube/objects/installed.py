@@ -10,6 +10,7 @@ from datetime import datetime
 from msgspec import field
 
 from dovetail.kube.objects.base import ObjectMeta, Wire
+from dovetail.kube.objects.containers import ContainerWaiting
 from dovetail.kube.objects.stack import StackMeta
 from dovetail.kube.objects.topology import Condition
 
@@ -55,13 +56,8 @@ class InstalledWorkload(Wire, frozen=True):
     status: InstalledStatus = InstalledStatus()
 
 
-class WaitingState(Wire, frozen=True):
-    reason: str = ""
-    message: str = ""
-
-
 class InstalledContainerState(Wire, frozen=True):
-    waiting: WaitingState | None = None
+    waiting: ContainerWaiting | None = None
 
 
 class InstalledContainer(Wire, frozen=True):

@@ -59,7 +59,7 @@ async def list_permitted(client: Client, served: Served, request: ListRequest) -
         return ListReply(())
     try:
         if request.kind is None:
-            return ListReply(await _documents(client, resource, _selected(request.labels)))
+            return ListReply(await list_documents(client, resource, _selected(request.labels)))
         listing = await list_all(client, resource, request.kind, params=_selected(request.labels))
     except NotFound:
         return ListReply(())
@@ -72,9 +72,12 @@ def _selected(labels: Mapping[str, str]) -> dict[str, str]:
     return {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())} if labels else {}
 
 
-async def _documents(client: Client, resource: Resource, selected: Mapping[str, str]) -> tuple[dict[str, Any], ...]:
+async def list_documents(
+    client: Client, resource: Resource, selected: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], ...]:
+    """Whole objects, each with apiVersion and kind. Raises ApiError."""
     found: list[dict[str, Any]] = []
-    params: dict[str, str | int] = {**selected, "limit": _PAGE}
+    params: dict[str, str | int] = {**(selected or {}), "limit": _PAGE}
     while True:
         page = await client.request("GET", resource.path(), params=params, decode=dict[str, Any])
         # The items of a list have neither apiVersion nor kind.

@@ -7,7 +7,7 @@ Rules: only metadata is read, and what has been read in the time is the answer. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from dovetail.kube.api.client import JSON, Attempts, Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError
-from dovetail.kube.api.resources import NAMESPACES, NODES, PODS, QUEUES
+from dovetail.kube.api.resources import NAMESPACES, NODES, PODS, QUEUES, Resource
 from dovetail.kube.manifests.documents import ManifestError, read_documents
 from dovetail.kube.objects.base import ObjectMeta, Wire
 from dovetail.kube.translate.annotations import PREFIX
@@ -47,36 +47,45 @@ class _Page(Wire, frozen=True):
     metadata: dict[str, object] = field(default_factory=dict)
 
 
-async def read_names(config: ClusterConfig, plural: str, namespace: str = "") -> tuple[Named, ...]:
-    """The objects of a namespace, or without one of all; at most 10,000. Raises nothing. `plural`: one of
-    _KINDS."""
-    resource = _KINDS[plural]
-    found: list[ObjectMeta] = []
+async def read_names(config: ClusterConfig, plurals: Sequence[str], namespace: str) -> list[list[Named]]:
+    """Of each plural of _KINDS the objects, at most 10,000; of kinds with namespaces those of this one. Raises
+    nothing."""
+    found: list[list[Named]] = [[] for _ in plurals]
     with suppress(KubeError, TimeoutError):
         async with asyncio.timeout(_TIME_S), Client(config, user_agent="dovetail") as client:
-            params: dict[str, str | int] = {"limit": _PAGE}
-            for _ in range(_MOST_PAGES):
-                page = await client.request(
-                    "GET", resource.path(namespace or None), params=params, decode=_Page, accept=_METADATA,
-                    attempts=Attempts(timeout_s=_TIME_S, retries=0),
-                )  # fmt: skip
-                found += [one.metadata for one in page.items]
-                if not (more := page.metadata.get("continue")):
-                    break
-                params["continue"] = str(more)
-    return tuple(map(_named, found))
+            reads = zip(plurals, found, strict=True)
+            await asyncio.gather(*(_read(client, _KINDS[one], namespace, into) for one, into in reads))
+    return found
 
 
-def names_in(files: Sequence[str], plural: str, namespace: str = "") -> Iterator[Named]:
+async def _read(client: Client, resource: Resource, namespace: str, found: list[Named]) -> None:
+    path = resource.path(namespace if resource.namespaced else None)
+    params: dict[str, str | int] = {"limit": _PAGE}
+    attempts = Attempts(timeout_s=_TIME_S, retries=0)
+    with suppress(KubeError):
+        for _ in range(_MOST_PAGES):
+            page = await client.request(
+                "GET", path, params=params, decode=_Page, accept=_METADATA, attempts=attempts
+            )  # fmt: skip
+            found += [_named(one.metadata) for one in page.items]
+            if not (more := page.metadata.get("continue")):
+                return
+            params["continue"] = str(more)
+
+
+def names_in(files: Sequence[str], plurals: Sequence[str], namespace: str) -> list[list[Named]]:
     """The same of files. What cannot be read has no names."""
+    found: dict[str, list[Named]] = {_KINDS[one].kind: [] for one in plurals}
     with suppress(ManifestError):
         for document in read_documents(files):
             value = document.value
-            if isinstance(value, dict) and value.get("kind") == _KINDS[plural].kind:
-                with suppress(msgspec.ValidationError):
-                    found = msgspec.convert(value.get("metadata", {}), ObjectMeta)
-                    if not namespace or (found.namespace or "default") == namespace:
-                        yield _named(found)
+            if not isinstance(value, dict) or value.get("kind") not in found:
+                continue
+            with suppress(msgspec.ValidationError):
+                meta = msgspec.convert(value.get("metadata", {}), ObjectMeta)
+                if value["kind"] != PODS.kind or (meta.namespace or "default") == namespace:
+                    found[value["kind"]].append(_named(meta))
+    return list(found.values())
 
 
 def _named(found: ObjectMeta) -> Named:

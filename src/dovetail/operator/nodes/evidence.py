@@ -20,10 +20,11 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from dovetail.kube.api.texts import clipped
+from dovetail.kube.objects.containers import ContainerTerminated
 from dovetail.kube.objects.topology import Evidence
 from dovetail.operator.nodes.blockers import DRIVER, RUNTIME
 from dovetail.operator.nodes.outlines import WalkedEvent
-from dovetail.operator.watched.pods import Ended, WatchedContainer, WatchedPod
+from dovetail.operator.watched.pods import WatchedContainer, WatchedPod
 
 LONGEST_TEXT = 1024
 """Bytes of a message or line, as in the definition of GPUNode."""
@@ -196,7 +197,7 @@ def _waits_for(container: WatchedContainer) -> str:
     return waiting.reason if waiting is not None else ""
 
 
-def _ended(container: WatchedContainer) -> Ended | None:
+def _ended(container: WatchedContainer) -> ContainerTerminated | None:
     """Its last bad end."""
     for state in (container.state, container.last_state):
         if state.terminated is not None and (state.terminated.exit_code or state.terminated.reason != "Completed"):

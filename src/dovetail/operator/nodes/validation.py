@@ -26,6 +26,7 @@ from msgspec import Struct
 from dovetail import __version__
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.objects.containers import ContainerTerminated
 from dovetail.kube.objects.stack import DEVICE_PLUGIN, DRA, GPUStack
 from dovetail.kube.objects.topology import Evidence
 from dovetail.kube.objects.topology import Validation as LastValidation
@@ -48,7 +49,7 @@ from dovetail.operator.nodes.outlines import (
 )
 from dovetail.operator.rendering.stack_objects import MANAGED_BY, PART_OF, SYSTEM_NAMESPACE
 from dovetail.operator.restricted_pod import restricted_body, restricted_context
-from dovetail.operator.watched.pods import Ended, WatchedPod
+from dovetail.operator.watched.pods import WatchedPod
 
 LABEL = "operator.dovetail.dev/validation"
 """On validation pods. Labels of dovetail.dev/ on a pod are requests to the scheduler: none may be unknown."""
@@ -236,7 +237,7 @@ def _failed(pod: WatchedPod, seen: Evidence) -> Course:
     return Course(ValidationProgress("ValidationFailed", message, evidence), over=True, retry=True)
 
 
-def _ended(pod: WatchedPod) -> Ended | None:
+def _ended(pod: WatchedPod) -> ContainerTerminated | None:
     return next((one.state.terminated for one in pod.status.container_statuses if one.state.terminated), None)
 
 
@@ -267,7 +268,7 @@ def _judged(pod: WatchedPod, facts: WalkFacts, now_ms: int) -> Course:
     return Course(ValidationProgress(passed=passed), over=True)
 
 
-def _at(finished_ms: int, ended: Ended | None) -> datetime:
+def _at(finished_ms: int, ended: ContainerTerminated | None) -> datetime:
     known = ended.finished_at if ended is not None else None
     return known or datetime.fromtimestamp(finished_ms / 1000).astimezone()
 

@@ -13,6 +13,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from dovetail.kube.objects.base import LabelSelector, ObjectMeta, Wire, epoch_ms
+from dovetail.kube.objects.containers import AnyContainerState
 from dovetail.kube.objects.pods import Affinity, Toleration
 from dovetail.kube.objects.topology import Condition
 from dovetail.operator.watched.nodes import is_gpu_resource
@@ -24,28 +25,6 @@ POOL_LABEL = "dovetail.dev/pool"
 _OURS = ("operator.dovetail.dev/", "dovetail.dev/")
 
 
-class Waiting(Wire, frozen=True):
-    reason: str = ""
-    message: str = ""
-
-
-class Started(Wire, frozen=True):
-    started_at: datetime | None = None
-
-
-class Ended(Wire, frozen=True):
-    exit_code: int = 0
-    reason: str = ""
-    message: str = ""
-    finished_at: datetime | None = None
-
-
-class WatchedState(Wire, frozen=True):
-    waiting: Waiting | None = None
-    running: Started | None = None
-    terminated: Ended | None = None
-
-
 class WatchedContainer(Wire, frozen=True):
     """The status of a container. `last_state` is that of its run before."""
 
@@ -53,8 +32,8 @@ class WatchedContainer(Wire, frozen=True):
     image: str = ""
     ready: bool = False
     restart_count: int = 0
-    state: WatchedState = WatchedState()
-    last_state: WatchedState = WatchedState()
+    state: AnyContainerState = AnyContainerState()
+    last_state: AnyContainerState = AnyContainerState()
 
 
 class WatchedAmounts(Wire, frozen=True):
