@@ -284,7 +284,7 @@ def test_the_table_has_every_key_that_is_read() -> None:
     kinds = {key for kind in owners.OWNER_KINDS for key in (kind.marked_by, kind.gang_by, kind.named_by, kind.split_by)}
     theirs = {
         *dialects._COSCHEDULING_LABELS, *dialects._VOLCANO_ANNOTATIONS, dialects._VOLCANO_TASK,
-        owners._REPLICATED_JOB, owners._LWS_WORKER, owners._REPLICA_TYPE, owners._JOB_ROLE, owners._RAY_GROUP,
+        owners._REPLICATED_JOB, owners.LWS_WORKER_INDEX, owners._REPLICA_TYPE, owners._JOB_ROLE, owners._RAY_GROUP,
     }  # fmt: skip
     assert ours | theirs | (kinds - {""}) == reported
 

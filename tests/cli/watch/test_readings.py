@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,8 @@ DOWN = "https://10.0.0.1:6443: GET /api: no reply"
 
 
 class Changing(WatchedCluster):
-    """A cluster that is read again and again, from a file in its place; while it is `down` it cannot be read."""
+    """A cluster that is read again and again, from a file in its place; while it is `down` it cannot be read, and while
+    it is not `open` a read waits."""
 
     changes = True
 
@@ -41,8 +41,9 @@ class Changing(WatchedCluster):
         super().__init__(source(write(folder, documents)), JobFilter())
         self._folder = folder
         self.down = False
-        self.slow_s = 0.0
-        self.reads = self.at_once = self.most_at_once = 0
+        self.open = threading.Event()
+        self.open.set()
+        self.reads = self.at_once = self.waits = self.most_at_once = 0
         self._lock = threading.Lock()
 
     def put(self, documents: list[Document]) -> None:
@@ -52,8 +53,10 @@ class Changing(WatchedCluster):
         with self._lock:
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
-        time.sleep(self.slow_s)
         try:
+            if not self.open.is_set():
+                self.waits += 1
+                self.open.wait()
             if self.down:
                 raise click.ClickException(DOWN)
             super().read()
@@ -143,12 +146,13 @@ async def test_keys_are_answered_during_a_read_and_there_is_one_at_a_time(tmp_pa
     found = Changing(tmp_path, cluster())
     async with screen(found, every_s=0.02) as seen:
         await seen.shows("ml/next")
-        found.slow_s = 0.5
-        await seen.until(lambda: found.at_once > 0)
-        reads = found.reads
-        await seen.press("r", "down", "down", "r", "down")
-        assert found.reads == reads and seen.rows.current is seen.rows.shown[3]
-        found.slow_s = 0.0
+        found.open.clear()
+        try:
+            await seen.until(lambda: found.waits > 0)
+            await seen.press("r", "down", "down", "r", "down")
+            assert found.waits == 1 and seen.rows.current is seen.rows.shown[3]
+        finally:
+            found.open.set()
         await again(seen, found)
         assert found.most_at_once == 1
 
