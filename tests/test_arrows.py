@@ -39,6 +39,7 @@ ROOMS = {
     "jobs": {"core", "kube", "views"},
     "sim": {"core"},
     "advice": {"core", "kube"},
+    "history": {"core", "kube"},
     "cli": {
         "advice",
         "agentplanes",

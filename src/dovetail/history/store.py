@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the past is kept: what each store can do, and how it fails.
+
+Rules
+- A batch is written whole or not at all, and is on disk when `write` returns.
+- Readers see whole batches. What they get for a period touches it; it is not clipped to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Protocol
+
+from dovetail.history.records import Batch, Gap, GpuSpan, Hold, Period, PodRecord, UseHour
+
+
+class StoreError(Exception):
+    """A store that cannot be opened, read or written. `where` is the file or the address, `rule` what is wrong, `fix`
+    what to do about it."""
+
+    def __init__(self, where: str, rule: str, fix: str) -> None:
+        super().__init__(where, rule, fix)
+        self.where, self.rule, self.fix = where, rule, fix
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.rule}; {self.fix}"
+
+
+class HistoryReader(Protocol):
+    """Methods raise StoreError."""
+
+    def known(self) -> Period:
+        """From the first record to the time up to which all is known; an empty period at 0 where there is nothing."""
+
+    def spans(self, period: Period) -> Iterator[GpuSpan]:
+        """By GPU, and by start."""
+
+    def holds(self, period: Period) -> Iterator[Hold]:
+        """By GPU, start, pod and device."""
+
+    def pods(self, period: Period) -> Iterator[PodRecord]:
+        """Pods that were there at some time of the period, from submitted to ended."""
+
+    def pods_of(self, uids: Collection[str]) -> Iterator[PodRecord]:
+        """The pods with these uids."""
+
+    def job(self, namespace: str, name: str) -> Iterator[PodRecord]:
+        """All pods of a job, by the time when they were submitted."""
+
+    def use(self, period: Period) -> Iterator[UseHour]:
+        """Hours, or days where hours are not kept any more (`hour_ms` is then the start of the day), that begin in the
+        period."""
+
+    def gaps(self, period: Period) -> Iterator[Gap]:
+        """By start."""
+
+
+class HistoryStore(HistoryReader, Protocol):
+    """Methods raise StoreError."""
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch."""
+
+    def open_records(self) -> Batch:
+        """Spans, holds and pods without an end, as they were written last: what a process that starts goes on from.
+        `until_ms` is the time up to which all is known, 0 where there is nothing."""
