@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The division of the time of GPUs, against one that looks at each moment."""
+"""The division of the time of GPUs, against one that examines each moment."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dovetail.history.ledger import GpuTime, Unknown, divide, scaled
-from dovetail.history.records import GpuSpan, Hold, Period
+from dovetail.history.records import GpuHold, GpuSpan, Period
 
 END = 12
-"""Times are of 0 to this, so that each moment can be looked at."""
+"""Times are of 0 to this, so that each moment can be examined."""
 
 TIMES = st.tuples(st.integers(0, END), st.integers(0, END)).map(sorted)
 
@@ -31,13 +31,13 @@ def spans(draw: st.DrawFn) -> list[GpuSpan]:
 
 
 @st.composite
-def holds(draw: st.DrawFn) -> list[Hold]:
+def holds(draw: st.DrawFn) -> list[GpuHold]:
     found = []
     for gpu in "abc":
         for number in range(draw(st.integers(0, 3))):
             start, end = draw(TIMES)
             end = draw(st.sampled_from([end, 0]))
-            found.append(Hold(f"p{number}", gpu, draw(st.integers(1, 1000)), "share", start, end))
+            found.append(GpuHold(f"p{number}", gpu, draw(st.integers(1, 1000)), "share", start, end))
     return sorted(found, key=lambda hold: (hold.gpu, hold.start_ms, hold.pod_uid))
 
 
@@ -45,7 +45,7 @@ def covers(start_ms: int, end_ms: int, moment: int) -> bool:
     return start_ms <= moment < (end_ms or END)
 
 
-def at(moment: int, gpu: str, spans: list[GpuSpan], holds: list[Hold]) -> Counter[object]:
+def at(moment: int, gpu: str, spans: list[GpuSpan], holds: list[GpuHold]) -> Counter[object]:
     """The state of one GPU at one moment: thousandths by node, state and pod."""
     of_gpu = [span for span in spans if span.gpu == gpu]
     begun = [span for span in of_gpu if span.start_ms <= moment]
@@ -63,8 +63,8 @@ def at(moment: int, gpu: str, spans: list[GpuSpan], holds: list[Hold]) -> Counte
 
 
 @given(spans(), holds(), TIMES, st.lists(st.integers(0, END), max_size=3))
-def test_each_moment_is_divided_as_one_that_is_looked_at_alone(
-    spans: list[GpuSpan], holds: list[Hold], period: list[int], cuts: list[int]
+def test_each_moment_is_divided_as_one_that_is_examined_alone(
+    spans: list[GpuSpan], holds: list[GpuHold], period: list[int], cuts: list[int]
 ) -> None:
     asked = Period(*period)
     times = list(divide(spans, holds, asked, sorted(cuts)))

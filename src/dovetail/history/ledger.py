@@ -20,7 +20,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.history.records import GpuSpan, Hold, Period
+from dovetail.history.records import GpuHold, GpuSpan, Period
 
 WHOLE_MILLI = 1000
 State = Literal["allocated", "unallocated", "unhealthy"]
@@ -34,7 +34,7 @@ class GpuTime(Struct, frozen=True):
     milli: int
     start_ms: int
     end_ms: int
-    hold: Hold | None = None
+    hold: GpuHold | None = None
 
     @property
     def amount(self) -> int:
@@ -45,13 +45,13 @@ class GpuTime(Struct, frozen=True):
 class Unknown(Struct, frozen=True):
     """A hold at a time when its GPU was in no span."""
 
-    hold: Hold
+    hold: GpuHold
     start_ms: int
     end_ms: int
 
 
 def divide(
-    spans: Iterable[GpuSpan], holds: Iterable[Hold], period: Period, cuts: Sequence[int] = ()
+    spans: Iterable[GpuSpan], holds: Iterable[GpuHold], period: Period, cuts: Sequence[int] = ()
 ) -> Iterator[GpuTime | Unknown]:
     """The time of the GPUs in the period, by GPU and time. Spans and holds come by GPU (`HistoryReader`)."""
     of_gpu = {gpu: list(group) for gpu, group in groupby(holds, lambda hold: hold.gpu)}
@@ -74,13 +74,13 @@ def _apart(spans: Iterable[GpuSpan], period: Period) -> list[tuple[Period, GpuSp
 
 
 def _divide_gpu(
-    spans: list[tuple[Period, GpuSpan]], holds: list[Hold], period: Period, cuts: Sequence[int]
+    spans: list[tuple[Period, GpuSpan]], holds: list[GpuHold], period: Period, cuts: Sequence[int]
 ) -> Iterator[GpuTime | Unknown]:
     held = [(covered, hold) for hold in holds if (covered := period.clipped(hold.start_ms, hold.end_ms)).ms]
     times = {covered.start_ms for covered, _ in (*spans, *held)} | {covered.end_ms for covered, _ in (*spans, *held)}
     span_starts = [covered.start_ms for covered, _ in spans]
     held.sort(key=lambda one: (one[0].start_ms, one[1].start_ms, one[1].pod_uid, one[1].device))
-    active: list[tuple[Period, Hold]] = []
+    active: list[tuple[Period, GpuHold]] = []
     begun = 0
     for start_ms, end_ms in pairwise(sorted(times.union(cuts))):
         while begun < len(held) and held[begun][0].start_ms <= start_ms:

@@ -61,7 +61,7 @@ class GpuSpan(Struct, frozen=True):
     spot: bool = False
 
 
-class Hold(Struct, frozen=True):
+class GpuHold(Struct, frozen=True):
     """What a pod, or a lease, holds of a GPU: `milli` thousandths. `device` names the part: the MIG instance or the
     device by claim, "" for a whole GPU or a share."""
 
@@ -107,7 +107,7 @@ class PodRecord(Struct, frozen=True):
 
 
 class UseHour(Struct, frozen=True):
-    """How a pod used a GPU within the hour that begins at `hour_ms`; `pod_uid` "" is the use by nobody who held it.
+    """How a pod used a GPU within the hour that begins at `hour_ms`; `pod_uid` "" is use by no pod that held it.
 
     `measured_ms` is the time for which there are samples, and all else is about that time. `use` is the integral of
     real use (`monitoring.real_use`), `idle_ms` the time below the threshold of idle GPUs, `memory_peak_mib` the most
@@ -133,14 +133,14 @@ class Gap(Struct, frozen=True):
     reason: str
 
 
-class Batch(Struct, frozen=True):
+class HistoryBatch(Struct, frozen=True):
     """What is to be written at once. Spans and holds replace those with the same key (`gpu`, or `gpu`, `pod_uid` and
     `device`) and the same start; pods those of their uid; hours of use are added to what there is of the hour.
     `until_ms` is the time up to which all is known then."""
 
     until_ms: int
     spans: Sequence[GpuSpan] = ()
-    holds: Sequence[Hold] = ()
+    holds: Sequence[GpuHold] = ()
     pods: Sequence[PodRecord] = ()
     use: Sequence[UseHour] = ()
     gaps: Sequence[Gap] = ()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Protocol
 
-from dovetail.history.records import Batch, Gap, GpuSpan, Hold, Period, PodRecord, UseHour
+from dovetail.history.records import Gap, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
 
 
 class StoreError(Exception):
@@ -35,7 +35,7 @@ class HistoryReader(Protocol):
     def spans(self, period: Period) -> Iterator[GpuSpan]:
         """By GPU, and by start."""
 
-    def holds(self, period: Period) -> Iterator[Hold]:
+    def holds(self, period: Period) -> Iterator[GpuHold]:
         """By GPU, start, pod and device."""
 
     def pods(self, period: Period) -> Iterator[PodRecord]:
@@ -58,9 +58,9 @@ class HistoryReader(Protocol):
 class HistoryStore(HistoryReader, Protocol):
     """Methods raise StoreError."""
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: HistoryBatch) -> None:
         """Write a batch."""
 
-    def open_records(self) -> Batch:
+    def open_records(self) -> HistoryBatch:
         """Spans, holds and pods without an end, as they were written last: what a process that starts goes on from.
         `until_ms` is the time up to which all is known, 0 where there is nothing."""
