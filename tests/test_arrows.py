@@ -27,7 +27,7 @@ ROOMS = {
     "kube": {"core"},
     "recording": {"core"},
     "scheduler": {"core", "kube", "recording"},
-    "agent": {"core", "kube"},
+    "agent": {"core", "history", "kube", "monitoring"},
     "operator": {"core", "kube", "monitoring"},
     "apiserver": {"core"},
     "playground": {"apiserver", "core", "kube"},

@@ -107,12 +107,17 @@ class PodRecord(Struct, frozen=True):
 
 
 class UseHour(Struct, frozen=True):
-    """How a pod used a GPU within the hour that begins at `hour_ms`; `pod_uid` "" is use by no pod that held it.
+    """How a pod used what it holds of a GPU within the hour that begins at `hour_ms`; `pod_uid` "" is the use of a GPU
+    that no pod held.
 
     `measured_ms` is the time for which there are samples, and all else is about that time. `use` is the integral of
-    real use (`monitoring.real_use`), `idle_ms` the time below the threshold of idle GPUs, `memory_peak_mib` the most
-    memory that was used. `histogram[i]` is the time in ms in which real use was in bin i of `USE_BINS`; `classes` the
-    time in ms by class of bottleneck (`views.bottleneck`)."""
+    real use (`monitoring.real_use`): thousandths of what the pod holds, times ms. `idle_ms` is the time below the
+    threshold of idle GPUs, `memory_peak_mib` the most memory that was used. `histogram[i]` is the time in ms in which
+    real use was in bin i of `USE_BINS`; `activity` has the integrals of the activities that make up real use and of
+    others by which a bottleneck is recognized, in thousandths times ms, or bytes times ms / s.
+
+    `source` is what measured: the node, and since when it counts. A source measures the whole hour, so a later record
+    of the same source replaces the earlier one; those of two sources add up."""
 
     gpu: str
     pod_uid: str
@@ -122,7 +127,8 @@ class UseHour(Struct, frozen=True):
     idle_ms: int
     memory_peak_mib: int = 0
     histogram: tuple[int, ...] = ()
-    classes: dict[str, int] = {}
+    activity: dict[str, int] = {}
+    source: str = ""
 
 
 class Gap(Struct, frozen=True):
@@ -135,7 +141,7 @@ class Gap(Struct, frozen=True):
 
 class HistoryBatch(Struct, frozen=True):
     """What is to be written at once. Spans and holds replace those with the same key (`gpu`, or `gpu`, `pod_uid` and
-    `device`) and the same start; pods those of their uid; hours of use are added to what there is of the hour.
+    `device`) and the same start; pods those of their uid; hours of use those of the same GPU, pod, hour and source.
     `until_ms` is the time up to which all is known then."""
 
     until_ms: int

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,7 +28,9 @@ from dovetail.agent.exporter.reading import GpuReading, Owner, Owners, PodValues
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
 from dovetail.agent.exporter.shared_nvml import SharedNvml
+from dovetail.agent.exporter.use_hours import UseHours
 from dovetail.agent.machine.nvml import UNINITIALIZED
+from dovetail.history.records import UseHour
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
 from tools.standin.fixture import MakeStandin
@@ -52,9 +55,10 @@ class Node:
         self.samples: tuple[Sample, ...] = ()
         self.library = SharedNvml()
         kinds = default()
-        self.sampler = Sampler(self.library, kinds.values(), Counters(folder / "counters.json"))
+        self.use = UseHours(folder / "use.json", "node-1")
+        self.sampler = Sampler(self.library, kinds.values(), Counters(folder / "counters.json"), self.use)
         self.uses = 0
-        parts = Parts(owners=self._owners, use=self._use, samples=lambda: self.samples)
+        parts = Parts(owners=self._owners, use=self._use, samples=lambda: self.samples, owned=self.use.owned)
         self.exporter = Exporter(self.sampler, kinds, "node-1", parts, **options)
 
     def _use(self, _readings: Sequence[GpuReading], _owners: Owners) -> PodValues:
@@ -387,7 +391,7 @@ async def serving(server: ExporterServer) -> AsyncIterator[None]:
 
 async def test_the_port_serves_metrics_compressed_if_wanted(node: Node) -> None:
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    async with reading(node), serving(ExporterServer("127.0.0.1:0", node.exporter, port.set_result)):
+    async with reading(node), serving(ExporterServer("127.0.0.1:0", node.exporter, node.use, port.set_result)):
         url, plain = f"http://127.0.0.1:{await port}", {"Accept-Encoding": "identity"}
         async with aiohttp.ClientSession(auto_decompress=False) as client:
             async with client.get(f"{url}/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
@@ -404,6 +408,32 @@ async def test_the_port_serves_metrics_compressed_if_wanted(node: Node) -> None:
                 assert answer.status == 200
 
 
+async def test_the_port_serves_the_use_of_the_gpus_from_an_hour_on(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(exporter_module, "OWNERS_S", 0.05)
+    node.standin.load(0, sm=0.5, tensor=0.5, dram=0.5)
+    node.by_device = {node.uuid(0): (owner("a"),)}
+    async with reading(node), serving(ExporterServer("127.0.0.1:0", node.exporter, node.use, port.set_result)):
+        following = asyncio.create_task(node.exporter.follow_owners())
+        url = f"http://127.0.0.1:{await port}/use"
+        async with aiohttp.ClientSession() as client:
+
+            async def used() -> bool:
+                node.sampler.begin(time.monotonic())
+                async with client.get(url) as answer:
+                    hours = msgspec.json.decode(await answer.read(), type=list[UseHour])
+                mine = [one for one in hours if one.gpu == node.uuid(0) and one.pod_uid == "uid-a"]
+                return bool(mine) and mine[0].measured_ms > 0 and mine[0].source.startswith("node-1/")
+
+            await until(used)
+            async with client.get(f"{url}?since={2**45}") as answer:
+                assert await answer.json() == []
+            for wrong in ("-1", "1.5", "x", "9" * 16, "%D9%A1"):
+                async with client.get(f"{url}?since={wrong}") as answer:
+                    assert answer.status == 400 and "epoch milliseconds" in await answer.text()
+        following.cancel()
+
+
 async def test_a_port_that_is_taken_is_a_fault_until_it_is_free(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "AGAIN_S", 0.05)
     with socket.socket() as taken:
@@ -411,7 +441,7 @@ async def test_a_port_that_is_taken_is_a_fault_until_it_is_free(node: Node, monk
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         opened = asyncio.Event()
-        server = ExporterServer(address, node.exporter, lambda _: opened.set())
+        server = ExporterServer(address, node.exporter, node.use, lambda _: opened.set())
         async with serving(server):
 
             async def refused() -> bool:

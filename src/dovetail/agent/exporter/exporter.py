@@ -26,6 +26,7 @@ from dovetail.agent.exporter.read_ahead import ReadAhead
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners, PodValues, Sample
 from dovetail.agent.exporter.sampler import Sampled, Sampler
 from dovetail.agent.exporter.text import Series, Writer, labels_of
+from dovetail.agent.exporter.use_hours import OWNERS_S
 
 FRESH_S = 1.0
 READ_S = 2.0
@@ -41,11 +42,13 @@ async def nobody() -> Owners | None:
 
 class Parts(Struct, frozen=True):
     """The parts of the agent that add to the readings. `owners` returns None if they are not known
-    now. `use` gets the readings and their owners, if these are known; `samples` are of other parts."""
+    now. `use` gets the readings and their owners, if these are known; `owned` gets the owners each time when they are
+    read, None if they are not known; `samples` are of other parts."""
 
     owners: Callable[[], Awaitable[Owners | None]] = nobody
     use: Callable[[Sequence[GpuReading], Owners], PodValues] = lambda _readings, _owners: PodValues()
     samples: Callable[[], Iterable[Sample]] = lambda: ()
+    owned: Callable[[Owners | None], None] = lambda _owners: None
 
 
 class KnownDevice(Struct, frozen=True):
@@ -93,6 +96,12 @@ class Exporter:
             return self._text
         return "".join(text for name, text in self._kinds.items() if name in names).encode()
 
+    async def follow_owners(self) -> None:
+        """Read the owners again and again, also while nothing is scraped, until cancelled."""
+        while True:
+            await self._read_owners()
+            await asyncio.sleep(OWNERS_S)
+
     async def _scrape(self) -> None:
         begun_s = time.monotonic()
         self._ahead.scraped(begun_s)
@@ -118,6 +127,7 @@ class Exporter:
             log.warning("%s", fault or "owners of GPUs are known again")
             self.fault = fault
         self._owners_known = owners is not None
+        self._parts.owned(owners)
         self._learn(owners or Owners({}, self._owners.read_s))
         return self._owners
 

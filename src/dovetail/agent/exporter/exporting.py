@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
+from dovetail.agent.exporter import use_hours
 from dovetail.agent.exporter.counter_list import default, read_counter_list
 from dovetail.agent.exporter.counters import Counters
 from dovetail.agent.exporter.dcgm import Dcgm
@@ -17,6 +18,7 @@ from dovetail.agent.exporter.reading import GpuReading
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
 from dovetail.agent.exporter.shared_nvml import SharedNvml
+from dovetail.agent.exporter.use_hours import UseHours
 from dovetail.agent.exporter.xid_counts import XidCounts
 from dovetail.agent.health.checks import KINDS
 from dovetail.agent.health.gpu_events import GpuEvent
@@ -35,15 +37,18 @@ class Exporting:
         kinds = read_counter_list(counters) if counters is not None else default()
         self._library = SharedNvml()
         dcgm = Dcgm(options.exporter_dcgm) if options.exporter_dcgm else None
-        # The checks of health need their values also where they are not exported.
-        read = {**{name: kind for name, kind in default().items() if name in KINDS}, **kinds}
-        self._sampler = Sampler(self._library, read.values(), Counters(options.state_folder / "counters.json"), dcgm)
+        # The checks of health and the use by pods need their values also where they are not exported.
+        needed = KINDS | use_hours.KINDS
+        read = {**{name: kind for name, kind in default().items() if name in needed}, **kinds}
+        counted = Counters(options.state_folder / "counters.json")
+        use = UseHours(options.state_folder / "use.json", options.node_name)
+        self._sampler = Sampler(self._library, read.values(), counted, use, dcgm)
         self._xids = XidCounts(options.state_folder / "xids.json", table)
-        with_xids = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()))
+        joined = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()), owned=use.owned)
         self._exporter = Exporter(
-            self._sampler, kinds, options.node_name, with_xids, job_labels=options.exporter_job_labels
+            self._sampler, kinds, options.node_name, joined, job_labels=options.exporter_job_labels
         )
-        self._server = ExporterServer(options.exporter, self._exporter, opened)
+        self._server = ExporterServer(options.exporter, self._exporter, use, opened)
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -63,7 +68,9 @@ class Exporting:
         """Read and serve until cancelled."""
         self._sampler.start()
         try:
-            await self._server.run()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._server.run())
+                tasks.create_task(self._exporter.follow_owners())
         finally:
             self._xids.write()
             await asyncio.to_thread(self._sampler.stop)

@@ -27,6 +27,7 @@ from dovetail.agent.exporter.kinds import Kind
 from dovetail.agent.exporter.reading import GpuReading
 from dovetail.agent.exporter.readings import DeviceReader
 from dovetail.agent.exporter.shared_nvml import Session, SharedNvml
+from dovetail.agent.exporter.use_hours import UseHours
 from dovetail.agent.machine import nvml as codes
 from dovetail.agent.machine.nvml import NvmlError
 
@@ -65,9 +66,10 @@ class Sampler:
     """Reads `kinds` of all GPUs between `start` and `stop`."""
 
     def __init__(
-        self, library: SharedNvml, kinds: Iterable[Kind], counters: Counters, dcgm: Dcgm | None = None
+        self, library: SharedNvml, kinds: Iterable[Kind], counters: Counters, use: UseHours, dcgm: Dcgm | None = None
     ) -> None:
-        self._library, self._kinds, self._counters, self._dcgm = library, tuple(kinds), counters, dcgm
+        self._library, self._kinds, self._dcgm = library, tuple(kinds), dcgm
+        self._counters, self._use = counters, use
         self._condition = threading.Condition()
         self._gpus: dict[int, _Gpu] = {}
         self._stopped = False
@@ -81,7 +83,7 @@ class Sampler:
         """Why GPUs are not read, as sentences for an operator."""
         with self._condition:
             gpus = (f"GPU {gpu.index} is not read: {gpu.error}" for gpu in self._gpus.values() if gpu.error)
-            return (*((self._fault,) if self._fault else gpus), *self._counters.faults)
+            return (*((self._fault,) if self._fault else gpus), *self._counters.faults, *self._use.faults)
 
     @property
     def errors(self) -> dict[str, int]:
@@ -114,6 +116,7 @@ class Sampler:
         if not any(thread.is_alive() for thread in self._threads):
             self._library.close()
         self._counters.write(now=True)
+        self._use.write(now=True)
 
     async def read(self, not_before_s: float) -> tuple[Sampled, ...]:
         """A reading of each GPU that was begun at or after that time, or the newest one if the GPU does not answer."""
@@ -189,6 +192,7 @@ class Sampler:
                     self._errors += reader.errors
                 reader.errors.clear()
             self._counters.write()
+            self._use.write()
             with self._condition:
                 gpu.sampled, gpu.ended_s = sampled, time.monotonic()
                 if error != gpu.error:
@@ -211,6 +215,7 @@ class Sampler:
         reading = self._guarded(session, reader.read)
         for device in reading.devices:
             self._counters.apply(device)
+        self._use.apply(reading)
         return Sampled(reading, reader.since_s, time.monotonic() - begun_s, reader.texts)
 
     def _guarded(self, session: Session, read: Callable[[], T]) -> T:

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How pods use the GPUs of this node, hour by hour: integrals of what was read, for the process that keeps the history.
+
+Rules
+- Each reading of a device counts for the time since the one before, if that is at most `LONGEST_S`: what was not
+  measured is not guessed.
+- A device is used by the pod that holds it. The time in which its owner changed, or is not known, is not counted; nor
+  is that of a device that several pods hold, as NVML does not divide it exactly.
+- A pod is known as the owner of a device when the kubelet is asked the next time, at most `OWNERS_S` late.
+- What a MIG instance does is the use of the pod that holds the instance, under the UUID of its GPU.
+- The last `KEPT_HOURS` are kept, in a file too, at most `_MOST` records; the oldest hours go first.
+- Lengths are of the monotonic clock; the wall clock gives the hour.
+Calls may come from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
+from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owners
+from dovetail.history.records import HOUR_MS, USE_BINS, UseHour
+from dovetail.monitoring.real_use import PARTS, default
+
+LONGEST_S = 60.0
+OWNERS_S = 10.0
+KEPT_HOURS = 24
+_MOST = 8192
+_WRITE_S = 60.0
+_MILLI = 1000
+_UTILIZATION, _ENGINE, _MEMORY = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_FB_USED"
+ACTIVITIES: dict[str, tuple[str, int]] = {
+    **{part.activity: (part.metric, _MILLI) for part in PARTS},
+    "utilization": (_UTILIZATION, 10),
+    "memory_copy": ("DCGM_FI_DEV_MEM_COPY_UTIL", 10),
+    "fp64": ("DCGM_FI_PROF_PIPE_FP64_ACTIVE", _MILLI),
+    "pcie_tx": ("DCGM_FI_PROF_PCIE_TX_BYTES", 1),
+    "pcie_rx": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1),
+    "nvlink_tx": ("DCGM_FI_PROF_NVLINK_TX_BYTES", 1),
+    "nvlink_rx": ("DCGM_FI_PROF_NVLINK_RX_BYTES", 1),
+}
+"""By activity: the kind of its readings, and what makes thousandths, or bytes per second, of them."""
+KINDS = frozenset((_MEMORY, *(kind for kind, _ in ACTIVITIES.values())))
+"""The kinds of values that are needed."""
+
+
+class UseMemory(Struct):
+    """The content of the file. `since_ms`: since when it counts, in epoch ms."""
+
+    since_ms: int
+    hours: list[UseHour] = []
+
+
+Key = tuple[str, str, int]
+"""GPU, pod and hour."""
+
+
+class UseHours:
+    """What is kept at `path` of the devices of `node`. `clock_ms` is the wall clock."""
+
+    def __init__(
+        self, path: Path, node: str, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    ) -> None:
+        self._file = CheckpointFile(path, UseMemory)
+        memory, wrong = self._file.rescue()
+        memory = memory or UseMemory(clock_ms())
+        self._since_ms = memory.since_ms
+        self._source = f"{node}/{memory.since_ms}"
+        self._hours: dict[Key, UseHour] = {(one.gpu, one.pod_uid, one.hour_ms): one for one in memory.hours}
+        self._clock_ms = clock_ms
+        self._lock = threading.Lock()
+        self._owners: Owners | None = None
+        self._known_s = 0.0
+        """Since when the owners are known, if they are."""
+        self._changed_s: dict[str, float] = {}
+        self._read_s: dict[str, float] = {}
+        self._written_s = time.monotonic()
+        self._idle = default("idle_util")
+        self._read_fault = f"the use of GPUs is counted anew: {wrong}" if wrong else ""
+        self._write_fault = ""
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Sentences for an operator."""
+        return tuple(fault for fault in (self._read_fault, self._write_fault) if fault)
+
+    def owned(self, owners: Owners | None) -> None:
+        """Take the owners of the devices from now on; None if they are not known."""
+        now_s = time.monotonic()
+        with self._lock:
+            if self._owners is None or owners is None:
+                self._known_s = now_s
+            else:
+                before, after = self._owners.by_device, owners.by_device
+                changed = (uuid for uuid in before.keys() | after.keys() if before.get(uuid) != after.get(uuid))
+                self._changed_s.update(dict.fromkeys(changed, now_s))
+            self._owners = owners
+
+    def apply(self, reading: GpuReading) -> None:
+        """Count a reading of a GPU and its instances."""
+        with self._lock:
+            for device in reading.devices:
+                before_s = self._read_s.get(device.uuid, float("-inf"))
+                self._read_s[device.uuid] = reading.read_s
+                took_s = reading.read_s - before_s
+                if 0 < took_s <= LONGEST_S and (pod := self._user(device, before_s)) is not None:
+                    self._count(device, pod, round(took_s * 1000))
+
+    def since(self, hour_ms: int) -> list[UseHour]:
+        """The hours from this one on."""
+        with self._lock:
+            return [one for one in self._hours.values() if one.hour_ms >= hour_ms]
+
+    def write(self, *, now: bool = False) -> None:
+        """Write the file if it is due."""
+        if not now and time.monotonic() - self._written_s < _WRITE_S:
+            return
+        self._written_s = time.monotonic()
+        with self._lock:
+            # Instances that are made anew have new UUIDs.
+            oldest_s = time.monotonic() - LONGEST_S
+            self._read_s = {uuid: read_s for uuid, read_s in self._read_s.items() if read_s >= oldest_s}
+            self._changed_s = {uuid: at_s for uuid, at_s in self._changed_s.items() if at_s >= oldest_s}
+            memory = UseMemory(self._since_ms, list(self._hours.values()))
+        try:
+            self._file.write(memory)
+            self._write_fault = ""
+        except CheckpointError as error:
+            self._write_fault = f"the use of GPUs is counted anew at the next restart of the agent: {error}"
+
+    def _user(self, device: DeviceReading, before_s: float) -> str | None:
+        """The uid of the pod that held the device since then, "" for none; None where that is not one answer."""
+        if self._owners is None or max(self._known_s, self._changed_s.get(device.uuid, 0.0)) > before_s:
+            return None
+        owners = {one.pod_uid for one in self._owners.by_device.get(device.uuid, ())}
+        return next(iter(owners), "") if len(owners) < 2 else None
+
+    def _count(self, device: DeviceReading, pod_uid: str, took_ms: int) -> None:
+        use = _real_use(device)
+        if use is None:
+            return
+        values, memory_mib = _values(device), int(device.values.get(_MEMORY, 0))
+        end_ms = self._clock_ms()
+        for hour_ms, ms in _by_hour(end_ms - took_ms, end_ms):
+            key = device.parent or device.uuid, pod_uid, hour_ms
+            known = self._hours.get(key) or self._begin(key)
+            self._hours[key] = _with(known, values, use, memory_mib, ms, idle=use < self._idle)
+
+    def _begin(self, key: Key) -> UseHour:
+        """A record of an hour, for which old ones make room."""
+        gpu, pod_uid, hour_ms = key
+        oldest_ms = hour_ms - KEPT_HOURS * HOUR_MS
+        if any(hour < oldest_ms for _, _, hour in self._hours) or len(self._hours) >= _MOST:
+            kept = sorted(self._hours.items(), key=lambda item: item[0][2])[-_MOST + 1 :]
+            self._hours = {key: one for key, one in kept if one.hour_ms >= oldest_ms}
+        return UseHour(gpu, pod_uid, hour_ms, 0, 0, 0, histogram=(0,) * USE_BINS, source=self._source)
+
+
+def _by_hour(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
+    """The hours of a time, each with its part in ms."""
+    while start_ms < end_ms:
+        hour_ms = start_ms - start_ms % HOUR_MS
+        until_ms = min(end_ms, hour_ms + HOUR_MS)
+        yield hour_ms, until_ms - start_ms
+        start_ms = until_ms
+
+
+def _values(device: DeviceReading) -> dict[str, float]:
+    """The activities that the device reports, in thousandths or bytes per second."""
+    read = ((name, device.values.get(kind), scale) for name, (kind, scale) in ACTIVITIES.items())
+    return {name: value * scale for name, value, scale in read if value is not None}
+
+
+def _real_use(device: DeviceReading) -> float | None:
+    """Real use, 0 to 1, by the rules of `monitoring.real_use`."""
+    utilization = device.values.get(_UTILIZATION)
+    other = utilization / 100 if utilization is not None else device.values.get(_ENGINE)
+    total = 0.0
+    for part in PARTS:
+        value = device.values.get(part.metric, other)
+        if value is None:
+            return None
+        total += part.weight * value
+    return min(max(total, 0.0), 1.0)
+
+
+def _with(hour: UseHour, values: dict[str, float], use: float, memory_mib: int, ms: int, *, idle: bool) -> UseHour:
+    """The record with `ms` more."""
+    bins = list(hour.histogram)
+    bins[min(int(use * USE_BINS), USE_BINS - 1)] += ms
+    activity = dict(hour.activity)
+    for name, value in values.items():
+        activity[name] = activity.get(name, 0) + round(value * ms)
+    return UseHour(
+        hour.gpu, hour.pod_uid, hour.hour_ms, hour.measured_ms + ms, hour.use + round(use * _MILLI * ms),
+        hour.idle_ms + (ms if idle else 0), max(hour.memory_peak_mib, memory_mib), tuple(bins), activity, hour.source,
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The use of GPUs by pods, hour by hour."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.agent.exporter import use_hours as module
+from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners
+from dovetail.agent.exporter.use_hours import KEPT_HOURS, LONGEST_S, UseHours
+from dovetail.history.records import HOUR_MS, UseHour
+
+SM, TENSOR, DRAM, ENGINE = (f"DCGM_FI_PROF_{name}_ACTIVE" for name in ("SM", "PIPE_TENSOR", "DRAM", "GR_ENGINE"))
+UTILIZATION, MEMORY = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"
+BUSY = {SM: 0.8, TENSOR: 0.6, DRAM: 0.4, ENGINE: 1.0, MEMORY: 4096.0}
+BUSY_MILLI = 670
+"""0.35 x 0.8 + 0.35 x 0.6 + 0.2 x 0.4 + 0.1 x 1.0, in thousandths."""
+
+
+class Clocks:
+    """The monotonic clock and the wall clock, which begins ten seconds before an hour is full."""
+
+    def __init__(self) -> None:
+        self.s = 1000.0
+        self.ahead_ms = 5 * HOUR_MS - 10_000 - 1_000_000
+
+    @property
+    def wall_ms(self) -> int:
+        return round(self.s * 1000) + self.ahead_ms
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    found = Clocks()
+    monkeypatch.setattr(time, "monotonic", lambda: found.s)
+    return found
+
+
+class Node:
+    def __init__(self, folder: Path, clocks: Clocks) -> None:
+        self.clocks = clocks
+        self.hours = UseHours(folder / "use.json", "n1", lambda: clocks.wall_ms)
+
+    def held(self, **pods: str) -> None:
+        """The pods that hold the GPUs; several are separated by a comma."""
+        by_device = {
+            gpu: tuple(Owner("ns", uid, uid, "main", 1.0) for uid in uids.split(",")) for gpu, uids in pods.items()
+        }
+        self.hours.owned(Owners(by_device, self.clocks.s))
+
+    def read(self, gpu: str = "a", parent: str = "", **values: float) -> None:
+        self.hours.apply(
+            GpuReading(
+                (DeviceReading(gpu, 0, "", "", 0, parent, None, None, "", values or BUSY),), (), self.clocks.s, {}
+            )
+        )
+
+    def used(self) -> dict[tuple[str, str, int], UseHour]:
+        return {(one.gpu, one.pod_uid, one.hour_ms // HOUR_MS): one for one in self.hours.since(0)}
+
+
+@pytest.fixture
+def node(tmp_path: Path, clocks: Clocks) -> Node:
+    return Node(tmp_path, clocks)
+
+
+def test_a_reading_counts_for_the_time_since_the_last_one_in_its_hours(node: Node, clocks: Clocks) -> None:
+    node.held(a="p")
+    for _ in range(3):
+        node.read()
+        clocks.s += 15
+    used = node.used()
+    # Of the 30 s between the readings 10 s are before the full hour.
+    assert {key: one.measured_ms for key, one in used.items()} == {("a", "p", 4): 10_000, ("a", "p", 5): 20_000}
+    for one in used.values():
+        assert one.use == BUSY_MILLI * one.measured_ms and one.idle_ms == 0
+        assert one.memory_peak_mib == 4096
+        assert one.histogram[BUSY_MILLI // 50] == one.measured_ms == sum(one.histogram)
+        assert one.activity == {
+            "sm": 800 * one.measured_ms, "tensor": 600 * one.measured_ms, "dram": 400 * one.measured_ms,
+            "engine": 1000 * one.measured_ms,
+        }  # fmt: skip
+
+
+def test_a_gpu_below_the_threshold_is_idle(node: Node, clocks: Clocks) -> None:
+    node.held(a="p")
+    for utilization in (0, 4, 5):
+        node.read(**{UTILIZATION: utilization})
+        clocks.s += 2
+    # Parts that are not reported are those of the utilization; the threshold is 5 %.
+    (one,) = node.used().values()
+    assert (one.idle_ms, one.measured_ms, one.use) == (2000, 4000, (40 + 50) * 2000)
+    assert one.activity == {"utilization": (40 + 50) * 2000}
+
+
+@pytest.mark.parametrize("values", [{MEMORY: 1.0}, {SM: 0.5, TENSOR: 0.5}], ids=["nothing", "parts"])
+def test_a_gpu_that_does_not_report_its_use_is_not_measured(
+    node: Node, clocks: Clocks, values: dict[str, float]
+) -> None:
+    node.held(a="p")
+    for _ in range(2):
+        node.read(**values)
+        clocks.s += 1
+    assert node.used() == {}
+
+
+def test_a_time_without_readings_is_not_measured(node: Node, clocks: Clocks) -> None:
+    node.held(a="p")
+    node.read()
+    clocks.s += LONGEST_S + 1
+    node.read()
+    clocks.s += 1
+    node.read()
+    assert [one.measured_ms for one in node.used().values()] == [1000]
+
+
+def test_the_time_in_which_the_owner_changes_or_is_not_known_is_not_counted(node: Node, clocks: Clocks) -> None:
+    def reads(count: int) -> None:
+        for _ in range(count):
+            clocks.s += 1
+            node.read()
+        clocks.s += 0.5
+
+    reads(2)  # Nothing is known of owners yet.
+    node.held(a="p")
+    reads(3)  # It may have been held for a part of the time before the first one.
+    node.held(a="q")
+    reads(2)
+    node.held(a="q")
+    reads(1)  # The same owner: 1.5 s.
+    node.hours.owned(None)
+    node.held(a="q")
+    reads(2)
+    node.held()
+    reads(2)
+    node.hours.owned(None)
+    reads(2)
+    measured: Counter[str] = Counter()
+    for (_, pod, _), one in node.used().items():
+        measured[pod] += one.measured_ms
+    assert measured == {"p": 2000, "q": 1000 + 1500 + 1000, "": 1000}
+
+
+def test_a_gpu_that_several_pods_share_is_not_measured(node: Node, clocks: Clocks) -> None:
+    node.held(a="p,q", b="p,p")
+    for _ in range(2):
+        node.read("a")
+        node.read("b")
+        clocks.s += 1
+    # Two containers of one pod are one user.
+    assert node.used().keys() == {("b", "p", 4)}
+
+
+def test_an_instance_is_used_under_the_uuid_of_its_gpu(node: Node, clocks: Clocks) -> None:
+    node.held(**{"MIG-1": "p", "MIG-2": "q"})
+    for _ in range(2):
+        node.read("MIG-1", parent="a", **{ENGINE: 0.5, SM: 0.5, DRAM: 0.0})
+        node.read("MIG-2", parent="a", **{ENGINE: 0.0, SM: 0.0, DRAM: 0.0})
+        clocks.s += 1
+    # Tensor activity is not reported, nor is utilization: the engine stands for it.
+    assert {pod: one.use for (gpu, pod, _), one in node.used().items() if gpu == "a"} == {"p": 400 * 1000, "q": 0}
+
+
+def test_a_restarted_agent_goes_on(node: Node, clocks: Clocks, tmp_path: Path) -> None:
+    node.held(a="p")
+    node.read()
+    clocks.s += 5
+    node.read()
+    node.hours.write(now=True)
+    again = Node(tmp_path, clocks)
+    again.held(a="p")
+    again.read()
+    clocks.s += 1
+    again.read()
+    ((key, one),) = again.used().items()
+    assert (key, one.measured_ms) == (("a", "p", 4), 6000) and not again.hours.faults
+    assert one.source == node.used()[key].source
+
+
+def test_a_damaged_file_is_reported_and_another_source_begins(node: Node, clocks: Clocks, tmp_path: Path) -> None:
+    node.held(a="p")
+    node.read()
+    clocks.s += 5
+    node.read()
+    node.hours.write(now=True)
+    (tmp_path / "use.json").write_text("{")
+    again = Node(tmp_path, clocks)
+    assert again.used() == {} and "counted anew" in " ".join(again.hours.faults)
+    again.held(a="p")
+    again.read()
+    clocks.s += 1
+    again.read()
+    assert {one.source for one in again.used().values()} != {one.source for one in node.used().values()}
+
+
+def test_old_hours_go_and_the_number_is_bounded(node: Node, clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 40)
+    for hour in range(3 * KEPT_HOURS):
+        for pod in ("p", "q"):
+            node.held(a=pod)
+            node.read()
+            clocks.s += 1
+            node.read()
+        clocks.s += 3598
+        used = node.used()
+        newest = 4 + hour
+        assert len(used) <= 40 and {("a", "p", newest), ("a", "q", newest)} <= used.keys()
+        assert min(hour for _, _, hour in used) >= newest - KEPT_HOURS
+
+
+@given(st.lists(st.tuples(st.integers(1, 70), st.sampled_from(["", "p", "q"]), st.integers(0, 100)), max_size=30))
+def test_what_is_measured_adds_up(tmp_path_factory: Any, steps: list[tuple[int, str, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        clocks = Clocks()
+        patch.setattr(time, "monotonic", lambda: clocks.s)
+        node = Node(tmp_path_factory.mktemp("use"), clocks)
+        node.held()
+        node.read(**{UTILIZATION: 0})
+        holder, measured, use = "", 0, 0
+        for s, pod, percent in steps:
+            clocks.s += s
+            node.read(**{UTILIZATION: percent})
+            if s <= LONGEST_S:
+                measured, use = measured + s * 1000, use + s * 1000 * percent * 10
+            if pod != holder:
+                # The next reading counts again: the owner changes at the moment of the one before.
+                node.held(**({"a": pod} if pod else {}))
+                holder = pod
+        found = node.used().values()
+        assert sum(one.measured_ms for one in found) == measured
+        assert abs(sum(one.use for one in found) - use) <= len(found) * len(steps)
+        assert all(sum(one.histogram) == one.measured_ms >= one.idle_ms for one in found)
