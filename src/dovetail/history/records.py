@@ -114,7 +114,8 @@ class UseHour(Struct, frozen=True):
     real use (`monitoring.real_use`): thousandths of what the pod holds, times ms. `idle_ms` is the time below the
     threshold of idle GPUs, `memory_peak_mib` the most memory that was used. `histogram[i]` is the time in ms in which
     real use was in bin i of `USE_BINS`; `activity` has the integrals of the activities that make up real use and of
-    others by which a bottleneck is recognized, in thousandths times ms, or bytes times ms / s.
+    others by which a bottleneck is recognized, in thousandths times ms, or bytes times ms / s. `used_until_ms` is the
+    last time in the hour at which it was not idle, 0 if it was idle all the time.
 
     `source` is what measured: the node, and since when it counts. A source measures the whole hour, so a later record
     of the same source replaces the earlier one; those of two sources add up."""
@@ -128,6 +129,7 @@ class UseHour(Struct, frozen=True):
     memory_peak_mib: int = 0
     histogram: tuple[int, ...] = ()
     activity: dict[str, int] = {}
+    used_until_ms: int = 0
     source: str = ""
 
 

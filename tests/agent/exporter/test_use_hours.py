@@ -82,6 +82,7 @@ def test_a_reading_counts_for_the_time_since_the_last_one_in_its_hours(node: Nod
     for one in used.values():
         assert one.use == BUSY_MILLI * one.measured_ms and one.idle_ms == 0
         assert one.memory_peak_mib == 4096
+        assert one.used_until_ms == min((one.hour_ms // HOUR_MS + 1) * HOUR_MS, clocks.wall_ms - 15_000)
         assert one.histogram[BUSY_MILLI // 50] == one.measured_ms == sum(one.histogram)
         assert one.activity == {
             "sm": 800 * one.measured_ms, "tensor": 600 * one.measured_ms, "dram": 400 * one.measured_ms,
@@ -97,6 +98,7 @@ def test_a_gpu_below_the_threshold_is_idle(node: Node, clocks: Clocks) -> None:
     # Parts that are not reported are those of the utilization; the threshold is 5 %.
     (one,) = node.used().values()
     assert (one.idle_ms, one.measured_ms, one.use) == (2000, 4000, (40 + 50) * 2000)
+    assert one.used_until_ms == clocks.wall_ms - 2000
     assert one.activity == {"utilization": (40 + 50) * 2000}
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owners
@@ -146,10 +147,15 @@ class UseHours:
             return
         values, memory_mib = _values(device), int(device.values.get(_MEMORY, 0))
         end_ms = self._clock_ms()
-        for hour_ms, ms in _by_hour(end_ms - took_ms, end_ms):
-            key = device.parent or device.uuid, pod_uid, hour_ms
-            known = self._hours.get(key) or self._begin(key)
-            self._hours[key] = _with(known, values, use, memory_mib, ms, idle=use < self._idle)
+        for start_ms, until_ms in _by_hour(end_ms - took_ms, end_ms):
+            key = device.parent or device.uuid, pod_uid, start_ms - start_ms % HOUR_MS
+            hour = self._hours.get(key) or self._begin(key)
+            hour = _with(hour, values, use, memory_mib, until_ms - start_ms)
+            if use < self._idle:
+                hour = replace(hour, idle_ms=hour.idle_ms + until_ms - start_ms)
+            else:
+                hour = replace(hour, used_until_ms=max(hour.used_until_ms, until_ms))
+            self._hours[key] = hour
 
     def _begin(self, key: Key) -> UseHour:
         """A record of an hour, for which old ones make room."""
@@ -162,11 +168,10 @@ class UseHours:
 
 
 def _by_hour(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
-    """The hours of a time, each with its part in ms."""
+    """The parts of a time, each within one hour."""
     while start_ms < end_ms:
-        hour_ms = start_ms - start_ms % HOUR_MS
-        until_ms = min(end_ms, hour_ms + HOUR_MS)
-        yield hour_ms, until_ms - start_ms
+        until_ms = min(end_ms, start_ms - start_ms % HOUR_MS + HOUR_MS)
+        yield start_ms, until_ms
         start_ms = until_ms
 
 
@@ -189,14 +194,18 @@ def _real_use(device: DeviceReading) -> float | None:
     return min(max(total, 0.0), 1.0)
 
 
-def _with(hour: UseHour, values: dict[str, float], use: float, memory_mib: int, ms: int, *, idle: bool) -> UseHour:
+def _with(hour: UseHour, values: dict[str, float], use: float, memory_mib: int, ms: int) -> UseHour:
     """The record with `ms` more."""
     bins = list(hour.histogram)
     bins[min(int(use * USE_BINS), USE_BINS - 1)] += ms
     activity = dict(hour.activity)
     for name, value in values.items():
         activity[name] = activity.get(name, 0) + round(value * ms)
-    return UseHour(
-        hour.gpu, hour.pod_uid, hour.hour_ms, hour.measured_ms + ms, hour.use + round(use * _MILLI * ms),
-        hour.idle_ms + (ms if idle else 0), max(hour.memory_peak_mib, memory_mib), tuple(bins), activity, hour.source,
-    )  # fmt: skip
+    return replace(
+        hour,
+        measured_ms=hour.measured_ms + ms,
+        use=hour.use + round(use * _MILLI * ms),
+        memory_peak_mib=max(hour.memory_peak_mib, memory_mib),
+        histogram=tuple(bins),
+        activity=activity,
+    )
