@@ -15,6 +15,7 @@ import pytest
 
 from dovetail.kube.api.config import load_config
 from dovetail.kube.objects.stack import GPUStack
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.leader_client import LeaderClient
 from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.parts import SharedByParts
@@ -178,7 +179,7 @@ async def test_a_node_walks_from_nothing_to_validated(cluster: Cluster) -> None:
     stack = msgspec.json.decode(plane.kubectl("get", "gpustack", "walk", "-o=json"), type=GPUStack)
     async with LeaderClient(config, leads=lambda: True) as client:
         watches = SharedWatches(client)
-        walks = NodeWalks(SharedByParts(client, watches, lambda: None))
+        walks = NodeWalks(SharedByParts(client, watches, OwnedObjects(client, lambda: None), lambda: None))
         walks.follow(stack)
         running = (watches.run, watches.runtime_classes.run, walks.run)
         tasks = [asyncio.create_task(each()) for each in running]

@@ -6,7 +6,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from dovetail.kube.objects.stack import StackCondition
-from dovetail.operator.conditions import ACCEPTED, APPLIED, CONDITIONS, READY, StackReason, condition, settled
+from dovetail.operator.conditions import (
+    ACCEPTED,
+    APPLIED,
+    CONDITIONS,
+    READY,
+    VIEWS_AVAILABLE,
+    StackReason,
+    condition,
+    settled,
+)
 from tests.docs.pages import page
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
@@ -14,7 +23,12 @@ LATER = NOW + timedelta(hours=1)
 
 
 def test_a_condition_is_true_for_its_best_reason_alone() -> None:
-    best = {ACCEPTED: StackReason.VALID, APPLIED: StackReason.APPLIED, READY: StackReason.READY}
+    best = {
+        ACCEPTED: StackReason.VALID,
+        APPLIED: StackReason.APPLIED,
+        READY: StackReason.READY,
+        VIEWS_AVAILABLE: StackReason.ANSWERED,
+    }
     for kind in CONDITIONS:
         for reason in StackReason:
             assert condition(kind, reason).status == str(best[kind] is reason)

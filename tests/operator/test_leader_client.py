@@ -15,6 +15,7 @@ from dovetail.kube.objects.stack import GPUStack
 from dovetail.operator import manifest_objects
 from dovetail.operator.coexistence.takeovers import Takeovers
 from dovetail.operator.gpu_search import GpuSearches
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.leader_client import LeaderClient, NotLeading
 from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.parts import PartNotReady, SharedByParts, StackPart
@@ -67,7 +68,7 @@ async def works(playground: Playground, part_of: Callable[[SharedByParts], Stack
     """Let a part work until it has written something. Raises NotLeading where it ends by that."""
     put_work(playground)
     async with LeaderClient(ClusterConfig(server=playground.url), leads=lambda: leads) as client:
-        shared = SharedByParts(client, SharedWatches(client), lambda: None)
+        shared = SharedByParts(client, SharedWatches(client), OwnedObjects(client, lambda: None), lambda: None)
         part, stack = part_of(shared), convert(STACK, GPUStack)
         following = [asyncio.create_task(one) for one in (shared.watches.run(), shared.watches.runtime_classes.run())]
         running = asyncio.create_task(part.run())

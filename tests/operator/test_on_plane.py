@@ -21,6 +21,7 @@ from dovetail.operator import metrics
 from dovetail.operator.kinds import OWNED
 from dovetail.operator.rendering.stack_objects import MANAGED_BY
 from dovetail.operator.run import OperatorOptions, parts, run
+from dovetail.operator.views import state
 from dovetail.scheduler.view_registration import register
 from tests.patience import PATIENCE_S
 from tools.controlplane.credentials import Authority
@@ -207,9 +208,9 @@ NOBODY = "192.0.2.7"
 """An address at which nobody answers."""
 
 
-async def test_views_that_nobody_answers(installed: Installed) -> None:
-    """What the scheduler writes stays. Meanwhile the operator works, and no namespace ends; when they are switched off
-    it does."""
+async def test_views_that_nobody_answers(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are registered once a scheduler has written its address, and what it writes stays. While nobody answers the
+    operator works, and no namespace ends, until the API is taken away. It comes back with the next scheduler."""
     certificate = Authority("views").pem.decode()
 
     async def trusted() -> tuple[Any, ...]:
@@ -226,6 +227,12 @@ async def test_views_that_nobody_answers(installed: Installed) -> None:
         conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", ())}
         return f"{found['status']['phase']} {conditions.get('NamespaceDeletionDiscoveryFailure', '')}"
 
+    async def views() -> str:
+        found = await installed.get(PATH) or {}
+        conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", ())}
+        one = conditions.get("ViewsAvailable")
+        return f"{one['status']} {one['reason']}" if one is not None else ""
+
     await installed.ask("create", "namespace", "views-end")
     await installed.stack({})
     async with installed.operator():
@@ -234,9 +241,17 @@ async def test_views_that_nobody_answers(installed: Installed) -> None:
         # With the rights of the scheduler, which the operator has written.
         account = installed.plane.service_account_kubeconfig(NAMESPACE, "dovetail-scheduler")
         async with Client(load_config(str(account)), user_agent="dovetail-scheduler") as scheduler:
+
+            async def lives() -> bool:
+                return await register(scheduler, NAMESPACE, NOBODY, 10352, certificate)
+
+            await until(views, "False NotRegistered")
+            assert not await registered()
+            await until(lives, True)
+            await quiet()
             count, before = applies(), await installed.objects()
             for _ in range(3):
-                await register(scheduler, NAMESPACE, NOBODY, 10352, certificate)
+                assert await lives()
             await asyncio.sleep(3)
             assert applies() == count and await installed.objects() == before
             patch = ("--type=merge", '-p={"spec":{"groupPriorityMinimum":999}}')
@@ -245,16 +260,24 @@ async def test_views_that_nobody_answers(installed: Installed) -> None:
             served = await discover(scheduler)
             assert served.failed == ("views.dovetail.dev/v1alpha1",)
             assert ("apps/v1", "deployments") in served.kinds
+            assert await views() == "False Registering"
         await installed.ask("delete", "namespace", "views-end", "--wait=false")
         await until(namespace, "Terminating True")
+    monkeypatch.setattr(state, "UNANSWERED_S", 2.0)
+    monkeypatch.setattr(state, "PAUSE_S", 2.0)
     async with installed.operator():
         # It starts, and works, although the API does not answer.
+        await until(registered, False)
+        await until(views, "False NotAnswered")
+        assert await installed.get(SLICE) is not None and (await trusted())[2] == []
+        await until(namespace, "gone ")
+        await installed.applied()
+        monkeypatch.undo()
+        async with Client(load_config(str(account)), user_agent="dovetail-scheduler") as scheduler:
+            await until(lambda: register(scheduler, NAMESPACE, NOBODY, 10352, certificate), True)
         await installed.stack({"scheduler": {"views": False}})
         await until(registered, False)
-        await installed.applied()
-        await until(namespace, "gone ")
-        await installed.stack({})
-        await until(registered, True)
+        await until(views, "")
         await installed.ask("delete", "gpustack", "dovetail", "--wait=false")
         await until(installed.there, False)
     assert await installed.objects() == {}

@@ -266,6 +266,26 @@ async def test_nothing_is_pruned_while_an_object_is_refused(world: World) -> Non
         assert _image(world, "dovetail-agent-b") == "dovetail:1"
 
 
+async def test_what_may_not_be_deleted_is_reported_and_all_else_goes_on(world: World) -> None:
+    world.stack(agent={"pools": [{"name": "a"}]})
+    async with world.operator():
+        await world.applied()
+        why = "daemonsets.apps is forbidden: cannot delete resource"
+        fault = world.playground.faults.add(
+            Fault("answer", "DELETE", "daemonsets", times=9999, status=403, message=why)
+        )
+        world.stack(agent={"pools": [{"name": "b"}]})
+        await world.applied(reason="Forbidden")
+        assert "DaemonSet dovetail-agent/dovetail-agent-a" in world.condition("Applied")[2]
+        assert _image(world, "dovetail-agent-b") == "dovetail:1"
+        world.playground.delete(STACKS, "", "gpus")
+        await world.until(
+            lambda: "cannot be deleted" in world.condition("Ready")[2] and why in world.condition("Ready")[2]
+        )
+        fault.times = 0
+        await world.until(lambda: world.get(STACKS, "", "gpus") is None)
+
+
 async def test_a_kind_that_is_not_served_is_reported(world: World) -> None:
     monitor = {
         "apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor",

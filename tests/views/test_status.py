@@ -210,6 +210,10 @@ def test_an_installation_without_an_operator_is_healthy() -> None:
             ("GPUStack dovetail", "Forbidden: no right"),
         ),
         (
+            {"stacks": (stack(conditions=condition("ViewsAvailable", "NotAnswered", "nothing answered")),)},
+            ("GPUStack dovetail", "NotAnswered: nothing answered"),
+        ),
+        (
             {"stacks": (stack(conditions=condition("Accepted", "Contradiction")),)},
             ("GPUStack dovetail", "Contradiction"),
         ),

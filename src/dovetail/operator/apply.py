@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from dovetail.kube.api.client import APPLY_PATCH, Attempts, Client
-from dovetail.kube.api.errors import ApiError, NotFound, OutcomeUnknown, Unreachable
+from dovetail.kube.api.errors import ApiError, Conflict, NotFound, OutcomeUnknown, Unreachable
 from dovetail.operator import metrics
 from dovetail.operator.comparison import FIELD_MANAGER, differences
 from dovetail.operator.conditions import StackReason
@@ -158,6 +158,17 @@ class Applier:
         self._deleted.add(uid)
         self._records.pop(ref, None)
         metrics.log.info("deleted %s", ref)
+
+    async def remove(self, ref: ObjectRef, live: LiveObject, *, foreground: bool = False) -> ApplyProblem | None:
+        """Delete this object. Returns why the server refuses it. Raises as `apply`, and Conflict where it is another
+        object of this name."""
+        try:
+            await self.delete(ref, live, foreground=foreground)
+        except (Unreachable, OutcomeUnknown, Conflict):
+            raise
+        except ApiError as error:
+            return ApplyProblem(ref, reason_of(error), str(error))
+        return None
 
     async def _write(self, ref: ObjectRef, verb: str, method: str, path: str, body: Document, **options: Any) -> Any:
         kind = ref.resource.kind

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from dovetail.kube.api.texts import clipped
 from dovetail.kube.objects.stack import StackCondition
 
-ACCEPTED, APPLIED, READY = "Accepted", "Applied", "Ready"
-CONDITIONS = (ACCEPTED, APPLIED, READY)
+ACCEPTED, APPLIED, READY, VIEWS_AVAILABLE = "Accepted", "Applied", "Ready", "ViewsAvailable"
+CONDITIONS = (ACCEPTED, APPLIED, READY, VIEWS_AVAILABLE)
 _MESSAGE_BYTES = 1024
 
 
@@ -38,10 +38,20 @@ class StackReason(StrEnum):
     COMPONENTS_NOT_READY = "ComponentsNotReady"
     NODES_NOT_READY = "NodesNotReady"
 
+    ANSWERED = "Answered"
+    NOT_REGISTERED = "NotRegistered"
+    REGISTERING = "Registering"
+    NOT_ANSWERED = "NotAnswered"
+
 
 def condition(kind: str, reason: StackReason, message: str = "") -> StackCondition:
     """A condition that is true for the best reason of its kind, else false."""
-    best = {ACCEPTED: StackReason.VALID, APPLIED: StackReason.APPLIED, READY: StackReason.READY}
+    best = {
+        ACCEPTED: StackReason.VALID,
+        APPLIED: StackReason.APPLIED,
+        READY: StackReason.READY,
+        VIEWS_AVAILABLE: StackReason.ANSWERED,
+    }
     return StackCondition(
         kind, str(best[kind] is reason), str(reason), clipped(" ".join(message.split()), _MESSAGE_BYTES)
     )

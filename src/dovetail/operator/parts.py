@@ -16,7 +16,9 @@ from dovetail.kube.api.errors import KubeError
 from dovetail.kube.objects.stack import GPUStack, StackStatus
 from dovetail.operator.disruptions import Disruptions
 from dovetail.operator.found import Found
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.leader_client import LeaderClient
+from dovetail.operator.live import ObjectRef
 from dovetail.operator.rendering.stack_objects import Document
 from dovetail.operator.watched.watches import SharedWatches
 
@@ -27,10 +29,11 @@ class PartNotReady(KubeError):
 
 class SharedByParts(Struct, frozen=True):
     """What all parts of a process share. `changed` wakes the engine, `disruptions` are the nodes that parts take out of
-    service. Nothing is followed before `watches` is run."""
+    service. `objects` has what the engine has made. Nothing is followed before `watches` is run."""
 
     client: LeaderClient
     watches: SharedWatches
+    objects: OwnedObjects
     changed: Callable[[], None]
     disruptions: Disruptions = field(default_factory=Disruptions)
 
@@ -55,6 +58,10 @@ class StackPart:
     def adjusted(self, documents: tuple[Document, ...]) -> tuple[Document, ...]:
         """The objects to apply, where this part decides about some of their fields."""
         return documents
+
+    def unwanted(self) -> tuple[ObjectRef, ...]:
+        """Objects of ours that must not be there now, whatever else is in the way of a pass."""
+        return ()
 
     def report(self, status: StackStatus) -> StackStatus:
         """The status with the fields of this part."""

@@ -7,7 +7,8 @@ wanted any more is pruned; the status. A stack that is being deleted is uninstal
 Rules
 - Of several stacks the oldest counts, also while it is being deleted; the others report AnotherStack and wait.
 - With contradictions in the spec nothing is applied or pruned: what runs goes on.
-- Nothing is pruned in a pass in which an object could not be applied.
+- Nothing is pruned in a pass in which an object could not be applied. What a part does not want there is deleted first,
+  whatever else is in the way.
 - After a failed pass the next one waits longer; a change wakes it at once.
 """
 
@@ -29,7 +30,7 @@ from dovetail.kube.api.reflector import Reflector
 from dovetail.kube.api.resources import GPU_STACKS
 from dovetail.kube.objects.stack import GPUStack, StackCondition, StackStatus
 from dovetail.operator import metrics, uninstall
-from dovetail.operator.apply import Applier, ApplyResult
+from dovetail.operator.apply import Applier, ApplyProblem, ApplyResult
 from dovetail.operator.comparison import FIELD_MANAGER
 from dovetail.operator.conditions import ACCEPTED, APPLIED, READY, StackReason, condition, settled
 from dovetail.operator.inventory import OwnedObjects
@@ -134,6 +135,7 @@ class Reconciler:
 
     async def _bring(self, stack: GPUStack) -> float | None:
         shop, effective = self._shop, stack
+        await self._delete_unwanted(stack)
         if text := shop.unfit():
             conditions = [condition(kind, StackReason.NEWER_DEFINITIONS, text) for kind in (APPLIED, READY)]
             await self._report(stack, self._status(stack), conditions)
@@ -153,7 +155,7 @@ class Reconciler:
             documents = part.adjusted(documents)
         result = await shop.applier.apply(documents)
         if not result.problems and result.again_s is None:
-            await self._prune(stack, documents)
+            result.problems += await self._prune(stack, documents)
         status = self._status(stack)
         applied = _applied(result)
         accepted = condition(ACCEPTED, StackReason.VALID, "; ".join(map(str, wanted.unmet)))
@@ -161,9 +163,18 @@ class Reconciler:
         await self._report(stack, status, conditions)
         return result.again_s if result.again_s is not None else _AGAIN_S if result.problems else None
 
-    async def _prune(self, stack: GPUStack, documents: Iterable[dict[str, object]]) -> None:
-        """Delete what was made for this stack and is not wanted any more."""
-        kept = set()
+    async def _delete_unwanted(self, stack: GPUStack) -> None:
+        """Delete what parts do not want to be there now. Where that is refused, the next pass tries it again."""
+        for ref in (one for part in self._shop.parts for one in part.unwanted()):
+            live = self._shop.inventory.get(ref)
+            if live is not None and live.owned_by(stack.metadata.uid):
+                problem = await self._shop.applier.remove(ref, live)
+                if problem is not None:
+                    metrics.log.warning("stack %s: %s", self._name, problem)
+
+    async def _prune(self, stack: GPUStack, documents: Iterable[dict[str, object]]) -> list[ApplyProblem]:
+        """Delete what was made for this stack and is not wanted any more. Returns what the server refuses."""
+        kept, problems = set(), []
         for one in documents:
             meta = one["metadata"]
             assert isinstance(meta, dict)
@@ -171,7 +182,10 @@ class Reconciler:
         owned = self._shop.inventory.owned(stack.metadata.uid)
         for ref, live in sorted(owned, key=lambda one: -OWNED.index(one[0].resource)):
             if (ref.resource.kind, ref.namespace, ref.name) not in kept:
-                await self._shop.applier.delete(ref, live)
+                problem = await self._shop.applier.remove(ref, live)
+                if problem is not None:
+                    problems.append(problem)
+        return problems
 
     def _status(self, stack: GPUStack) -> StackStatus:
         status = StackStatus(version=__version__, components=components(self._shop.inventory.owned(stack.metadata.uid)))
@@ -213,10 +227,12 @@ class Reconciler:
         return written if newer else seen
 
     async def _report(self, stack: GPUStack, status: StackStatus, conditions: Iterable[StackCondition]) -> None:
-        """Write the status, if it is not what is written already."""
+        """Write the status with these conditions and those of parts, if it is not what is written already."""
         stack = self._known() or stack
         generation, old = stack.metadata.generation, stack.status
-        kept = settled(old.conditions, conditions, generation, datetime.now(UTC).replace(microsecond=0))
+        kept = settled(
+            old.conditions, [*conditions, *status.conditions], generation, datetime.now(UTC).replace(microsecond=0)
+        )
         new = bounded(replace(status, observed_generation=generation, conditions=kept))
         self._measure(new)
         if document(new) == document(old):

@@ -38,6 +38,7 @@ from dovetail.operator.reconciler import Reconciler, Workshop, counting
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Desired, desired
 from dovetail.operator.rollout import Rollouts
 from dovetail.operator.surroundings import Surroundings
+from dovetail.operator.views import ViewRegistrations
 from dovetail.operator.watched.watches import SharedReflector, SharedWatches
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class OperatorOptions(Struct, frozen=True):
 def parts(shared: SharedByParts) -> tuple[StackPart, ...]:
     """The parts of `dovetail operator`, in the order in which they are asked."""
     walks = NodeWalks(shared, alone=False)
-    return Takeovers(shared, walks.kept_off), GpuSearches(shared), walks, Rollouts(shared)
+    return Takeovers(shared, walks.kept_off), GpuSearches(shared), walks, Rollouts(shared), ViewRegistrations(shared)
 
 
 async def run(
@@ -130,7 +131,7 @@ class Operator:
         self._surroundings = Surroundings(
             client, served, self._watches.runtime_classes, self._wake, self._definitions.wake
         )  # fmt: skip
-        self._parts = parts_of(SharedByParts(client, self._watches, self._wake))
+        self._parts = parts_of(SharedByParts(client, self._watches, inventory, self._wake))
         self._shop = Workshop(
             client, self._stacks, inventory, Applier(client, inventory),
             lambda stack: render(stack, self._surroundings.found(self._parts), options.image),

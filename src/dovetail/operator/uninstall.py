@@ -23,7 +23,8 @@ _SHOWN = 3
 
 
 async def step(stack: GPUStack, inventory: OwnedObjects, applier: Applier, parts: Iterable[StackPart]) -> str:
-    """Do what can be done now. Returns what is waited for, "" when nothing is left. Raises ApiError, NotLeading."""
+    """Do what can be done now. Returns what is waited for, "" when nothing is left. Raises ApiError where the server
+    does not answer, NotLeading."""
     for part in parts:
         part.follow(None)
     waits = [text for part in parts if (text := await part.release(stack))]
@@ -35,7 +36,9 @@ async def step(stack: GPUStack, inventory: OwnedObjects, applier: Applier, parts
     turns = ([one for one in owned if one[0].resource in kinds] for kinds in REMOVED_IN_TURN)
     going = next((found for found in turns if found), [])
     for ref, live in sorted(going, key=lambda one: -OWNED.index(one[0].resource)):
-        await applier.delete(ref, live, foreground=ref.resource in WORKLOADS)
+        problem = await applier.remove(ref, live, foreground=ref.resource in WORKLOADS)
+        if problem is not None:
+            return f"{problem.ref} cannot be deleted: {problem.text}"
     left = [str(ref) for ref, _ in going]
     more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     return f"waiting for the end of {', '.join(left[:_SHOWN])}{more}" if left else ""

@@ -26,6 +26,7 @@ from dovetail.kube.api.errors import ApiError
 from dovetail.scheduler import metrics
 from dovetail.scheduler.view_feed import ViewFeed
 from dovetail.scheduler.view_registration import (
+    API_SERVICE,
     SERVICE,
     ProxyAuthentication,
     address_of,
@@ -38,6 +39,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _STEADY_S = 300.0
 _UP_S = 30.0
 _EVERY_S = 30.0
+_SOON_S = 1.0
 _LEADING_S = 0.2
 _MOST_LINE_BYTES = 1 << 20
 
@@ -117,15 +119,24 @@ class ViewProcess:
                 raise
             metrics.log.info("views are answered at %s port %d by process %d", address, listening.port, process.pid)
             metrics.VIEW_SERVER_UP.set(1)
+            registered, wait_s = True, _EVERY_S
             while True:
                 try:
                     if await authentication(self._client) != known:
                         raise _Again("the certificates of the API server have changed")
                     if self._decides():
-                        await register(self._client, self._namespace, address, listening.port, listening.ca_pem)
+                        before, registered = (
+                            registered,
+                            await register(self._client, self._namespace, address, listening.port, listening.ca_pem),
+                        )
+                        # The operator registers it soon after it has seen the address.
+                        wait_s = _EVERY_S if registered else min(_EVERY_S, _SOON_S if before else 2 * wait_s)
+                        if before and not registered:
+                            metrics.log.info("APIService %s is not there yet; waiting for the operator", API_SERVICE)
                 except ApiError as error:
+                    wait_s = _EVERY_S
                     metrics.log.warning("views may not be found: %s; trying again in %g s", error, _EVERY_S)
-                await asyncio.wait((ended, cut), timeout=_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((ended, cut), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if cut.done():
                     raise _Again(f"the process was cut off: {cut.result()}")
                 if ended.done():

@@ -2,8 +2,9 @@
 """Where the API server finds the views: the address in the EndpointSlice of a Service without selector, and the
 certificate to trust in the APIService. And how the API server authenticates itself.
 
-Only the leader writes. Both objects are made by the manifests and are patched by name. They are written again from time
-to time, as manifests that are applied again may take the values out.
+Only the leader writes. Both objects are made by the manifests, or by the operator, and are patched by name. They are
+written again from time to time: manifests that are applied again may take the values out, and the operator empties the
+addresses to see whether a leader lives.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct, field
 
 from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.errors import NotFound
 from dovetail.kube.api.resources import API_SERVICES, CONFIG_MAPS, ENDPOINT_SLICES
 from dovetail.kube.objects.views import VIEWS_GROUP, VIEWS_VERSION
 
@@ -66,8 +68,9 @@ def _names(data: dict[str, str], key: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-async def register(client: Client, namespace: str, address: str, port: int, ca_pem: str) -> None:
-    """Direct the API server to this address. Raises ApiError."""
+async def register(client: Client, namespace: str, address: str, port: int, ca_pem: str) -> bool:
+    """Direct the API server to this address. Returns False where the API is not there: the operator registers it once
+    it sees the address. Raises ApiError."""
     family = "IPv6" if ipaddress.ip_address(address).version == 6 else "IPv4"
     slices = {
         "addressType": family,
@@ -78,7 +81,11 @@ async def register(client: Client, namespace: str, address: str, port: int, ca_p
         "PATCH", ENDPOINT_SLICES.path(namespace, f"{SERVICE}-{family.lower()}"), slices, content_type=MERGE_PATCH
     )
     bundle = {"spec": {"caBundle": base64.b64encode(ca_pem.encode()).decode()}}
-    await client.fetch("PATCH", API_SERVICES.path(name=API_SERVICE), bundle, content_type=MERGE_PATCH)
+    try:
+        await client.fetch("PATCH", API_SERVICES.path(name=API_SERVICE), bundle, content_type=MERGE_PATCH)
+    except NotFound:
+        return False
+    return True
 
 
 def address_of(listen: str, server: str) -> str:

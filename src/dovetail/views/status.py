@@ -307,6 +307,10 @@ def _of_stack(view: StatusView) -> Iterator[StatusProblem]:
         one = stack.condition(kind)
         if one.status == "False" and not stack.deleting:
             yield StatusProblem(named, f"{one.reason}: {one.message}" if one.message else one.reason, step)
+    views = stack.condition("ViewsAvailable")
+    if views.reason == "NotAnswered" and not stack.deleting:
+        step = "let the API server reach the leader at its port for views, or set spec.scheduler.views: false"
+        yield StatusProblem(named, f"{views.reason}: {views.message}", step)
     rollout = view.rollout
     if rollout is not None and rollout.phase in _FAILED:
         where = f" on {', '.join(rollout.failed)}" if rollout.failed else ""

@@ -92,6 +92,13 @@ class Cluster:
         found = [one for one in stack.get("status", {}).get("conditions", ()) if one["type"] == kind]
         return f"{found[0]['status']} {found[0]['reason']}: {found[0].get('message', '')}" if found else ""
 
+    def scheduler_registers(self) -> None:
+        """A leader writes its address, at which nobody answers."""
+        until(lambda: self.get(SLICE) is not None, "there is a place for the address")
+        body = json.dumps({"endpoints": [{"addresses": ["192.0.2.7"]}]})
+        here = ("-n", "dovetail-system", "endpointslice", "dovetail-views-ipv4")
+        self.plane.kubectl("patch", *here, "--type=merge", f"--patch={body}")
+
     @contextmanager
     def operator(self) -> Iterator[None]:
         """The operator runs, as the account of the release."""
@@ -175,6 +182,7 @@ REMOVED = (
     "deployments,daemonsets,serviceaccounts,services,endpointslices,roles,rolebindings,jobs",
     "clusterroles,clusterrolebindings,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings",
 )
+SLICE = "/apis/discovery.k8s.io/v1/namespaces/dovetail-system/endpointslices/dovetail-views-ipv4"
 API = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.views.dovetail.dev"
 VIEWER = "/apis/rbac.authorization.k8s.io/v1/clusterroles/dovetail-viewer"
 
@@ -196,6 +204,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     with cluster.operator():
         scheduler = f"{DEPLOYMENTS}/dovetail-scheduler"
         until(lambda: (cluster.get(scheduler) or {"spec": {}})["spec"].get("replicas") == 1, "the value is applied")
+        cluster.scheduler_registers()
         until(lambda: cluster.get(API) is not None, "views are registered")
         assert cluster.get(VIEWER) is not None
         cluster.plane.kubectl("create", "namespace", "rolled-back")
@@ -211,6 +220,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
         # It is uninstalled with views.
         patch = '{"spec": {"scheduler": {"views": true}}}'
         cluster.plane.kubectl("patch", "gpustack", "dovetail", "--type=merge", f"--patch={patch}")
+        cluster.scheduler_registers()
         until(lambda: cluster.get(API) is not None, "views are registered again")
         with cluster.jobs() as ran:
             installer.run("uninstall", "dovetail", HERE, "--timeout=120s")

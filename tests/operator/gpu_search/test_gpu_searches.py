@@ -15,6 +15,7 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.stack import AgentSpec, GPUStack, StackMeta, StackSpec
 from dovetail.operator.gpu_search import GpuSearches
 from dovetail.operator.gpu_search.search_pod import FOUND, SEARCHED, search_name
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.leader_client import LeaderClient
 from dovetail.operator.parts import SharedByParts
 from dovetail.operator.watched.watches import SharedWatches, settled
@@ -103,7 +104,10 @@ async def world() -> AsyncIterator[SearchWorld]:
     config = ClusterConfig(server=world.playground.url)
     async with LeaderClient(config, retries=0, leads=lambda: world.leads) as client:
         world.watches = SharedWatches(client)
-        world.searches = GpuSearches(SharedByParts(client, world.watches, lambda: None), clock_s=lambda: world.now_s)
+        world.searches = GpuSearches(
+            SharedByParts(client, world.watches, OwnedObjects(client, lambda: None), lambda: None),
+            clock_s=lambda: world.now_s,
+        )
         world.searches.follow(world.stack())
         world.searches.adjusted((AGENTS,))
         following = asyncio.create_task(world.watches.run())

@@ -14,6 +14,7 @@ from dovetail.apiserver.changes import StoreChange
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.stack import GPUStack, StackMeta
 from dovetail.operator import manifest_objects
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.leader_client import LeaderClient
 from dovetail.operator.nodes import NodeWalks
 from dovetail.operator.nodes.validation import PRIORITY_CLASS, pod_name
@@ -226,7 +227,7 @@ class WalkedWorld:
         config = ClusterConfig(server=self.playground.url)
         async with LeaderClient(config, retries=0, leads=lambda: self.leads) as client:
             self.watches = SharedWatches(client)
-            shared = SharedByParts(client, self.watches, self._reported)
+            shared = SharedByParts(client, self.watches, OwnedObjects(client, self._reported), self._reported)
             self.walks = NodeWalks(shared, clock_ms=lambda: round(self.now_s * 1000), alone=alone)
             followed = (*self.watches.reflectors, self.watches.runtime_classes)
             followers = [asyncio.create_task(one.run()) for one in followed]

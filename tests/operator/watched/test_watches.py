@@ -13,6 +13,7 @@ import pytest
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.reflector import Change
+from dovetail.operator.inventory import OwnedObjects
 from dovetail.operator.leader_client import LeaderClient
 from dovetail.operator.parts import SharedByParts
 from dovetail.operator.run import parts
@@ -50,7 +51,7 @@ async def test_all_parts_follow_nodes_by_one_watch(playground: Playground, monke
     monkeypatch.setattr(Client, "stream", counted)
     async with LeaderClient(ClusterConfig(server=playground.url)) as client:
         watches = SharedWatches(client)
-        assert len(parts(SharedByParts(client, watches, lambda: None))) == 4
+        assert len(parts(SharedByParts(client, watches, OwnedObjects(client, lambda: None), lambda: None))) == 5
         async with running(watches):
             # A kind that is not served is asked for once, too.
             await settled(*watches.reflectors)
