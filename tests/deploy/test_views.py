@@ -19,8 +19,18 @@ def _documents(name: str, folder: Path = FOLDER) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all((folder / name).read_text()) if one]
 
 
+def _patches() -> list[dict[str, Any]]:
+    (component,) = _documents("kustomization.yaml")
+    patches: list[dict[str, Any]] = component["patches"]
+    return patches
+
+
 def test_each_right_of_the_scheduler_is_for_objects_by_name() -> None:
-    rules = [rule for one in _documents("rights.yaml") for rule in one.get("rules", [])]
+    """As rules of its roles: an operator that does not know views takes them out, and leaves no role behind."""
+    added = [(one["target"]["name"], yaml.safe_load(one["patch"])) for one in _patches()[:2]]
+    assert [name for name, _ in added] == ["dovetail-scheduler", "dovetail-scheduler-lease"]
+    assert {(step["op"], step["path"]) for _, steps in added for step in steps} == {("add", "/rules/-")}
+    rules = [step["value"] for _, steps in added for step in steps]
     assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in rules] == [
         (["configmaps"], [AUTHENTICATION[1]], ["get"]),
         (["apiservices"], [API_SERVICE], ["patch"]),
@@ -47,8 +57,7 @@ def test_the_service_its_slices_and_the_api_belong_together() -> None:
 def test_the_component_opens_the_port_that_it_sets() -> None:
     (component,) = _documents("kustomization.yaml")
     assert {path.name for path in FOLDER.iterdir()} == {"kustomization.yaml", *component["resources"]}
-    (patch,) = component["patches"]
-    argument, port, _ = [one["value"] for one in yaml.safe_load(patch["patch"])]
+    argument, port, _ = [one["value"] for one in yaml.safe_load(_patches()[-1]["patch"])]
     (service, *_), (policy,) = _documents("service.yaml"), _documents("network-policy.yaml")
     assert argument == f"--views=0.0.0.0:{port['containerPort']}"
     assert service["spec"]["ports"][0]["targetPort"] == port["containerPort"]

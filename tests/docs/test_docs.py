@@ -122,7 +122,7 @@ def test_policies_of_the_simulator() -> None:
 def test_ports() -> None:
     (listen,) = [option.default for option in command("plane mcp").params if option.name == "listen"]
     component = yaml.safe_load((ROOT / "deploy/functions/views/kustomization.yaml").read_text())
-    (views, *_) = yaml.safe_load(component["patches"][0]["patch"])
+    (views, *_) = yaml.safe_load(component["patches"][-1]["patch"])
     addresses = [SchedulerOptions().listen, views["value"], str(listen)]
     assert first(reference("environment", "port")) == [address.rpartition(":")[2] for address in addresses]
 
@@ -228,9 +228,12 @@ def test_actions_of_xids() -> None:
     assert f"version {table.version}" in page("docs/reference/health.md").text
 
 
-def rights(role: str, file: str = "deploy/rbac.yaml") -> set[tuple[str, str, str]]:
-    documents = yaml.safe_load_all((ROOT / file).read_text())
-    rules = next(d for d in documents if d["kind"] == role)["rules"]
+def rights(role: str) -> set[tuple[str, str, str]]:
+    documents = yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text())
+    return _each_right(next(d for d in documents if d["kind"] == role)["rules"])
+
+
+def _each_right(rules: Iterable[dict[str, Any]]) -> set[tuple[str, str, str]]:
     return {
         (group or "core", resource, verb)
         for rule in rules
@@ -250,9 +253,9 @@ def test_rights(role: str, section: str) -> None:
 
 
 def test_rights_of_views() -> None:
-    found = rights("ClusterRole", "deploy/functions/views/rights.yaml") | rights(
-        "Role", "deploy/functions/views/rights.yaml"
-    )
+    component = yaml.safe_load((ROOT / "deploy/functions/views/kustomization.yaml").read_text())
+    steps = [step for one in component["patches"] for step in yaml.safe_load(one["patch"])]
+    found = _each_right(step["value"] for step in steps if step["path"] == "/rules/-")
     rows = reference("rbac", "API group", "With the function views")
     assert {(r.cells[0], r.code[1][0], verb) for r in rows for verb in r.cells[2].split(", ")} == found
     roles = [one for one in yaml.safe_load_all((ROOT / "deploy/people/roles.yaml").read_text()) if one]

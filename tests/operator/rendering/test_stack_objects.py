@@ -192,10 +192,10 @@ def test_without_views_there_is_neither_their_api_nor_their_option_nor_any_right
     assert with_views - {(one["kind"], one["metadata"]["name"]) for one in off} == {
         ("APIService", "v1alpha1.views.dovetail.dev"), ("Service", "dovetail-views"),
         ("EndpointSlice", "dovetail-views-ipv4"), ("EndpointSlice", "dovetail-views-ipv6"),
-        ("NetworkPolicy", "dovetail-scheduler-views"), ("ClusterRole", "dovetail-scheduler-views"),
-        ("ClusterRoleBinding", "dovetail-scheduler-views"), ("Role", "dovetail-scheduler-views"),
-        ("RoleBinding", "dovetail-scheduler-views"),
+        ("NetworkPolicy", "dovetail-scheduler-views"),
     }  # fmt: skip
+    for kind, name, more in (("ClusterRole", "dovetail-scheduler", 2), ("Role", "dovetail-scheduler-lease", 1)):
+        assert len(select(on, kind, name)["rules"]) == len(select(off, kind, name)["rules"]) + more
     (container,) = containers(select(off, "Deployment", "dovetail-scheduler"))
     assert [port["name"] for port in container["ports"]] == ["http"]
     assert not [one for one in container["args"] if "views" in one]
@@ -284,7 +284,6 @@ def test_what_a_pool_asks_for_is_in_the_options_and_roles_of_its_agents(
     assert {one.partition("=")[0] for one in args[2:]} <= known
     expected = {
         "dovetail-scheduler",
-        "dovetail-scheduler-views",
         "dovetail-agent",
         *(f"dovetail-agent-{one}" for one in roles),
     }

@@ -66,7 +66,7 @@ class Views:
             return
         answered = self.leader is not None and self.reached and "caBundle" in api["spec"]
         reason = "Passed" if answered else "FailedDiscoveryCheck"
-        message = "" if answered else "connection refused"
+        message = "" if answered else 'no response from https://a/b: Get "https://a/b": connection refused'
         new = {"type": "Available", "status": str(answered), "reason": reason, "message": message}
         if api.get("status", {}).get("conditions") != [new]:
             self._world.playground.store.put_raw(APIS, api | {"status": {"conditions": [new]}})

@@ -95,7 +95,7 @@ def test_it_goes_when_nobody_answers_and_comes_back_with_the_next_scheduler() ->
             assert world.condition("ViewsAvailable") == (
                 "False", "NotAnswered", "nothing answered the API server for 3 minutes (FailedDiscoveryCheck: "
                 "connection refused), so the API was removed; it comes back after a pause, once a scheduler has "
-                "registered; commands read the cluster themselves",
+                "registered",
             )  # fmt: skip
             assert world.condition("Applied") == ("True", "Applied", "")
             count = writes()
@@ -233,7 +233,7 @@ async def test_the_api_goes_before_the_pods_that_answer_and_their_address(world:
             world.playground.delete(STACKS, "", "gpus")
         else:
             world.stack(scheduler={"views": False} if way == "views off" else {"enabled": False})
-        await world.until(lambda: "services" in gone and "clusterroles.rbac.authorization.k8s.io" in gone)
+        await world.until(lambda: "services" in gone and "networkpolicies.networking.k8s.io" in gone)
     assert gone.count(APIS) == 1 and (DEPLOYMENTS in gone) == (way != "views off")
-    others = {DEPLOYMENTS, SLICES, "services", "clusterroles.rbac.authorization.k8s.io"}
+    others = {DEPLOYMENTS, SLICES, "services", "networkpolicies.networking.k8s.io"}
     assert not others & {*gone[: gone.index(APIS)]}

@@ -155,7 +155,7 @@ def condition_of(record: ViewRecord) -> StackCondition:
             reason = StackReason.NOT_ANSWERED
             text = (
                 f"nothing answered the API server for {UNANSWERED_S / 60:.0f} minutes{shown}, so the API was removed; "
-                f"it comes back after a pause, once a scheduler has registered; {_MEANWHILE}"
+                "it comes back after a pause, once a scheduler has registered"
             )
         case ViewState.REGISTERED if record.answered:
             reason, text = StackReason.ANSWERED, ""
@@ -182,5 +182,7 @@ def _availability(api: LiveObject | None) -> tuple[bool | None, str]:
     status = api.status if api is not None and isinstance(api.status, dict) else {}
     for one in status.get("conditions") or ():
         if one.get("type") == "Available":
-            return one.get("status") == "True", f"{one.get('reason', '')}: {one.get('message', '')}".strip(": ")
+            # What comes before the cause is the address, twice.
+            cause = str(one.get("message", "")).rpartition('": ')[2]
+            return one.get("status") == "True", f"{one.get('reason', '')}: {cause}".strip(": ")
     return None, ""
