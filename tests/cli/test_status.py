@@ -9,8 +9,11 @@ from io import StringIO
 from dovetail.cli.console import Console
 from dovetail.cli.status import skews
 from dovetail.cli.status_report import show
+from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.stack import BlockedNode, ForeignComponent, NodeCounts, RolloutStatus
-from dovetail.views.status import ComponentView, ConditionView, LeaderView, StackView, StatusProblem, StatusView
+from dovetail.kube.objects.topology import GPUNode
+from dovetail.views.installation import InstallationFacts
+from dovetail.views.status import ComponentView, ConditionView, LeaderView, StackView, StatusProblem, StatusView, status
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -69,6 +72,15 @@ def test_what_is_broken_has_its_next_step_and_is_never_markup() -> None:
         "problem     what              next",
         "Lease [b]x  no replica leads  look",
         "not read: leases: forbidden",
+    ]
+
+
+def test_where_nothing_is_installed_that_is_the_first_line_and_gpunodes_that_are_left_are_not_ready() -> None:
+    view = status(InstallationFacts(gpu_nodes=(GPUNode(metadata=ObjectMeta(name="kept")),)), NOW_MS, lambda _: ())
+    assert screen(view) == [
+        "Dovetail is not installed.",
+        "problem   what                                         next",
+        "Dovetail  neither operator nor scheduler is installed  dovetail install",
     ]
 
 

@@ -53,7 +53,7 @@ def command(
 
     Shows the pods, jobs and queues that are affected, the work that is lost, and when each node will be empty. Then
     the nodes are put into maintenance: the scheduler starts no pod there that would still run at the start. Without
-    options, pods that run there run to their end. Waits until the nodes are empty; an interrupt ends the wait alone.
+    options, pods that run there run to their end. Waits until the nodes are empty; an interrupt ends only the wait.
     """
     from dovetail.cli.drain_report import show
     from dovetail.kube.maintenances import MaintenanceRequest

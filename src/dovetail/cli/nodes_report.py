@@ -17,7 +17,7 @@ def show_more(
     if not answer:
         console.print("No GPU node is listed.")
         return
-    if devices:
+    if devices and answer[0].devices:
         table = Table("GPU", "uuid", "product", "state", "since", "code", prose("why"), prose("next"))
         for gpu in answer[0].devices:
             named = (str(gpu.index), _text(gpu.uuid), _text(gpu.product), _styled(gpu.state))

@@ -14,8 +14,7 @@ _BLOCKED = 10
 
 def show(view: StatusView, now: int, console: Console) -> None:
     """Print the screen."""
-    state = f"[red]broken: {count(len(view.problems), 'problem')}[/red]" if view.problems else "[green]healthy[/green]"
-    console.print(f"Dovetail is {state}.")
+    console.print(f"Dovetail is {_state(view)}.")
     if view.stack is not None:
         _stack(view, now, console)
     if view.components:
@@ -26,7 +25,7 @@ def show(view: StatusView, now: int, console: Console) -> None:
             table.add_row(one.name, escape(version), f"{one.ready}/{one.desired}", escape(leader), _text(one.message))
         console.print(table)
     nodes = view.nodes
-    if nodes.nodes:
+    if nodes.nodes and view.installed:
         console.print(
             f"GPU nodes: {nodes.ready} of {nodes.nodes} ready, {nodes.maintenance} in maintenance, {nodes.repair} in "
             f"repair. GPUs: {nodes.gpus_ready} of {nodes.gpus} ready, {nodes.gpus_in_repair} in repair."
@@ -51,6 +50,12 @@ def show(view: StatusView, now: int, console: Console) -> None:
         console.print(table)
     for text in view.unread:
         console.print(f"[yellow]not read:[/yellow] {_text(text)}")
+
+
+def _state(view: StatusView) -> str:
+    if not view.installed:
+        return "[red]not installed[/red]"
+    return f"[red]broken: {count(len(view.problems), 'problem')}[/red]" if view.problems else "[green]healthy[/green]"
 
 
 def _stack(view: StatusView, now: int, console: Console) -> None:

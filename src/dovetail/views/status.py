@@ -47,6 +47,9 @@ class StatusProblem(Struct, frozen=True):
     next: str
 
 
+_NOT_INSTALLED = StatusProblem("Dovetail", "neither operator nor scheduler is installed", "dovetail install")
+
+
 class ComponentView(Struct, frozen=True):
     """`pool` is of agents. `message`: why pods are not ready."""
 
@@ -109,6 +112,11 @@ class StatusView(Struct, frozen=True):
     foreign: tuple[ForeignComponent, ...] = ()
     rollout: RolloutStatus | None = None
     unread: tuple[str, ...] = ()
+
+    @property
+    def installed(self) -> bool:
+        """Whether there is an operator or a scheduler, as far as that is known."""
+        return _NOT_INSTALLED not in self.problems
 
     def why(self, node: BlockedNode) -> str:
         """Why a node is blocked, with what shows it."""
@@ -277,7 +285,7 @@ def _evidence(blocked: Iterable[BlockedNode], gpu_nodes: Iterable[GPUNode]) -> d
 def _of_installation(view: StatusView, facts: InstallationFacts) -> Iterator[StatusProblem]:
     installed = {one.name for one in view.components}
     if "deployments" not in facts.absent and not installed & {OPERATOR, SCHEDULER}:
-        yield StatusProblem("Dovetail", "neither operator nor scheduler is installed", "dovetail install")
+        yield _NOT_INSTALLED
         return
     if view.stack is not None and OPERATOR not in installed and "deployments" not in facts.absent:
         yield StatusProblem(

@@ -108,7 +108,9 @@ async def _stacks(
                 return
             if not left:
                 return
-            text = next((one.message for stack in left for one in stack.status.conditions if one.type == "Ready"), "")
+            text = next(
+                (one.message for stack in left for one in stack.status.conditions if one.reason == "Uninstalling"), ""
+            )
             names = ", ".join(f"GPUStack {stack.metadata.name}" for stack in left)
             waits = f"{names}: {text}" if text else f"waiting for the end of {names}"
             if waits != shown:
