@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from dovetail.core.checkpoint import take
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
-from dovetail.kube.api.errors import Unreachable
+from dovetail.kube.api.errors import NotFound, Unreachable
 from dovetail.scheduler import view_process
 from dovetail.scheduler.view_feed import ViewFeed
 from dovetail.scheduler.view_process import ViewProcess
@@ -35,6 +36,8 @@ class _Cluster:
         self.ca_pem = "first"
         self.fails: Exception | None = None
         self.bundles: list[str] = []
+        self.missed: int | None = None
+        """While the API is not there: how often it was written to."""
 
     async def request(self, method: str, path: str, *, decode: Any) -> Any:
         if self.fails is not None:
@@ -43,6 +46,9 @@ class _Cluster:
         return msgspec.json.decode(msgspec.json.encode({"data": data}), type=decode)
 
     async def fetch(self, method: str, path: str, body: Any, *, content_type: str) -> None:
+        if "spec" in body and self.missed is not None:
+            self.missed += 1
+            raise NotFound(404, "NotFound", "there is no such APIService", f"{method} {path}")
         if "spec" in body:
             self.bundles.append(base64.b64decode(body["spec"]["caBundle"]).decode())
 
@@ -97,6 +103,20 @@ async def test_it_is_registered_and_started_again_where_the_certificates_change(
         scheduler.cluster.ca_pem = "second"
         await until(lambda: scheduler.cluster.bundles[-1] == "second")
         assert ends() == before + 1
+
+
+async def test_an_api_that_is_not_there_yet_is_looked_for_soon(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(monkeypatch) as scheduler:
+        monkeypatch.setattr(view_process, "_EVERY_S", 10 * PATIENCE_S)
+        monkeypatch.setattr(view_process, "_SOON_S", 0.01)
+        scheduler.cluster.missed = 0
+        await until(lambda: (scheduler.cluster.missed or 0) > 2)
+        assert caplog.text.count("is not there yet; waiting for the operator") == 1
+        scheduler.cluster.missed = None
+        await until(lambda: scheduler.cluster.bundles)
 
 
 async def test_one_that_ends_is_started_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dovetail.kube.api.errors import NotFound
 from dovetail.scheduler.view_registration import NoFrontProxy, address_of, authentication, register
 
 AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
@@ -64,12 +65,24 @@ async def test_an_api_server_that_does_not_forward(data: dict[str, str]) -> None
 @pytest.mark.parametrize(("address", "family"), [("10.1.2.3", "ipv4"), ("fd00::2", "ipv6")])
 async def test_the_slice_of_its_family_gets_the_address(address: str, family: str) -> None:
     client = _Client({})
-    await register(client, "system", address, 10352, "PEM")  # type: ignore[arg-type]
+    assert await register(client, "system", address, 10352, "PEM")  # type: ignore[arg-type]
     of_slice = client.written[f"/apis/discovery.k8s.io/v1/namespaces/system/endpointslices/dovetail-views-{family}"]
     assert of_slice["addressType"].lower() == family
     assert [one["addresses"] for one in of_slice["endpoints"]] == [[address]]
     bundle = client.written["/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.views.dovetail.dev"]
     assert base64.b64decode(bundle["spec"]["caBundle"]) == b"PEM"
+
+
+async def test_without_the_api_the_address_is_written_all_the_same() -> None:
+    class _WithoutApi(_Client):
+        async def fetch(self, method: str, path: str, body: Any, *, content_type: str) -> None:
+            if "apiservices" in path:
+                raise NotFound(404, "NotFound", "there is no such APIService", f"{method} {path}")
+            await super().fetch(method, path, body, content_type=content_type)
+
+    client = _WithoutApi({})
+    assert not await register(client, "system", "10.1.2.3", 10352, "PEM")  # type: ignore[arg-type]
+    assert len(client.written) == 1
 
 
 def test_an_address_that_the_api_server_cannot_reach_is_refused() -> None:
