@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
@@ -53,11 +53,11 @@ class _Again(Exception):
 
 class ViewProcess:
     """`listen` is HOST:PORT. `decides` is whether this process leads and knows the cluster; `wake` makes the main loop
-    pass."""
+    pass. `report` sends all objects that views show."""
 
     def __init__(
         self, client: Client, feed: ViewFeed, listen: str, *, namespace: str, scheduler_name: str,
-        decides: Callable[[], bool], wake: Callable[[], object],
+        decides: Callable[[], bool], wake: Callable[[], object], report: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._client = client
         self._feed = feed
@@ -66,6 +66,7 @@ class ViewProcess:
         self._scheduler_name = scheduler_name
         self._decides = decides
         self._wake = wake
+        self._report = report
 
     async def run(self) -> None:
         """Keep it running until cancelled. Raises no other error."""
@@ -169,5 +170,7 @@ class ViewProcess:
                 loop.call_soon_threadsafe(note, why)
 
         self._feed.connect(ours, cut_off)
+        await self._report()
+        self._feed.want_checkpoint()
         self._wake()
         return listening
