@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.model import Pod
 from dovetail.core.state import State
@@ -97,6 +99,20 @@ def test_no_name_of_others_appears_in_any_answer(seed: int) -> None:
         if reply.status != 200:
             assert MARKER not in _without(reply, question), question
     assert {reply.status for _, reply in found} == {200, 400, 403, 404}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_worked_out_for_one_is_the_answer_to_another_as_if_it_was_worked_out_for_him(seed: int) -> None:
+    """Askers of all namespaces, and of each, in turn: the answers of one that keeps what it has worked out, and of one
+    that works out each question alone."""
+    dice, kept = random.Random(seed), ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
+    own = [one for one in questions(seed) if one.resource not in (EXPLANATIONS.plural, JOB_RANKS.plural)]
+    asked = [replace(one, namespace=namespace) for one in own for namespace in (OWN, OTHERS[0], "", OWN)]
+    dice.shuffle(asked)
+    for question in asked[:40]:
+        alone = ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
+        assert kept.answer(question) == alone.answer(question), question
 
 
 def _without(reply: Reply, question: Question) -> str:

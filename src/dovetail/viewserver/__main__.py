@@ -15,6 +15,7 @@ from dovetail.viewserver.certificate import ServingCertificate
 from dovetail.viewserver.following import Following
 from dovetail.viewserver.generations import Generations
 from dovetail.viewserver.options import Listening, ServerOptions
+from dovetail.viewserver.priority import FOLLOWING, yield_by
 from dovetail.viewserver.server import ViewServer
 from dovetail.viewserver.whatifs import WhatIfs
 
@@ -48,4 +49,5 @@ async def main() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     gc.set_threshold(20_000)
+    yield_by(FOLLOWING)
     asyncio.run(main())

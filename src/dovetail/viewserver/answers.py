@@ -55,6 +55,7 @@ from dovetail.viewserver.redaction import Redaction
 LOOK_AHEAD_S = 30.0
 """The longest look-ahead of one state. Beyond it no starts are known."""
 _MOST_AMOUNT = 2**50
+_MOST_VIEWS = 32
 _STATES = ", ".join(STATES["all"])
 
 
@@ -104,6 +105,8 @@ class ViewAnswers:
         self._ends_s: float | None = None
         self._outlook = Outlook(state, now_ms, self._watch, whole=True)
         self._redactions: dict[str, Redaction] = {}
+        self._views: dict[tuple[str, tuple[tuple[str, str], ...]], object] = {}
+        """Views of which each asker sees a part: worked out once, and redacted for each namespace."""
 
     def prepare(self) -> None:
         """Work out what most answers need."""
@@ -115,7 +118,7 @@ class ViewAnswers:
         """The answer, as its asker may see it. Raises no error for a question that has none."""
         namespace = question.namespace
         try:
-            view = _OF[question.resource](self, question, dict(question.query))
+            view = self._view(question)
         except BadQuestion as error:
             return Reply(error.status, str(error).encode())
         except JobNotFound as error:
@@ -128,11 +131,23 @@ class ViewAnswers:
         )  # fmt: skip
         return Reply(200, msgspec.json.encode(document))
 
+    def _view(self, question: Question) -> object:
+        """With all names. Raises BadQuestion, JobNotFound."""
+        work = _OF[question.resource]
+        if question.resource not in _OF_ALL:
+            return work(self, question, dict(question.query))
+        key = question.resource, question.query
+        if key not in self._views:
+            if len(self._views) >= _MOST_VIEWS:
+                del self._views[next(iter(self._views))]
+            self._views[key] = work(self, question, dict(question.query))
+        return self._views[key]
+
     def explanation(self, question: Question, query: Mapping[str, str]) -> object:
         key = _key(question)
         leased = key in self._state.requests.negotiations or key in self._state.leases.live
         if leased:
-            raise BadQuestion(501, f"{key} is a LeaseRequest or a GPULease, which are explained from their objects")
+            raise BadQuestion(422, f"{key} is a LeaseRequest or a GPULease, which are explained from their objects")
         self._look_ahead()
         return explain_name(self._outlook, key, query.get("queue", ""), self._ours)
 
@@ -243,6 +258,10 @@ NAMED = frozenset({EXPLANATIONS.plural, JOB_RANKS.plural})
 """Resources with one answer for each object."""
 POSTED = frozenset({WHAT_IFS.plural})
 """Resources whose question is the body of a POST. Each is worked out by a process of its own."""
+_OF_ALL = frozenset(
+    {WAITING_JOBS.plural, QUEUE_SHARES.plural, CAPACITIES.plural, NODE_LISTS.plural, NODE_HOLDERS.plural}
+)
+"""Resources whose view depends on the query alone, and not on the namespace."""
 QUERIES: dict[str, frozenset[str]] = {
     EXPLANATIONS.plural: frozenset({"queue"}),
     JOB_RANKS.plural: frozenset(),

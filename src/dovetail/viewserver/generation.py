@@ -25,8 +25,8 @@ import msgspec
 
 from dovetail.viewserver.answers import Question, Reply, ViewAnswers
 from dovetail.viewserver.following import Following
+from dovetail.viewserver.priority import GENERATION, WHAT_IF, yield_by
 
-_NICE, _NICE_ALONE = 5, 15
 MOST_ALONE_BYTES = 1 << 30
 """The memory that a process for one question may take besides what it is forked with."""
 _CPU_ALONE_S = 60
@@ -124,7 +124,7 @@ def _serve(channel: socket.socket, following: Following, ours: str, alone: bool)
             if file > _LAST_STANDARD and file != kept:
                 with suppress(OSError):  # the one of the listing itself
                     os.close(file)
-        os.nice(_NICE_ALONE if alone else _NICE)
+        yield_by(WHAT_IF if alone else GENERATION)
         if alone:
             _bound()
         null = os.open(os.devnull, os.O_RDWR)

@@ -37,7 +37,7 @@ PENALTY_S = 60.0
 _MOST_PENALTIES = 1024
 _REASONS = {
     400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed",
-    413: "RequestEntityTooLarge", 429: "TooManyRequests",
+    413: "RequestEntityTooLarge", 422: "Invalid", 429: "TooManyRequests",
     500: "InternalError", 501: "NotImplemented", 503: "ServiceUnavailable", 504: "Timeout",
 }  # fmt: skip
 _RETRIED = (429, 503)
