@@ -20,6 +20,10 @@ from typing import Any
 
 import pytest
 
+from dovetail.cli.cluster import ClusterSource, _default_policy
+from dovetail.cli.kubeconfig import config_of
+from dovetail.cli.watch.reading import WatchedCluster
+from dovetail.views.job_list import JobFilter
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import KubectlFailed
 
@@ -189,6 +193,8 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         _answers_nobody_but_the_api_server(world)
         _commands_ask_the_scheduler(world)
         _shows_jobs_that_are_done(world)
+        _the_screen_shows_nodes(world)
+        _costs_no_lists_and_no_reviews(world)
 
         (answering,) = world.answers()
         os.kill(answering, signal.SIGKILL)
@@ -321,6 +327,32 @@ def _lists_jobs_that_are_done(world: _World) -> None:
     assert (done.returncode, done.stderr, HIDDEN in done.stdout) == (0, "", False), done
     done = world.dovetail("olga", "jobs", "--state", "done", "-o", "name")
     assert (done.returncode, f"{HIDDEN}-ended" in done.stdout) == (0, True), done
+
+
+def _the_screen_shows_nodes(world: _World) -> None:
+    """Of `dovetail watch`, to a user that may not read the cluster."""
+    config = config_of(world.users["alice"], None)
+    watched = WatchedCluster(ClusterSource(_default_policy(), "dovetail", (), config), JobFilter())
+    watched.read()
+    assert [row.name for row in watched.nodes().rows] == ["view-node"]
+    assert {row.name for row in watched.node("view-node").holders.rows} == {"team-a/runs", "(other-namespaces)"}
+
+
+def _costs_no_lists_and_no_reviews(world: _World) -> None:
+    """However many ask, the API server is asked for no list and reviews no right."""
+
+    def counted() -> float:
+        lines = world.plane.kubectl("get", "--raw", "/metrics").splitlines()
+        wanted = ('resource="subjectaccessreviews"', 'resource="tokenreviews"', 'resource="pods",scope="cluster"')
+        counts = [line for line in lines if line.startswith("apiserver_request_total{")]
+        listed = [line for line in counts if any(one in line for one in wanted) and 'verb="WATCH"' not in line]
+        return sum(float(line.rpartition(" ")[2]) for line in listed)
+
+    before = counted()
+    for _ in range(10):
+        for path in ("explanations/waits", "waitingjobs", "nodelists", "joblists"):
+            world.ask("alice", f"/namespaces/team-a/{path}")
+    assert counted() == before
 
 
 def _commands_without_a_scheduler(world: _World) -> None:

@@ -131,7 +131,7 @@ class LeaseTotals(Struct, frozen=True):
 
 class LeasesView(Struct, frozen=True):
     """Everything, or what belongs to one namespace or plane, by name. `elsewhere` are the totals of namespaces that the
-    asker may not see, None for one who sees all."""
+    asker may not see, None for one that sees all."""
 
     now_ms: int
     planes: tuple[PlaneRow, ...]

@@ -8,7 +8,7 @@ Rules
 - Where a field holds rows about jobs of others, the rows become a count or a sum (`_TOTALS`).
 - Users are shown where they have pods in the namespace of the asker.
 - Names of nodes, queues, device classes and devices are those of the cluster, and are shown. Of the labels of a node
-  those that say what it is and where; of what the operator found there the reason, and not the objects that show it.
+  those of NODE_LABELS; of what the operator found there the reason, and not the objects that show it.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ class WatchedCluster:
         asked = ViewRequest(NODE_HOLDERS, self.source.namespace, query={"node": name})
         found = self.source.ask(asked, tuple[NodeHolder, ...])
         if found is None:
-            raise click.ClickException(f"the running scheduler does not answer who holds the GPUs of {name}")
+            raise click.ClickException(f"the running scheduler does not answer which pods hold the GPUs of {name}")
         return found
 
     def _node_list(self) -> NodeList:
