@@ -174,6 +174,7 @@ async def ask_on(
 
 def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """The median of each value."""
+    assert all(one["count"] for one in rounds), rounds
     return {name: round(statistics.median(one[name] for one in rounds), 1) for name in rounds[0]} | {
         "p99_of_rounds": [one["p99_ms"] for one in rounds]
     }
@@ -214,6 +215,8 @@ async def binds(client: Client, run: str, seconds: float) -> list[float]:
         if len(bound) == len(began) or watching.done():
             break
         await asyncio.sleep(0.1)
+    if watching.done():
+        watching.result()
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     for name in began:
