@@ -27,10 +27,14 @@ from dovetail.kube.objects.views import (
     WHAT_IFS,
     ViewDocument,
 )
-from dovetail.views.holders import DeviceHolder
+from dovetail.views.forecast_types import ForecastVictim
+from dovetail.views.holders import DeviceHolder, HeldPart
 from dovetail.views.job_list import JobList
+from dovetail.views.node_holders import NodeHolder
+from dovetail.views.nodes import NodeHealthView
 from dovetail.views.outlook import Outlook
 from dovetail.views.queue_positions import QueuePosition, positions
+from dovetail.views.whatif import WhatIf, WhatifOutcome
 from dovetail.viewserver.answers import Question, Reply, ViewAnswers
 from dovetail.viewserver.redaction import ELSEWHERE, Redaction
 from tests.views.queued import NOW, node, pod, state_of
@@ -188,6 +192,50 @@ def test_rows_of_others_are_totals() -> None:
     assert [one.amount for one in redaction.of(parts)] == ["500/1000"]
     seen = redaction.of(positions(Outlook(world, NOW)))
     assert ([one.job for one in seen.jobs], seen.elsewhere) == (["own/w2"], 1)
+
+
+def test_rows_of_others_in_a_what_if_and_on_a_node_are_totals() -> None:
+    world = state_of(
+        node("n0"), pod("a", 3, "n0", namespace="x"), pod("b", 2, "n0", namespace="y"), pod("mine", 2, namespace="own")
+    )
+    redaction = Redaction(world, "own")
+    evicted = tuple(
+        ForecastVictim(name, "n0", gpus, for_job, cause, at_ms, 5, "in favour of x/a")
+        for name, gpus, for_job, cause, at_ms in (
+            ("x/a", 3000, "own/mine", "preempt", NOW), ("own/mine", 2000, "y/c", "preempt", NOW),
+            ("y/b", 2000, "own/mine", "preempt", NOW), ("y/d", 1000, "x/e", "reclaim", NOW),
+            ("x/f", 1000, "y/e", "reclaim", NOW),
+        )
+    )  # fmt: skip
+    jobs = tuple(WhatifOutcome(name, "q", 1, 1000, "later", None, None) for name in ("x/a", "own/mine", "y/b"))
+    notes = ("x/a stays on n0", "y/b stays on n0", "own/mine stays on n0")
+    seen = redaction.of(WhatIf(NOW, jobs, evicted, (), (), 0, notes, whole=True))
+    assert ([one.job for one in seen.jobs], seen.elsewhere) == (["own/mine"], 2)
+    assert [(one.pod, one.for_job, one.gpus_milli, one.lost_milli_ms) for one in seen.evicted] == [
+        ("own/mine", ELSEWHERE, 2000, 5), (ELSEWHERE, "own/mine", 5000, 10), (ELSEWHERE, ELSEWHERE, 2000, 10)
+    ]  # fmt: skip
+    assert seen.notes == (f"{ELSEWHERE} stays on n0", "own/mine stays on n0")
+    holders = (
+        NodeHolder("x/a", "x/job", "xu", "q", 2, (4, 5), ()), NodeHolder("own/mine", "own/mine", "u", "q", 1, (0,), ()),
+        NodeHolder("gpulease/y/b", "", "", "", 2, (1, 2), (HeldPart("share", "3", 250),)),
+    )  # fmt: skip
+    assert redaction.of(holders) == (
+        holders[1], NodeHolder(ELSEWHERE, "", "", "", 4, (1, 2, 4, 5), (HeldPart("share", "3", 250),))
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("maintenance", "shown"),
+    [
+        ("user/ada: a new fan", "a user: a new fan"),
+        ("user/oidc:ada", "a user"),
+        ("rollout/cluster: driver 570", "rollout/cluster: driver 570"),
+        ("", ""),
+    ],
+)
+def test_of_a_maintenance_the_reason_is_shown_and_the_user_is_not(maintenance: str, shown: str) -> None:
+    row = NodeHealthView("n0", "healthy", 8, {}, 0, "", "", "", (), maintenance=maintenance)
+    assert Redaction(state_of(node("n0")), "own").of(row).maintenance == shown
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -35,6 +36,7 @@ from dovetail.viewserver.generation import GenerationEnded, TooSlow
 from dovetail.viewserver.generations import Generations
 from dovetail.viewserver.options import FrontProxy
 from dovetail.viewserver.paths import VERSION
+from dovetail.viewserver.priority import GENERATION
 from dovetail.viewserver.server import ViewServer
 from dovetail.viewserver.whatifs import WhatIfs
 from tests.patience import PATIENCE_S
@@ -217,6 +219,9 @@ async def test_a_generation_that_is_killed_is_replaced(tmp_path: Path) -> None:
         assert (await generations.ask(question, PATIENCE_S)).status == 200
         killed = generations._newest
         assert killed is not None
+        # The scheduler comes first.
+        assert os.getpriority(os.PRIO_PROCESS, killed._pid) == max(GENERATION, os.getpriority(os.PRIO_PROCESS, 0))
+        assert os.sched_getscheduler(killed._pid) == os.SCHED_BATCH
         killed.end()
         with pytest.raises(GenerationEnded):
             await killed.ask(question, 1.0)
