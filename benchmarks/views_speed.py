@@ -11,7 +11,8 @@ from request to reply, through the API server.
 Then pods of no GPU are created at 10 a second, and the time from the creation of each to its bind, as a watch shows it,
 is taken, in rounds: without askers; with so many requests a second of 20 users (why of own pods, queue, priority,
 share); and with as many requests that the API server answers by itself, so that what the load costs is seen apart from
-what views cost. Of each the medians of the rounds are shown. Scheduler, view server, API server, etcd and the load
+what views cost. Of each the medians of the rounds are shown, and the CPU time that each process took in it, in ms a
+second: on a machine with other work that says more than times do. Scheduler, view server, API server, etcd and the load
 share this machine.
 """
 
@@ -224,6 +225,41 @@ async def binds(client: Client, run: str, seconds: float) -> list[float]:
     return [bound[name] - began[name] for name in bound]
 
 
+class CpuTimes:
+    """The CPU time that processes take, in ms a second since the last reading: the scheduler, the process that answers
+    views, those that it forks (counted when they have ended), the API server with etcd, and this one."""
+
+    def __init__(self, scheduler: int) -> None:
+        self._scheduler = scheduler
+        self._last = self._read()
+
+    def taken(self) -> dict[str, float]:
+        now, before = self._read(), self._last
+        self._last = now
+        seconds = now["at"] - before["at"]
+        return {name: round(1000 * (now[name] - before[name]) / seconds, 1) for name in now if name != "at"}
+
+    def _read(self) -> dict[str, float]:
+        found = {"at": time.monotonic(), "scheduler": 0.0, "view_server": 0.0, "generations": 0.0, "api_server": 0.0}
+        found["load"] = sum(os.times()[:2])
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                name = (path / "cmdline").read_bytes().split(b"\0")
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            own, ended = (sum(map(int, fields[one : one + 2])) / os.sysconf("SC_CLK_TCK") for one in (11, 13))
+            parent = int(fields[1])
+            if int(path.name) == self._scheduler:
+                found["scheduler"] += own
+            elif parent == self._scheduler:
+                found["view_server"] += own
+                found["generations"] += ended
+            elif parent == os.getpid() and name[0].endswith((b"kube-apiserver", b"etcd")):
+                found["api_server"] += own
+        return found
+
+
 def resident_mib(pid: int) -> dict[str, float]:
     """Of the scheduler, and of all processes that it has started."""
     found = {"scheduler": _mib(pid), "views": 0.0}
@@ -280,8 +316,10 @@ async def measure(plane: Plane, options: argparse.Namespace) -> dict[str, Any]:
         # Without views at all, for comparison.
         with _started(command) as process:
             await asyncio.sleep(30)
+            cpu = CpuTimes(process.pid)
             alone = [parts(await binds(client, f"alone-{one}", options.seconds)) for one in range(options.rounds)]
             result["binds_without_views"] = middle(alone)
+            result["cpu_without_views"] = cpu.taken()
             process.terminate()
             process.wait()
         with _started([*command, "--views", listen]) as process:
@@ -299,23 +337,32 @@ async def measure(plane: Plane, options: argparse.Namespace) -> dict[str, Any]:
                     # Until a generation knows what is asked.
                     await ask_on(users, asked, options.askers, 10.0)
                     quiet, others, with_askers, answers = [], [], [], []
+                    cpu = CpuTimes(process.pid)
+                    cpus: dict[str, list[dict[str, float]]] = {"without": [], "other": [], "askers": []}
                     for number in range(options.rounds):
                         quiet.append(parts(await binds(client, f"quiet-{number}", options.seconds)))
+                        cpus["without"].append(cpu.taken())
                         _, bound = await asyncio.gather(
                             ask_on(users, own_answers, options.askers, options.seconds),
                             binds(client, f"others-{number}", options.seconds),
                         )
                         others.append(parts(bound))
+                        cpus["other"].append(cpu.taken())
                         (answered, failed), bound = await asyncio.gather(
                             ask_on(users, asked, options.askers, options.seconds),
                             binds(client, f"asked-{number}", options.seconds),
                         )
                         with_askers.append(parts(bound))
+                        cpus["askers"].append(cpu.taken())
                         answers.append(parts(answered) | {"refused_or_failed": failed})
                     result["binds_without_askers"] = middle(quiet)
                     result["binds_with_other_requests"] = middle(others)
                     result["binds_with_askers"] = middle(with_askers)
                     result["answers"] = middle(answers)
+                    for name, rows in cpus.items():
+                        result[f"cpu_{name}"] = {
+                            key: round(statistics.median(row[key] for row in rows), 1) for key in rows[0]
+                        }
                     result["resident_mib"] = resident_mib(process.pid)
             finally:
                 process.terminate()
