@@ -99,10 +99,9 @@ class ViewProcess:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", MODULE,
+                # In this session: outside of containers Linux divides the cores between sessions (autogroups), and the
+                # priority of a process counts only within its own. It makes a process group of what it forks.
                 stdin=theirs.fileno(), stdout=asyncio.subprocess.PIPE, limit=_MOST_LINE_BYTES,
-                # A group, to end all that it forks. No session: outside of containers Linux divides the cores between
-                # sessions (autogroups), and the priority of a process counts only within its own.
-                process_group=0,
                 # One thread each: a process with others must not fork.
                 env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
@@ -136,9 +135,11 @@ class ViewProcess:
                     raise _Again(f"the process ended with status {ended.result()}")
         finally:
             self._feed.disconnect()
-            # All of its group, as it forks.
+            # All of its group, as it forks; and it, if it has made none yet.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                process.kill()
             await asyncio.shield(ended)
 
     async def _begin(

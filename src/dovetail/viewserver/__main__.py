@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
 
 import msgspec
@@ -49,5 +50,7 @@ async def main() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     gc.set_threshold(20_000)
+    # The scheduler ends all of the group.
+    os.setpgrp()
     yield_by(FOLLOWING)
     asyncio.run(main())
